@@ -10,7 +10,8 @@ computer does (the work on an item, a message, the plan, the cut, a shard) takes
 how many operations each step asks of the file system was counted by strace; what such an operation takes on a shared
 file system, and how much that serves in all, is assumed (`Shared`). Tasks and shards are cut as the planner cuts them.
 
-*Of linear* is the time on one node, divided by the number of nodes and by the time. What the limit is, `limit` says.
+*Of linear* is the time on one node, divided by the number of nodes and by the time. What the limit is, `limit` says;
+what no design could exceed on such a cluster, `possible`.
 """
 
 import argparse
@@ -23,14 +24,13 @@ from typing import Any
 
 from benchmarks.cluster_simulation import (
     CORES,
-    DESIGNS,
     LOCAL,
-    PROPOSED,
     WAYS,
     Build,
     Cluster,
     Shared,
     limit,
+    possible,
     simulate,
 )
 from benchmarks.measure import machine
@@ -48,8 +48,7 @@ SENSITIVITY: Mapping[str, Mapping[str, Any]] = {
     "100,000 operations/s": {"shared": Shared(operations_per_s=100_000)},
     "2 GB/s": {"shared": Shared(bytes_per_s=2e9)},
     "50 GB/s": {"shared": Shared(bytes_per_s=50e9)},
-    "10 steps/s": {"steps_per_s": 10.0},
-    "500 steps/s": {"steps_per_s": 500.0},
+    "200,000 operations/s, 100 GB/s": {"shared": Shared(operations_per_s=200_000, bytes_per_s=100e9)},
 }
 """Two values, or more, of each assumption that matters."""
 
@@ -84,17 +83,18 @@ def builds(found: Mapping[str, Any]) -> dict[str, Build]:
     }
 
 
-def _row(asked: tuple[str, Build, str, str, Cluster, Sequence[int], Mapping[str, Any], bool]) -> list[dict[str, Any]]:
-    name, build, way, designed, cluster, nodes, found, limits = asked
-    design, made = DESIGNS[designed], []
-    alone = simulate(build, replace(cluster, nodes=1), way, found, design=design)
+def _row(asked: tuple[str, Build, str, Cluster, Sequence[int], Mapping[str, Any], bool]) -> list[dict[str, Any]]:
+    name, build, way, cluster, nodes, found, limits = asked
+    made = []
+    alone = simulate(build, replace(cluster, nodes=1), way, found)
     for count in nodes:
         here = replace(cluster, nodes=count)
-        times = alone if count == 1 else simulate(build, here, way, found, design=design)
-        row = {"design": designed, "build": name, "way": way, "nodes": count, **times}
+        times = alone if count == 1 else simulate(build, here, way, found)
+        row = {"build": name, "way": way, "nodes": count, **times}
         row["linear"] = alone["s"] / (count * times["s"])
+        row["possible"] = possible(build, here, alone["s"])
         if limits:
-            row["limit"] = "" if count == 1 else limit(build, here, way, found, design, alone, times)
+            row["limit"] = "" if count == 1 else limit(build, here, way, found, alone, times)
         made.append(row)
     return made
 
@@ -105,15 +105,14 @@ def rows(
     nodes: Sequence[int],
     *,
     limits: bool = True,
-    only: tuple[str, str, str] | None = None,
+    only: tuple[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """The rows of the table: every build, in both ways, as it is and as it is proposed, with so many nodes."""
+    """The rows of the table: every build, in both ways, with so many nodes."""
     asked = [
-        (name, build, way, designed, cluster, nodes, found, limits)
-        for designed in DESIGNS
+        (name, build, way, cluster, nodes, found, limits)
         for name, build in builds(found).items()
         for way in WAYS
-        if only in (None, (designed, name, way))
+        if only in (None, (name, way))
     ]
     if len(asked) == 1:
         return _row(asked[0])
@@ -123,16 +122,14 @@ def rows(
 
 def _share(asked: tuple[Build, Cluster, str, Mapping[str, Any]]) -> float:
     build, cluster, way, found = asked
-    alone, many = (
-        simulate(build, replace(cluster, nodes=count), way, found, design=PROPOSED)["s"] for count in (1, cluster.nodes)
-    )
+    alone, many = (simulate(build, replace(cluster, nodes=count), way, found)["s"] for count in (1, cluster.nodes))
     return alone / (cluster.nodes * many)
 
 
 def sensitivity(
     found: Mapping[str, Any], cluster: Cluster, nodes: int, only: str | None = None
 ) -> list[dict[str, Any]]:
-    """How the share of linear, of the proposed design, depends on what is assumed."""
+    """How the share of linear depends on what is assumed."""
     chosen = [(name, build, way) for name, build in builds(found).items() for way in WAYS if only in (None, name)]
     asked = [
         (build, replace(cluster, nodes=nodes, **change), way, found)
@@ -174,10 +171,10 @@ def table(found: Mapping[str, Any]) -> list[str]:
 def _model_table(found: Sequence[Mapping[str, Any]]) -> str:
     """A row for each build and way of working: seconds in all and share of linear by the number of nodes."""
     nodes = sorted({row["nodes"] for row in found})
-    lines = [f"| design | build | way | {' | '.join(map(str, nodes))} |", "|---|---|---|" + "---|" * len(nodes)]
-    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    lines = [f"| build | way | {' | '.join(map(str, nodes))} |", "|---|---|" + "---|" * len(nodes)]
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in found:
-        groups.setdefault((row["design"], row["build"], row["way"]), []).append(row)
+        groups.setdefault((row["build"], row["way"]), []).append(row)
     for key, made in groups.items():
         cells = [
             f"{_seconds(row['s'])} s" + (f", {row['linear']:.2f}, {row['limit']}" if row["limit"] else "")
@@ -189,15 +186,14 @@ def _model_table(found: Sequence[Mapping[str, Any]]) -> str:
 
 def _stages_table(found: Sequence[Mapping[str, Any]], nodes: int) -> str:
     lines = [
-        "| design | build | way | plan | tasks | cut | shards, commit | in all |",
-        "|---|---|---|--:|--:|--:|--:|--:|",
+        "| build | way | plan | tasks | cut | shards, commit | in all | of linear | at most |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in found:
         if row["nodes"] == nodes:
             times = [row["plan_s"], row["tasks_s"], row["cut_s"], row["shards_s"] + row["commit_s"], row["s"]]
-            lines.append(
-                f"| {' | '.join((row['design'], row['build'], row['way'], *(_seconds(value) for value in times)))} |"
-            )
+            shares = [f"{row[name]:.2f}" for name in ("linear", "possible")]
+            lines.append(f"| {' | '.join((row['build'], row['way'], *map(_seconds, times), *shares))} |")
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ and schedule, journal and progress included, with workers that answer at once, t
 Plan, cut and shards are those of builds of a step that makes samples of nothing (`wait_step`), with an item in each
 task. *Publishing* is creating, writing, flushing and renaming a file of the size of a video's part, by the wall clock.
 Operations of the file system are system calls with paths below the output folder (or of the source), counted by strace:
-opening and closing, asking for attributes, listing, renaming, removing, flushing.
+opening, closing, asking for the attributes of a file that is not open, listing, renaming, removing, flushing.
 """
 
 import argparse
@@ -39,16 +39,19 @@ import numpy as np
 import packer
 from benchmarks.measure import machine, versions
 from benchmarks.pack_pictures import make_photos
-from packer.jobs.engines import processes
 from packer.jobs.engines.base import Event
+from packer.jobs.engines.processes import ProcessesEngine
+from packer.jobs.engines.worker import Worker
+from packer.jobs.job import done_line
 from packer.jobs.place import Place
 from packer.jobs.plan import Tasks, Unit
 from packer.jobs.progress import Progress, Stage, listener_of
 from packer.jobs.schedule import ItemTally, Schedule
 from packer.recipe.engines import Team
 from packer.recipe.options import BuildOptions
-from packer.workspace import Workspace, append_line
+from packer.workspace import Workspace
 from packer.workspace.durable import write_durably
+from packer.workspace.paths import LineFile
 from shardspec.errors import TooManyRejectsError
 from shardspec.layout import BUILD_FOLDER
 
@@ -292,17 +295,18 @@ def coordinate(workers: int, tasks: int, folder: Path) -> float:
     engine = Instant(space, workers)
     marks: dict[int, float] = {}
     done = 0
-    with Stage(listener_of(False), "packing", tasks, "items", 0) as stage:
+    with LineFile(space.journal) as journal, Stage(listener_of(False), "packing", tasks, "items", 0) as stage:
 
         def on_event(event: Event) -> None:
             nonlocal done
             gain = tally.take(event)
             stage.advance(*gain, size=event.result.get("bytes", 0), reasons=[], frames=None)
             if event.kind == "done" and event.unit is not None:
-                append_line(space.journal, {"did": event.unit.do, "number": event.unit.number, **event.result})
+                journal.append(done_line(event))
                 done += 1
                 if done in (workers // 4, tasks - workers):
                     marks[done] = time.process_time()
+            journal.look()
 
         Schedule(engine, space, plan, on_event, BuildOptions().item_timeout).run(Unit("task", n) for n in range(tasks))
     (first, began_s), (last, ended_s) = sorted(marks.items())
@@ -310,7 +314,7 @@ def coordinate(workers: int, tasks: int, folder: Path) -> float:
     return (ended_s - began_s) / (last - first)
 
 
-class Instant(processes.ProcessesEngine):
+class Instant(ProcessesEngine):
     """The processes engine with workers that answer at once, each while all others are under way."""
 
     def __init__(self, space: Workspace, workers: int) -> None:
@@ -322,20 +326,13 @@ class Instant(processes.ProcessesEngine):
         return _Answering(place, next(self._serials), self._at / str(place), self._answers)
 
 
-_WORKER: Any = getattr(processes, "Worker", None) or processes._Worker
-
-
-class _Answering(_WORKER):
+class _Answering(Worker):
     """Stands for a worker, and answers each request as one that has done an item."""
 
     ready = True
 
     def __init__(self, place: int, serial: int, at: Path, answers: Any) -> None:
-        self.place, self.serial = place, serial
-        self.unit: Unit | None = None
-        self.seen: int | None = None
-        self.used = self.lost_detector = False
-        self.pending: dict[str, Any] | None = None
+        super().__init__(place, serial)
         self._place, self._answers = Place.create(at), answers
 
     @property
@@ -387,6 +384,10 @@ def operations(folder: Path, few: int, many: int) -> dict[str, float]:
         "coordinator_task_operations": a_task("coordinator"),
         "cut_part_operations": a_task("cut"),
         "shard_part_operations": a_task("shard"),
+        "delete_part_operations": a_task("coordinating shards"),
+        "coordinator_shard_operations": max(
+            0.0, (cut["coordinating shards"] - counts[1]["coordinating shards"]) / shards
+        ),
         "shard_operations": max(0.0, (cut["shard"] - counts[1]["shard"]) / shards),
         "commit_shard_operations": max(0.0, (cut["commit"] - counts[1]["commit"]) / shards),
     }
@@ -395,9 +396,19 @@ def operations(folder: Path, few: int, many: int) -> dict[str, float]:
 _CALL = re.compile(r"([0-9.]+) (\w+)\((.*)")
 _PATH = re.compile(r'<(/[^>]*)>|"(/[^"]*)"')
 _OPERATIONS = re.compile(
-    r"open|openat|openat2|creat|close|stat|lstat|newfstatat|statx|access|faccessat2?|readlink(at)?|mkdir(at)?|rmdir|rename(at2?)?|"
+    r"open|openat|openat2|creat|stat|lstat|newfstatat|statx|access|faccessat2?|readlink(at)?|mkdir(at)?|rmdir|rename(at2?)?|"
     r"unlink(at)?|link(at)?|symlink(at)?|getdents(64)?|fsync|fdatasync"
 )
+
+
+_ELSEWHERE = """\
+import sys
+from pathlib import Path
+if "packer.jobs.worker" in sys.orig_argv:
+    import packer.workspace.fresh
+    packer.workspace.fresh._BOOT_ID = Path(__file__)
+"""
+"""Has workers believe that they run on another machine than the coordinator, so that they flush what they make."""
 
 
 def _trace(traces: Path, table: Path, out: Path, *arguments: str) -> Counter[str]:
@@ -419,7 +430,12 @@ def _trace(traces: Path, table: Path, out: Path, *arguments: str) -> Counter[str
     ]
     traced = "trace=%file,close,getdents64,fsync,fdatasync,clone,clone3,fork,vfork,execve"
     strace = ["strace", "-ff", "-ttt", "-y", "-qq", "-s", "4096", "-e", traced, "-o", str(traces / "t")]
-    done = subprocess.run([*strace, *command, "--quiet", *arguments], capture_output=True, text=True, check=False)
+    (traces / "sitecustomize.py").write_text(_ELSEWHERE)
+    path = os.pathsep.join([str(traces), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(
+        [*strace, *command, "--quiet", *arguments], capture_output=True, text=True, check=False, env=environment
+    )
     if done.returncode:
         raise RuntimeError(f"strace: {done.stderr.strip()[-500:]}")
     return count_operations(traces, out, table.parent)
@@ -460,7 +476,7 @@ def count_operations(traces: Path, out: Path, source: Path) -> Counter[str]:
     for number, found in lines.items():
         for line in found:
             call = _CALL.match(line)
-            if call is None or not _OPERATIONS.fullmatch(call[2]):
+            if call is None or not _OPERATIONS.fullmatch(call[2]) or "AT_EMPTY_PATH" in call[3]:
                 continue
             seconds, paths = float(call[1]), ["".join(pair) for pair in _PATH.findall(call[3])]
             below = any(path.startswith(f"{out}/") or path == str(out) for path in paths)
@@ -478,7 +494,7 @@ def count_operations(traces: Path, out: Path, source: Path) -> Counter[str]:
                 )
             else:
                 phase = "coordinator"
-            counts[phase] += 1
+            counts[phase] += 2 if call[2] in ("open", "openat", "openat2", "creat") and " = -1 " not in call[3] else 1
     return counts
 
 

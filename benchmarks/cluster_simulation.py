@@ -10,17 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packer.builds.plan import TASK_BYTES, TASK_ITEMS
+from packer.cluster.phase import BATCH_S, PAUSE_S
 from packer.recipe import Recipe
+from packer.workspace.fresh import AHEAD
+from packer.workspace.sharing.array import block_size, count_blocks
 
 WAYS = ("srun", "array")
 CORES = 64
 
 _MOST_TASK_ITEMS, _TASKS = 512, 256
 """As `packer.builds.plan` has them: the most items in a task, and the share of the items that a task has."""
-
-BATCH_S, PAUSE_S, BLOCKS = 20.0, 1.0, 4096
-"""As `packer.cluster.phase` and `packer.workspace.array` have them: the work, in seconds, that an agent claims at a
-time; how long it waits where there is nothing to claim; and the least number of blocks of a large plan."""
 
 _NAMES_A_LISTING = 1000
 """Names that a file system returns with one operation."""
@@ -120,33 +119,6 @@ class Cluster:
     cores: float = math.inf
 
 
-@dataclass(frozen=True)
-class Design:
-    """What could be built otherwise than it was measured.
-
-    Attributes
-    ----------
-    ahead : int
-        Files that the plan and the cut open, or ask for their attributes, at a time.
-    passes : int
-        How often the cut opens each part.
-    looks : bool
-        Whether the coordinator looks at all workers with each event, and not a few times a second.
-    per_node : bool
-        Whether Slurm starts a step for each node, and not for each worker.
-    """
-
-    ahead: int = 1
-    passes: int = 4
-    looks: bool = True
-    per_node: bool = False
-
-
-MEASURED = Design()
-PROPOSED = Design(ahead=32, passes=1, looks=False, per_node=True)
-DESIGNS: Mapping[str, Design] = {"as it is": MEASURED, "proposed": PROPOSED}
-
-
 class Parts:
     """What the parts of a build cost, as `cluster_parts` has measured it.
 
@@ -156,13 +128,11 @@ class Parts:
         The ``parts`` of its document.
     without : str
         A part that costs nothing.
-    design : Design
     """
 
-    def __init__(self, found: Mapping[str, Any], without: str = "", design: Design = MEASURED) -> None:
+    def __init__(self, found: Mapping[str, Any], without: str = "") -> None:
         self._found = found
         self.without = without
-        self.design = design
 
     def of(self, name: str, limit: str) -> float:
         """A figure, by name; 0 if what it belongs to is left out."""
@@ -172,8 +142,6 @@ class Parts:
         """Seconds of a coordinator for one task, from the messages of a worker to the next task."""
         if self.without == "coordinator":
             return 0.0
-        if not self.design.looks:
-            workers = min(workers, CORES)
         counts, seconds = zip(*((c["workers"], c["task_s"]) for c in self._found["coordinator"]), strict=True)
         if workers <= counts[-1]:
             return float(np.interp(workers, counts, seconds))
@@ -452,7 +420,6 @@ def simulate(
     way: str,
     found: Mapping[str, Any],
     without: str = "",
-    design: Design = MEASURED,
 ) -> dict[str, float]:
     """The seconds of a build, by stage.
 
@@ -466,7 +433,6 @@ def simulate(
         The measured parts.
     without : str
         The part that is to cost nothing, one of `LIMITS`; empty for none.
-    design : Design
 
     Returns
     -------
@@ -474,7 +440,7 @@ def simulate(
         ``plan_s``, ``tasks_s``, ``cut_s``, ``shards_s``, ``commit_s``, and ``s``, their sum; ``tasks`` and ``shards``
         that were done, ``operations`` of the file system, and ``worked_s``, the seconds that workers computed.
     """
-    parts, files = Parts(found, without, design), FileSystem(cluster, without)
+    parts, files = Parts(found, without), FileSystem(cluster, without)
     tasks = build.tasks()
     seconds: dict[str, float] = {}
 
@@ -484,19 +450,21 @@ def simulate(
 
     planned_s = parts.of("agent_start_s", "start") + build.items * parts.of("plan_item_s", "plan")
     listed = build.items * parts.of("list_item_operations", "plan")
-    planned_s = files.operate(planned_s, listed, design.ahead)
+    # Threads ask for the files ahead of what is worked on, here and in the cut.
+    planned_s = max(planned_s, files.operate(0.0, listed, AHEAD))
     now_s = stage("plan_s", 0.0, planned_s)
-    before = files.operate(now_s, 2 + len(tasks) * parts.of("look_task_operations", "metadata"), design.ahead)
+    before = files.operate(now_s, 2 + len(tasks) * parts.of("look_task_operations", "metadata"))
     drawn = _drawn(build, tasks)
     feed = _feed(
         way,
         len(tasks),
-        max(1, len(tasks) // BLOCKS),
+        block_size(len(tasks)),
         build.item_s * build.items_a_task,
         build.workers,
         cluster,
         parts,
         files,
+        parts.of("coordinator_task_operations", "coordinator"),
     )
     size = [float(count) for count in tasks]
     of_task = (parts.of("task_begin_operations", "metadata"), parts.of("task_end_operations", "metadata"))
@@ -516,14 +484,21 @@ def simulate(
     rows = build.items * build.rows
     cut_s = len(tasks) * parts.of("cut_part_s", "cut") + rows * parts.of("cut_row_s", "cut")
     cut_s += parts.of("cut_s", "cut") + (PAUSE_S / 2 if way == "array" and without != "cut" else 0.0)
-    cut_operations = len(tasks) * parts.of("cut_part_operations", "cut") * design.passes / MEASURED.passes
-    now_s = stage("cut_s", now_s, files.operate(now_s + cut_s, cut_operations, design.ahead))
+    cut_operations = len(tasks) * parts.of("cut_part_operations", "cut")
+    now_s = stage("cut_s", now_s, max(now_s + cut_s, files.operate(now_s, cut_operations, AHEAD)))
     whole = build.items * build.part_bytes
     shards = max(1, math.ceil(whole / build.shard_bytes))
-    now_s = stage("shards_s", now_s, _write_shards(build, cluster, way, parts, files, shards, now_s))
+    deletions = len(tasks) * parts.of("delete_part_operations", "shards")
+    written_s = _write_shards(build, cluster, way, parts, files, shards, now_s)
+    if way == "srun":  # the coordinator deletes parts while shards are written, and the finishing job of an array later
+        written_s = max(written_s, files.operate(now_s, deletions, AHEAD))
+    now_s = stage("shards_s", now_s, written_s)
     commit_s = parts.of("commit_s", "shards") + shards * parts.of("commit_shard_s", "shards")
     commit_operations = shards * parts.of("commit_shard_operations", "shards")
-    stage("commit_s", now_s, files.operate(now_s + commit_s, commit_operations))
+    if way == "array":  # the claims, and their ends, are removed one after another
+        commit_operations += 2 * count_blocks(len(tasks))
+    committed_s = files.operate(now_s + commit_s, commit_operations)
+    stage("commit_s", now_s, committed_s if way == "srun" else files.operate(committed_s, deletions, AHEAD))
     seconds["s"] = sum(seconds[name] for name in ("plan_s", "tasks_s", "cut_s", "shards_s", "commit_s"))
     return {**seconds, "shards": shards, "operations": files.operations}
 
@@ -540,17 +515,20 @@ def _ready(
         begin_s = now_s + (parts.of("agent_start_s", "start") if agent else 0.0)
         return [[begin_s + start_s] * workers for _ in range(cluster.nodes)]
     start_s += parts.of("launch_s", "start") * crowd
-    a_step_s, steps = 1 / cluster.steps_per_s, 1 if parts.design.per_node else workers
-    return [
-        [now_s + (1 + node * steps + min(worker, steps - 1)) * a_step_s + start_s for worker in range(workers)]
-        for node in range(cluster.nodes)
-    ]
+    return [[now_s + (1 + node) / cluster.steps_per_s + start_s] * workers for node in range(cluster.nodes)]
 
 
 def _feed(
-    way: str, units: int, block: int, mean_s: float, workers: int, cluster: Cluster, parts: Parts, files: FileSystem
+    way: str,
+    units: int,
+    block: int,
+    mean_s: float,
+    workers: int,
+    cluster: Cluster,
+    parts: Parts,
+    files: FileSystem,
+    operations: float,
 ) -> Central | Agents:
-    operations = parts.of("coordinator_task_operations", "coordinator")
     if way == "srun":
         return Central(units, parts.coordinator_s(cluster.nodes * workers), operations, files)
     return Agents(
@@ -577,8 +555,9 @@ def _write_shards(
     tasks = len(build.tasks()) / shards
     unit_s = parts.of("shard_s", "shards") + size * parts.of("shard_byte_s", "shards")
     before = tasks * parts.of("shard_part_operations", "shards")
+    noted = parts.of("coordinator_shard_operations", "shards")
     done = run_units(
-        _feed(way, shards, 1, unit_s, workers, cluster, parts, files),
+        _feed(way, shards, 1, unit_s, workers, cluster, parts, files, noted),
         _ready(now_s, parts.of("shard_start_s", "start"), workers, cluster, way, parts, agent=False),
         [unit_s] * shards,
         lambda _: size,
@@ -601,6 +580,25 @@ def _drawn(build: Build, tasks: Iterable[int]) -> list[float]:
     return list(counts * build.item_s * factors)
 
 
+def possible(build: Build, cluster: Cluster, alone_s: float) -> float:
+    """The share of linear that no design can exceed on a cluster.
+
+    Its cores compute; each source is asked for, opened and closed, and read once; each sample is written once; and all
+    of that goes on at the same time.
+
+    Parameters
+    ----------
+    alone_s : float
+        Seconds of the build on one node.
+    """
+    shared = cluster.shared
+    computed_s = build.items * build.item_s / (cluster.nodes * build.workers)
+    moved = build.items * (build.source_bytes + build.part_bytes)
+    moved_s = moved / min(shared.bytes_per_s, cluster.nodes * shared.node_bytes_per_s)
+    asked_s = 3 * build.items / shared.operations_per_s
+    return min(1.0, alone_s / cluster.nodes / max(computed_s, moved_s, asked_s))
+
+
 OF_TASKS = ("start", "coordinator", "metadata", "bandwidth")
 """What may limit the stage of the tasks."""
 
@@ -610,7 +608,6 @@ def limit(
     cluster: Cluster,
     way: str,
     found: Mapping[str, Any],
-    design: Design,
     alone: Mapping[str, float],
     here: Mapping[str, float],
 ) -> str:
@@ -630,6 +627,6 @@ def limit(
     }
     if (stage := max(beyond, key=lambda one: beyond[one])) != "tasks":
         return stage
-    times = {name: simulate(build, cluster, way, found, name, design)["tasks_s"] for name in OF_TASKS}
+    times = {name: simulate(build, cluster, way, found, name)["tasks_s"] for name in OF_TASKS}
     name = min(times, key=lambda one: times[one])
     return name if times[name] < 0.99 * here["tasks_s"] else "units"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shardspec.errors import UsageError
-from shardspec.wording import did_you_mean
+from shardspec.wording import did_you_mean, shorten
 
 _ORDER = (
     "the order is chosen by shuffle=, seed= and weights=; "
@@ -46,7 +46,7 @@ def as_integer(name: str, value: Any) -> int:
             return index(value)
     except TypeError:
         pass
-    raise UsageError(f"{name}: expected an integer, found {value!r}")
+    raise UsageError(f"{name}: expected an integer, found {shorten(value)}")
 
 
 def as_count(name: str, value: Any, least: int = 1, unit: str = "") -> int:
@@ -81,7 +81,7 @@ def as_number(name: str, value: Any) -> float:
             return float(value)
     except (TypeError, ValueError):
         pass
-    raise UsageError(f"{name}: expected a number, found {value!r}")
+    raise UsageError(f"{name}: expected a number, found {shorten(value)}")
 
 
 def as_pair(name: str, value: Any) -> tuple[float, float]:
@@ -95,7 +95,7 @@ def as_pair(name: str, value: Any) -> tuple[float, float]:
     try:
         low, high = value
     except (TypeError, ValueError):
-        raise UsageError(f"{name}: expected two numbers, found {value!r}") from None
+        raise UsageError(f"{name}: expected two numbers, found {shorten(value)}") from None
     return as_number(name, low), as_number(name, high)
 
 
@@ -138,7 +138,7 @@ def as_path(name: str, value: Any) -> Path:
     try:
         return Path(fspath(value))
     except TypeError:
-        raise UsageError(f"{name}: expected a path, found {value!r}") from None
+        raise UsageError(f"{name}: expected a path, found {shorten(value)}") from None
 
 
 def refuse_unknown(names: Iterable[str], known: Iterable[str], user: str = "Loader") -> None:

@@ -208,11 +208,14 @@ class _Expression:
                 like = did_you_mean(name, known)
                 quoted = f": write {name!r} in quotes" if name in (self._dataset.classes or ()) else ""
                 raise UsageError(
-                    f"where: expected a field of numbers or text, of {list_some(known)}, found {name!r}{quoted or like}"
+                    f"where: expected a field of numbers or text, of {list_some(known)}, "
+                    f"found {shorten(name)}{quoted or like}"
                 )
             column = comparable(self._dataset.column(name))
             if not isinstance(column, np.ndarray) or column.ndim != 1:
-                raise UsageError(f"where: expected a field of numbers or text, found {name!r}, which has other values")
+                raise UsageError(
+                    f"where: expected a field of numbers or text, found {shorten(name)}, which has other values"
+                )
             self._columns[name] = column
         return self._columns[name]
 

@@ -4,13 +4,14 @@ The seed and the epoch travel with the sampled index (`SampledIndex`), because p
 training loop's objects change. A *row* is always the row in the base dataset: subsets and mixtures keep it.
 """
 
-from typing import Any, Literal, Protocol, Self, TypeGuard, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 from readers.arguments import as_count, as_integer
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 ROW_BITS = 40
 """Rows are below 2**40, epochs below 2**24, seeds below 2**64: together they fill a Philox key."""
@@ -51,26 +52,72 @@ class SampleTransform(Protocol):
 
 AnyTransform = SampleTransform | SeededTransform
 
-Result = TypeVar("Result")
-
 
 def is_seeded(transform: AnyTransform) -> TypeGuard[SeededTransform]:
     """Whether a transform takes a generator: its attribute ``seeded`` is true."""
     return getattr(transform, "seeded", False) is True
 
 
-def given_back(transform: AnyTransform, result: Result) -> Result:
-    """The result of a transform.
+def call_transform(transform: AnyTransform, sample: dict[str, Any], rng: np.random.Generator | None) -> dict[str, Any]:
+    """The sample that a transform returns. One that is not seeded does not get the generator, and needs none.
 
     Raises
     ------
     UsageError
-        If it is None, because a ``return`` was forgotten.
+        If it returns None, because a ``return`` was forgotten.
     """
+    call: Any = transform
+    result: dict[str, Any] | None = call(sample, rng) if is_seeded(transform) else call(sample)
     if result is None:
         name = getattr(transform, "__name__", type(transform).__name__)
         raise UsageError(f"transform: expected {name} to return the sample, found None: end it with 'return sample'")
     return result
+
+
+def check_transform(option: str, transform: Any, batches: bool = False) -> None:
+    """Refuse what is no transform of samples, or none of batches; the message has the line that works.
+
+    Parameters
+    ----------
+    option : str
+        Where it was given: an option such as ``"transform"``, or a class such as ``"Compose"``.
+    transform : Any
+    batches : bool
+        Whether one of batches is expected.
+
+    Raises
+    ------
+    UsageError
+        If it cannot be called with a sample or a batch.
+    """
+    what, chain = ("batch", "BatchCompose") if batches else ("sample", "Compose")
+    begin = f"{option}=" if option.islower() else ""
+    if isinstance(transform, list | tuple):
+        raise UsageError(
+            f"{option}: expected one transform, found a {type(transform).__name__}: "
+            f"write {begin}readers.augment.{chain}([…])"
+        )
+    if isinstance(transform, type) and any({"__call__", "forward"} & vars(base).keys() for base in transform.__mro__):
+        raise UsageError(
+            f"{option}: expected a made transform, found the class {transform.__name__}: write {transform.__name__}(…)"
+        )
+    if not callable(transform):
+        raise UsageError(f"{option}: expected a callable from {what} to {what}, found {shorten(transform)}")
+    refuse_bare(option, transform, batches)
+    if _takes_batches(transform) is (not batches):
+        name = type(transform).__name__
+        where = ("samples", "transform= or sample_transform=") if batches else ("batches", "batch_transform=")
+        raise UsageError(
+            f"{option}: expected a transform of {what}{'es' if batches else 's'}, found {name}, one of "
+            f"{where[0]}: give it to {where[1]}"
+        )
+
+
+def _takes_batches(transform: Any) -> bool | None:
+    """Whether a transform of `readers.augment` takes batches, and not samples; None of others."""
+    if not any(base.__module__.startswith("readers.augment") for base in type(transform).__mro__):
+        return None
+    return hasattr(type(transform), "threaded")
 
 
 def refuse_bare(option: str, transform: Any, batches: bool = False) -> None:

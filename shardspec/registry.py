@@ -4,10 +4,11 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import PurePath
 from typing import Any
 
 from shardspec.errors import MissingDependencyError, UsageError
-from shardspec.wording import did_you_mean
+from shardspec.wording import did_you_mean, shorten
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,12 @@ def import_target(target: str, *, what: str, extra: str | None = None) -> Any:
     """
     module_name, separator, attribute = target.partition(":")
     if not (separator and module_name and attribute):
-        raise UsageError(f"{what}: expected 'module:name', found {target!r}")
+        raise UsageError(f"{what}: expected 'module:name', found {shorten(target)}")
+    if module_name.startswith(".") or module_name.endswith(".py") or "/" in module_name:
+        raise UsageError(
+            f"{what}: expected a module such as '{PurePath(module_name).stem.lstrip('.') or 'module'}:{attribute}', "
+            f"whose folder is on the Python path, found {shorten(target)}"
+        )
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as error:

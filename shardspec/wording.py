@@ -1,5 +1,6 @@
 """Values, texts, lists, counts and likely corrections in messages, so that these stay short whatever they are about."""
 
+import re
 import reprlib
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -14,6 +15,8 @@ LONG = 300
 LISTED = 8
 """Entries of a list in a message."""
 
+_LINES = re.compile(r"\s*\n\s*")
+
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = LENGTH
 
@@ -25,7 +28,7 @@ def shorten(value: Any, length: int = LENGTH) -> str:
             return repr(value)
         unit = "characters" if isinstance(value, str) else "bytes"
         return f"{value[:length]!r}… ({len(value)} {unit})"
-    text = _REPR.repr(value)
+    text = _LINES.sub(" ", _REPR.repr(value))
     return text if len(text) <= length else f"{text[:length]}… ({type(value).__name__})"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from packer.assembly.writers.base import ShardSize, ShardWriter
-from packer.workspace.durable import fsync_tree, publish_folder, remove_tree, write_durably
+from packer.workspace.durable import begin_flush, fsync_tree, publish_folder, remove_tree, write_durably
 from packer.workspace.fresh import host, is_dead, process_mark
 from packer.workspace.paths import RECORD_NAME, attempt_beside
 from readers.formats.machine import file_system_of, is_network_file_system
@@ -153,6 +153,7 @@ def _write_files(
     try:
         for batch in batches:
             writer.write(batch)
+            begin_flush(folder)
     except Exception:
         with suppress(Exception):  # it has fewer rows than it announced; only its files are to be closed
             writer.close()

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,18 @@ from packer.builds.estimate import Estimate, estimate
 from packer.builds.growing.growth import Comparison, Growth, compare
 from packer.builds.job import BuildJob
 from packer.builds.listing import Remarks, counted_stage, list_items
+from packer.builds.plan import TASK_ITEMS
 from packer.builds.provenance import describe_runtime
 from packer.builds.result import BuildResult, check_rejects
+from packer.jobs.child import EarlyWorkers
+from packer.jobs.engines.worker import worker_command
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.recipe import Recipe, StepSpec, refuse_unknown
 from packer.recipe.engines import FOR_FUNCTIONS
 from packer.recipe.fields import Declaration
 from packer.recipe.options import BUILD_OPTION_NAMES, BuildOptions
+from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.base import Listing, Source
 from packer.sources.opening import open_source
 from packer.steps.chain import Step, check_steps
@@ -28,6 +32,15 @@ from shardspec.layout import BUILD_FOLDER, Layout
 
 OPTION_NAMES = tuple(spec.name for kind in (Recipe, BuildOptions) for spec in dataclasses.fields(kind))
 """Options of the build, as keyword arguments, on the command line and in a recipe file."""
+
+_OWN_WORKERS = "processes"
+"""The engine whose workers may be started early."""
+
+_WITH_MODELS = frozenset({"detect", "faces"})
+"""The steps whose workers load models, or share a process that does."""
+
+_EARLY = 2
+"""So many are at most: more would only wait for a core that the plan needs."""
 
 _INSTEAD: Mapping[str, str] = {
     "config": "pass the keys of the file as arguments, **tomllib.load(file)",
@@ -102,17 +115,40 @@ def run_build(
         See `packer.builds.job.BuildJob`.
     """
     listener = listener_of(progress)
-    planned = plan_build(source, out, recipe, options, listener, functions, declaration)
-    if isinstance(planned, BuildResult):
-        check_rejects(planned, options)
-        return planned
-    plan, notes, growth = planned
-    done = Job(plan, out, options, listener).run()
+    with EarlyWorkers() as early:
+
+        def on_listed(items: int) -> None:
+            early.start(_early_commands(out, recipe, options, items))
+
+        planned = plan_build(source, out, recipe, options, listener, functions, declaration, on_listed)
+        if isinstance(planned, BuildResult):
+            check_rejects(planned, options)
+            return planned
+        plan, notes, growth = planned
+        done = Job(plan, out, options, listener, early).run()
     more = {name: getattr(plan, name) for name in ("marked", "refilled", "broken_tracks", "unused_boxes")}
     growth = None if growth is None else dataclasses.replace(growth, mended=plan.mended)
     result = BuildResult(**vars(done), **more, growth=growth, notes=notes)
     check_rejects(result, options)
     return result
+
+
+def _early_commands(out: Path, recipe: Recipe, options: BuildOptions, items: int) -> list[list[str]]:
+    """The commands of the workers that a new build of so many pictures needs as soon as it is planned.
+
+    Others hold models, or are started by an engine of many hosts; and a dataset may turn out to be finished.
+    """
+    if (
+        options.engine != _OWN_WORKERS
+        or not _WITH_MODELS.isdisjoint(step.use for step in recipe.chain)
+        or options.grows
+        or Layout(out).manifest.exists()
+    ):
+        return []
+    tasks = -(-items // TASK_ITEMS)  # at least, since a small build has no larger ones
+    workers = count_workers(options.workers, recipe.preset, tasks)
+    ahead = has_core_to_spare(min(workers, tasks))
+    return [worker_command(Workspace(out / BUILD_FOLDER), place, ahead) for place in range(min(workers, tasks, _EARLY))]
 
 
 def plan_build(
@@ -123,8 +159,14 @@ def plan_build(
     listener: ProgressListener,
     functions: Mapping[str, Step] | None = None,
     declaration: Declaration | None = None,
+    on_listed: Callable[[int], None] | None = None,
 ) -> tuple[BuildJob, tuple[str, ...], Growth | None] | BuildResult:
     """List the items of a source and plan how they are packed.
+
+    Parameters
+    ----------
+    on_listed : callable, optional
+        Called with the number of items once they are listed.
 
     Returns
     -------
@@ -138,6 +180,8 @@ def plan_build(
     listing = list_items(source, recipe, listener)
     runtime = describe_runtime(recipe, declared=declaration is not None)
     notes, items = tuple(listing.notes), listing.items[: recipe.limit]
+    if on_listed is not None:
+        on_listed(len(items))
     if options.grows:
         finish_left(Workspace(out / BUILD_FOLDER))
     comparison = _compare(out, listing, recipe, runtime, options) if options.grows else None

@@ -1,5 +1,6 @@
 """What a build adds to a job: tasks over items, the schema settled by their samples, reports, and the result."""
 
+import errno
 import json
 import os
 import re
@@ -59,6 +60,8 @@ from shardspec.schema import Schema
 from shardspec.wording import LONG, counted, cut, list_some, shorten
 
 _SHOWN_REASONS = 3
+
+_NOT_THERE = os.strerror(errno.ENOENT)
 
 
 class BuildJob:
@@ -430,6 +433,8 @@ def _give_up(space: Workspace, counts: Counts, recipe: Recipe) -> TooManyRejects
     reasons = list(islice(read_lines(space.final / REJECTS_NAME), _SHOWN_REASONS))
     shown = "; ".join(f"{shorten(line['item'], LONG)}, {line['step']}: {cut(line['reason'], LONG)}" for line in reasons)
     advice = advise((line["reason"] for line in reasons), recipe)
+    if all(line["step"] == "source" and line["reason"].endswith(_NOT_THERE) for line in reasons):
+        advice = "paths in a table are relative to its folder, or to --root DIR"
     space.give_up(space.final / REJECTS_NAME)
     return TooManyRejectsError(
         f"no item gave a sample ({counts.items} in all), so nothing was packed: {shown} (all reasons: {space.reasons})"

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TextIO
 
 from packer.assembly.plan import PlannedShards
 from packer.builds.growing.kept import KeptItems, built_key
@@ -16,7 +16,7 @@ from packer.jobs.plan import OnItem, Unit, Verdicts
 from packer.jobs.progress import reason_kind
 from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
-from packer.sources.item import Item, ItemReport, read_items
+from packer.sources.item import Item, ItemReport, items_of
 from packer.sources.values import with_arrays
 from packer.steps.call import MadeEncoder, step_of
 from packer.steps.chain import Equipment, Pipeline, Step, StepError
@@ -66,6 +66,7 @@ class BuildWork:
         self._encoder: Encoder | MadeEncoder | None = None
         self._pipeline: Pipeline | None = None
         self._shards = PlannedShards(workspace)
+        self._items: TextIO | None = None
         self._kept: KeptItems | None = None
 
     @classmethod
@@ -103,7 +104,9 @@ class BuildWork:
                 return self._join(unit.number)
             task = self.plan.tasks[unit.number]
             with reading():
-                items = list(read_items(self.workspace.items, *task))
+                if self._items is None:  # kept open: on a shared file system each opening takes time
+                    self._items = self.workspace.items.open(encoding="ascii")
+                items = list(items_of(self._items, *task))
             if unit.do == "item":
                 target = self.workspace.item_part(unit.number, unit.item)
                 items = [item for item in items if item.index == unit.item]
@@ -122,6 +125,8 @@ class BuildWork:
     def close(self) -> None:
         """Close the parts, and what items were read from."""
         self._shards.close()
+        if self._items is not None:
+            self._items.close()
         if self._pipeline is not None:
             self._pipeline.close()
 

@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, str] = {
     "compact": "write a packed dataset anew, without the samples that updates have superseded",
     "add": "add fields of a table, such as predictions, to a packed dataset, without packing it anew",
     "drop-field": "remove added fields from a packed dataset",
-    "export": "write a packed dataset as plain picture files and a table",
+    "export": "write a packed dataset as plain picture files and a table, or as shards of another library",
     "bench": "compare reading raw files and reading the packed dataset, on your own data",
 }
 """The commands, each with its help. ``packer.cli.commands.<name>``, with ``_`` for ``-``, is imported when it is chosen."""

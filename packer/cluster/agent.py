@@ -35,6 +35,7 @@ from packer.workspace.checkpoints import flush_parts, note_whole
 from packer.workspace.durable import remove_tree, writing
 from packer.workspace.folder import committed
 from packer.workspace.machines import enter_plan
+from packer.workspace.paths import LineFile
 from packer.workspace.sharing.array import block_size, read_terms, take_cut
 from packer.workspace.sharing.claims import Claims
 from packer.workspace.sharing.leases import Agent, Lease, Observer
@@ -241,7 +242,7 @@ class _Worker:
             flush_parts(space, [number for number in numbers if space.part(number).name not in before])
 
         share = Share("task", len(tasks), block_size(len(tasks)), is_done, accept)
-        with self._phase(share, "packing", "items") as (phase, stage):
+        with self._phase(share, "packing", "items") as (phase, stage), LineFile(space.journal) as journal:
 
             def on_event(event: Event) -> None:
                 self._note(event)
@@ -256,8 +257,9 @@ class _Worker:
                     self._failed = str(error)
                     raise error
                 if event.kind == "done" and event.unit is not None:
-                    append_line(space.journal, done_line(event))
+                    journal.append(done_line(event))
                     self._done["task"] += event.unit.do in ("task", "join")
+                journal.look()
                 phase.take(event, schedule)
 
             schedule = self._schedule(on_event)

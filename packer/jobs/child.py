@@ -8,12 +8,12 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from packer.jobs.process import inherited_environment, module_command
+from packer.jobs.process import LATER, inherited_environment, module_command
 
 _READER_JOIN_S = 5.0
 """Limit on waiting for the reading thread, a daemon: a grandchild outside the process group may hold the pipe open."""
@@ -47,6 +47,8 @@ class Child:
         By default, that of `inherited_environment`.
     variables : mapping of str to str, optional
         Further environment variables.
+    early : EarlyWorkers, optional
+        Processes that were started with this command already; one of them is taken if there is one.
 
     Attributes
     ----------
@@ -65,19 +67,23 @@ class Child:
         prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         variables: Mapping[str, str] | None = None,
+        early: "EarlyWorkers | None" = None,
     ) -> None:
         self.log = log
         self.ready = False
-        with log.open("wb") as file:
-            self.process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-                [*prefix, *module_command(*command)],
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                env={**(inherited_environment() if environment is None else environment), **(variables or {})},
-                start_new_session=True,
-                pass_fds=keep,
-            )
+        taken = None if early is None else early.take(command, log, variables or {})
+        if taken is not None:
+            self.process = taken
+        else:
+            environment = inherited_environment() if environment is None else environment
+            with log.open("wb") as file:
+                self.process = _start(
+                    [*prefix, *module_command(*command)],
+                    file,
+                    {**environment, **(variables or {})},
+                    stdin=stdin,
+                    keep=keep,
+                )
         self._reader = threading.Thread(target=self._read, args=(answers,), daemon=True)
         self._reader.start()
 
@@ -133,6 +139,71 @@ class Child:
                 if message is not None:
                     self.take(message, answers)
         self.take({"event": "died"}, answers)
+
+
+class EarlyWorkers:
+    """Worker processes that import what they need while the coordinating process still plans.
+
+    They wait to be taken; a process that was not, or has died meanwhile, costs nothing but its time. Use as a context
+    manager, which ends those that nobody took.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
+
+    def start(self, commands: Iterable[Sequence[str]]) -> None:
+        """Start a process for each command, as `Child` takes it."""
+        variables = {**inherited_environment(), LATER: "1"}
+        with contextlib.suppress(OSError):  # what hinders it is reported when a worker is needed
+            for command in commands:
+                self._waiting[tuple(command)] = _start(module_command(*command), subprocess.DEVNULL, variables)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._waiting.values():
+            process.kill()
+        for process in self._waiting.values():
+            process.communicate()
+        self._waiting.clear()
+
+    def take(self, command: Sequence[str], log: Path, variables: Mapping[str, str]) -> "subprocess.Popen[bytes] | None":
+        """A process of a command, which begins now; None if there is none."""
+        process = self._waiting.pop(tuple(command), None)
+        if process is None:
+            return None
+        assert process.stdin is not None
+        log.write_bytes(b"")
+        with contextlib.suppress(OSError):
+            process.stdin.write(json.dumps({"log": str(log), "variables": dict(variables)}).encode() + b"\n")
+            process.stdin.flush()
+            if process.poll() is None:
+                return process
+        process.kill()
+        process.communicate()
+        return None
+
+
+def _start(
+    words: Sequence[str],
+    stderr: Any,
+    environment: Mapping[str, str],
+    *,
+    stdin: int = subprocess.PIPE,
+    keep: Sequence[int] = (),
+) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(  # noqa: S603 -- our own interpreter and module
+        words,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env=environment,
+        start_new_session=True,
+        pass_fds=keep,
+    )
 
 
 class SyncChild(Child):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.assembly.plan import ShardPlan
+from packer.jobs.child import EarlyWorkers
 from packer.jobs.engines.base import Engine, Event
 from packer.jobs.plan import JobPlan, Made, Unit
 from packer.jobs.progress import ProgressListener, Stage
@@ -63,14 +64,24 @@ class Job:
         The dataset's folder.
     options : BuildOptions
     listener : ProgressListener
+    early : EarlyWorkers, optional
+        Workers that were started before the plan was made.
     """
 
-    def __init__(self, plan: JobPlan, out: Path, options: BuildOptions, listener: ProgressListener) -> None:
+    def __init__(
+        self,
+        plan: JobPlan,
+        out: Path,
+        options: BuildOptions,
+        listener: ProgressListener,
+        early: EarlyWorkers | None = None,
+    ) -> None:
         self.plan = plan
         self.layout = Layout(out)
         self.workspace = Workspace(out / BUILD_FOLDER).of_plan(plan.fingerprint)
         self._options = options
         self._listener = listener
+        self._early = early
         self._lock: FolderLock | None = None
         self._sessions = 1
         self._lost_hosts: set[str] = set()
@@ -358,7 +369,7 @@ class Job:
         missing = [number for number in range(len(plan.tasks)) if number not in finished]
         items = sum(task.stop - task.start for task in plan.tasks)
         done = items - sum(plan.tasks[number].stop - plan.tasks[number].start for number in missing)
-        tally = ItemTally(plan.tasks)
+        tally, promised = ItemTally(plan.tasks), set[int]()
         with (
             LineFile(self.workspace.journal) as journal,
             Checkpoints(self.workspace) as checkpoints,
@@ -382,8 +393,10 @@ class Job:
             def note_part(unit: Unit, flushed: bool) -> None:
                 alone = unit.do == "item"
                 made = self.workspace.item_part(unit.number, unit.item) if alone else self.workspace.part(unit.number)
-                if flushed:  # maybe on another machine
+                if flushed and alone:  # maybe on another machine
                     wait_for(made)
+                elif flushed:
+                    promised.add(unit.number)
                 if not alone and (flushed or made.exists()):
                     checkpoints.add(unit.number, flushed=flushed)
 
@@ -395,6 +408,9 @@ class Job:
                 needs_gpus=plan.needs_gpus,
                 announced=plan.announce(done),
             )
+            # A look at each part, when it is made, would keep the coordinator of many workers waiting.
+            for number in sorted(promised - self.workspace.finished_tasks()) if promised else ():
+                wait_for(self.workspace.part(number))
 
     def _run_units(
         self,
@@ -465,6 +481,7 @@ class Job:
             gpus=needs_gpus,
             address=options.ray_address,
             lost=self._lost_hosts,
+            early=self._early,
         )
         engine: Engine = resolve("engine", options.engine, ENGINES)(
             self.workspace, lambda: self.plan.open_work(self.workspace), team

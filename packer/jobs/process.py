@@ -26,6 +26,9 @@ _ONE_THREAD = dict.fromkeys(
 )
 """Environment variables that make the libraries of a new process use one thread."""
 
+LATER = "PACKER_LATER"
+"""Environment variable of a process that is started before all is known that it needs (`wait_to_begin`)."""
+
 Requests = queue.SimpleQueue[dict[str, Any]]
 
 
@@ -74,6 +77,24 @@ def take_streams() -> tuple[int, TextIO]:
     os.close(nothing)
     os.dup2(2, 1)
     return requests, answers
+
+
+def wait_to_begin(descriptor: int) -> None:
+    """Read the first line of the requests: with which log and environment variables this process goes on.
+
+    It ends if there is none.
+    """
+    line = b""
+    while not line.endswith(b"\n"):
+        line += (found := os.read(descriptor, 1))
+        if not found:
+            end_group()
+    begun = json.loads(line)
+    os.environ.update(begun["variables"])
+    log = os.open(begun["log"], os.O_WRONLY | os.O_APPEND)
+    for taken in (1, 2):
+        os.dup2(log, taken)
+    os.close(log)
 
 
 def read_requests(descriptor: int) -> Requests:

@@ -1,9 +1,12 @@
 """The stage of the shards: cut the rows into shards, write every unfinished shard of the plan, and delete parts that no shard needs any more."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 
@@ -15,7 +18,7 @@ from packer.jobs.plan import JobPlan, Unit
 from packer.jobs.progress import ProgressListener, Stage
 from packer.workspace import Workspace, append_line
 from packer.workspace.durable import fsync_folder
-from packer.workspace.fresh import wait_for
+from packer.workspace.fresh import AHEAD, is_far, wait_for
 from packer.workspace.paths import RECORD_NAME
 from shardspec.entries import Shard
 from shardspec.errors import BuildError
@@ -53,10 +56,9 @@ def assemble_shards(plan: ShardPlan, run: RunUnits, listener: ProgressListener) 
             shards[number] = shard
         else:
             workspace.take_away(plan.published(number))
-    parts = _Parts(plan)
-    for number in shards:
-        parts.release(number)
-    with Stage(listener, "writing", count, "shards", len(shards)) as stage:
+    with _Parts(plan) as parts, Stage(listener, "writing", count, "shards", len(shards)) as stage:
+        for number in shards:
+            parts.release(number)
 
         def on_event(event: Event) -> None:
             size = 0
@@ -81,10 +83,15 @@ def assemble_shards(plan: ShardPlan, run: RunUnits, listener: ProgressListener) 
 
 
 class _Parts:
-    """Knows which shards still need which parts: of a shuffled dataset, every shard needs every part."""
+    """Knows which shards still need which parts: of a shuffled dataset, every shard needs every part.
+
+    Use as a context manager. On a network file system, where each deletion takes a while, threads do them.
+    """
 
     def __init__(self, plan: ShardPlan) -> None:
         self._workspace = plan.workspace
+        self._threads = ThreadPoolExecutor(AHEAD, "parts") if is_far(plan.workspace.root) else None
+        self._deleting: deque[Future[None]] = deque()
         self._needed_by: Counter[int] = Counter()
         self._of_shard: list[range] = []
         self._tasks = len(plan.rows["tasks"]) if plan.rows["kind"] == "parts" else 0
@@ -100,6 +107,15 @@ class _Parts:
             if task not in self._needed_by:
                 self._delete(task)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=kind is not None)
+        if kind is None:
+            self._check()
+
     def release(self, shard: int) -> None:
         """Note that a shard is durable, and delete the parts that no other shard needs."""
         self._left -= 1
@@ -112,4 +128,15 @@ class _Parts:
                 self._delete(task)
 
     def _delete(self, task: int) -> None:
-        self._workspace.part(task).unlink(missing_ok=True)
+        path = self._workspace.part(task)
+        if self._threads is None:
+            path.unlink(missing_ok=True)
+            return
+        self._deleting.append(self._threads.submit(path.unlink, missing_ok=True))
+        while self._deleting[0].done() and len(self._deleting) > 1:
+            self._deleting.popleft().result()
+
+    def _check(self) -> None:
+        """Raise the error of a deletion that failed."""
+        while self._deleting:
+            self._deleting.popleft().result()

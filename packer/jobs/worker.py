@@ -4,7 +4,8 @@ It takes units on standard input and answers on standard output, both in JSON li
 the mapped file PLACE (`packer.jobs.place`). The worker ends when its standard input does, with all that it started, so
 it never outlives the build. Steps, and programs that they run, see an empty standard input; what they print goes to
 standard error. AHEAD is 1 if the worker is to decode ahead, otherwise 0. DETECTOR is the descriptor of a connection to
-the detecting process, whose answers may take LIMIT seconds.
+the detecting process, whose answers may take LIMIT seconds. A worker that is started early (`EarlyWorkers`) imports
+what nearly every build of pictures needs, and then waits to begin; until then, it touches nothing.
 """
 
 import os
@@ -13,12 +14,13 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
 from packer.jobs.place import Place
 from packer.jobs.plan import Unit, Work
-from packer.jobs.process import Requests, entry_point, one_thread, read_requests, send
+from packer.jobs.process import LATER, Requests, entry_point, one_thread, read_requests, send, wait_to_begin
 from packer.steps.chain import Equipment
 from packer.vision.detect.remote import DetectorLost, RemoteDetector
 from packer.workspace import Workspace
@@ -34,6 +36,9 @@ WORKS: Mapping[str, Entry] = {
     "split": Entry("packer.packed.work:RepackWork"),
 }
 """The class that does the units of a plan, by the plan's kind."""
+
+_OF_PICTURES = ("packer.builds.work", "packer.steps.decode", "packer.steps.resize", "packer.vision.encode")
+"""What a worker that was started early imports."""
 
 _ENDS_S = 0.1
 """Items that end within this time of one another are reported together: a message takes as long as a tiny picture."""
@@ -59,6 +64,11 @@ def open_work(space: Workspace, equipment: Equipment) -> Work:
 def main(workspace: Path, place: Path, equipment: Equipment) -> None:
     """Serve units until the end of standard input."""
     with entry_point() as (descriptor, answers):
+        if os.environ.pop(LATER, ""):
+            for module in _OF_PICTURES:
+                with suppress(ImportError):  # what a build needs and lacks is reported when it begins
+                    import_module(module)
+            wait_to_begin(descriptor)
         requests = read_requests(descriptor)
         try:
             _work(workspace, Place(place), equipment, requests, answers)

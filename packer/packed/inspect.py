@@ -145,7 +145,9 @@ class InspectReport(Result):
 
     def describe_history(self) -> str:
         """The history for people: when, what, by which version."""
-        lines = [f"{self.path}: {counted(self.manifest.samples, 'sample')}, packed in {len(self.history)} steps:"]
+        lines = [
+            f"{self.path}: {counted(self.manifest.samples, 'sample')}, packed in {counted(len(self.history), 'step')}:"
+        ]
         lines += [f"  {note.describe()}" for note in self.history]
         return "\n".join(lines)
 

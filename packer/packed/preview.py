@@ -18,18 +18,18 @@ from packer.packed.shown.dataset import ShownDataset
 from packer.packed.shown.originals import Originals
 from packer.vision.faults import describe_error
 from packer.vision.geometry.resize import resize_exact
-from packer.workspace.durable import write_durably
+from packer.workspace.output import check_output, write_output
 from readers.drawing.pictures import Scale, as_picture, normalisation_of
 from readers.drawing.sheet import GEOMETRY, Sheet, columns_for, draw_sample, fit
 from readers.drawing.show import draw_values
 from readers.drawing.values import describe_value
-from readers.seeding import AnyTransform, check_seed, given_back, is_seeded, sample_rng
+from readers.seeding import AnyTransform, call_transform, check_seed, check_transform, sample_rng
 from shardspec.columns import IntArray
-from shardspec.errors import ItemError, NotADatasetError, UsageError, system_reason
+from shardspec.errors import ItemError, NotADatasetError, UsageError
 from shardspec.layout import Layout
 from shardspec.registry import import_target
 from shardspec.schema import Field, Schema
-from shardspec.wording import LONG, counted, cut, did_you_mean, list_some, shorten
+from shardspec.wording import LONG, counted, cut, did_you_mean, list_some
 
 DEFAULT_COUNT = 64
 DEFAULT_CELL = 224
@@ -121,7 +121,7 @@ def preview(
         video (``"source"``).
     masks : {"beside", "over"}, optional
         How masks and other further pictures of the sample are shown: beside its picture, or tinting it where they are
-        not black. By default they are not.
+        not black, label maps in a colour for each value. By default they are not.
     rejects : bool
         Whether to show rejected items instead of samples, drawn from `source`, each above its name and the reason.
         Of these, only `count`, `all`, `start`, `columns` and `cell` choose.
@@ -163,7 +163,8 @@ def preview(
     found = _selected(path, len(samples), where, one_per)
     rows = [int(found[place]) for place in _choose(len(found), None if all else count, start, seed)]
     if not rows:
-        raise UsageError(f"{path}: expected samples from row {start} on, found {len(found)} in all")
+        selected = "" if where is None and one_per is None else ", as selected"
+        raise UsageError(f"{path}: expected samples from row {start} on, found {len(found)} in all{selected}")
     across = min(len(rows), columns or columns_for(len(rows)))
     sheet, shown = Sheet(across, -(-len(rows) // across), cell), picture_field(samples.schema, path).name
     with Stage(listener_of(progress), "drawing", len(rows), "samples") as stage:
@@ -238,15 +239,15 @@ def _beside(image: npt.NDArray[np.uint8], sample: Mapping[str, Any], further: Se
 
 
 def _tints(image: npt.NDArray[np.uint8], sample: Mapping[str, Any], further: Sequence[str]) -> list[npt.NDArray[Any]]:
-    """Further pictures of a sample as masks of its picture: label maps as they are, others where they are not black."""
+    """Further pictures of a sample as masks of its picture: grey ones by their values, others where they are not black."""
     found = []
     for name in further:
         value = np.asarray(sample[name], np.uint8)
         if not value.size:
             continue
-        mask: npt.NDArray[Any] = (
-            value.reshape(value.shape[:2]) if value.size == value.shape[0] * value.shape[1] else value.max(axis=2) > 0
-        )
+        channels = value.reshape(*value.shape[:2], -1)
+        grey = (channels == channels[..., :1]).all()  # as --also stores label maps
+        mask: npt.NDArray[Any] = channels[..., 0] if grey else channels.max(axis=2) > 0
         (height, width), (rows, columns) = image.shape[:2], mask.shape
         found.append(mask[np.ix_(np.arange(height) * rows // height, np.arange(width) * columns // width)])
     return found
@@ -293,10 +294,7 @@ def _originals(path: Path, source: str | os.PathLike[str]) -> Originals:
 def _write(sheet: Sheet, path: Path) -> None:
     file = io.BytesIO()
     sheet.image.save(file, "PNG")
-    try:
-        write_durably(path, file.getvalue())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {system_reason(error)}") from error
+    write_output(path, file.getvalue())
 
 
 class _Augmentation:
@@ -304,8 +302,7 @@ class _Augmentation:
 
     def __init__(self, transform: str | AnyTransform, seed: int) -> None:
         found = import_target(transform, what="transform") if isinstance(transform, str) else transform
-        if not callable(found) or isinstance(found, type):
-            raise UsageError(f"transform: expected a function of a sample, or a made transform, found {shorten(found)}")
+        check_transform("transform", found)
         self._transform: AnyTransform = found
         self._seed = check_seed(seed)
         self._scale: Scale | None = None
@@ -326,7 +323,7 @@ class _Augmentation:
     def _changed(self, sample: Mapping[str, Any], row: int, field: str) -> dict[str, Any]:
         own = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in sample.items()}
         try:
-            changed = self._call(own, sample_rng(self._seed, 0, row))
+            changed = call_transform(self._transform, own, sample_rng(self._seed, 0, row))
         except Exception as error:
             raise UsageError(f"transform: {cut(describe_error(error), LONG)} (row {row})") from error
         if not isinstance(changed, dict) or field not in changed:
@@ -334,18 +331,9 @@ class _Augmentation:
             raise UsageError(f"transform: expected a sample with the field {field!r}, found {found}")
         return changed
 
-    def _call(self, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-        transform = self._transform
-        if is_seeded(transform):
-            return given_back(transform, transform(sample, rng))
-        return given_back(transform, transform(sample))  # type: ignore[call-arg] # is_seeded narrows one way only
-
 
 def _check(out: Path, count: int, start: int, cell: int) -> None:
-    if out.suffix.lower() != ".png":
-        raise UsageError(f"{out}: expected a name that ends in .png")
-    if out.is_dir():
-        raise UsageError(f"{out}: expected a file's name, found a folder")
+    check_output(out, ".png")
     if start < 0 or count < 1 or cell < 16:
         raise UsageError(f"expected start >= 0, count >= 1 and cell >= 16, found {start}, {count} and {cell}")
 

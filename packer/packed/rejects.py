@@ -15,9 +15,9 @@ from packer.builds.parts.part import Part
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.workspace import Workspace
-from packer.workspace.durable import write_durably
+from packer.workspace.output import write_output
 from shardspec.entries import total
-from shardspec.errors import DatasetError, NotADatasetError, ShardspecError, UsageError, system_reason
+from shardspec.errors import DatasetError, NotADatasetError, UsageError
 from shardspec.layout import BUILD_FOLDER, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
 from shardspec.wording import LONG, counted, cut, shorten
@@ -295,12 +295,7 @@ def _write_table(path: Path, names: list[str], *, by_folder: bool) -> None:
         data = b"".join(json.dumps(row).encode("ascii") + b"\n" for row in rows)
     else:
         data = _as_csv(path, rows, ["path", *(["label"] if by_folder else [])])
-    try:
-        write_durably(path, data)
-    except ShardspecError:
-        raise
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {system_reason(error)}") from error
+    write_output(path, data)
 
 
 def _as_csv(path: Path, rows: list[dict[str, str]], header: list[str]) -> bytes:

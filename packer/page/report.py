@@ -19,9 +19,9 @@ from packer.page.cards import Card, cards, shown_text
 from packer.page.counts import Bar, Spread, spread
 from packer.page.facts import describe, find_faults, find_shared
 from packer.page.rendering import as_attribute, inline, render
-from packer.workspace.durable import write_durably
+from packer.workspace.output import check_output, write_output
 from shardspec.columns import evenly
-from shardspec.errors import CodecError, DatasetError, ShardspecError, UsageError, system_reason
+from shardspec.errors import CodecError, DatasetError, UsageError
 from shardspec.wording import counted
 
 DEFAULT_COUNT = 200
@@ -135,12 +135,7 @@ def report(
         links=_links,
         live=False,
     ).encode("utf-8", "replace")
-    try:
-        write_durably(target, page)
-    except ShardspecError:
-        raise
-    except OSError as error:
-        raise UsageError(f"{target}: cannot be written: {system_reason(error)}") from error
+    write_output(target, page)
     found = [*shared, *(line for one in shown for line in one.warnings)]
     return ReportResult(target, len(page), sum(len(one.cards) for one in shown), tuple(found))
 
@@ -229,10 +224,7 @@ def _links(field: Spread, number: int) -> Callable[[Bar, int], Markup]:
 
 
 def _checked(out: Path, count: int) -> Path:
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"{out}: expected a name that ends in .html")
-    if out.is_dir():
-        raise UsageError(f"{out}: expected a file's name, found a folder")
+    check_output(out, ".html", ".htm")
     if count < 0:
         raise UsageError(f"count: expected 0 or more, found {count}")
     return out

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from typing import Any
 
 from shardspec.errors import MissingDependencyError, UsageError
 from shardspec.registry import Entry
@@ -109,6 +110,8 @@ class Team:
         Of the cluster, if the engine needs one; None for its own default.
     lost : set of str
         Hosts that were lost and are not back. The engine keeps it, also for the one that follows it in the same job.
+    early : EarlyWorkers or None
+        Processes that were started already.
     """
 
     workers: int
@@ -120,6 +123,7 @@ class Team:
     gpus: bool = False
     address: str | None = None
     lost: set[str] = field(default_factory=set)
+    early: Any = None
 
     def fitting(self, cores: int, memory: int | None) -> int:
         """How many workers a host has room for, at least one.

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from packer.recipe import Recipe
 from packer.sources.item import Item, ItemFile
 from packer.vision.faults import may_pass
+from packer.workspace.fresh import ask_ahead, is_far
 from shardspec.errors import BuildError, UsageError, system_reason
 
 
@@ -182,9 +183,20 @@ class Examiner:
 
     def file(self, index: int, name: str) -> Item:
         """The item of a file below the first root, named by its path relative to it (`describe_path`)."""
+        return self._item(index, name, self._stat(self._prefix + name))
+
+    def files(self, names: Iterable[str]) -> Iterator[Item]:
+        """The items of files below the first root, in order (`file`); on a network file system many are asked for at a time."""
+        if not is_far(self._resolved[0]):
+            yield from (self.file(index, name) for index, name in enumerate(names))
+            return
+        found = ask_ahead(lambda name: (name, self._stat(self._prefix + name)), names)
+        for index, (name, state) in enumerate(found):
+            yield self._item(index, name, state)
+
+    def _item(self, index: int, name: str, found: os.stat_result | None) -> Item:
         self._count()
         path = self._prefix + name
-        found = self._stat(path)
         if found is None:
             return describe_path(index, name, Path(path), self._resolved, {})
         return Item(index, name, path, found.st_size, found.st_mtime_ns)

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TextIO
 
 from packer.workspace.lines import line_encoder
 from packer.workspace.spool import Spool
@@ -306,9 +306,14 @@ def spool_items() -> Spool[Item]:
 def read_items(path: Path, start: int, stop: int, offset: int) -> Iterator[Item]:
     """Read items `start` to `stop` (exclusive) of a plan's items file; the first one's line begins at byte `offset`."""
     with path.open(encoding="ascii") as file:
-        file.seek(offset)
-        for _ in range(start, stop):
-            yield Item.from_line(file.readline())
+        yield from items_of(file, start, stop, offset)
+
+
+def items_of(file: TextIO, start: int, stop: int, offset: int) -> Iterator[Item]:
+    """Read items of a plan's items file that is open; see `read_items`."""
+    file.seek(offset)
+    for _ in range(start, stop):
+        yield Item.from_line(file.readline())
 
 
 def item_name(path: Path, task: tuple[int, int, int], index: int) -> str:

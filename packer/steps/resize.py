@@ -11,7 +11,7 @@ from packer.steps.chain import Equipment, Sample, Step, require_image
 from packer.vision.decode.limits import MAX_PIXELS
 from packer.vision.geometry.resize import resize_exact, resize_nearest, resize_shorter, scale_geometry
 from shardspec.errors import ItemError
-from shardspec.fields import is_further_picture
+from shardspec.fields import is_further_picture, is_mask_name
 
 
 def make(recipe: Recipe, _equipment: Equipment) -> Step:
@@ -31,19 +31,36 @@ def make(recipe: Recipe, _equipment: Equipment) -> Step:
             further = _further(sample, old, new)
             _check_resample(further, recipe)
             masks = {name: _fit(name, recipe)(value, new) for name, value in further.items()}
+            masks |= {name: resize_nearest(value, new) for name, value in _maps(sample, old, new).items()}
             yield {**sample, **scale_geometry(sample, old, new), **masks, "image": image}
 
     return resize
 
 
 def _further(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict[str, npt.NDArray[np.uint8]]:
-    """Further pictures as large as ``image``, such as masks, which are resized with it; others are left as they are."""
+    """Further pictures as large as ``image``, which are resized with it; others are left as they are."""
     if old == new:
         return {}
     return {
         name: value
         for name, value in sample.items()
         if isinstance(name, str) and is_further_picture(name) and _is_picture(value, old)
+    }
+
+
+def _maps(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict[str, npt.NDArray[Any]]:
+    """Masks and label maps that are no pictures, as steps make them: arrays (H, W) or (H, W, C) as large as ``image``."""
+    if old == new:
+        return {}
+    return {
+        name: value
+        for name, value in sample.items()
+        if isinstance(name, str)
+        and is_mask_name(name)
+        and isinstance(value, np.ndarray)
+        and value.ndim in (2, 3)
+        and value.shape[:2] == old
+        and not (is_further_picture(name) and _is_picture(value, old))
     }
 
 

@@ -84,20 +84,22 @@ class Checkpoints:
         _fsync_parts(self._workspace, tasks)
         return tasks
 
-    def _record(self, *, whole: bool = False) -> None:
-        """Wait for what is being flushed, and note in the journal that it is; `whole` if those are all parts."""
+    def _record(self) -> None:
+        """Wait for what is being flushed, and note in the journal that it is."""
         if self._flushing is None:
             return
         with writing(self._workspace.out):
             flushed, self._flushing = self._flushing.result(), None
-            _note(self._workspace, flushed, whole=whole)
+            _note(self._workspace, flushed, whole=False)
 
     def _finish(self) -> None:
         """Flush the rest: the next stage deletes parts as it goes on, which would then have to be made again."""
         self._record()
-        if self._any:
+        if self._any and self._waiting:
             self._begin()
-            self._record(whole=True)
+            self._record()
+        if self._any:
+            note_whole(self._workspace)
 
 
 def flush_all(workspace: Workspace) -> None:
@@ -115,7 +117,9 @@ def flush_parts(workspace: Workspace, tasks: Sequence[int]) -> None:
 
 
 def note_whole(workspace: Workspace) -> None:
-    """Note that the parts of all tasks are flushed, by whomever."""
+    """Note that the parts of all tasks are flushed, by whomever; their names are flushed now."""
+    for folder in workspace.part_folders():
+        fsync_folder(folder)
     _note(workspace, [], whole=True)
 
 

@@ -1,4 +1,4 @@
-"""Looks at what another machine has made: a shared file system may remember for a minute what was there before.
+"""Looks at a shared file system: each answer takes a while, and it may remember for a minute what was there before.
 
 So a lease, by which processes show that they are at work, is longer than that.
 """
@@ -7,15 +7,24 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
-from readers.formats.machine import file_system_of
+from readers.formats.machine import file_system_of, is_network_file_system
 from shardspec.errors import BuildError, system_reason
+
+T = TypeVar("T")
+S = TypeVar("S")
 
 WAIT_S = 90.0
 """Seconds for which a file is waited for that another machine has promised. NFS remembers for 60 s by default."""
+
+AHEAD = 32
+"""Files that are asked for at a time where each answer takes a while."""
 
 LEASE_S = 90.0
 """Seconds without a renewal after which a lease is over: longer than a shared file system shows what it remembers."""
@@ -66,6 +75,27 @@ def wait_for(path: Path, limit_s: float | None = None, there: Callable[[], bool]
                 "and run the same command again to resume"
             )
         time.sleep(_PAUSE_S)
+
+
+def is_far(folder: Path) -> bool:
+    """Whether a folder lies on a network file system, so that each look at it takes a while."""
+    return is_network_file_system(file_system_of(folder)[1])
+
+
+def ask_ahead(ask: Callable[[T], S], values: Iterable[T]) -> Iterator[S]:
+    """What a function finds for each value, in order, `AHEAD` of them at a time in threads."""
+    with ThreadPoolExecutor(AHEAD, "ahead") as threads:
+        waiting: deque[Future[S]] = deque()
+        try:
+            for value in values:
+                waiting.append(threads.submit(ask, value))
+                if len(waiting) == 2 * AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 @contextmanager

@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from readers.arguments import as_probability
 from readers.augment.base import Fusible
-from readers.seeding import AnyTransform, given_back, is_seeded, refuse_bare
+from readers.seeding import AnyTransform, call_transform, check_transform
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 Sample = dict[str, Any]
 
@@ -41,7 +42,7 @@ class Compose:
             if isinstance(first, Fusible):
                 sample = first.together(run, sample, rng, out if run is self._runs[-1] else None)
             else:
-                sample = _call(first, sample, rng)
+                sample = call_transform(first, sample, rng)
         return sample
 
     def __repr__(self) -> str:
@@ -70,7 +71,7 @@ class OneOf:
         shares = np.asarray([1.0] * len(self.transforms) if weights is None else weights, np.float64)
         if shares.shape != (len(self.transforms),) or not (shares >= 0).all() or not 0 < shares.sum() < np.inf:
             raise UsageError(
-                f"OneOf: expected {len(self.transforms)} weights of 0 or more, not all 0, found {weights!r}"
+                f"OneOf: expected {len(self.transforms)} weights of 0 or more, not all 0, found {shorten(weights)}"
             )
         self.p = as_probability("OneOf", p)
         self.weights = tuple((shares / shares.sum()).tolist())
@@ -81,7 +82,7 @@ class OneOf:
         acts, which = rng.random(2)
         if acts >= self.p:
             return sample
-        return _call(self.transforms[int(np.searchsorted(self._edges, which, side="right"))], sample, rng)
+        return call_transform(self.transforms[int(np.searchsorted(self._edges, which, side="right"))], sample, rng)
 
     def __repr__(self) -> str:
         return f"OneOf([{', '.join(map(repr, self.transforms))}], weights={list(self.weights)}, p={self.p})"
@@ -96,20 +97,12 @@ def _runs(transforms: Sequence[AnyTransform]) -> Iterator[tuple[AnyTransform, ..
             yield from ((transform,) for transform in run)
 
 
-def _call(transform: AnyTransform, sample: Sample, rng: np.random.Generator) -> Sample:
-    if is_seeded(transform):
-        return given_back(transform, transform(sample, rng))
-    return given_back(transform, transform(sample))  # type: ignore[call-arg] # is_seeded narrows one way only
-
-
 def _checked(transforms: Sequence[AnyTransform], user: str) -> tuple[AnyTransform, ...]:
     if not isinstance(transforms, Iterable):
-        raise UsageError(f"{user}: expected a list of transforms, found {transforms!r}: write {user}([…])")
+        raise UsageError(f"{user}: expected a list of transforms, found {shorten(transforms)}: write {user}([…])")
     chain = tuple(transforms)
     for transform in chain:
-        if not callable(transform):
-            raise UsageError(f"{user}: expected callables, found {transform!r}")
-        refuse_bare(user, transform)
+        check_transform(user, transform)
     if not chain:
         raise UsageError(f"{user}: expected one transform or more, found none")
     return chain

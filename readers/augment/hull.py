@@ -10,6 +10,7 @@ import numpy.typing as npt
 from readers.augment.base import Sample, Transform, get_field
 from readers.augment.paint import Fill, check_fill, paint_frames
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 HALVES = ("left", "right", "top", "bottom")
 """Halves of the hull, in the picture's directions."""
@@ -46,7 +47,7 @@ class BlackoutHull(Transform[str]):
     ) -> None:
         super().__init__(p, masks)
         if isinstance(halves, str) or not halves or not set(halves) <= set(HALVES):
-            raise UsageError(f"BlackoutHull: expected halves among {', '.join(HALVES)}, found {halves!r}")
+            raise UsageError(f"BlackoutHull: expected halves among {', '.join(HALVES)}, found {shorten(halves)}")
         self.halves = tuple(halves)
         self.fill = check_fill(fill, "BlackoutHull")
         self.fill_mask = fill_mask

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from shardspec.errors import UsageError
 from shardspec.fields import is_mask_name
+from shardspec.wording import shorten
 
 MaskNames = tuple[str, ...] | None
 """The fields that a caller listed; None for all fields that are masks by their names and sizes."""
@@ -27,7 +28,7 @@ def as_mask_names(masks: Sequence[str] | None, user: str) -> MaskNames:
     names = tuple(masks) if isinstance(masks, Iterable) and not isinstance(masks, str) else (masks,)
     if isinstance(masks, str) or not all(isinstance(name, str) for name in names):
         raise UsageError(
-            f"{user}: expected masks to be a list of names, or None for all that the sample has, found {masks!r}"
+            f"{user}: expected masks to be a list of names, or None for all that the sample has, found {shorten(masks)}"
         )
     return names
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from readers.augment.base import Sample, get_image, per_frame, valid_frames
 from readers.augment.masks import MaskNames, masks_of
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 Fill = int | tuple[int, ...]
 
@@ -23,7 +24,7 @@ def check_fill(fill: Fill, user: str) -> Fill:
     """
     values = fill if isinstance(fill, tuple) else (fill,)
     if not values or not all(isinstance(value, int) and 0 <= value <= 255 for value in values):
-        raise UsageError(f"{user}: expected a fill from 0 to 255, or one per channel, found {fill!r}")
+        raise UsageError(f"{user}: expected a fill from 0 to 255, or one per channel, found {shorten(fill)}")
     return fill
 
 

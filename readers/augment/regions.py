@@ -10,6 +10,7 @@ from readers.augment.base import Sample, Transform, get_field
 from readers.augment.paint import Fill, check_fill, paint_box, paint_frames
 from shardspec.errors import UsageError
 from shardspec.points import REGIONS
+from shardspec.wording import shorten
 
 ROWS = {name: (row,) for row, name in enumerate(REGIONS)} | {"eyes": (0, 1)}
 """The rows of the field ``regions`` by the names of what may be dropped."""
@@ -24,7 +25,7 @@ def check_regions(names: Sequence[str], user: str) -> tuple[str, ...]:
         If a name is unknown, or there is none.
     """
     if isinstance(names, str) or not names or not set(names) <= set(ROWS):
-        raise UsageError(f"{user}: expected regions among {', '.join(sorted(ROWS))}, found {names!r}")
+        raise UsageError(f"{user}: expected regions among {', '.join(sorted(ROWS))}, found {shorten(names)}")
     return tuple(names)
 
 

@@ -116,8 +116,9 @@ class SampleDataset(Dataset[dict[str, Any]]):
         """
         if not isinstance(key, str):
             raise UsageError(f"key: expected a text such as '00000003-000012', found {shorten(key)}")
+        keys = list(self.column("key"))
         try:
-            return list(self.column("key")).index(key)
+            return keys.index(key)
         except ValueError:
             raise UsageError(f"key: expected that of one of the {len(self)} samples, found {shorten(key)}") from None
 

@@ -22,6 +22,7 @@ from readers.order.order import Picks, count_occurrences
 from readers.seeding import AnyTransform
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 ONCE = ("key", "label", "source", "track")
 """Fields that a clip has once: the value of its first sample."""
@@ -235,14 +236,14 @@ def _numbers(by: str, column: npt.NDArray[Any] | list[Any]) -> IntArray:
         seen: dict[str, int] = {}
         return np.array([seen.setdefault(value, len(seen)) for value in column], np.int64)
     found = f"{column.dtype} {column.shape[1:]}" if isinstance(column, np.ndarray) else "one of varying shape"
-    raise UsageError(f"by: expected a field of one integer or of text, such as 'track', found {by!r}, {found}")
+    raise UsageError(f"by: expected a field of one integer or of text, such as 'track', found {shorten(by)}, {found}")
 
 
 def item_of(key: str) -> int:
     """The item's number in a sample's key: ``"00000003-000012"`` belongs to item 3."""
     item, separator, _ = key.partition("-")
     if not separator or not item.isdecimal():
-        raise UsageError(f"key: expected an item's number, '-' and the sample's number within it, found {key!r}")
+        raise UsageError(f"key: expected an item's number, '-' and the sample's number within it, found {shorten(key)}")
     return int(item)
 
 

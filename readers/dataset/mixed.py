@@ -16,6 +16,7 @@ from readers.order.permutation import Permutation, mix_array, mix_words
 from readers.seeding import AnyTransform, check_seed
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 _MIX_TAG = 0x6D6978
 _LISTED = 4
@@ -59,7 +60,7 @@ class MixedDataset(SampleDataset):
         several = isinstance(datasets, Iterable) and not isinstance(datasets, SampleDataset)
         self.datasets = tuple(datasets) if several else ()
         if not several or not all(isinstance(dataset, SampleDataset) for dataset in self.datasets):
-            raise UsageError(f"datasets: expected a list of datasets of readers, found {datasets!r}")
+            raise UsageError(f"datasets: expected a list of datasets of readers, found {shorten(datasets)}")
         if not self.datasets or any(len(dataset) == 0 for dataset in self.datasets):
             raise UsageError("datasets: expected one or more, none of them empty")
         sizes = [len(dataset) for dataset in self.datasets]

@@ -26,7 +26,7 @@ from shardspec.frames import DatasetKeys, join_frame, key_field
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.schema import Field, Schema
-from shardspec.wording import counted
+from shardspec.wording import counted, shorten
 
 _COLUMN_CHUNK = 4096
 
@@ -80,7 +80,7 @@ class PackedDataset(DivisibleDataset):
     ) -> None:
         super().__init__(transform)
         if fields is not None and not _are_names(fields):
-            raise UsageError(f"fields: expected a list of names, or None for all, found {fields!r}")
+            raise UsageError(f"fields: expected a list of names, or None for all, found {shorten(fields)}")
         layout = Layout(as_path("path", path).absolute())
         how: Verify = verify if isinstance(verify, str) else ("digest" if verify else "off")
         self.pool = ShardPool(layout, how, checksums)
@@ -123,8 +123,8 @@ class PackedDataset(DivisibleDataset):
 
     @property
     def small_fields(self) -> tuple[str, ...]:
-        """The fields with a number or a text for each sample, read or not."""
-        return tuple(field.name for field in self.manifest.schema if field.is_small)
+        """The fields with a number or a text for each sample, read or not, those of joined tables too."""
+        return tuple(field.name for field in self.pool.schema if field.is_small)
 
     @property
     def blocks(self) -> Blocks:

@@ -14,6 +14,7 @@ from readers.order.permutation import Permutation
 from shardspec.columns import IntArray
 from shardspec.errors import SchemaError, UsageError
 from shardspec.splits import NO_GROUP, Groups, assign_rows, fold_ratios, join_groups, names_of
+from shardspec.wording import shorten
 
 _SPLIT_TAG = 0x73706C6974
 
@@ -53,7 +54,7 @@ def split_rows(
         of `stratify` is in fewer groups than there are parts.
     """
     if not isinstance(fractions, Iterable) or isinstance(fractions, Mapping | str):
-        raise UsageError(f"fractions: expected a list of numbers such as [0.9, 0.1], found {fractions!r}")
+        raise UsageError(f"fractions: expected a list of numbers such as [0.9, 0.1], found {shorten(fractions)}")
     shares = [as_number("fractions", share) for share in fractions]
     if not shares or not min(shares) > 0 or sum(shares) > 1 + 1e-9:
         raise UsageError(f"fractions: expected numbers above 0 with a sum of at most 1, found {shares}")

@@ -15,7 +15,7 @@ import torch
 from readers.dataset.collate import layout_of_value
 from readers.decode.values import BatchLayout, ValueLayout
 from readers.order.order import Picks
-from readers.seeding import AnyTransform, given_back, is_seeded, refuse_bare, sample_rng
+from readers.seeding import AnyTransform, call_transform, check_transform, is_seeded, sample_rng
 from shardspec.errors import SchemaError, UsageError
 
 CHUNK_ROWS = 16
@@ -39,9 +39,7 @@ class Chain:
     def __init__(self, transforms: Sequence[AnyTransform]) -> None:
         self._transforms = tuple(transforms)
         for transform in self._transforms:
-            if not callable(transform):
-                raise UsageError(f"transform: expected a callable from sample to sample, found {transform!r}")
-            refuse_bare("transform", transform)
+            check_transform("transform", transform)
         self.seeded = any(is_seeded(t) for t in self._transforms)
         self._restore()
 
@@ -76,15 +74,9 @@ class Chain:
         """The transformed sample. If `image` is given, the last transform may make its picture in that memory."""
         transforms = self._own()
         for transform in transforms:
-            if rng is not None and is_seeded(transform):
-                write = getattr(transform, "write_image", None) if transform is transforms[-1] else None
-                if write is not None and image is not None:
-                    sample = write(sample, rng, image)
-                    continue
-                sample = given_back(transform, transform(sample, rng))
-                continue
-            result = transform(sample)  # type: ignore[call-arg] # is_seeded narrows one way only
-            sample = given_back(transform, result)
+            writes = image is not None and transform is transforms[-1] and is_seeded(transform)
+            write = getattr(transform, "write_image", None) if writes else None
+            sample = call_transform(transform, sample, rng) if write is None else write(sample, rng, image)
         return sample
 
     def _own(self) -> tuple[AnyTransform, ...]:

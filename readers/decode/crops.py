@@ -80,7 +80,7 @@ class _Crop:
     def __post_init__(self) -> None:
         sides = _sides(self.size)
         if len(sides) not in (1, 2):
-            raise UsageError(f"size: expected pixels, or (height, width), found {self.size!r}")
+            raise UsageError(f"size: expected pixels, or (height, width), found {shorten(self.size)}")
         sides = tuple(as_count("size", side, unit="pixel") for side in sides)
         object.__setattr__(self, "size", sides if len(sides) == 2 else sides[0])
         if not isinstance(self.interpolation, str) or self.interpolation not in INTERPOLATIONS:

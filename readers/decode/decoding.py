@@ -15,6 +15,7 @@ from shardspec.codecs import Codec, codec_for
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import CodecError, UsageError
 from shardspec.schema import Field, Schema
+from shardspec.wording import shorten
 
 _PLAN_TAG = 0x706C616E  # makes a plan's draws differ from the transform's
 
@@ -42,10 +43,12 @@ class Decoding:
         self.pool = pool
         self.schema = schema
         if not isinstance(plans, Mapping):
-            raise UsageError(f"decode: expected a dict such as {{'image': CenterCrop(224)}}, found {plans!r}")
+            raise UsageError(f"decode: expected a dict such as {{'image': CenterCrop(224)}}, found {shorten(plans)}")
         for name, plan in plans.items():
             if isinstance(plan, type) or not isinstance(plan, DecodePlan):
-                raise UsageError(f"decode: expected a plan for {name!r}, such as CenterCrop(224), found {plan!r}")
+                raise UsageError(
+                    f"decode: expected a plan for {name!r}, such as CenterCrop(224), found {shorten(plan)}"
+                )
             if name not in schema or not schema[name].is_image:
                 pictures = ", ".join(f.name for f in schema if f.is_image) or "none"
                 raise UsageError(f"decode: expected the names of picture fields ({pictures}), found {name!r}")

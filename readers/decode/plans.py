@@ -15,6 +15,7 @@ from shardspec.columns import Buffer
 from shardspec.errors import CodecError, UsageError
 from shardspec.fields import PIXEL_AXES, is_mask_name
 from shardspec.schema import Field, Schema
+from shardspec.wording import shorten
 
 Image = npt.NDArray[np.uint8]
 
@@ -129,7 +130,7 @@ class Encoded:
         """
         if field.codec.name == "raw":
             raise UsageError(
-                f"decode: expected a field of encoded pictures for Encoded(), found {field.name!r}, stored raw"
+                f"decode: expected a field of encoded pictures for Encoded(), found {shorten(field.name)}, stored raw"
             )
         return ValueLayout(None, None, encoded=True)
 

@@ -165,14 +165,14 @@ def _samples(given: Any, count: int, field: str) -> Iterator[Mapping[str, Any]]:
     if isinstance(given, Mapping):
         if field not in given:
             raise UsageError(
-                f"field: expected that of the pictures, one of {list_some(list(map(str, given)))}, found {field!r}"
+                f"field: expected that of the pictures, one of {list_some(list(map(str, given)))}, found {shorten(field)}"
             )
         yield from _rows_of(given, count, field) if _is_batch(given, field) else [given]
     elif is_tensor(given) or isinstance(given, np.ndarray):
         yield from _samples({field: given}, count, field)
     elif isinstance(given, tuple | list) and given and _is_pair(given):
         yield from _samples({field: given[0], "label": given[1]}, count, field)
-    elif hasattr(given, "__getitem__") and hasattr(given, "__len__"):
+    elif hasattr(given, "__getitem__") and hasattr(given, "__len__") and not hasattr(given, "batch_size"):
         for i in range(min(count, len(given))):
             sample = given[i]
             if isinstance(sample, tuple | list):  # as most datasets of torchvision have it
@@ -181,7 +181,7 @@ def _samples(given: Any, count: int, field: str) -> Iterator[Mapping[str, Any]]:
                 sample = {field: sample}
             if field not in sample:
                 known = list_some(list(map(str, sample)))
-                raise UsageError(f"field: expected that of the pictures, one of {known}, found {field!r}")
+                raise UsageError(f"field: expected that of the pictures, one of {known}, found {shorten(field)}")
             yield sample
     else:
         raise UsageError(

@@ -26,6 +26,7 @@ from readers.order.own import OwnOrder, RowsOfEpoch
 from readers.order.sampler import OrderSampler
 from readers.seeding import AnyTransform
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 LoaderKind = Literal["threads", "processes"]
 
@@ -313,7 +314,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
 def _check_kind(loader: str, *batch_transforms: BatchTransform | None) -> None:
     """Check that the kind of loader exists, and that it can run the transforms that it is given."""
     if loader not in LOADERS:
-        raise UsageError(f"loader: expected 'threads' or 'processes', found {loader!r}")
+        raise UsageError(f"loader: expected 'threads' or 'processes', found {shorten(loader)}")
     if loader == "processes" and any(transform is not None for transform in batch_transforms):
         raise UsageError(
             "batch_transform: expected none with loader='processes', which cannot run it: "

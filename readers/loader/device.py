@@ -11,6 +11,7 @@ import torch
 from readers.dataset.collate import Batch, EncodedValues
 from readers.loader.threads import Stage, not_an_end
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 BatchTransform = Callable[..., Batch]
 """Any callable or ``nn.Module`` from batch to batch. One with ``seeded = True`` is called with the batch and with
@@ -50,7 +51,7 @@ def as_device(device: torch.device | str | int) -> torch.device:
             torch.empty(0, device=chosen)
     except (AssertionError, RuntimeError, TypeError) as error:
         raise UsageError(
-            f"device: expected one that torch can use here, found {device!r} ({_first_line(error)}): "
+            f"device: expected one that torch can use here, found {shorten(device)} ({_first_line(error)}): "
             "leave it out to have batches in ordinary memory"
         ) from error
     return chosen

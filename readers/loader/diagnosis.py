@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from readers.loader.device import apply_transform, move, runs_in_threads, wants_
 from readers.loader.loader import Loader
 from readers.order.order import Picks
 from shardspec.errors import UsageError
-from shardspec.wording import counted
+from shardspec.wording import counted, shorten
 
 _CACHED_BATCHES = 4
 _WAITING_MATTERS = 0.05  # of the loop's time
@@ -48,12 +49,14 @@ class Diagnosis:
     step_rate : float
         Samples per second of the step alone, on cached batches: the rate with a perfect loader.
     processors : float
-        Processors that this process kept busy while the loader ran alone.
+        Processors that this process kept busy, or asked for where the system says so (Linux), while the loader ran
+        alone: on a machine that others use too, it does not get all that it asks for.
     read_s, transform_s : float
         Seconds per sample in one thread: reading and decoding, and the transforms, with a `batch_transform` that the
         loader's threads run.
     read_processor, transform_processor : float
-        Fraction of these times that the processor worked; the rest waited for a disk or network, or for a processor.
+        Fraction of these times that the processor worked, or was waited for where the system says so (Linux); the rest
+        waited for a disk or network.
     verdict : str
     order : str
         The order, why it is that one, and how many batches are read ahead.
@@ -99,16 +102,15 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
     if not isinstance(loader, Loader):
         raise UsageError(f"loader: expected a readers.Loader, found {type(loader).__name__}")
     if not callable(step):
-        raise UsageError(f"step: expected a callable that is given a batch, found {step!r}")
+        raise UsageError(f"step: expected a callable that is given a batch, found {shorten(step)}")
     batches = as_count("batches", batches)
     loader = copy(loader)
     loader.set_epoch(loader.state_dict()["epoch"] + 1)
     if len(loader) == 0:
         raise UsageError("diagnose: expected an epoch of one batch or more, found none")
     loop_rate, waiting, moving = _measure(loader, step, batches)
-    begin, processor = time.perf_counter(), time.process_time()
-    loader_rate, _, _ = _measure(loader, lambda batch: None, batches)
-    processors = (time.process_time() - processor) / max(time.perf_counter() - begin, 1e-9)
+    asked = _Processors()
+    loader_rate, _, _ = _measure(loader, lambda batch: None, batches, asked)
     step_rate = _measure_step(_read_some(loader), step, batches)
     if moving:
         moving = min(moving, _measure_transforming(loader, batches).seconds * loop_rate)
@@ -122,7 +124,7 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
         moving=moving,
         loader_rate=loader_rate,
         step_rate=step_rate,
-        processors=processors,
+        processors=asked.mean,
         read_s=read.seconds,
         transform_s=transform.seconds,
         read_processor=read.share,
@@ -133,8 +135,13 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
     return replace(measured, verdict=_verdict(loader, measured))
 
 
-def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tuple[float, float, float]:
-    """Samples per second of a loop, and the fractions of its time spent waiting for batches and moving them."""
+def _measure(
+    loader: Loader, step: Callable[[Batch], Any], batches: int, asked: "_Processors | None" = None
+) -> tuple[float, float, float]:
+    """Samples per second of a loop, and the fractions of its time spent waiting for batches and moving them.
+
+    `asked` looks after every batch, since the system forgets the times of threads that have ended.
+    """
     warm = min(loader.prefetch, min(batches, len(loader)) // 4)
     samples, waited, moved, begin = 0, 0.0, 0.0, time.perf_counter()
     iterator = iter(loader)
@@ -144,6 +151,8 @@ def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tupl
         if batch is None:
             break
         after = time.perf_counter()
+        if asked is not None:
+            asked.look()
         step(batch)
         if number == warm - 1:
             _synchronize(loader.device)
@@ -181,7 +190,7 @@ def _measure_step(cached: list[tuple[Batch, int]], step: Callable[[Batch], Any],
 
 @dataclass(frozen=True)
 class _Work:
-    """What one thread needs for a sample, in seconds: in all, and of the processor."""
+    """What one thread needs for a sample, in seconds: in all, and of the processor, that for which it waited too."""
 
     seconds: float = 0.0
     processor_s: float = 0.0
@@ -200,9 +209,50 @@ class _Work:
 
 
 def _measure_work(work: Callable[[], Any], samples: int) -> _Work:
-    begin, processor = time.perf_counter(), time.thread_time()
+    begin, processor = time.perf_counter(), time.thread_time() + _waited_s(_OWN_THREAD)
     work()
-    return _Work((time.perf_counter() - begin) / samples, (time.thread_time() - processor) / samples)
+    processor = time.thread_time() + _waited_s(_OWN_THREAD) - processor
+    return _Work((time.perf_counter() - begin) / samples, processor / samples)
+
+
+_OWN_THREAD = Path("/proc/thread-self")
+
+
+def _waited_s(thread: Path) -> float:
+    """Seconds that a thread could have worked, and had no processor; 0 where the system does not say."""
+    try:
+        return int((thread / "schedstat").read_bytes().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+def _threads() -> list[Path]:
+    """Those of this process, as far as the system says."""
+    try:
+        return list(Path("/proc/self/task").iterdir())
+    except OSError:
+        return []
+
+
+class _Processors:
+    """Processors that this process keeps busy, and those that it waits for, until it last looked."""
+
+    def __init__(self) -> None:
+        self.mean = 0.0
+        self._before = self._waits()
+        self._waited: dict[str, float] = {}
+        self._begin, self._worked = time.perf_counter(), time.process_time()
+
+    def look(self) -> None:
+        """Take the mean of the time so far, in which threads that have ended since the last look count up to then."""
+        elapsed = max(time.perf_counter() - self._begin, 1e-9)
+        self._waited |= self._waits()
+        waited = sum(now - self._before.get(thread, 0.0) for thread, now in self._waited.items())
+        self.mean = (time.process_time() - self._worked + waited) / elapsed
+
+    @staticmethod
+    def _waits() -> dict[str, float]:
+        return {thread.name: _waited_s(thread) for thread in _threads()}
 
 
 def _measure_transforming(loader: Loader, batches: int) -> _Work:

@@ -43,7 +43,7 @@ from readers.order.auto import AnyShuffle, Choice, agree, choose_apart, choose_s
 from readers.order.order import WINDOW_BLOCKS, Cut, Order, Picks
 from readers.order.own import OwnEpoch, RowsOfEpoch
 from readers.order.progress import EpochProgress, Iteration, Resumable
-from readers.seeding import AnyTransform, SampleTransform, SeededTransform, refuse_bare
+from readers.seeding import AnyTransform, SampleTransform, SeededTransform, check_transform
 from shardspec.errors import UsageError
 from shardspec.wording import counted, shorten
 
@@ -158,9 +158,8 @@ class Loader(Resumable):
         if not 0 < self.timeout_s < math.inf:
             raise UsageError(f"timeout_s: expected seconds above 0, found {timeout_s}")
         batch_size = None if batch_size is None else as_count("batch_size", batch_size)
-        if batch_transform is not None and not callable(batch_transform):
-            raise UsageError(f"batch_transform: expected a callable from batch to batch, found {batch_transform!r}")
-        refuse_bare("batch_transform", batch_transform, batches=True)
+        if batch_transform is not None:
+            check_transform("batch_transform", batch_transform, batches=True)
         if (rank is None) != (world_size is None):
             raise UsageError(f"rank, world_size: expected both or neither, found {rank} and {world_size}")
         if not isinstance(dataset, SampleDataset):
@@ -199,10 +198,10 @@ class Loader(Resumable):
 
     def __repr__(self) -> str:
         threads = counted(self.workers, "thread")
-        size = f"up to {self.batch_size}" if self._batched else str(self.batch_size)
+        size = f"{counted(len(self), 'batch')} of {'up to ' if self._batched else ''}{self.batch_size}"
         device = "" if self.device is None else f", to {self.device}"
         return (
-            f"{type(self).__name__}: {len(self)} batches of {size} an epoch, {self._progress}, "
+            f"{type(self).__name__}: {size} an epoch, {self._progress}, "
             f"{self._cut()}, {threads}{device}, from {self.dataset!r}"
         )
 

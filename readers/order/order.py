@@ -16,6 +16,7 @@ from readers.order.permutation import Permutation, mix_array, mix_words
 from readers.seeding import check_epoch, check_seed
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 Shuffle = Literal["full", "blocks", True, False]
 
@@ -118,7 +119,8 @@ class Order:
         object.__setattr__(self, "window", as_count("window", self.window, unit="block"))
         if self.shuffle not in SHUFFLES:
             raise UsageError(
-                f"shuffle: expected 'full', 'blocks' or False ('auto' in a Loader or a sampler), found {self.shuffle!r}"
+                "shuffle: expected 'full', 'blocks' or False ('auto' in a Loader or a sampler), "
+                f"found {shorten(self.shuffle)}"
             )
         if not isinstance(self.shuffle, str):  # a state with numpy's False, say, could not be saved
             object.__setattr__(self, "shuffle", "full" if self.shuffle else False)

@@ -11,6 +11,7 @@ from readers.order.order import Cut, Order
 from readers.order.own import OwnOrder
 from readers.seeding import check_epoch
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 
 @dataclass
@@ -174,7 +175,7 @@ class EpochProgress:
             there are.
         """
         if not isinstance(state, Mapping):
-            raise UsageError(f"state: expected what state_dict() gave, found {state!r}")
+            raise UsageError(f"state: expected what state_dict() gave, found {shorten(state)}")
         order, undecided, reason = self.order, self.undecided, self.reason
         if self._auto and isinstance(order, Order) and state.get("shuffle") in ("full", "blocks"):
             order, undecided = order.with_shuffle(state["shuffle"], order.seed), False

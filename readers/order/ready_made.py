@@ -73,8 +73,8 @@ class BalancedBatches:
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}: {len(self)} batches of {self.batch_size}, "
-            f"{self._share} of each of {len(self._groups.sizes)} classes"
+            f"{type(self).__name__}: {counted(len(self), 'batch')} of {self.batch_size}, "
+            f"{self._share} of each of {counted(len(self._groups.sizes), 'class')}"
         )
 
     def __call__(self, epoch: int, seed: int) -> IntArray:
@@ -135,7 +135,7 @@ class PKBatches:
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}: {len(self)} batches of {self.p} × {self.k}, "
+            f"{type(self).__name__}: {counted(len(self), 'batch')} of {self.p} × {self.k}, "
             f"of {len(self._groups.sizes)} different values"
         )
 
@@ -226,7 +226,7 @@ class PairBatches:
     def __repr__(self) -> str:
         without = self._samples - sum(int(side.sizes.sum()) for side in self._sides)
         left_out = f", {counted(without, 'sample')} without a partner left out" if without else ""
-        return f"{type(self).__name__}: {len(self)} batches of {self.batch_size} samples in pairs{left_out}"
+        return f"{type(self).__name__}: {counted(len(self), 'batch')} of {self.batch_size} samples in pairs{left_out}"
 
     def __call__(self, epoch: int, seed: int) -> list[IntArray]:
         """The batches of an epoch: int64, (batch_size,), the last one perhaps smaller."""

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from benchmarks.cluster_model import checks, rows, sensitivity, table
 from benchmarks.cluster_parts import count_operations
 from benchmarks.cluster_simulation import (
-    DESIGNS,
     LIMITS,
     LOCAL,
     WAYS,
@@ -40,11 +39,13 @@ NAMES = [
     "commit_s",
     "commit_shard_operations",
     "commit_shard_s",
+    "coordinator_shard_operations",
     "coordinator_task_operations",
     "cut_part_operations",
     "cut_part_s",
     "cut_row_s",
     "cut_s",
+    "delete_part_operations",
     "launch_s",
     "list_item_operations",
     "look_task_operations",
@@ -91,20 +92,19 @@ def test_a_build_whose_parts_cost_nothing_follows_the_formula(way: str, nodes: i
     items=st.integers(1, 3000),
     nodes=st.integers(1, 9),
     way=st.sampled_from(WAYS),
-    design=st.sampled_from(sorted(DESIGNS)),
     spread=st.floats(0, 0.5),
 )
 @settings(max_examples=40, deadline=None)
 def test_every_unit_is_done_once_and_no_worker_does_two_at_a_time(
-    items: int, nodes: int, way: str, design: str, spread: float
+    items: int, nodes: int, way: str, spread: float
 ) -> None:
     build = replace(BUILD, items=items, spread=spread)
-    found = simulate(build, Cluster(nodes, steps_per_s=50.0), way, SOME, design=DESIGNS[design])
+    found = simulate(build, Cluster(nodes, steps_per_s=50.0), way, SOME)
     assert found["tasks"] == len(build.tasks())
     assert sum(build.tasks()) == items
     assert found["worked_s"] <= found["tasks_s"] * nodes * build.workers
     assert found["s"] == pytest.approx(sum(found[f"{name}_s"] for name in ("plan", "tasks", "cut", "shards", "commit")))
-    again = simulate(build, Cluster(nodes, steps_per_s=50.0), way, SOME, design=DESIGNS[design])
+    again = simulate(build, Cluster(nodes, steps_per_s=50.0), way, SOME)
     assert again == found
 
 
@@ -128,7 +128,7 @@ def test_a_part_that_costs_nothing_never_slows_a_build(way: str) -> None:
         (NOTHING, "start"),
     ):
         alone, here = (simulate(BUILD, replace(cluster, nodes=n), way, slow) for n in (1, 8))
-        assert limit(BUILD, cluster, way, slow, DESIGNS["as it is"], alone, here) == expected
+        assert limit(BUILD, cluster, way, slow, alone, here) == expected
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.floats(0, 50)), max_size=60), st.floats(1, 1e5))
@@ -183,7 +183,7 @@ def test_the_tables_of_the_docs_are_those_of_the_result() -> None:
     cluster = Cluster(1, Shared(**settings_["shared"]), steps_per_s=settings_["steps_per_s"])
     again = next(
         one
-        for one in rows(found["parts"], cluster, [4], limits=False, only=(row["design"], row["build"], row["way"]))
+        for one in rows(found["parts"], cluster, [4], limits=False, only=(row["build"], row["way"]))
         if one["nodes"] == 4
     )
     assert {name: row[name] for name in again} == pytest.approx(again)
@@ -204,7 +204,7 @@ def test_operations_are_counted_by_who_asks_and_when(tmp_path: Path) -> None:
         f'1.0 newfstatat(AT_FDCWD, "{part}", 0x7f, 0) = -1 ENOENT\n'
         "2.0 clone3({flags=CLONE_VM|CLONE_VFORK}, 88) = 11\n"
         f'4.0 openat(AT_FDCWD</tmp>, "{out}/.build/journal.jsonl", O_RDWR|O_CREAT, 0666) = 3<{out}/.build/journal.jsonl>\n'
-        f"4.1 close(3<{out}/.build/journal.jsonl>) = 0\n"
+        f'4.1 newfstatat(3<{out}/.build/journal.jsonl>, "", 0x7f, AT_EMPTY_PATH) = 0\n'
         f'5.0 openat(AT_FDCWD</tmp>, "{part}", O_RDONLY|O_CLOEXEC) = 3<{part}>\n'
         f'5.5 rename("{out}/.build/assembly.json.1.partial", "{out}/.build/assembly.json") = 0\n'
         f'9.0 rename("{out}/a", "{out}/b") = 0\n'
@@ -217,5 +217,5 @@ def test_operations_are_counted_by_who_asks_and_when(tmp_path: Path) -> None:
         f'8.0 openat(AT_FDCWD</tmp>, "{part}", O_RDONLY|O_CLOEXEC) = 5<{part}>\n'
     )
     counts = count_operations(tmp_path, out, source)
-    expected = {"look": 1, "coordinator": 2, "cut": 2, "commit": 1, "source": 1, "worker": 2, "shard": 1}
+    expected = {"look": 1, "coordinator": 2, "cut": 3, "commit": 1, "source": 2, "worker": 3, "shard": 2}
     assert {name: counts[name] for name in expected} == expected

@@ -57,6 +57,16 @@ def test_a_misspelt_target_is_reported(modules: Path) -> None:
     for target in ("support_steps", "support_steps:", ":step", ""):
         with pytest.raises(UsageError, match="expected 'module:name'"):
             import_target(target, what="step")
+    for target in (
+        "support_steps.py:step",
+        "./support_steps.py:step",
+        "../support_steps:step",
+        "/a/support_steps:step",
+    ):
+        with pytest.raises(
+            UsageError, match="expected a module such as 'support_steps:step', whose folder is on the Py"
+        ):
+            import_target(target, what="step")
 
 
 def test_an_error_inside_a_module_is_not_hidden(modules: Path) -> None:

@@ -47,6 +47,7 @@ def test_counts() -> None:
 )
 def test_long_values(value: Any) -> None:
     assert len(shorten(value)) < 120
+    assert "\n" not in shorten(value)
 
 
 def test_texts_and_lists() -> None:

@@ -13,6 +13,7 @@ import lmdb
 
 from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, count_rows
 from packer.assembly.writers.lmdb_pages import LMDBPages, can_follow, most_node
+from packer.workspace.durable import WORKING
 from shardspec.columns import Buffer, Columns, fixed_bytes
 from shardspec.errors import BuildError
 from shardspec.schema import Schema
@@ -114,7 +115,7 @@ class _Library:
 
     def __init__(self, path: Path, map_bytes: int) -> None:
         self._path = path
-        self._working = path.with_name(f"{path.name}.working")
+        self._working = path.with_name(f"{path.name}{WORKING}")
         # The caller flushes the finished file; the working one may be lost at any time.
         self._environment = lmdb.open(
             os.fsencode(self._working),  # the library would encode text as UTF-8, but a name may be invalid UTF-8

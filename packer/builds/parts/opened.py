@@ -2,20 +2,15 @@
 
 import os
 import tempfile
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from packer.builds.parts.part import Part
 from packer.workspace import Workspace
 from packer.workspace.durable import writing
+from packer.workspace.fresh import ask_ahead, is_far
 from packer.workspace.spool import temporary_file
-from readers.formats.machine import file_system_of, is_network_file_system
-
-_AHEAD = 32
-"""Parts opened at a time on a network file system, where it takes as long as some answers of its server."""
 
 _KEPT_BYTES = 8 * 10**6
 """So much of the outlines stays in memory, so that those of a small build are read once; the others are in a file."""
@@ -40,7 +35,7 @@ class OpenedParts(Iterable[Part]):
     def __init__(self, workspace: Workspace, tasks: int, *, ahead: bool | None = None) -> None:
         self._workspace = workspace
         self._tasks = tasks
-        self._ahead = is_network_file_system(file_system_of(workspace.root)[1]) if ahead is None else ahead
+        self._ahead = is_far(workspace.root) if ahead is None else ahead
         self._kept: list[Part] = []
         self._kept_bytes = 0
         self._places: list[tuple[int, int, int]] = []
@@ -48,7 +43,8 @@ class OpenedParts(Iterable[Part]):
 
     def __iter__(self) -> Iterator[Part]:
         yield from (self[task] for task in range(len(self)))
-        for part, missing in self._open(range(len(self), self._tasks)):
+        tasks = range(len(self), self._tasks)
+        for part, missing in ask_ahead(self._outline, tasks) if self._ahead else map(self._outline, tasks):
             self._keep(part, missing)
             yield self[len(self) - 1]
 
@@ -64,31 +60,8 @@ class OpenedParts(Iterable[Part]):
         self._file.seek(offset)
         return Part.from_outline(self._file.read(size), missing)
 
-    def _open(self, tasks: Sequence[int]) -> Iterator[tuple[bytes, int]]:
-        """The outlines of some parts, in order."""
-        if not self._ahead:
-            yield from map(self._outline, tasks)
-            return
-        with ThreadPoolExecutor(_AHEAD, "parts") as threads:
-            waiting: deque[Future[tuple[bytes, int]]] = deque()
-            try:
-                for task in tasks:
-                    waiting.append(threads.submit(self._outline, task))
-                    if len(waiting) == 2 * _AHEAD:
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
-            finally:
-                for future in waiting:
-                    future.cancel()
-
     def _outline(self, task: int) -> tuple[bytes, int]:
-        path = self._workspace.part(task)
-        try:
-            part = Part(path, fetched=self._ahead)
-        except FileNotFoundError:
-            part = Part(self._workspace.promised(path), fetched=self._ahead)
-        return part.outline()
+        return open_part(self._workspace, task, fetched=self._ahead).outline()
 
     def _keep(self, outline: bytes, missing: int) -> None:
         if not self._places and self._kept_bytes + len(outline) <= _KEPT_BYTES:
@@ -101,3 +74,20 @@ class OpenedParts(Iterable[Part]):
             offset = self._file.seek(0, os.SEEK_END)
             self._file.write(outline)
         self._places.append((offset, len(outline), missing))
+
+
+def open_part(workspace: Workspace, task: int, *, fetched: bool = False) -> Part:
+    """Open the part of a task. It is waited for only if it is not there: on a shared file system each look takes time.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    task : int
+    fetched : bool
+        See `Part`.
+    """
+    path = workspace.part(task)
+    try:
+        return Part(path, fetched=fetched)
+    except FileNotFoundError:
+        return Part(workspace.promised(path), fetched=fetched)

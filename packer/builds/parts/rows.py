@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.rows import Lengths, LengthTable
-from packer.builds.parts.opened import OpenedParts
+from packer.builds.parts.opened import OpenedParts, open_part
 from packer.builds.parts.part import Columns as PartColumns
 from packer.builds.parts.part import Part, RowGroup, describe_difference, from_json, to_json
 from packer.sources.item import ItemReport
@@ -104,7 +104,7 @@ class PartRows:
         return rows
 
     def _open_part(self, task: int) -> Part:
-        return Part(self._workspace.promised(self._workspace.part(task))) if self._parts is None else self._parts[task]
+        return open_part(self._workspace, task) if self._parts is None else self._parts[task]
 
 
 def choose_columns(parts: Iterable[Part], fits: Callable[[PartColumns], bool] | None = None) -> PartColumns:

@@ -11,7 +11,7 @@ import numpy as np
 from packer.builds.parts.part import MARK, Columns, Part, describe_difference, to_json
 from packer.sources.item import ItemReport
 from packer.steps.encode import EncodedValue
-from packer.workspace.durable import fsync_file, fsync_folder, publish, write_all
+from packer.workspace.durable import fsync_file, publish, write_all
 from packer.workspace.paths import attempt_beside
 from shardspec.columns import Buffer
 from shardspec.errors import SchemaError
@@ -46,8 +46,9 @@ class PartWriter:
     owner : str
         See `packer.workspace.Workspace`.
     flushed : bool
-        Whether the part is flushed to the disk before it is published; otherwise `packer.workspace.checkpoints` does
-        it, in the coordinating process, with others.
+        Whether the part's bytes are flushed to the disk before it is published; otherwise
+        `packer.workspace.checkpoints` does it, in the coordinating process, with others. Its name is flushed there in
+        any case.
 
     Attributes
     ----------
@@ -60,6 +61,7 @@ class PartWriter:
         self._temporary = attempt_beside(path, owner)
         self._flushed = flushed
         self._file = self._temporary.open("xb", buffering=0)
+        self._finished = False
         self._end, self._pending, self._pending_bytes = 0, list[Buffer](), 0
         self._groups: list[_Rows] = []
         self._group: int | None = None
@@ -72,7 +74,8 @@ class PartWriter:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-        self._temporary.unlink(missing_ok=True)
+        if not self._finished:
+            self._temporary.unlink(missing_ok=True)
 
     def begin(self) -> None:
         """Begin an item."""
@@ -190,10 +193,9 @@ class PartWriter:
             os.fsync(self._file.fileno())
         self._file.close()
         published = publish(self._temporary, self.path)
-        if self._flushed:
-            if not published:
-                fsync_file(self.path)
-            fsync_folder(self.path.parent)
+        self._finished = True
+        if self._flushed and not published:
+            fsync_file(self.path)
 
     def _write(self, *values: Buffer) -> None:
         """Write values one after another, together with later ones if they are small."""

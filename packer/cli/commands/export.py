@@ -3,7 +3,7 @@
 import argparse
 
 from packer.cli.arguments import add_output_arguments, print_result
-from packer.packed.export.export import SHARDS, export
+from packer.packed.export.export import SHARDS, TARS, export
 from packer.packed.export.tables import TABLES
 
 
@@ -16,10 +16,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KIND",
         default="files",
         help="files: pictures in class folders and a table (the default); "
-        f"{' or '.join(sorted(SHARDS))}: shards of that library (for webdataset: packer convert --format webdataset)",
+        f"{', '.join(sorted(SHARDS))} or {TARS}: shards of that library",
     )
     parser.add_argument("--table", choices=sorted(TABLES), help="with files: file type of the table (default csv)")
-    parser.add_argument("--shard-size", metavar="SIZE", help="with shards: bytes of samples in each (default 64MiB)")
+    parser.add_argument(
+        "--shard-size",
+        metavar="SIZE",
+        help="with shards: bytes of samples in each (default 64MiB; of tar files, as the dataset was packed)",
+    )
     add_output_arguments(parser)
 
 

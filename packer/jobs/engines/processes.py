@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from typing import Any
 
-from packer.jobs.child import Answers, Child
+from packer.jobs.child import Answers, Child, EarlyWorkers
 from packer.jobs.engines.base import LOOK_S, TICK_S, Clock, Ended, Event
 from packer.jobs.engines.detector import DetectorChild, Late
-from packer.jobs.engines.worker import Worker
+from packer.jobs.engines.worker import Worker, place_file, worker_command
 from packer.jobs.place import Place
 from packer.jobs.plan import Unit, Verdicts, Work
 from packer.recipe.engines import Team
@@ -34,18 +34,18 @@ class _Worker(Child, Worker):
         decodes_ahead: bool,
         answers: Answers,
         detector: DetectorChild | None,
+        early: EarlyWorkers | None,
     ) -> None:
         Worker.__init__(self, place, serial)
-        at = workspace.logs / f"worker-{place:03d}.item"
-        self._at = Place.create(at)
-        command = ["packer.jobs.worker", str(workspace.root), str(at), str(int(decodes_ahead))]
+        self._at = Place.create(place_file(workspace, place))
+        command = worker_command(workspace, place, decodes_ahead)
         keep = []
         with ExitStack() as stack:
             if detector is not None:
                 keep = [stack.enter_context(detector.connect(serial)).fileno()]
                 command += [str(keep[0]), str(detector.item_timeout)]
             log, variables = workspace.logs / f"worker-{place:03d}.log", {PLAN: workspace.key, OWNER: workspace.owner}
-            Child.__init__(self, command, log, answers, keep=keep, variables=variables)
+            Child.__init__(self, command, log, answers, keep=keep, variables=variables, early=early)
 
     def take(self, message: dict[str, Any], answers: Answers) -> None:
         """See `Child`."""
@@ -196,7 +196,13 @@ class ProcessesEngine:
         if self._team.shares_detector and self._detector is None:
             self._detector = DetectorChild(self._workspace, self._answers, self._team.item_timeout)
         return _Worker(
-            place, next(self._serials), self._workspace, self._team.decodes_ahead, self._answers, self._detector
+            place,
+            next(self._serials),
+            self._workspace,
+            self._team.decodes_ahead,
+            self._answers,
+            self._detector,
+            self._team.early,
         )
 
     def _send_pending(self, ready: Worker | None = None) -> None:

@@ -6,6 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from packer.jobs.plan import Unit
+from packer.workspace import Workspace
+
+
+def worker_command(workspace: Workspace, place: int, decodes_ahead: bool) -> list[str]:
+    """The module and the arguments of a worker on this host."""
+    at = str(place_file(workspace, place))
+    return ["packer.jobs.worker", str(workspace.root), at, str(int(decodes_ahead))]
+
+
+def place_file(workspace: Workspace, place: int) -> Path:
+    """Where a worker notes its item (`packer.jobs.place`)."""
+    return workspace.logs / f"worker-{place:03d}.item"
 
 
 class Worker(ABC):

@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from packer.recipe.engines import Team
+from packer.workspace import Workspace
+
 Take = Callable[[dict[str, Any]], None]
 """Receives the messages of a worker and of its host process; ``{"event": "died"}`` is the last one of a link."""
 
@@ -71,6 +74,16 @@ class Probe(Protocol):
 class Launcher(Protocol):
     """Starts workers on other hosts.
 
+    Parameters
+    ----------
+    workspace : Workspace
+    team : Team
+
+    Raises
+    ------
+    BuildError
+        If the cluster does not answer, or if no node has what the workers need.
+
     Attributes
     ----------
     nodes : sequence of Node
@@ -80,6 +93,8 @@ class Launcher(Protocol):
 
     nodes: Sequence[Node]
     again: str
+
+    def __init__(self, workspace: Workspace, team: Team) -> None: ...
 
     def start(self, node: Node, command: Sequence[str], log: str, variables: Mapping[str, str], take: Take) -> Link:
         """Start a worker on a host.

@@ -33,18 +33,7 @@ _OF_ACTOR = ("CUDA_VISIBLE_DEVICES", "RAY_", "TMPDIR")
 
 
 class RayLauncher:
-    """Starts workers by actors, one for each, pinned to a node of the cluster.
-
-    Parameters
-    ----------
-    workspace : Workspace
-    team : Team
-
-    Raises
-    ------
-    BuildError
-        If there is no cluster, or if no node has what the workers need.
-    """
+    """Starts workers by actors, one for each, pinned to a node of the cluster (`Launcher`)."""
 
     again = "run the same command again, with a cluster whose nodes are well"
 

@@ -46,23 +46,13 @@ _REQUESTS = re.compile(
 
 
 class SrunLauncher:
-    """Starts workers by ``srun`` inside the allocation that this process runs in.
+    """Starts workers by ``srun`` inside the allocation that this process runs in (`Launcher`).
 
     Each node has one step for all its workers, since Slurm starts some dozens of steps a second in the whole cluster; a
     worker that needs a GPU has a step of its own, since Slurm gives GPUs to steps.
 
     Steps are named after the workspace. Those that an earlier process left behind are cancelled first: whoever holds
     the workspace's lock may do so.
-
-    Parameters
-    ----------
-    workspace : Workspace
-    team : Team
-
-    Raises
-    ------
-    BuildError
-        If Slurm does not answer.
     """
 
     again = "run the same command again, in an allocation whose nodes are well"
@@ -154,6 +144,7 @@ class _Host(Child):
         if message["event"] == "host":
             self._step = message.get("slurm_step_id")
         elif message["event"] == "died":
+            self._is_ending = True
             for take in list(self._takes.values()):
                 take(message)
         else:

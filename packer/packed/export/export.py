@@ -17,6 +17,7 @@ import numpy as np
 from packer.assembly.samples import PackedSamples
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
+from packer.packed.convert import convert
 from packer.packed.export.tables import TABLES, Table
 from packer.recipe.checks import parse_bytes
 from packer.workspace.durable import fsync_folder, fsync_tree, writing
@@ -44,6 +45,9 @@ SHARDS: Mapping[str, Entry] = {
     "litdata": Entry("packer.packed.export.litdata:LitDataShards"),
     "mds": Entry("packer.packed.export.mds:MDSShards"),
 }
+TARS = "webdataset"
+"""Tar files are a format of packed datasets, so exporting to them is converting."""
+
 DEFAULT_SHARD_BYTES, MAX_SHARD_BYTES = 64 * 2**20, 2**30
 _COUNTS = ("pictures", "shards")
 
@@ -141,13 +145,14 @@ def export(
         A packed dataset.
     out : path
         A folder that is new, empty, or holds the same export.
-    to : {"files", "litdata", "mds"}
-        Files and a table, chunks of LitData, or shards of MosaicML Streaming.
+    to : {"files", "litdata", "mds", "webdataset"}
+        Files and a table, chunks of LitData, shards of MosaicML Streaming, or tar files: for these it is
+        ``packer.convert(…, format="webdataset")``, and the result is a packed dataset too.
     table : {"csv", "jsonl", "parquet"}, optional
         With files, ``"csv"`` by default: reading CSV turns a text column of integers only into integers, and empty text
         into missing values; the other two types are exact.
     shard_size : int or str, optional
-        With shards: bytes of samples in each, 64 MiB by default.
+        With shards: bytes of samples in each, 64 MiB by default; with tar files as the dataset was packed.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
@@ -166,6 +171,10 @@ def export(
     """
     target, listener = Path(out).absolute(), listener_of(progress)
     shard_bytes = _check(to, table, shard_size)
+    if to == TARS:
+        made = convert(dataset, out, format=TARS, shard_size=shard_size, progress=progress)
+        counts = {"samples": made.manifest.samples, "shards": len(made.manifest.shards)}
+        return _result(target, {}, counts, found_finished=made.found_finished)
     manifest = Layout(Path(dataset)).load()
     record: dict[str, Any] = {"digest": manifest.digest}
     if to == "files":
@@ -205,18 +214,15 @@ def export(
 
 def _check(to: str, table: str | None, shard_size: str | int | None) -> int:
     """Check options against each other, and return the bytes of a shard."""
-    if to == "webdataset":
-        raise UsageError(
-            "to: WebDataset is a format of packed datasets, which webdataset reads as they are: "
-            "packer convert DATASET OUT --format webdataset"
-        )
-    if to != "files" and to not in SHARDS:
-        kinds = ("files", *SHARDS)
+    kinds = ("files", *SHARDS, TARS)
+    if to not in kinds:
         raise UsageError(f"to: expected one of {', '.join(kinds)}, found {shorten(to)}{did_you_mean(str(to), kinds)}")
     if to != "files" and table is not None:
         raise UsageError(f"table: read only with --to files, found --to {to}")
     if to == "files" and shard_size is not None:
-        raise UsageError(f"shard_size: read only with --to {' or '.join(SHARDS)}, found --to files")
+        raise UsageError(f"shard_size: read only with --to {' or '.join(kinds[1:])}, found --to files")
+    if to == TARS:
+        return 0
     size = DEFAULT_SHARD_BYTES if shard_size is None else parse_bytes(shard_size, "shard_size")
     if not 1 <= size <= MAX_SHARD_BYTES:
         raise UsageError(f"shard_size: expected 1 byte to {MAX_SHARD_BYTES} bytes, found {shorten(shard_size)}")

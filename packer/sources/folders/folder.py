@@ -1,5 +1,6 @@
 """A folder of pictures and videos, nested."""
 
+import itertools
 import os
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -63,6 +64,7 @@ class FolderSource:
         self._include, self._exclude = recipe.include, recipe.exclude
         self._pattern = None if recipe.fields_from_path is None else PathPattern(recipe.fields_from_path)
         self._sidecars = recipe.sidecars
+        self._finds_boxes = any(step.use == "detect" for step in recipe.chain)  # which need no labels
         self._types = column_types(recipe)
         if self._types and not self._has_columns:
             raise UsageError(
@@ -90,10 +92,11 @@ class FolderSource:
             listing = self._with_columns(files, examiner, label_from, notes)
         else:
             found = spool_items()
-            listing = Listing(found.extend(examiner.file(index, file.name) for index, file in enumerate(files)))
+            listing = Listing(found.extend(examiner.files(file.name for file in files)))
         if label_from == "folder":
             listing = _with_folder_labels(listing, files.folders_of_items)
-        notes += _describe_labels(listing, label_from, files.folders, files.folders_of_items)
+        if not (self._finds_boxes and label_from == "auto"):
+            notes += _describe_labels(listing, label_from, files.folders, files.folders_of_items)
         for option, globs in (("include", include), ("exclude", exclude)):
             if globs.unmatched:
                 notes.append(describe_unmatched(option, globs.unmatched))
@@ -107,8 +110,11 @@ class FolderSource:
         """The items with columns from their paths and sidecars. An item whose path or sidecar is wrong is a reject."""
         read = _Read(self._pattern, self._sidecars, self.root, self._roots)
         raw, good = spool_items(), array("q")
-        for index, file in enumerate(files):
-            raw.append(item := read.item(examiner.file(index, file.name), file.sidecars))
+        with_sidecars, named = itertools.tee(files)
+        for index, (file, plain) in enumerate(
+            zip(with_sidecars, examiner.files(file.name for file in named), strict=True)
+        ):
+            raw.append(item := read.item(plain, file.sidecars))
             if item.reject is None:
                 good.append(index)
         if not raw:

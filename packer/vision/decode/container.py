@@ -5,6 +5,7 @@ from os import fsdecode
 import av
 import av.container
 import av.video.stream
+import numpy as np
 
 from packer.vision.decode.limits import Input, PictureError, VideoError, check_size, open_input
 from shardspec.errors import system_reason
@@ -20,6 +21,8 @@ _CUT_UNNOTICED = frozenset({"mpeg", "mpegts", "mpegvideo"})
 _ERROR_ENDS_FRAME = frozenset({"hevc", "jpegls", "ljpeg", "mjpeg"})
 # A decoder that shows memory that it never wrote, without an error: for a damaged file, other pixels each time.
 _NOT_REPEATABLE = {"cfhd": "CineForm"}
+# The most that libav allocates at once. It refuses a larger request, which a damaged index makes, as if memory were out.
+_AV_BYTES = 2**31 - 1
 _OPTIONS = {"format_whitelist": _DEMUXERS, "protocol_whitelist": "file"}
 
 
@@ -44,7 +47,11 @@ def open_video(
     try:
         container = av.open(opened, options=_OPTIONS, metadata_errors="replace")
     except MemoryError:  # also one of libav's own errors
-        raise
+        if not _has_memory():
+            raise
+        raise VideoError(
+            "expected a video, found a file that does not open: its index asks for more memory than any needs (damaged)"
+        ) from None  # a memory error among the causes would count as one of the machine
     except (av.error.FFmpegError, ValueError) as error:
         raise VideoError(
             f"expected a video, found a file that does not open: {system_reason(error)} "
@@ -65,6 +72,15 @@ def open_video(
             raise
         raise VideoError(str(error)) from error
     return container, stream
+
+
+def _has_memory() -> bool:
+    """Whether as much memory could be had as libav ever asks for at once; none is touched."""
+    try:
+        np.empty(_AV_BYTES, np.uint8)
+    except MemoryError:
+        return False
+    return True
 
 
 def _check_codec(name: str) -> None:

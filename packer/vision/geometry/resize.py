@@ -62,23 +62,25 @@ def resize_exact(image: npt.NDArray[np.uint8], size: int | tuple[int, int]) -> n
     return image
 
 
-def resize_nearest(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+def resize_nearest(image: npt.NDArray[Any], size: tuple[int, int]) -> npt.NDArray[Any]:
     """Bring a label map to a size: each pixel is the one in which its centre lies; none are mixed.
 
     Parameters
     ----------
-    image : ndarray, (H, W, C), uint8
+    image : ndarray, (H, W) or (H, W, C)
     size : (int, int), pixels
         Height and width.
 
     Returns
     -------
-    ndarray, (H', W', C), uint8
+    ndarray, (H', W') or (H', W', C)
+        Of the same dtype.
     """
     rows, columns = (
         (np.arange(new) * 2 + 1) * old // (2 * new) for new, old in zip(size, image.shape[:2], strict=True)
     )
-    return np.asarray(image[rows[:, None], columns], np.uint8)
+    chosen: npt.NDArray[Any] = image[rows[:, None], columns]
+    return chosen
 
 
 def _check(size: int) -> None:

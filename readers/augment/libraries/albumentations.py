@@ -20,6 +20,7 @@ import numpy.typing as npt
 from readers.augment.libraries.adapter import Adapter, Masks, Points, names_of, parts_of
 from readers.augment.libraries.bending import bent_points
 from shardspec.errors import MissingDependencyError, UsageError
+from shardspec.wording import shorten
 
 _BENDING = ("ElasticTransform", "GridDistortion", "OpticalDistortion", "PiecewiseAffine", "ThinPlateSpline")
 """Transforms that move the picture by a map of all pixels; they lose key points, or are off by pixels."""
@@ -116,7 +117,9 @@ class Albumentations(Adapter):
             p, chain = transforms.p, transforms.transforms
         known = (library.BasicTransform, library.BaseCompose)
         if not isinstance(chain, list | tuple) or not chain or not all(isinstance(t, known) for t in chain):
-            raise UsageError(f"Albumentations: expected a list of its transforms, or a Compose, found {transforms!r}")
+            raise UsageError(
+                f"Albumentations: expected a list of its transforms, or a Compose, found {shorten(transforms)}"
+            )
         keypoints = library.KeypointParams(format="xy", remove_invisible=False)
         with warnings.catch_warnings():  # a pipeline that moves no points is not a mistake
             warnings.filterwarnings("ignore", message="Got processor for keypoints, but no transform to process it")

@@ -63,6 +63,11 @@ class OtherModule(nn.Module):
         self._library = library_of(function)
         if self._library == "albumentations":
             refuse_bare("batch_transform", function, batches=True)
+        if self._library == "torchvision" and self.name in ("CutMix", "MixUp"):
+            raise UsageError(
+                f"BatchCompose: {self.name} of torchvision mixes labels too, and gets pictures alone here: "
+                f"use readers.augment.Batch{self.name}"
+            )
         if not isinstance(function, nn.Module) and getattr(function, "seeded", False) is True:
             raise UsageError(
                 f"BatchCompose: expected modules for batches, found {self.name}, a transform of samples: give it to "

@@ -199,6 +199,11 @@ def _check(part: Any) -> None:
     name, module = type(part).__name__, type(part).__module__
     if isinstance(part, _BATCHES):
         raise UsageError(f"Torchvision: {name} mixes the pictures of a batch: use readers.augment.Batch{name}")
+    if name == "ToTensor" and module.startswith("torchvision."):
+        raise UsageError(
+            "Torchvision: ToTensor leaves what is no picture of Pillow or numpy as it is: "
+            "write v2.ToDtype(torch.float32, scale=True)"
+        )
     if not isinstance(part, v2.Transform | nn.Sequential | nn.ModuleList):
         old = module.startswith("torchvision.transforms.") and hasattr(v2, name)
         found = f"{name} of torchvision.transforms: write v2.{name}" if old else shorten(part)

@@ -9,6 +9,7 @@ from readers.arguments import as_count, as_number, as_pair
 from readers.augment.base import Sample
 from readers.augment.pixels.canvas import Canvas, PixelTransform
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 
 class GaussianBlur(PixelTransform[float]):
@@ -36,7 +37,7 @@ class GaussianBlur(PixelTransform[float]):
         self.kernel_size = _kernel(kernel_size)
         self.sigma = as_pair("GaussianBlur: sigma", sigma) if _is_pair(sigma) else _twice(sigma)
         if not 0 < self.sigma[0] <= self.sigma[1] < np.inf:
-            raise UsageError(f"GaussianBlur: expected sigma as (least, largest) above 0, found {sigma!r}")
+            raise UsageError(f"GaussianBlur: expected sigma as (least, largest) above 0, found {shorten(sigma)}")
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> float:
         """The standard deviation."""
@@ -72,8 +73,8 @@ def _kernel(value: Any) -> tuple[int, int]:
     """Width and height of a kernel."""
     sides = tuple(value) if _is_pair(value) else (value, value)
     if len(sides) != 2:
-        raise UsageError(f"GaussianBlur: expected kernel_size as pixels, or (width, height), found {value!r}")
+        raise UsageError(f"GaussianBlur: expected kernel_size as pixels, or (width, height), found {shorten(value)}")
     width, height = (as_count("GaussianBlur: kernel_size", side, unit="pixel") for side in sides)
     if width % 2 == 0 or height % 2 == 0:
-        raise UsageError(f"GaussianBlur: expected an odd kernel_size, found {value!r}")
+        raise UsageError(f"GaussianBlur: expected an odd kernel_size, found {shorten(value)}")
     return width, height

@@ -14,6 +14,7 @@ from readers.augment.masks import masks_of
 from readers.augment.pixels.canvas import Canvas, PixelTransform
 from readers.augment.pixels.floats import encoded
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 _TRIES = 10
 
@@ -131,7 +132,7 @@ def _as_value(value: Any) -> float | tuple[float, ...] | str:
     if isinstance(value, str):
         if value != "random":
             raise UsageError(
-                f"RandomErasing: expected value as a number, one per channel, or 'random', found {value!r}"
+                f"RandomErasing: expected value as a number, one per channel, or 'random', found {shorten(value)}"
             )
         return value
     if isinstance(value, Sequence | np.ndarray):
@@ -139,5 +140,7 @@ def _as_value(value: Any) -> float | tuple[float, ...] | str:
     else:
         numbers = (as_number("RandomErasing: value", value),)
     if not numbers or not np.isfinite(numbers).all():
-        raise UsageError(f"RandomErasing: expected value as a finite number, or one per channel, found {value!r}")
+        raise UsageError(
+            f"RandomErasing: expected value as a finite number, or one per channel, found {shorten(value)}"
+        )
     return numbers if isinstance(value, Sequence | np.ndarray) else numbers[0]

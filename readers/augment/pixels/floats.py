@@ -12,6 +12,7 @@ from readers.augment.base import Sample
 from readers.augment.pixels.canvas import Canvas, PixelTransform, Table
 from readers.decode.values import BFLOAT16
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 _DTYPES: Mapping[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
@@ -77,7 +78,7 @@ class Normalize(PixelTransform[None]):
         super().__init__(1.0)
         self.mean, self.std = _numbers("mean", mean), _numbers("std", std)
         if len(self.mean) != len(self.std) or min(self.std) <= 0:
-            raise UsageError(f"Normalize: expected as many means as positive stds, found {mean!r} and {std!r}")
+            raise UsageError(f"Normalize: expected as many means as positive stds, found {shorten(mean)} and {std!r}")
         self.dtype = as_float_name("Normalize", dtype)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> None:
@@ -105,7 +106,7 @@ def as_float_name(user: str, dtype: Any) -> str:
     name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", str(dtype))
     name = name.removeprefix("torch.")
     if name not in _DTYPES:
-        raise UsageError(f"{user}: expected dtype to be one of {', '.join(_DTYPES)}, found {dtype!r}")
+        raise UsageError(f"{user}: expected dtype to be one of {', '.join(_DTYPES)}, found {shorten(dtype)}")
     return name
 
 
@@ -150,5 +151,5 @@ def _numbers(name: str, values: Any) -> tuple[float, ...]:
     except TypeError:
         numbers = (as_number(f"Normalize: {name}", values),)
     if not numbers or not np.isfinite(numbers).all():
-        raise UsageError(f"Normalize: expected {name} as one finite number per channel, found {values!r}")
+        raise UsageError(f"Normalize: expected {name} as one finite number per channel, found {shorten(values)}")
     return numbers

@@ -1,10 +1,14 @@
 """The parts as the cut reads them: each opened once, in order, from memory or from a file."""
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from support.packed import fingerprints
 
+import packer
 from packer.builds.parts import opened as module
 from packer.builds.parts.opened import OpenedParts
 from packer.builds.parts.part import Part
@@ -81,3 +85,25 @@ def test_finished_tasks_are_those_with_a_part(space: Workspace) -> None:
     space.item_part(TASKS, TASKS).write_bytes(b"")
     space.attempt(space.part(TASKS)).write_bytes(b"")
     assert space.finished_tasks() == set(range(TASKS))
+
+
+def test_a_build_on_a_network_file_system_gives_the_same_bytes(
+    mixed: Path, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are asked for, parts opened and deleted, many at a time."""
+    deleted: list[Path] = []
+    for place in ("packer.builds.parts.opened", "packer.jobs.shards", "packer.sources.base"):
+        monkeypatch.setattr(f"{place}.is_far", lambda _: True)
+    unlink = Path.unlink
+
+    def note(path: Path, missing_ok: bool = False) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            deleted.append(path)
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", note)
+    options: dict[str, Any] = {"size": 32, "every": 6, "label_from": "folder", "shard_size": "30kB"}
+    packer.build(mixed, tmp_path / "out", engine="inline", **options)
+    assert fingerprints(tmp_path / "out") == fingerprints(reference)
+    assert any(path.name.startswith("part-") for path in deleted)
+    assert not (tmp_path / "out" / ".build").exists()

@@ -24,6 +24,8 @@ from packer.recipe.engines import Team
 from packer.workspace import Workspace
 from shardspec.errors import BuildError, UsageError
 
+SLEEPER = "support.answering"
+
 posix = pytest.mark.skipif(os.name != "posix", reason="the scripts are for a Unix shell")
 
 
@@ -44,6 +46,8 @@ def test_a_build_over_srun_that_loses_a_node_gives_the_same_bytes(mixed: Path, r
     started = (tmp_path / "srun.log").read_text().splitlines()
     assert {re.findall(r"--nodelist=(\w+)", line)[0] for line in started} == set(NODES)
     assert all("--overlap" in line and "--mem=0" in line for line in started)
+    on_n1 = [line for line in started if "--nodelist=n1" in line and not line.endswith(" true")]
+    assert len(on_n1) == 1  # for all its workers
 
 
 def _node_of(process: int) -> bytes:
@@ -102,6 +106,70 @@ def test_a_worker_that_detects_on_a_gpu_has_one_of_its_own(tmp_path: Path, monke
     assert [node.places for node in counts] == [2, 2]
 
 
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SrunLauncher]:
+    """A launcher over the scripts, with logs in ``logs``."""
+    for name, value in fake_slurm(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "logs").mkdir()
+    launcher = SrunLauncher(Workspace(tmp_path), Team(8, 60.0, worker_bytes=1))
+    yield launcher
+    launcher.close()
+
+
+class Taken:
+    """A worker of a launcher that sleeps, or whatever module it is, and what it has said."""
+
+    def __init__(self, launcher: SrunLauncher, module: str = SLEEPER) -> None:
+        self.messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.link = launcher.start(launcher.nodes[0], [module, "{place}"], module, {}, self.messages.put)
+
+    def next(self) -> dict[str, Any]:
+        return self.messages.get(timeout=PATIENCE_S)
+
+
+@posix
+def test_the_workers_of_a_node_share_a_step_and_end_one_by_one(slurm: SrunLauncher, tmp_path: Path) -> None:
+    first, second, broken = Taken(slurm), Taken(slurm), Taken(slurm, "nothing.of.ours")
+    ready = [first.next(), second.next()]
+    assert [message["event"] for message in ready] == ["ready", "ready"]
+    assert ready[0]["pid"] == ready[1]["pid"]
+    assert "No module named 'nothing'" in broken.next()["message"]
+    assert broken.next() == {"event": "died"}
+    broken.link.send({"unit": []})  # in vain
+    first.link.end()
+    assert [first.next()["event"] for _ in range(2)] == ["ended", "died"]
+    assert first.link.has_ended()
+    assert not second.link.has_ended()
+    second.link.send({"answer": 7})
+    assert second.next() == {"event": "done", "result": {"answer": 7}}
+    (line,) = (tmp_path / "srun.log").read_text().splitlines()
+    assert "--nodelist=n1" in line
+    slurm.close()
+    assert {"event": "died"} in iter(second.next, None)
+    assert not (tmp_path / "scancel.log").exists()
+
+
+@posix
+def test_a_step_that_does_not_answer_is_cancelled_with_all_its_workers(
+    slurm: SrunLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_REPORT_S", "_CLOSE_S", "_TERM_S", "_CANCEL_S"):
+        monkeypatch.setattr(f"packer.jobs.launchers.srun.{name}", 0.3)
+    first, second = Taken(slurm), Taken(slurm)
+    host = [first.next(), second.next()][0]["pid"]
+    os.kill(host, signal.SIGSTOP)
+    first.link.end()
+    assert first.next() == {"event": "died"}
+    assert second.next() == {"event": "died"}
+    assert second.link.has_ended()
+    second.link.end()
+    assert wait_for("scancel", (tmp_path / "scancel.log").exists)
+    assert (tmp_path / "scancel.log").read_text().split() == ["--quiet", "--signal=KILL", f"7.{host}"]
+    third = Taken(slurm)  # in a new step
+    assert third.next()["pid"] != host
+
+
 class FakeLauncher:
     """Nodes of one place each; a test says what they answer, and what becomes of workers."""
 
@@ -111,6 +179,7 @@ class FakeLauncher:
         self.nodes = [Node(name, 1, 1) for name in names]
         self.down: set[str] = set()
         self.takes: dict[str, Take] = {}
+        self.calls: list[str] = []
 
     def start(self, node: Node, command: object, log: str, variables: object, take: Take) -> "FakeLauncher":
         self.takes[node.name] = take
@@ -129,9 +198,11 @@ class FakeLauncher:
 
     def send(self, request: object) -> None: ...
 
-    def ask_to_end(self) -> None: ...
+    def ask_to_end(self) -> None:
+        self.calls.append("ask_to_end")
 
-    def end(self, *, wait: bool = True) -> None: ...
+    def end(self, *, wait: bool = True) -> None:
+        self.calls.append("end")
 
     def has_ended(self) -> bool:
         return False
@@ -139,7 +210,8 @@ class FakeLauncher:
     def describe_end(self) -> str:
         return "the connection ended"
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.calls.append("close")
 
 
 TASKS = [Unit("task", number) for number in range(3)]
@@ -211,3 +283,13 @@ def test_no_node_at_all_is_said_at_once(tmp_path: Path) -> None:
     launcher = FakeLauncher("n1")
     with pytest.raises(BuildError, match=r"no node answers \(n1\): try again"):
         RemoteEngine(Workspace(tmp_path), launcher, Team(3, 60.0, lost={"n1"}))
+    assert launcher.calls == ["close"]
+
+
+def test_a_unit_that_is_to_be_alone_first_asks_all_workers_to_end_and_then_waits_for_each(engine: Any) -> None:
+    remote, launcher, events = engine
+    for number in (1, 2, 3):
+        launcher.takes[f"n{number}"]({"event": "done", "result": {}})
+    events()
+    remote.start(TASKS[0], {}, True, alone=True)
+    assert launcher.calls == ["ask_to_end"] * 3 + ["end"] * 3

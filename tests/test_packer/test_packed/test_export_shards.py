@@ -14,8 +14,9 @@ from PIL import Image
 from support.command import run_packer
 from support.datasets import every_kind_schema, values_for, write_dataset
 from support.packed_files import read_all, write_faces
+from support.tar_streams import stream_tars
 
-from packer import export
+from packer import convert, export
 from packer.assembly.samples import PackedSamples
 from packer.packed.export.litdata import LitDataShards
 from packer.packed.export.mds import MDSShards
@@ -134,13 +135,29 @@ def test_an_interrupted_export_leaves_nothing_and_starts_anew(
         assert sorted(path.name for path in tmp_path.iterdir() if module in path.name) == [module]
 
 
+def test_tar_files_are_those_of_convert_and_open_in_webdataset(tmp_path: Path, faces: Path) -> None:
+    made = run_packer(
+        "export", faces / "jpeg", tmp_path / "tars", "--to", "webdataset", "--shard-size", "1kB", "--quiet"
+    )
+    done = export(faces / "jpeg", tmp_path / "tars", to="webdataset", shard_size="1kB", progress=False)
+    assert done.found_finished
+    assert done.shards > 1
+    assert f"{ROWS} samples, {done.shards} shards" in made.stdout
+    convert(faces / "jpeg", tmp_path / "converted", format="webdataset", shard_size="1kB", progress=False)
+    tars = sorted((tmp_path / "tars").glob("shard-*.tar"))
+    assert [tar.read_bytes() for tar in tars] == [(tmp_path / "converted" / tar.name).read_bytes() for tar in tars]
+    found = stream_tars(tars)
+    pictures = [sample["image"] for sample in expected_of(faces / "jpeg")]
+    assert all(np.array_equal(sample["jpg"], image) for sample, image in zip(found, pictures, strict=True))
+
+
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"to": "webdataset"}, "packer convert DATASET OUT --format webdataset"),
-        ({"to": "mdss"}, "expected one of files, litdata, mds, found 'mdss'; did you mean 'mds'"),
+        ({"to": "webdataset", "table": "csv"}, "table: read only with --to files"),
+        ({"to": "mdss"}, "expected one of files, litdata, mds, webdataset, found 'mdss'; did you mean 'mds'"),
         ({"to": "mds", "table": "csv"}, "table: read only with --to files"),
-        ({"shard_size": "1MB"}, "shard_size: read only with --to litdata or mds"),
+        ({"shard_size": "1MB"}, "shard_size: read only with --to litdata or mds or webdataset"),
         ({"to": "mds", "shard_size": "9GB"}, "shard_size: expected 1 byte to"),
         ({"to": "mds", "shard_size": 0}, "shard_size: expected 1 byte to"),
         ({"to": "litdata", "shard_size": "many"}, "shard_size: expected a size"),

@@ -148,6 +148,19 @@ def test_masks_are_shown_beside_the_picture_or_over_it(tmp_path: Path) -> None:
     assert np.array_equal(cells["beside"][16:48, 32:], np.repeat(mask[0], 3, axis=2))
 
 
+def test_a_label_map_of_equal_channels_tints_each_class_in_a_colour_of_its_own(tmp_path: Path) -> None:
+    schema = Schema((fixed("image", "|u1", 32, 32, 3), fixed("parts_image", "|u1", 32, 32, 3)))
+    parts = np.repeat(np.repeat(np.arange(4, dtype=np.uint8), 8)[None, None, :, None], 32, axis=1).repeat(3, axis=3)
+    image = np.full((1, 32, 32, 3), 100, np.uint8)
+    write_dataset(tmp_path / "d", "npy", schema, {"image": image, "parts_image": parts})
+    preview(tmp_path / "d", tmp_path / "s.png", masks="over", cell=CELL, progress=False)
+    (cell,) = _cells(tmp_path / "s.png", 1, 1)
+    colours = [np.unique(cell[:, 16 * value : 16 * value + 16].reshape(-1, 3), axis=0) for value in range(4)]
+    assert [len(found) for found in colours] == [1] * 4
+    assert colours[0].tolist() == [[100] * 3]
+    assert len(np.unique(np.concatenate(colours), axis=0)) == 4
+
+
 def test_rejected_items_are_drawn_from_the_source_with_their_reasons(tmp_path: Path) -> None:
     for name, size in (("good", (40, 40)), ("low", (40, 8))):
         write_picture(tmp_path / "source" / f"{name}.png", np.full((*size[::-1], 3), 200, np.uint8))
@@ -189,6 +202,7 @@ def test_a_transform_is_shown_with_the_draws_of_a_loader(tmp_path: Path, monkeyp
         "from readers.augment import ColorJitter, Compose, CropJitter, HorizontalFlip, Normalize\n"
         "steps = [HorizontalFlip(), CropJitter(p=1), ColorJitter(0.5, 0.5, 0.5)]\n"
         "train = Compose([*steps, Normalize((0.9, 0.5, 0.1), (0.1, 0.5, 0.9))])\n"
+        "from torchvision.transforms import v2\nbare = v2.RandomHorizontalFlip()\n"
         "def broken(sample):\n    raise ValueError('x' * 5000)\n"
         "def forgets(sample):\n    sample['image'] = 1\n"
     )
@@ -210,7 +224,9 @@ def test_a_transform_is_shown_with_the_draws_of_a_loader(tmp_path: Path, monkeyp
         ("my_aug:forgets", "end it with 'return sample'"),
         ("my_aug:HorizontalFlip", "a made transform"),
         (lambda sample: {"key": "a"}, "with the field 'image', found key"),
-        (5, "expected a function"),
+        (5, "expected a callable from sample to sample, found 5"),
+        ("my_aug:bare", r"takes pictures: write transform=readers.augment.Torchvision\(v2.RandomHorizontalFlip"),
+        ("./my_aug.py:train", "expected a module such as 'my_aug:train'"),
     ):
         with pytest.raises(UsageError, match=message) as caught:
             preview(tmp_path / "faces", tmp_path / "s.png", transform=transform)

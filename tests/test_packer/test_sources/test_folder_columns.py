@@ -443,6 +443,11 @@ class TestNotes:
             assert build(tmp_path / "in", tmp_path / choice, label_from=choice, **QUIET).notes == ()
         assert dry_run(tmp_path / "in" / "real", tmp_path / "o", progress=False).notes == ()
 
+    def test_boxes_need_no_labels(self, tmp_path: Path) -> None:
+        root = write_tree(tmp_path / "in", "real/0.png", "fake/1.png")
+        recipe = Recipe(preset="faces", steps=("decode", "detect"))
+        assert list(list_items(open_source(root, tmp_path / "out", recipe), recipe).notes) == []
+
     def test_folders_of_splits_get_other_advice(self, tmp_path: Path) -> None:
         write_tree(tmp_path / "in", "Train/cat/0.png", "Train/dog/x/2.png", "val/cat/1.png")
         made = build(tmp_path / "in", tmp_path / "out", **QUIET)

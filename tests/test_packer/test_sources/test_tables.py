@@ -16,7 +16,7 @@ from packer import build, merge, verify
 from packer.assembly.samples import PackedSamples
 from packer.sources.base import Roots
 from readers import open_dataset
-from shardspec.errors import UsageError
+from shardspec.errors import TooManyRejectsError, UsageError
 from shardspec.layout import Layout
 
 PICTURE = scene(0, (24, 16))
@@ -467,3 +467,11 @@ def test_a_step_file_with_a_mistake_is_reported_in_a_line(tmp_path: Path) -> Non
     done = run_packer(*call, cwd=tmp_path, expect=2)
     assert "broken_step.py, line 1, found a mistake" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_table_that_lies_elsewhere_is_answered_with_root(tmp_path: Path) -> None:
+    write_picture(tmp_path / "pictures" / "a.png", scene(0, (8, 6)))
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "t.csv").write_text("path\na.png\nb.png\n")
+    with pytest.raises(TooManyRejectsError, match=r"paths in a table are relative to its folder, or to --root DIR$"):
+        build(tmp_path / "tables" / "t.csv", tmp_path / "out", engine="inline", progress=False)

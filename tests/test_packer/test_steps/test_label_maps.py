@@ -85,8 +85,22 @@ def test_label_maps_of_rows_are_not_averaged_because_nobody_said_so(tmp_path: Pa
     assert not (tmp_path / "out").exists()
     build(rows, tmp_path / "out", size=9, also_resample="nearest", **QUIET)
     for sample, row in zip(samples_of(tmp_path / "out"), rows, strict=True):
-        assert np.array_equal(sample["mask_image"], row["mask_image"][1::2, 1::2])
+        for name in set(row) - {"image"}:
+            assert sample[name].dtype == row[name].dtype
+            assert np.array_equal(sample[name], row[name][1::2, 1::2]), name
     build(rows, tmp_path / "as it is", **QUIET)
+
+
+def test_maps_that_are_no_pictures_keep_to_the_nearest_pixel_whatever_is_said_of_pictures(tmp_path: Path) -> None:
+    maps = label_maps(2)
+    rows = [{"image": scene(n, (24, 18)), "mask": labels, "deep_image": labels * 1.5} for n, labels in enumerate(maps)]
+    rows[0]["small_mask"] = rows[1]["small_mask"] = np.arange(6).reshape(2, 3)  # not as large as the picture
+    build(rows, tmp_path / "out", size=9, also_resample="area", **QUIET)
+    for sample, row in zip(samples_of(tmp_path / "out"), rows, strict=True):
+        assert sample["image"].shape == (9, 12, 3)
+        assert np.array_equal(sample["mask"], row["mask"][1::2, 1::2])
+        assert np.array_equal(sample["deep_image"], row["deep_image"][1::2, 1::2])
+        assert np.array_equal(sample["small_mask"], row["small_mask"])
 
 
 def test_label_maps_of_own_steps_are_not_averaged_because_nobody_said_so(tmp_path: Path) -> None:

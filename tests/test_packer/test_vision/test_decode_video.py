@@ -396,6 +396,19 @@ def test_libav_writes_nothing_to_the_terminal(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_an_index_that_asks_for_too_much_memory_is_damage_of_the_file(tmp_path, monkeypatch):
+    path = write_video(tmp_path / "v.mp4", size=(48, 32), frames=8, container=MP4_INDEX_FIRST)
+    whole = bytearray(path.read_bytes())
+    count = whole.index(b"stts") + 8
+    whole[count : count + 4] = (2**28).to_bytes(4, "big")
+    path.write_bytes(whole)
+    with pytest.raises(VideoError, match="does not open: its index asks for more memory than any needs"):
+        read(path)
+    monkeypatch.setattr("packer.vision.decode.container._has_memory", lambda: False)
+    with pytest.raises(MemoryError):  # of the machine, perhaps
+        read(path)
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     folder = tmp_path_factory.mktemp("small")

@@ -81,6 +81,8 @@ def test_functions_get_the_image_alone():
     for wrong in (3, "flip", BatchFlip):
         with pytest.raises(UsageError, match="expected modules and functions, found"):
             BatchCompose([wrong])
+    with pytest.raises(UsageError, match=r"MixUp of torchvision .* use readers.augment.BatchMixUp"):
+        BatchCompose([v2.MixUp(num_classes=2)])
     with pytest.raises(UsageError, match=r"HorizontalFlip, a transform of samples: give it to transform="):
         BatchCompose([HorizontalFlip()])
 

@@ -359,7 +359,10 @@ def test_masks_of_any_dtype_keep_their_values():
     [
         (lambda: Torchvision([]), "expected one transform or more"),
         (lambda: Torchvision(v1.RandomHorizontalFlip()), "RandomHorizontalFlip of torchvision.transforms: write v2.R"),
-        (lambda: Torchvision(v2.Compose([v1.ToTensor()])), "ToTensor of torchvision.transforms: write v2.ToTensor"),
+        (
+            lambda: Torchvision(v2.Compose([v1.ToTensor()])),
+            r"ToTensor leaves .* write v2.ToDtype\(torch.float32, scale=True",
+        ),
         (lambda: Torchvision(v2.MixUp(num_classes=2)), "use readers.augment.BatchMixUp"),
         (lambda: Torchvision(K.RandomInvert()), "expected transforms of torchvision.transforms.v2, found RandomInvert"),
         (lambda: Kornia([]), "expected one augmentation or more"),

@@ -205,7 +205,7 @@ def test_compose_calls_in_order_and_gives_only_seeded_ones_the_generator():
 def test_wrong_chains_are_refused():
     with pytest.raises(UsageError, match="one transform or more"):
         Compose([])
-    with pytest.raises(UsageError, match="expected callables, found 3"):
+    with pytest.raises(UsageError, match="expected a callable from sample to sample, found 3"):
         Compose([3])
     with pytest.raises(UsageError, match="expected 1 weights of 0 or more"):
         OneOf([HorizontalFlip()], weights=[0])

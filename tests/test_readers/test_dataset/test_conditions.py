@@ -101,6 +101,7 @@ def test_other_classes_are_compared_by_their_new_names(table):
         ("label == fake", "found 'fake': write 'fake' in quotes"),
         ("label > 'fake'", "names of classes are compared by ==, != and in"),
         ("scor > 1", "found 'scor'; did you mean 'score'?"),
+        ("x" * 500, "(500 characters)"),
         ("box == 1", "expected a field of numbers or text, of key, source, label"),
         ("note == 'a'", "expected a field of numbers or text, of key, source, label"),
         ("score == 'high'", "'score' has numbers, which are not compared with text"),
@@ -171,6 +172,8 @@ def test_a_sample_is_found_by_its_key(table):
         table.find("7")
     with pytest.raises(UsageError, match="key: expected a text such as '00000003-000012', found 7"):
         table.find(7)
+    with pytest.raises(UsageError, match="column 'key': expected one dataset, found a mixture"):
+        MixedDataset([table, table]).find("00000007-000000")
 
 
 @pytest.mark.external

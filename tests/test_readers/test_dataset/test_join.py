@@ -62,6 +62,9 @@ def test_joined_fields_are_read_like_any_other(root: Path) -> None:
     assert joined.column("word") == [f"w{row}" for row in range(ROWS)]
     part = joined.where(lambda score, word: (score > 3) & (word != "w5"), ["score", "word"])
     check(part.read_batch(np.arange(len(part))), [4, 6, 7, 8, 9, 10, 11])
+    assert joined.small_fields == (*ds.small_fields, "score", "word")
+    part = joined.subset(range(ROWS)).where("score > 3 and word != 'w5'")
+    check(part.read_batch(np.arange(len(part))), [4, 6, 7, 8, 9, 10, 11])
     check(pickle.loads(pickle.dumps(joined)).read_batch(np.array([3])), [3])
     rows = [
         row for batch in Loader(joined, batch_size=5, seed=1) for row in np.asarray(batch["score"]).astype(int).tolist()

@@ -219,3 +219,8 @@ def test_wild_numbers_are_drawn_somehow() -> None:
     points = np.array([[np.nan, 3], [1e30, -1e30], [3, 3], [4, 4], [np.inf, 2]], np.float32)
     sample = {"image": image, "landmarks": points, "regions": np.zeros((2, 4)), "hull": "none", "label": {"a": 1}}
     assert readers.show([sample, sample]).samples == 2
+
+
+def test_a_loader_is_answered_with_the_line_that_works(raw_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"found Loader: of a Loader give a batch, next\(iter\(loader\)\)"):
+        readers.show(Loader(open_dataset(raw_path), batch_size=2))

@@ -4,6 +4,7 @@ import re
 import threading
 import time
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import torch
 from readers import Loader, Whole, diagnose, open_dataset
 from readers.formats.base import reader_class
 from readers.formats.machine import available_processors
-from readers.loader.diagnosis import Diagnosis, _verdict
+from readers.loader.diagnosis import Diagnosis, _measure_work, _Processors, _verdict, _waited_s
 from shardspec.errors import UsageError
 
 
@@ -256,3 +257,29 @@ def test_batches_of_any_form_are_measured(raw_path, form):
     assert found.loop_rate > 0
     assert found.step_rate > 0
     assert {type(batch) for batch in seen} == {type(form({"image": torch.zeros(1), "label": torch.zeros(1)}))}
+
+
+def test_waiting_for_a_processor_is_no_waiting_for_a_disk(monkeypatch):
+    """On a machine that others use as well, the system says how long a thread had no processor."""
+    waited = iter([1.0, 1.5])
+    monkeypatch.setattr("readers.loader.diagnosis._waited_s", lambda thread: next(waited))
+    work = _measure_work(lambda: time.sleep(0.1), samples=1)
+    assert 0.5 <= work.processor_s < 0.6
+    assert work.share == 1
+
+    times = iter([2.0, 7.0])
+    monkeypatch.setattr("readers.loader.diagnosis._waited_s", lambda thread: next(times))
+    monkeypatch.setattr("readers.loader.diagnosis._threads", lambda: [Path("1")])
+    asked = _Processors()
+    time.sleep(0.1)
+    asked.look()
+    assert asked.mean > 1
+
+
+def test_how_long_a_thread_had_no_processor_is_read_from_the_system(tmp_path):
+    (tmp_path / "schedstat").write_text("504719 2500000000 2\n")
+    assert _waited_s(tmp_path) == 2.5
+    for text in ("", "1\n", "a b c\n"):
+        (tmp_path / "schedstat").write_text(text)
+        assert _waited_s(tmp_path) == 0
+    assert _waited_s(tmp_path / "nowhere") == 0

@@ -1,0 +1,91 @@
+"""Workers that are started before all is known that they need: they are used, replaced, and never left behind."""
+
+import queue
+import signal
+from pathlib import Path
+
+import pytest
+from support.builds import write_pictures
+from support.command import environment, run_packer
+from support.hooks import at_start_of
+from support.packed import check_whole, fingerprints
+from support.processes import PATIENCE_S, wait_for, workers_in
+
+from packer.jobs.child import Answers, Child, EarlyWorkers
+
+EARLY = "'PACKER_LATER' in os.environ"
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("early") / "pictures"
+    write_pictures(folder, [f"{number:02d}.png" for number in range(70)])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> object:
+    out = tmp_path_factory.mktemp("expected") / "out"
+    run_packer("build", pictures, out, "--workers", "1", "--engine", "inline")
+    return fingerprints(out)
+
+
+@pytest.mark.parametrize(
+    ("deed", "started"),
+    [
+        ("", "ee"),
+        (f"if {EARLY}: sys.exit(1)", "eell"),
+        (f"if {EARLY}: os.kill(os.getpid(), signal.SIGKILL)", "eell"),
+    ],
+    ids=["alive", "ended", "killed"],
+)
+def test_those_that_live_do_the_work_and_others_are_replaced(
+    tmp_path: Path, pictures: Path, expected: object, deed: str, started: str
+) -> None:
+    count = f"open({str(tmp_path / 'started')!r}, 'a').write('e' if {EARLY} else 'l')"
+    env = environment(python_path=at_start_of(tmp_path / "site", "packer.jobs.worker", f"{count}\n{deed}"))
+    run_packer("build", pictures, tmp_path / "out", "--workers", "2", env=env)
+    check_whole(tmp_path / "out")
+    assert fingerprints(tmp_path / "out") == expected
+    assert sorted((tmp_path / "started").read_text()) == sorted(started)
+
+
+def test_none_is_left_by_a_call_that_ends_before_its_work(tmp_path: Path, pictures: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "something.txt").write_text("else")
+    run_packer("build", pictures, tmp_path / "out", expect=2)
+    assert not workers_in(tmp_path / "out")
+
+
+def test_one_that_waits_ends_with_its_parent(tmp_path: Path) -> None:
+    with EarlyWorkers() as early:
+        early.start([["packer.jobs.worker", str(tmp_path), "place", "0"]])
+        wait_for("a worker that waits", lambda: workers_in(tmp_path))
+        (process,) = early._waiting.values()
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(PATIENCE_S) in (0, -signal.SIGKILL)
+        process.stdin = None
+    assert not workers_in(tmp_path)
+
+
+def test_only_the_same_command_takes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "greeter.py").write_text(
+        "import os, sys\n"
+        "from packer.jobs.process import LATER, take_streams, wait_to_begin\n"
+        "requests, answers = take_streams()\n"
+        "if later := os.environ.get(LATER):\n"
+        "    wait_to_begin(requests)\n"
+        "print('last words')\n"
+        'answers.write(f\'{{"event": "{later}", "name": "{os.environ["NAME"]}"}}\\n\')\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    answers: Answers = queue.SimpleQueue()
+    with EarlyWorkers() as early:
+        early.start([["greeter", "a"]])
+        for command, event in ((["greeter", "b"], "None"), (["greeter", "a"], "1"), (["greeter", "a"], "None")):
+            child = Child(command, tmp_path / "log", answers, variables={"NAME": "x"}, early=early)
+            assert answers.get(timeout=PATIENCE_S)[1] == {"event": event, "name": "x"}
+            assert answers.get(timeout=PATIENCE_S)[1] == {"event": "died"}
+            assert child.describe_death() == "exit status 0: last words"
+            child.end()
