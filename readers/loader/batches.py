@@ -28,6 +28,9 @@ _POSITIONS = 4096
 _PART_S = 0.005
 """Least time of a part of a batch that the Loader's threads put together: dividing takes about 1 % of that."""
 
+_PARTS = 4
+"""Most parts of a batch for each thread: with fewer, threads would wait for the last parts of an epoch for longer."""
+
 _LEASE_BYTES_MIN = 1 << 16
 """Smaller arrays are allocated each time, which costs less than keeping track of them."""
 
@@ -142,8 +145,8 @@ class BatchWork:
             self._ahead.begin(number)
         picks = self._picks(number)
         columns = self._buffers.take(self._layout, len(picks))
-        count = min(self._threads, len(picks), int(len(picks) * self._pace.sample_s / _PART_S))
-        if count < 2:
+        count = min(_PARTS * self._threads, len(picks), int(len(picks) * self._pace.sample_s / _PART_S))
+        if count < 2 or self._threads < 2:
             self._read(picks, columns, 0, len(picks))
             return self._end(picks, columns)
         edges = [len(picks) * part // count for part in range(count + 1)]
