@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -13,6 +14,8 @@ from benchmarks.data import PHOTOS, SIZE, Source
 from readers import Loader, RandomResizedCrop, Whole, open_dataset
 from readers.augment import ColorJitter, Compose, Normalize, RandAugment, RandomErasing
 from readers.loader.batches import Ring
+
+cv2.setNumThreads(0)  # as the arms of the others do; each loader has its own threads
 
 FIELDS = ["image", "landmarks", "label"]
 

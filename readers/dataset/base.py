@@ -345,11 +345,10 @@ class SampleDataset(Dataset[dict[str, Any]]):
 
         `images` is memory for their pictures, which may lie there.
         """
-        origins = self.origins(picks)
+        rngs = self._transforms.generators(self.origins(picks))  # at once, while their code is in the caches
         for i, sample in enumerate(samples):
-            seed, row = int(origins.seeds[i]), int(origins.rows[i])
             try:
-                transformed = self._transforms(sample, seed, origins.epoch, row, None if images is None else images[i])
+                transformed = self._transforms(sample, rngs[i], None if images is None else images[i])
             except Exception as error:
                 error.add_note(self.describe(int(picks.rows[i])))
                 raise

@@ -14,6 +14,7 @@ import torch
 
 from readers.dataset.collate import layout_of_value
 from readers.decode.values import BatchLayout, ValueLayout
+from readers.order.order import Picks
 from readers.seeding import AnyTransform, call_transform, check_transform, is_seeded, sample_rng
 from shardspec.errors import SchemaError, UsageError
 
@@ -60,11 +61,17 @@ class Chain:
         """A chain with one more transform at its end."""
         return Chain((*self._transforms, transform))
 
+    def generators(self, picks: Picks) -> list[np.random.Generator | None]:
+        """A generator for each sample, by its row in the base dataset; None if no transform takes one."""
+        if not self.seeded:
+            return [None] * len(picks)
+        pairs = zip(picks.seeds.tolist(), picks.rows.tolist(), strict=True)
+        return [sample_rng(seed, picks.epoch, row) for seed, row in pairs]
+
     def __call__(
-        self, sample: dict[str, Any], seed: int, epoch: int, row: int, image: npt.NDArray[Any] | None = None
+        self, sample: dict[str, Any], rng: np.random.Generator | None, image: npt.NDArray[Any] | None = None
     ) -> dict[str, Any]:
         """The transformed sample. If `image` is given, the last transform may make its picture in that memory."""
-        rng = sample_rng(seed, epoch, row) if self.seeded else None
         transforms = self._own()
         for transform in transforms:
             writes = image is not None and transform is transforms[-1] and is_seeded(transform)

@@ -103,8 +103,8 @@ class Decoding:
         i = 0
         try:
             if plan is not None:
-                for i, place in enumerate(at.tolist()):
-                    rng = _plan_rng(picks, i) if plan.random else None
+                rngs = _plan_rngs(picks) if plan.random else [None] * len(picks)
+                for i, (place, rng) in enumerate(zip(at.tolist(), rngs, strict=True)):
                     into = out[place] if stacked else None
                     if pictures is None:
                         image = plan.decode(column[i], field, codec, rng, into)
@@ -140,9 +140,10 @@ class Decoding:
         return f"sample: key {bytes(key['key'][0]).decode(errors='replace')!r}, {place}"
 
 
-def _plan_rng(picks: Picks, i: int) -> np.random.Generator:
+def _plan_rngs(picks: Picks) -> list[np.random.Generator]:
     keys = picks.rows if picks.keys is None else picks.keys
-    return sample_rng(mix_words(int(picks.seeds[i]), _PLAN_TAG), picks.epoch, int(keys[i]))
+    pairs = zip(picks.seeds.tolist(), keys.tolist(), strict=True)
+    return [sample_rng(mix_words(seed, _PLAN_TAG), picks.epoch, key) for seed, key in pairs]
 
 
 def own(value: Any) -> Any:

@@ -18,6 +18,7 @@ from shardspec.errors import UsageError
 
 Table = npt.NDArray[Any]
 """(256,) for all channels, or (256, C); the dtype is that of the new values."""
+TableMaker = Callable[[], Table]
 Quick = Callable[[npt.NDArray[Any]], npt.NDArray[Any] | None]
 
 
@@ -36,7 +37,7 @@ class Pixels:
         self._picture: npt.NDArray[Any] = picture
         self._out = out
         self._owned = False
-        self._table: Table | None = None
+        self._table: Table | TableMaker | None = None
         self._quick: Quick | None = None
 
     @property
@@ -47,31 +48,41 @@ class Pixels:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of the values after the table."""
-        return self._picture.dtype if self._table is None else self._table.dtype
+        table = self._table
+        return table.dtype if isinstance(table, np.ndarray) else self._picture.dtype
 
-    def look_up(self, table: Table, quick: Quick | None = None) -> None:
+    def look_up(self, table: Table | TableMaker, quick: Quick | None = None) -> None:
         """Replace each value by its entry in a table; the values must be uint8 so far.
 
-        `quick` makes of a picture exactly what the table does, in less time, or None if it cannot; it is asked if no
-        other table follows.
+        Parameters
+        ----------
+        table : ndarray or callable
+            A callable makes a table of uint8, if one is needed.
+        quick : callable, optional
+            Makes of a picture exactly what the table does, in less time, or None if it cannot; it is asked if no other
+            table follows.
         """
-        self._quick = quick if self._table is None else None
         if self._table is None:
-            self._table = table
-        elif table.ndim == self._table.ndim == 2:
-            self._table = table[self._table, np.arange(table.shape[1])]
+            self._table, self._quick = table, quick
+            return
+        first, then = _made(self._table), _made(table)
+        self._quick = None
+        if then.ndim == first.ndim == 2:
+            self._table = then[first, np.arange(then.shape[1])]
         else:  # one of them is for all channels
-            self._table = table[self._table]
+            self._table = then[first]
 
     def values(self) -> npt.NDArray[Any]:
         """The pixels as they are now; not to be written to."""
-        table, quick, out = self._table, self._quick, self._out
-        if table is None:
+        quick, out = self._quick, self._out
+        if self._table is None:
             return self._picture
         made = None if quick is None else quick(self._picture)
         if made is not None:
             self.replace(made)
-        elif out is not None and out.dtype == table.dtype != np.uint8 and out.shape == self._picture.shape:
+            return self._picture
+        table = _made(self._table)
+        if out is not None and out.dtype == table.dtype != np.uint8 and out.shape == self._picture.shape:
             self._picture, self._table, self._owned = _looked_up(self._picture, table, out), None, True
         else:
             self.replace(_looked_up(self._picture, table))
@@ -88,6 +99,11 @@ class Pixels:
         """Go on with another picture, which must be nobody else's; cv2 drops a last axis of 1, which is put back."""
         self._picture, self._table, self._owned = picture.reshape(*picture.shape[:2], -1), None, True
         self._quick = None
+
+
+def _made(table: Table | TableMaker) -> Table:
+    """The table itself."""
+    return table if isinstance(table, np.ndarray) else table()
 
 
 def _looked_up(picture: npt.NDArray[Any], table: Table, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:

@@ -4,7 +4,7 @@ What is a function of each value alone is a table; the others need the pixels. W
 torchvision's (brightness of a pixel in whole numbers instead of floating ones), results are within one grey level.
 """
 
-from functools import partial
+import math
 from typing import Any
 
 import cv2
@@ -20,8 +20,12 @@ _CENTRE, _AROUND = 4 / 13, 9 / 13
 """Torchvision's smoothing weights, of a pixel 5 / 13 and of its neighbours 1 / 13, by the pixel and the mean of nine."""
 _FLOOR = -0.498
 """Added before OpenCV rounds to nearest, ties to even: torchvision cuts off, and whole numbers stay."""
-_HALF, _ERROR = -0.4999, 5e-5
-"""The same, with room for more numbers just below a whole one, and what errors of rounding are below."""
+_HALF, _LAST, _ERROR = -0.4999, 0.9998, 5e-5
+"""The same, with room for more numbers just below a whole one; the largest fraction for which that is exact; and what
+errors of rounding are below.
+"""
+_MOST = 2.0
+"""Largest factor for which they are."""
 _LEVELS = np.arange(256, dtype=np.float32)
 _ROW = np.arange(256, dtype=np.uint8)[None]
 
@@ -53,26 +57,23 @@ def adjust_contrast(picture: Pixels, factor: float) -> None:
 
 
 def _scale(picture: Pixels, factor: float, shift: float) -> None:
-    """Values times a factor, plus a shift, cut off to whole numbers: as a table, and by vector code if that is exact.
+    """Values times a factor, plus a shift, cut off to whole numbers: as a table, or by vector code if that is exact."""
+    levels = _LEVELS * np.float32(factor)
+    if shift:
+        levels += np.float32(shift)
+    picture.look_up(lambda: _cut(levels), lambda values: _scaled(values, factor, shift, levels))
 
-    OpenCV rounds floating numbers where torchvision cuts them off. Half a level less makes that the same, unless a
-    result is just below a whole number. Whether one is, the 256 levels show, with more and with less of a difference
-    than errors of rounding make.
+
+def _scaled(
+    values: npt.NDArray[Any], factor: float, shift: float, levels: npt.NDArray[np.float32]
+) -> npt.NDArray[Any] | None:
+    """What the table of `_scale`, made of `levels`, makes of values, by vector code; None if that might not be exact.
+
+    OpenCV rounds floating numbers where torchvision cuts them off. A little less than half a level less makes that the
+    same, unless one of the levels is just below a whole number.
     """
-    table = _cut(_LEVELS * np.float32(factor) + np.float32(shift))
-    picture.look_up(table, partial(_scaled_exactly, factor=factor, shift=shift, table=table))
-
-
-def _scaled_exactly(values: npt.NDArray[Any], factor: float, shift: float, table: Table) -> npt.NDArray[Any] | None:
-    """What a table of `_scale` makes of values, by vector code; None if that would not be exact."""
-    wanted = table.tobytes()
-    if any(_scaled(_ROW, factor, shift + error).tobytes() != wanted for error in (-_ERROR, _ERROR)):
+    if factor > _MOST or (levels - np.floor(levels)).max() > _LAST:
         return None
-    return _scaled(values, factor, shift)
-
-
-def _scaled(values: npt.NDArray[Any], factor: float, shift: float) -> npt.NDArray[Any]:
-    """The same by vector code, nearly."""
     if shift >= -_ERROR:  # it takes absolute values, of -0.49995 and more here
         return np.asarray(cv2.convertScaleAbs(values, alpha=factor, beta=shift + _HALF))
     return np.asarray(cv2.addWeighted(values, factor, values, 0, shift + _HALF))
@@ -129,7 +130,15 @@ def posterize(picture: Pixels, bits: int) -> None:
 def solarize(picture: Pixels, threshold: float) -> None:
     """Values from a threshold on turned into 255 minus the value."""
     levels = _ROW[0]
-    picture.look_up(np.where(levels >= threshold, 255 - levels, levels))
+    picture.look_up(
+        lambda: np.where(levels >= threshold, 255 - levels, levels), lambda values: _solarized(values, threshold)
+    )
+
+
+def _solarized(values: npt.NDArray[Any], threshold: float) -> npt.NDArray[Any]:
+    """The same by vector code: 255 minus a value has all its bits turned over."""
+    turned = np.asarray(cv2.threshold(values, math.ceil(threshold) - 1, 255, cv2.THRESH_BINARY)[1])
+    return np.asarray(cv2.bitwise_xor(values, turned, dst=turned))
 
 
 def autocontrast(picture: Pixels) -> None:
@@ -146,16 +155,11 @@ def equalize(picture: Pixels) -> None:
     """Each channel's values as evenly frequent as PIL makes them."""
     values = picture.values()
     channels = range(values.shape[-1])
-    picture.look_up(np.stack([_equal(values, channel) for channel in channels], axis=1))
-
-
-def _equal(values: npt.NDArray[np.uint8], channel: int) -> Table:
-    """The table of `equalize` for a channel."""
-    counts = cv2.calcHist([values], [channel], None, [256], [0, 256]).ravel().astype(np.int64)
-    step = int(counts.sum() - counts[np.flatnonzero(counts)[-1]]) // 255
-    if step == 0:
-        return np.arange(256, dtype=np.uint8)
-    before = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    table: Table = np.clip((before + step // 2) // step, 0, 255).astype(np.uint8)
-    table[0] = 0
-    return table
+    found = [cv2.calcHist([values], [channel], None, [256], [0, 256]) for channel in channels]
+    counts = np.stack(found).reshape(len(found), 256).astype(np.int64)
+    most = 255 - (counts[:, ::-1] > 0).argmax(axis=1)
+    until = counts.cumsum(axis=1)
+    steps = ((until[:, -1] - counts[channels, most]) // 255)[:, None]
+    table = np.minimum((until - counts + steps // 2) // np.maximum(steps, 1), 255).astype(np.uint8)
+    table[:, 0] = 0
+    picture.look_up(np.where(steps == 0, _ROW, table).T)

@@ -77,7 +77,7 @@ class _Policy(PixelTransform[tuple[Change, ...]]):
 
     def _warp(self, canvas: Canvas, inverse: FloatArray) -> None:
         """Move pictures, masks and geometry, given the matrix (2, 3) from new places to old ones."""
-        forward = np.linalg.inv(np.vstack([inverse, (0, 0, 1)]))[:2]
+        forward = cv2.invertAffineTransform(inverse)
         image = canvas.fields["image"]
         fields = move(canvas.fields, forward)
         for name in masks_of(fields, image, self.masks, type(self).__name__):

@@ -253,6 +253,15 @@ def test_vector_code_gives_what_the_table_does(factor, shift):
     assert np.array_equal(quick.values(), slow.values())
 
 
+@given(st.floats(-10, 300) | st.integers(-1, 257))
+@settings(deadline=None)
+def test_values_from_a_threshold_on_are_turned(threshold):
+    pixels, levels = Pixels(PICTURES["noise"]), np.arange(256)
+    colors.solarize(pixels, threshold)
+    wanted = np.where(levels >= threshold, 255 - levels, levels).astype(np.uint8)[PICTURES["noise"]]
+    assert np.array_equal(pixels.values(), wanted)
+
+
 @given(
     st.lists(
         st.sampled_from([None, 1, 3]).flatmap(
