@@ -378,20 +378,32 @@ class _Splits:
             self.having[split].update(self.classes[group])
 
     def share_classes(self) -> None:
-        """Exchange groups until no split lacks a class that another can spare. Each exchange removes one such lack."""
-        exchanged = False
+        """Exchange groups until no split lacks a class that another can spare, and bring the sizes near again."""
         groups_of: dict[int, array[int]] = {}
         for group in _in_turn(self.order):
             for label in self.classes[group]:
                 groups_of.setdefault(label, array("q")).append(group)
-        for label in sorted(groups_of):
-            if len(groups_of[label]) > 1:
+        shared = {label: groups_of[label] for label in sorted(groups_of) if len(groups_of[label]) > 1}
+        if self._fetch_classes(shared):
+            for _ in range(_MOVES):
+                if not self._even_out():
+                    break
+            self._fetch_classes(shared)
+
+    def _fetch_classes(self, groups_of: Mapping[int, Sequence[int]]) -> bool:
+        """Bring each class into the splits that lack it, if another can spare a group; return whether any could.
+
+        What is sent back may let a split spare what it could not before, so all classes are gone through until nothing
+        is exchanged. Each exchange removes a lack and makes none, so there is an end.
+        """
+        fetched, again = False, True
+        while again:
+            again = False
+            for label, groups in groups_of.items():
                 for split in self.wanted:
-                    if not self.having[split][label] and self._fetch(split, groups_of[label]):
-                        exchanged = True
-        for _ in range(_MOVES if exchanged else 0):
-            if not self._even_out():
-                break
+                    if not self.having[split][label] and self._fetch(split, groups):
+                        fetched = again = True
+        return fetched
 
     def _even_out(self) -> bool:
         """Move a group from the split most above its share to the one most below, if that brings both nearer to it.
