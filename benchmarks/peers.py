@@ -165,13 +165,16 @@ def long_epochs(folder: Path, source: Path, batch: int, repeats: int) -> list[En
     return [*limits_of("raw", source, batch), mine, peer]
 
 
-def with_recipe(recipe: str, folder: Path, source: Path, batch: int, formats: Sequence[str]) -> list[Entry]:
-    """Photos through the whole recipe of training, to normalised floating numbers."""
+def with_recipe(
+    recipe: str, folder: Path, source: Path, batch: int, formats: Sequence[str], only: Sequence[str] | None
+) -> list[Entry]:
+    """Photos through the whole recipe of training, to normalised floating numbers; of the peers, all or those chosen."""
     entries = limits_of("photo", source, batch)[:1]
     for entry in ours("photo", folder, source, batch, formats, False):
         entry.options["recipe"] = recipe
         entries.append(entry)
-    return entries + [peer.entry("photo", folder, source, batch, recipe) for peer in RECIPES[recipe]]
+    chosen = [peer for peer in RECIPES[recipe] if only is None or peer.name.startswith(tuple(only))]
+    return entries + [peer.entry("photo", folder, source, batch, recipe) for peer in chosen]
 
 
 def groups_of(kind: str, only: Sequence[str] | None) -> list[Sequence[Peer]]:
@@ -241,11 +244,9 @@ def main() -> None:
             if not arguments.pack_only:
                 add(f"{kind} ({number + 1})", entries)
     for recipe in arguments.recipes if "photo" in arguments.kinds else ():
-        entries = with_recipe(recipe, folder, source, batch, arguments.formats)
+        entries = with_recipe(recipe, folder, source, batch, arguments.formats, arguments.only)
         if not arguments.pack_only:
-            chosen = None if arguments.only is None else ("Loader", *arguments.only)
-            kept = [e for e in entries if e.is_limit or chosen is None or e.name.startswith(chosen)]
-            add(f"photo, {recipe}", kept)
+            add(f"photo, {recipe}", entries)
     if "raw" in arguments.kinds and arguments.long and not arguments.pack_only and not arguments.only_recipes:
         add(f"raw, epochs of {arguments.long} visits", long_epochs(folder, source, batch, arguments.long))
     if lines := not_measured(groups):
