@@ -31,6 +31,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
         "readers.drawing",
         "readers.formats",
         "readers.seeding",
+        "readers.transforms",
     ),
 }
 
@@ -50,7 +51,7 @@ FLOORS: Mapping[str, tuple[str | tuple[str, ...], ...]] = {
     ),
     "readers": (
         ("arguments", "conditions", "formats"),
-        ("drawing", "seeding"),
+        ("drawing", "seeding", "transforms"),
         "order",
         "decode",
         "dataset",

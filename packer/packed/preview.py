@@ -23,7 +23,8 @@ from readers.drawing.pictures import Scale, as_picture, normalisation_of
 from readers.drawing.sheet import GEOMETRY, Sheet, columns_for, draw_sample, fit
 from readers.drawing.show import draw_values
 from readers.drawing.values import describe_value
-from readers.seeding import AnyTransform, call_transform, check_seed, check_transform, sample_rng
+from readers.seeding import check_seed, sample_rng
+from readers.transforms import AnyTransform, call_transform, check_transform
 from shardspec.columns import IntArray
 from shardspec.errors import ItemError, NotADatasetError, UsageError
 from shardspec.layout import Layout

@@ -17,7 +17,7 @@ Picture = npt.NDArray[np.generic]
 
 
 class Transform(ABC, Generic[Params]):
-    """A transform that draws first and applies afterwards; fulfils `readers.seeding.SeededTransform`.
+    """A transform that draws first and applies afterwards; fulfils `readers.transforms.SeededTransform`.
 
     Parameters
     ----------

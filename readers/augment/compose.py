@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from readers.arguments import as_probability
 from readers.augment.base import Fusible
-from readers.seeding import AnyTransform, call_transform, check_transform
+from readers.transforms import AnyTransform, call_transform, check_transform
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -17,7 +17,7 @@ Sample = dict[str, Any]
 
 
 class Compose:
-    """Calls transforms one after the other, all with the same generator; fulfils `readers.seeding.SeededTransform`.
+    """Calls transforms one after the other, all with the same generator; fulfils `readers.transforms.SeededTransform`.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Compose:
 
 
 class OneOf:
-    """Draws one of several transforms and calls it; fulfils `readers.seeding.SeededTransform`.
+    """Draws one of several transforms and calls it; fulfils `readers.transforms.SeededTransform`.
 
     Parameters
     ----------

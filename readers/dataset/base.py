@@ -21,7 +21,8 @@ from readers.order.blocks import Blocks
 from readers.order.order import WINDOW_BLOCKS, Order, Picks, Shuffle, count_occurrences
 from readers.order.permutation import mix_array
 from readers.order.sampler import OrderSampler
-from readers.seeding import AnyTransform, SampledIndex
+from readers.seeding import SampledIndex
+from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray, evenly
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
@@ -36,7 +37,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
     Parameters
     ----------
     transform : callable, optional
-        See `readers.seeding`.
+        See `readers.transforms`.
     """
 
     def __init__(self, transform: AnyTransform | None = None) -> None:

@@ -19,7 +19,7 @@ from readers.decode.values import BatchLayout, ValueLayout, allocate_values
 from readers.order.auto import Store
 from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order.order import Picks, count_occurrences
-from readers.seeding import AnyTransform
+from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
@@ -55,7 +55,7 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         Most frames from one neighbour to the next; a longer step is a gap. By default 1.5 times the track's median
         step.
     transform : callable, optional
-        See `readers.seeding`. ``image`` is (T, H, W, 3) there.
+        See `readers.transforms`. ``image`` is (T, H, W, 3) there.
 
     Attributes
     ----------

@@ -12,7 +12,7 @@ from readers.decode.values import BatchLayout
 from readers.order.auto import Store
 from readers.order.blocks import Blocks
 from readers.order.order import Picks
-from readers.seeding import AnyTransform
+from readers.transforms import AnyTransform
 from shardspec.columns import Columns
 from shardspec.errors import UsageError
 

@@ -13,7 +13,8 @@ from readers.decode.values import BatchLayout
 from readers.order.auto import Store
 from readers.order.order import Picks
 from readers.order.permutation import Permutation, mix_array, mix_words
-from readers.seeding import AnyTransform, check_seed
+from readers.seeding import check_seed
+from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
 from shardspec.wording import shorten

@@ -18,7 +18,7 @@ from readers.formats.pool import ShardPool, Verify
 from readers.order.auto import Store
 from readers.order.blocks import Blocks
 from readers.order.order import Picks
-from readers.seeding import AnyTransform
+from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
 from shardspec.formats import get_format
@@ -45,7 +45,7 @@ class PackedDataset(DivisibleDataset):
     fields : sequence of str, optional
         The fields to read, in this order; all of them by default. Fields that are not named are not read from the disk.
     transform : callable, optional
-        Called with every sample (`readers.seeding`); one marked ``seeded`` gets a generator that is a function of seed,
+        Called with every sample (`readers.transforms`); one marked ``seeded`` gets a generator that is a function of seed,
         epoch and row.
     verify : {"size", "digest", "off"} or bool
         ``"size"``: check now that every file exists and has its size. ``"digest"``: check also its SHA-256, once per

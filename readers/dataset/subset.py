@@ -16,7 +16,7 @@ from readers.decode.values import BatchLayout
 from readers.order.auto import Store
 from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order.order import Picks, count_occurrences
-from readers.seeding import AnyTransform
+from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
 from shardspec.wording import list_some

@@ -15,7 +15,8 @@ import torch
 from readers.dataset.collate import layout_of_value
 from readers.decode.values import BatchLayout, ValueLayout
 from readers.order.order import Picks
-from readers.seeding import AnyTransform, call_transform, check_transform, is_seeded, sample_rng
+from readers.seeding import sample_rng
+from readers.transforms import AnyTransform, call_transform, check_transform, is_seeded
 from shardspec.errors import SchemaError, UsageError
 
 CHUNK_ROWS = 16

@@ -10,7 +10,7 @@ from readers.dataset.base import SampleDataset
 from readers.dataset.derived import DerivedDataset, flattened
 from readers.decode.values import BatchLayout, ValueLayout, allocate_values
 from readers.order.order import Picks
-from readers.seeding import AnyTransform
+from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
 from shardspec.wording import shorten

@@ -13,7 +13,7 @@ from readers.decode.plans import DecodePlan
 from readers.formats.pool import Verify
 from readers.loader.loader import Loader
 from readers.order.sampler import OrderSampler
-from readers.seeding import AnyTransform
+from readers.transforms import AnyTransform
 from shardspec.errors import UsageError
 
 Source = SampleDataset | str | PathLike[str]

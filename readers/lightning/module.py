@@ -24,7 +24,7 @@ from readers.order.auto import AnyShuffle, Choice, agree, choose_shuffle
 from readers.order.order import WINDOW_BLOCKS
 from readers.order.own import OwnOrder, RowsOfEpoch
 from readers.order.sampler import OrderSampler
-from readers.seeding import AnyTransform
+from readers.transforms import AnyTransform
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 

@@ -43,7 +43,7 @@ from readers.order.auto import AnyShuffle, Choice, agree, choose_apart, choose_s
 from readers.order.order import WINDOW_BLOCKS, Cut, Order, Picks
 from readers.order.own import OwnEpoch, RowsOfEpoch
 from readers.order.progress import EpochProgress, Iteration, Resumable
-from readers.seeding import AnyTransform, SampleTransform, SeededTransform, check_transform
+from readers.transforms import AnyTransform, SampleTransform, SeededTransform, check_transform
 from shardspec.errors import UsageError
 from shardspec.wording import counted, shorten
 
@@ -105,7 +105,7 @@ class Loader(Resumable):
     rank, world_size : int, optional
         By default those of ``torch.distributed`` if it is initialised, otherwise 0 of 1.
     sample_transform : callable, optional
-        One more transform of samples, after the dataset's own (`readers.seeding`), run in the threads.
+        One more transform of samples, after the dataset's own (`readers.transforms`), run in the threads.
     batch_transform : callable, optional
         Transform of whole batches, run on the device (`readers.loader.device`). On the CPU the modules of
         `readers.augment` run in the threads, and any other in the training loop's own.

@@ -26,7 +26,7 @@ Masks = dict[str, npt.NDArray[Any]]
 
 
 class Adapter(ABC):
-    """Calls a transform of another library with all of a sample; fulfils `readers.seeding.SeededTransform`.
+    """Calls a transform of another library with all of a sample; fulfils `readers.transforms.SeededTransform`.
 
     Parameters
     ----------

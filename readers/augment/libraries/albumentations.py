@@ -71,7 +71,7 @@ def load_albumentations() -> Any:
 
 
 class Albumentations(Adapter):
-    """Applies an Albumentations pipeline to a sample; fulfils `readers.seeding.SeededTransform`.
+    """Applies an Albumentations pipeline to a sample; fulfils `readers.transforms.SeededTransform`.
 
     * All draws come from the generator that is given with the sample. The pipeline's own seeding is not used: in worker
       processes it repeats itself, and `Compose.set_random_seed` gives every transform the same seed, so that a flip and

@@ -22,7 +22,7 @@ _KNOWN = (K.AugmentationBase2D, OperationBase, ImageSequentialBase, nn.Sequentia
 
 
 class Kornia(Adapter):
-    """Applies augmentations of Kornia to a sample; fulfils `readers.seeding.SeededTransform`.
+    """Applies augmentations of Kornia to a sample; fulfils `readers.transforms.SeededTransform`.
 
     * All draws come from the generator that is given with the sample; torch's own is neither used nor changed. Each
       sample is drawn for alone, whatever ``same_on_batch`` says.

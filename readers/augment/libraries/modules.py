@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from readers.augment.draws import RowDraws
 from readers.augment.libraries.draws import TorchDraws
-from readers.seeding import library_of, refuse_bare
+from readers.transforms import library_of, refuse_bare
 from shardspec.errors import UsageError
 from shardspec.wording import cut, shorten
 

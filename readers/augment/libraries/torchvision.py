@@ -22,7 +22,7 @@ _BATCHES = (v2.CutMix, v2.MixUp)
 
 
 class Torchvision(Adapter):
-    """Applies transforms of torchvision v2 to a sample; fulfils `readers.seeding.SeededTransform`.
+    """Applies transforms of torchvision v2 to a sample; fulfils `readers.transforms.SeededTransform`.
 
     * All draws of torch come from the generator that is given with the sample; torch's own is neither used nor changed.
     * Landmarks and hull keep all their points, even those that leave the picture, and where a point goes, the pixel

@@ -11,7 +11,8 @@ from support.faces import SIZE, assert_same, face_sample, in_frame
 
 from readers.augment import Albumentations, HorizontalFlip
 from readers.augment.libraries import albumentations as adapter
-from readers.seeding import is_seeded, sample_rng
+from readers.seeding import sample_rng
+from readers.transforms import is_seeded
 from shardspec.errors import MissingDependencyError, UsageError
 from shardspec.points import LAYOUTS, REGION_FLIP, flip_permutation, hull_flip_permutation
 

@@ -17,7 +17,8 @@ from readers.augment import (
     HorizontalFlip,
 )
 from readers.augment.draws import RowDraws
-from readers.seeding import is_seeded, sample_rng
+from readers.seeding import sample_rng
+from readers.transforms import is_seeded
 from shardspec.errors import UsageError
 
 GEOMETRY = ("landmarks", "hull", "regions", "matrix")

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from support.faces import SIZE, assert_same, face_sample, in_frame
 
 from readers.augment import CropJitter, HorizontalFlip
-from readers.seeding import is_seeded, sample_rng
+from readers.seeding import sample_rng
+from readers.transforms import is_seeded
 from shardspec.errors import UsageError
 from shardspec.points import LAYOUTS, flip_permutation, hull_flip_permutation
 

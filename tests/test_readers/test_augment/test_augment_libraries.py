@@ -25,7 +25,8 @@ from readers.augment import (
     VerticalFlip,
 )
 from readers.decode.values import BFLOAT16
-from readers.seeding import is_seeded, sample_rng
+from readers.seeding import sample_rng
+from readers.transforms import is_seeded
 from shardspec.errors import UsageError
 from shardspec.points import REGION_FLIP, flip_permutation, hull_flip_of
 

@@ -34,7 +34,8 @@ from readers.augment import (
     LandmarkCutout,
     OneOf,
 )
-from readers.seeding import is_seeded, sample_rng
+from readers.seeding import sample_rng
+from readers.transforms import is_seeded
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
 

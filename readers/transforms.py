@@ -1,0 +1,176 @@
+"""Transforms of samples: what they are, how they are called, and which are refused, with the line that works."""
+
+from typing import Any, Literal, Protocol, TypeGuard
+
+import numpy as np
+
+from shardspec.errors import UsageError
+from shardspec.wording import shorten
+
+
+class SeededTransform(Protocol):
+    """A transform of one sample that takes all its random draws from a given generator.
+
+    It is marked by ``seeded = True``; a transform without the mark is called with the sample alone. One object may be
+    called from several threads at once only if it keeps no state between calls. A transform with state needs a copy per
+    thread, and the `readers` make one by ``copy.deepcopy`` for every worker thread, seeded or not.
+
+    It is called with a sample, a dict of numpy values (``image`` (H, W, 3) uint8 RGB), which it may change in place,
+    and with ``rng``, which differs for every (seed, epoch, row). It returns the sample, with any fields.
+    """
+
+    seeded: Literal[True]
+
+    def __call__(self, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        """The transformed sample."""
+        ...
+
+
+class SampleTransform(Protocol):
+    """A transform of one sample: a dict of numpy values in, a dict out.
+
+    Random draws of its own are not repeatable: in the copies for the threads, generators that the object holds
+    (numpy's, torch's, Python's) are replaced by new ones, seeded by the system.
+    """
+
+    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """The transformed sample."""
+        ...
+
+
+AnyTransform = SampleTransform | SeededTransform
+
+
+def is_seeded(transform: AnyTransform) -> TypeGuard[SeededTransform]:
+    """Whether a transform takes a generator: its attribute ``seeded`` is true."""
+    return getattr(transform, "seeded", False) is True
+
+
+def call_transform(transform: AnyTransform, sample: dict[str, Any], rng: np.random.Generator | None) -> dict[str, Any]:
+    """The sample that a transform returns. One that is not seeded does not get the generator, and needs none.
+
+    Raises
+    ------
+    UsageError
+        If it returns None, because a ``return`` was forgotten.
+    """
+    call: Any = transform
+    result: dict[str, Any] | None = call(sample, rng) if is_seeded(transform) else call(sample)
+    if result is None:
+        name = getattr(transform, "__name__", type(transform).__name__)
+        raise UsageError(f"transform: expected {name} to return the sample, found None: end it with 'return sample'")
+    return result
+
+
+def check_transform(option: str, transform: Any, batches: bool = False) -> None:
+    """Refuse what is no transform of samples, or none of batches; the message has the line that works.
+
+    Parameters
+    ----------
+    option : str
+        Where it was given: an option such as ``"transform"``, or a class such as ``"Compose"``.
+    transform : Any
+    batches : bool
+        Whether one of batches is expected.
+
+    Raises
+    ------
+    UsageError
+        If it cannot be called with a sample or a batch.
+    """
+    what, chain = ("batch", "BatchCompose") if batches else ("sample", "Compose")
+    begin = f"{option}=" if option.islower() else ""
+    if isinstance(transform, list | tuple):
+        raise UsageError(
+            f"{option}: expected one transform, found a {type(transform).__name__}: "
+            f"write {begin}readers.augment.{chain}([…])"
+        )
+    if isinstance(transform, type) and any({"__call__", "forward"} & vars(base).keys() for base in transform.__mro__):
+        raise UsageError(
+            f"{option}: expected a made transform, found the class {transform.__name__}: write {transform.__name__}(…)"
+        )
+    if not callable(transform):
+        raise UsageError(f"{option}: expected a callable from {what} to {what}, found {shorten(transform)}")
+    refuse_bare(option, transform, batches)
+    if _takes_batches(transform) is (not batches):
+        name = type(transform).__name__
+        where = ("samples", "transform= or sample_transform=") if batches else ("batches", "batch_transform=")
+        raise UsageError(
+            f"{option}: expected a transform of {what}{'es' if batches else 's'}, found {name}, one of "
+            f"{where[0]}: give it to {where[1]}"
+        )
+
+
+def _takes_batches(transform: Any) -> bool | None:
+    """Whether a transform of `readers.augment` takes batches, and not samples; None of others."""
+    if not any(base.__module__.startswith("readers.augment") for base in type(transform).__mro__):
+        return None
+    return hasattr(type(transform), "threaded")
+
+
+def refuse_bare(option: str, transform: Any, batches: bool = False) -> None:
+    """Refuse a transform of another library, which takes pictures, where one of samples or batches is expected.
+
+    Parameters
+    ----------
+    option : str
+        Where it was given: an option such as ``"transform"``, or a class such as ``"Compose"``.
+    transform : Any
+    batches : bool
+        Whether one of batches is expected.
+
+    Raises
+    ------
+    UsageError
+        If it is one of torchvision, Kornia or Albumentations; the message has the line that works.
+    """
+    user, library = option, library_of(transform)
+    if library is None:
+        return
+    name, module = type(transform).__name__, type(transform).__module__
+    adapter, short = _LIBRARIES[library]
+    call = f"{short}.{name}(…)" if module.startswith(library) else f"{name}(…)"
+    if module.startswith("torch.") or (library == "albumentations" and name == "Compose"):
+        call = "[…]"
+    elif library == "albumentations":
+        call = f"[{call}]"
+    elif "_presets" in module:
+        call = "v2.Compose([…])"
+    if batches and library == "albumentations":
+        option = "sample_transform"
+    elif batches:
+        adapter, call = "BatchCompose", call if call == "[…]" else f"[{call}]"
+    begin = f"{option}=" if option.islower() else ""
+    old = module.startswith("torchvision.") and not module.startswith("torchvision.transforms.v2")
+    raise UsageError(
+        f"{user}: expected a transform of {'batches' if batches else 'samples'}, found {name} of {library}, which "
+        f"takes pictures: write {begin}readers.augment.{adapter}({call})"
+        + (", with v2 from torchvision.transforms" if old and not batches else "")
+    )
+
+
+_LIBRARIES = {
+    "albumentations": ("Albumentations", "A"),
+    "kornia": ("Kornia", "K"),
+    "torchvision": ("Torchvision", "v2"),
+}
+"""Of each library the adapter, and the name under which its transforms are usually imported."""
+
+
+def library_of(transform: Any) -> str | None:
+    """Which of torchvision, Kornia and Albumentations a transform is of; None if of none.
+
+    Counted by the class that defines the call, so a class of one's own that calls in its own way is of none. A
+    ``Sequential`` of torch is of the library of its first module.
+    """
+    if isinstance(transform, type) or not callable(transform):
+        return None
+    kind = type(transform)
+    method = "forward" if hasattr(kind, "forward") else "__call__"
+    definer = next((base for base in kind.__mro__ if method in vars(base)), kind)
+    root, _, rest = definer.__module__.partition(".")
+    if definer.__name__ == "Sequential" and root == "torch":
+        return next((library_of(part) for part in transform), None)
+    if root == "torchvision" and not rest.startswith("transforms"):
+        return None
+    return root if root in _LIBRARIES else None
