@@ -19,16 +19,8 @@ from packer.jobs.job import Job
 from packer.jobs.progress import Progress, ProgressListener, Stage, listener_of
 from packer.jobs.result import JobResult, Result
 from packer.packed.export.export import safe_name
-from packer.packed.plan import (
-    Input,
-    Repack,
-    join_generations,
-    open_input,
-    plan_of,
-    read_report,
-    shard_bytes,
-    write_reports,
-)
+from packer.packed.plan import Input, Repack, join_generations, open_input, plan_of, shard_bytes
+from packer.packed.reports import read_report, write_reports
 from packer.recipe.options import BuildOptions
 from packer.workspace.matching import TextSet
 from shardspec.columns import IntArray
