@@ -28,7 +28,8 @@ from shardspec.entries import Counts
 from shardspec.errors import UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.schema import NAME, Schema
-from shardspec.splits import NO_GROUP, SPLIT_NAMES, Groups, assign_rows, count_pairs, fold_ratios, join_groups, names_of
+from shardspec.splits.assignment import SPLIT_NAMES, assign_rows, fold_ratios
+from shardspec.splits.groups import NO_GROUP, Groups, count_pairs, join_groups, names_of
 from shardspec.wording import counted, list_some, shorten
 
 RATIOS: Mapping[str, float] = {"train": 0.8, "val": 0.1, "test": 0.1}
@@ -190,11 +191,11 @@ def split(
 ) -> SplitResult:
     """Write each split of a packed dataset to ``out/<name>``. Nothing is decoded; the same call again resumes.
 
-    By shares, all samples with the same value of `by` go into one split (`shardspec.splits.assign_rows` chooses
-    which). With `folds`, the splits are ``fold-0``, ``fold-1`` and so on, of equal shares, each sample in one of them.
-    With `into`, each value of that field becomes a dataset of its own, named after the value. Keys do not change, so
-    `packer.merge` restores the samples. Items are counted where they have samples; the dataset's rejects belong to no
-    split.
+    By shares, all samples with the same value of `by` go into one split (`shardspec.splits.assignment.assign_rows`
+    chooses which). With `folds`, the splits are ``fold-0``, ``fold-1`` and so on, of equal shares, each sample in one
+    of them. With `into`, each value of that field becomes a dataset of its own, named after the value. Keys do not
+    change, so `packer.merge` restores the samples. Items are counted where they have samples; the dataset's rejects
+    belong to no split.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from packer.packed.plan import BUILT_KEY
 from shardspec.columns import IntArray
 from shardspec.layout import Layout
 from shardspec.schema import Schema
-from shardspec.splits import NO_GROUP, count_pairs
+from shardspec.splits.groups import NO_GROUP, count_pairs
 from shardspec.wording import counted, list_some, shorten
 
 _VALUES = 20

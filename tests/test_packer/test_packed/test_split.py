@@ -23,7 +23,7 @@ from readers import open_dataset
 from shardspec.errors import DatasetError, UsageError
 from shardspec.layout import Layout, describe_file
 from shardspec.schema import Schema
-from shardspec.splits import assign_groups
+from shardspec.splits.assignment import assign_groups
 
 QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 RATIOS = {"train": 0.8, "val": 0.1, "test": 0.1}
