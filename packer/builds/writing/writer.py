@@ -16,7 +16,8 @@ from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import JobResult
 from packer.recipe import Recipe
-from packer.recipe.fields import LABEL, Declaration, FieldType, check_name, declare, infer, join, settle_empty
+from packer.recipe.field_types import LABEL, FieldType, infer, join, settle_empty
+from packer.recipe.fields import Declaration, check_name, declare
 from packer.recipe.options import BuildOptions
 from packer.steps.encode import EncodedValue
 from packer.steps.typed import SampleEncoder, encode_text
