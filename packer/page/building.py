@@ -16,7 +16,7 @@ import numpy as np
 from packer.builds.parts.part import Part
 from packer.cluster.status import see_agents
 from packer.jobs.plan import Tasks
-from packer.packed.shown.dataset import MEDIA_TYPES, StoredPicture, as_png
+from packer.packed.shown.pictures import MEDIA_TYPES, StoredPicture, as_png
 from packer.page.cards import Card, shown_text
 from packer.page.looking import draw_jpeg, read_end
 from packer.page.workers import Workers, WorkerSeen
