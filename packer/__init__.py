@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from packer.packed.merge import MergeResult, merge
     from packer.packed.preview import PreviewResult, preview
     from packer.packed.rejects import RejectKind, RejectsReport, rejects
-    from packer.packed.split import SplitPart, SplitResult, split
+    from packer.packed.split.result import SplitPart, SplitResult
+    from packer.packed.split.split import split
     from packer.packed.verify.verify import VerifyReport, verify
     from packer.page.report import ReportResult, report
     from packer.page.view import Viewer, view
@@ -85,8 +86,8 @@ else:
             "RejectKind": Entry("packer.packed.rejects:RejectKind"),
             "RejectsReport": Entry("packer.packed.rejects:RejectsReport"),
             "ReportResult": Entry("packer.page.report:ReportResult"),
-            "SplitPart": Entry("packer.packed.split:SplitPart"),
-            "SplitResult": Entry("packer.packed.split:SplitResult"),
+            "SplitPart": Entry("packer.packed.split.result:SplitPart"),
+            "SplitResult": Entry("packer.packed.split.result:SplitResult"),
             "StatusReport": Entry("packer.cluster.status:StatusReport"),
             "StepSpec": Entry("packer.recipe.recipe:StepSpec"),
             "SubmitResult": Entry("packer.cluster.submit:SubmitResult"),
@@ -114,7 +115,7 @@ else:
             "preview": Entry("packer.packed.preview:preview", "pack"),
             "rejects": Entry("packer.packed.rejects:rejects"),
             "report": Entry("packer.page.report:report"),
-            "split": Entry("packer.packed.split:split"),
+            "split": Entry("packer.packed.split.split:split"),
             "status": Entry("packer.cluster.status:status"),
             "submit": Entry("packer.cluster.submit:submit"),
             "verify": Entry("packer.packed.verify.verify:verify"),
