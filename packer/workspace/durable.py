@@ -70,6 +70,29 @@ def write_durably(path: Path, data: bytes | Iterable[bytes]) -> None:
     fsync_folder(path.parent)
 
 
+def write_if_changed(path: Path, pieces: Iterable[bytes]) -> None:
+    """Replace `path` as `write_durably` does, unless it has these bytes already.
+
+    Some mounts of shared folders keep the old state of a file that is replaced, and deleted soon after.
+
+    Parameters
+    ----------
+    path : Path
+    pieces : iterable of bytes
+        Read twice if they differ.
+    """
+    if not _holds(path, pieces):
+        write_durably(path, pieces)
+
+
+def _holds(path: Path, pieces: Iterable[bytes]) -> bool:
+    try:
+        with path.open("rb") as file:
+            return all(file.read(len(piece)) == piece for piece in pieces) and not file.read(1)
+    except FileNotFoundError:
+        return False
+
+
 def publish(attempt: Path, path: Path) -> bool:
     """Give a finished file its name, unless another has it already; return whether it did. The attempt is gone then.
 
