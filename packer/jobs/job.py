@@ -38,9 +38,10 @@ from packer.workspace.folder import (
     make_room_beside,
 )
 from packer.workspace.fresh import machine_run, wait_for
+from packer.workspace.lines import LineFile
 from packer.workspace.lock import FolderLock
 from packer.workspace.machines import MADE_ON, here
-from packer.workspace.paths import WORKSPACE_LAYOUT, LineFile
+from packer.workspace.paths import WORKSPACE_LAYOUT
 from packer.workspace.replacement import finish_replacement
 from packer.workspace.sharing.array import close_to_agents, open_to_agents
 from shardspec.entries import Generation, Shard

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from packer.recipe import Recipe
 from packer.recipe.encodings import LOSSY, picture_codec
-from packer.recipe.fields import FieldType, as_array
+from packer.recipe.field_types import FieldType, as_array
 from packer.vision.decode.jpeg_header import (
     PROGRESSIVE,
     PROGRESSIVE_MARK,

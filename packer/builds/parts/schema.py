@@ -7,7 +7,7 @@ import numpy as np
 
 from packer.builds.parts.part import Columns as PartColumns
 from packer.builds.parts.part import Part
-from packer.recipe.fields import FieldType
+from packer.recipe.field_types import FieldType
 from packer.steps.encode import LOSSLESS_CODEC, ColumnSpec
 from shardspec.errors import SchemaError
 from shardspec.fields import FIELD_ORDER

@@ -19,7 +19,7 @@ from packer.sources.values import column_types
 from packer.workspace.spool import Mapped
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
-from shardspec.splits import SPLIT_NAMES
+from shardspec.splits.assignment import SPLIT_NAMES
 from shardspec.wording import LONG, counted, list_some, shorten
 
 _COLUMNS_MAX = 1000
