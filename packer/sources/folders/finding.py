@@ -77,7 +77,8 @@ class FoundFile(NamedTuple):
 class FoundFiles:
     """What a walk through a folder finds: iterated over once, the items, in the order of the bytes of their paths.
 
-    A folder at a time is in memory (on a network file system, where threads list the next ones meanwhile, some dozens), and of a folder with more than some hundred thousand files only a part.
+    A folder at a time is in memory, some dozens on a network file system, where threads list the next ones meanwhile;
+    of a folder with more than some hundred thousand files only a part is.
 
     Parameters
     ----------
