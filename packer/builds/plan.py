@@ -3,7 +3,7 @@
 import hashlib
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import PurePath
 from typing import Any, ClassVar
@@ -195,7 +195,7 @@ def make_plan(
         if item.number is not None:
             digest.update(item.number.to_bytes(8, "little"))
         lines.facts += known[:FACTS_BYTES]
-        line = (item if columns is item.columns else replace(item, columns=columns)).to_line()
+        line = (item if columns is item.columns else item.with_columns(columns)).to_line()
         lines.append(line)
         cut.add(item, len(line))
         if observe is not None:

@@ -206,6 +206,12 @@ class Item:
         """Whether it is a video, by its suffix."""
         return is_video(self.name)
 
+    def with_columns(self, columns: Mapping[str, Any]) -> "Item":
+        """The item with these columns; ``dataclasses.replace`` takes longer, and there may be millions."""
+        changed = self.__class__.__new__(self.__class__)
+        vars(changed).update(vars(self), columns=columns)
+        return changed
+
     def to_line(self) -> str:
         """The item as one line of JSON (ASCII, so that names that are not UTF-8 survive)."""
         document = [self.index, self.name, self.path, self.bytes, self.mtime_ns, dict(self.columns), self.reject]

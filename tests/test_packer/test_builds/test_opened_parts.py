@@ -245,7 +245,8 @@ def test_a_build_on_a_network_file_system_gives_the_same_bytes(
 ) -> None:
     """Files are asked for, parts opened and deleted, many at a time."""
     deleted: list[Path] = []
-    for place in ("packer.builds.parts.opened", "packer.jobs.shards", "packer.sources.base"):
+    places = ("builds.parts.opened", "jobs.shards", "sources.base", "sources.folders.finding")
+    for place in (f"packer.{name}" for name in places):
         monkeypatch.setattr(f"{place}.is_far", lambda _: True)
     unlink = Path.unlink
 
