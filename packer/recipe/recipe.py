@@ -22,7 +22,7 @@ from shardspec.fields import field_name
 from shardspec.formats import FORMATS
 from shardspec.problems import Problems
 from shardspec.schema import NamedConfig, describe_wrong_classes
-from shardspec.wording import did_you_mean, shorten
+from shardspec.wording import did_you_mean, list_some, shorten
 
 PRESETS: Mapping[str, tuple[str, ...]] = {
     "faces": ("decode", "faces"),
@@ -80,7 +80,7 @@ class StepSpec:
             return cls(value)
         if isinstance(value, Mapping) and isinstance(value.get("use"), str):
             return cls(value["use"], {key: option for key, option in value.items() if key != "use"})
-        raise UsageError(f"steps: expected a name, or a table with 'use', found {value!r}")
+        raise UsageError(f"steps: expected a name, or a table with 'use', found {shorten(value)}")
 
     @classmethod
     def parse_all(cls, value: Any) -> "tuple[StepSpec, ...]":
@@ -88,7 +88,7 @@ class StepSpec:
         if isinstance(value, str):
             value = [name.strip() for name in value.split(",")]
         if not isinstance(value, Sequence):
-            raise UsageError(f"steps: expected a list of names, found {value!r}")
+            raise UsageError(f"steps: expected a list of names, found {shorten(value)}")
         steps = tuple(cls.parse(step) for step in value)
         try:
             json.dumps([step.to_json() for step in steps], allow_nan=False)
@@ -442,7 +442,9 @@ def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
     unknown = sorted(set(names) - set(known))
     if unknown:
         like = did_you_mean(unknown[0], known)
-        raise UsageError(f"unknown option {', '.join(map(repr, unknown))}: expected one of {', '.join(known)}{like}")
+        raise UsageError(
+            f"unknown option {list_some(list(map(shorten, unknown)))}: expected one of {', '.join(known)}{like}"
+        )
 
 
 def _as_texts(name: str, value: Any, problems: Problems) -> tuple[str, ...]:

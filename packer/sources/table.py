@@ -64,7 +64,7 @@ class TableSource:
         if not has_path:
             like = next((name for name in names if name.strip().lower() == path_column.lower()), None)
             raise UsageError(
-                f"{self.path}: expected a column {path_column!r} of paths, found {list_some(names)}: "
+                f"{self.path}: expected a column {shorten(path_column)} of paths, found {list_some(names)}: "
                 f"name it with --path-column{'' if like is None else f' {shlex.quote(like)}'}"
             )
 

@@ -37,7 +37,7 @@ from shardspec.errors import CodecError, UsageError
 from shardspec.frames import DatasetKeys, join_frame, key_field
 from shardspec.layout import Layout
 from shardspec.schema import Field, Schema
-from shardspec.wording import did_you_mean, list_some
+from shardspec.wording import did_you_mean, list_some, shorten
 
 T = TypeVar("T")
 
@@ -383,7 +383,7 @@ class ShownDataset:
         """Numbers that are in the order of a field's values."""
         if name not in self.small_fields:
             raise UsageError(
-                f"sort: expected one of {list_some(self.small_fields)}, found {name!r}"
+                f"sort: expected one of {list_some(self.small_fields)}, found {shorten(name)}"
                 f"{did_you_mean(name, self.small_fields)}"
             )
         if self.field(name).kind != "text":
