@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TextIO
 
 from packer.sources.base import Listing, Roots
-from packer.sources.columns import CHUNK_ROWS, Chunk, chunks_of
+from packer.sources.chunks import CHUNK_ROWS, Chunk, chunks_of
 from packer.sources.rows import Lines, list_rows, where_in
 from packer.sources.values import keep_cells, parse_cells
 from shardspec.errors import UsageError, system_reason

@@ -25,7 +25,8 @@ from packer.builds.plan import item_facts
 from packer.jobs import progress as progress_module
 from packer.recipe import Recipe
 from packer.sources import columns as columns_module
-from packer.sources.columns import Chunk, chunks_of, read_columns
+from packer.sources.chunks import Chunk, chunks_of
+from packer.sources.columns import read_columns
 from packer.sources.folders.folder import FolderSource
 from packer.sources.item import Item, ItemFile, Member, spool_items
 from packer.sources.opening import open_source
