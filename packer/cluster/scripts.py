@@ -31,7 +31,7 @@ _FINISH = """\
 set -u
 {frame}
 {python} -P -m packer work {out}{workers}
-# Whoever finished or discarded the build meanwhile did so for good: --overwrite is not to begin another.
+# A build that was finished or discarded meanwhile stays so: --overwrite is not to begin another.
 [ -e {terms} ] || exit 0
 exec {python} -P -m packer build {build}
 """
