@@ -23,7 +23,7 @@ from shardspec.frames import DatasetKeys, join_frame, key_field
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.manifest import Manifest
 from shardspec.schema import Field, Schema
-from shardspec.wording import counted, did_you_mean, list_some
+from shardspec.wording import counted, did_you_mean, list_some, shorten
 
 
 @dataclass(frozen=True, repr=False)
@@ -154,7 +154,7 @@ def add(
         )
         names = [field.name for field in joined.fields]
         if on in names:
-            raise UsageError(f"on: expected a field that is not replaced, found {on!r}")
+            raise UsageError(f"on: expected a field that is not replaced, found {shorten(on)}")
         gone = _with_validity(manifest, [name for name in names if name in columns])
         changed = change_columns(workspace, manifest, gone, joined.fields, joined.columns)
         stage.advance()
@@ -204,7 +204,7 @@ def drop_field(
                 found = "one that lies in the shards" if name in manifest.schema else "none"
                 raise UsageError(
                     f"{path}: expected an added field ({list_some(columns) or 'there is none'}), found {found} called "
-                    f"{name!r}{did_you_mean(name, columns)}"
+                    f"{shorten(name)}{did_you_mean(name, columns)}"
                 )
         gone = _with_validity(manifest, names)
         changed = change_columns(workspace, manifest, gone, (), {})

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TextIO
 
 from packer.sources.base import Listing, Roots
-from packer.sources.columns import CHUNK_ROWS, Chunk, chunks_of
+from packer.sources.chunks import CHUNK_ROWS, Chunk, chunks_of
 from packer.sources.rows import Lines, list_rows, where_in
 from packer.sources.values import keep_cells, parse_cells
 from shardspec.errors import UsageError, system_reason
@@ -64,7 +64,7 @@ class TableSource:
         if not has_path:
             like = next((name for name in names if name.strip().lower() == path_column.lower()), None)
             raise UsageError(
-                f"{self.path}: expected a column {path_column!r} of paths, found {list_some(names)}: "
+                f"{self.path}: expected a column {shorten(path_column)} of paths, found {list_some(names)}: "
                 f"name it with --path-column{'' if like is None else f' {shlex.quote(like)}'}"
             )
 
