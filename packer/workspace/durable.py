@@ -140,15 +140,19 @@ def write_all(descriptor: int, values: Sequence[Buffer]) -> None:
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
         return
-    waiting = [memoryview(value) for value in values if len(value)]
+    waiting = list(values) if all(map(len, values)) else [value for value in values if len(value)]
     first = 0
     while first < len(waiting):
-        written = os.writev(descriptor, waiting[first : first + _VALUES_A_CALL])
-        while first < len(waiting) and written >= len(waiting[first]):
+        pieces = waiting[first : first + _VALUES_A_CALL]
+        written = os.writev(descriptor, pieces)
+        if written == sum(map(len, pieces)):
+            first += len(pieces)
+            continue
+        while written >= len(waiting[first]):
             written -= len(waiting[first])
             first += 1
         if written:
-            waiting[first] = waiting[first][written:]
+            waiting[first] = memoryview(waiting[first])[written:]
 
 
 def fsync_folder(folder: Path) -> None:
