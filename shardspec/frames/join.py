@@ -50,7 +50,7 @@ class DatasetKeys(NamedTuple):
     ----------
     field : Field
         Of text, or a scalar of integers.
-    values : ndarray, (n,), integer; or list of n str
+    values : ndarray, (n,), integer; or sequence of n str
     valid : ndarray, (n,), bool
         False where ``<field>_valid`` is, or the text is empty.
     """
