@@ -24,7 +24,12 @@ FIELD_ORDER = (
 RESERVED = frozenset(FIELD_ORDER) - {"label"}
 """Names that a column of a table must not have, because the pack stage writes these fields itself."""
 
-PIXEL_AXES: Mapping[str, tuple[int, ...]] = {"landmarks": (0, 1), "hull": (0, 1), "regions": (0, 1, 0, 1)}
+PIXEL_AXES: Mapping[str, tuple[int, ...]] = {
+    "landmarks": (0, 1),
+    "hull": (0, 1),
+    "regions": (0, 1, 0, 1),
+    "boxes": (0, 1, 0, 1),
+}
 """Fields in pixels of the picture, (n, k) floating: the axis that each of the k numbers lies on, 0 for x and 1 for y.
 """
 

@@ -110,9 +110,25 @@ def get_image(sample: Sample, user: str) -> npt.NDArray[np.uint8]:
     return image
 
 
+BOXES = ("regions", "boxes")
+"""Fields of boxes: those of the face's parts, in the order of `shardspec.points.REGIONS`, and any others."""
+
+BOX_NUMBERS = 4
+
+
 def present(sample: Sample, names: Sequence[str]) -> list[str]:
     """Those of the fields that the sample has as arrays."""
     return [name for name in names if isinstance(sample.get(name), np.ndarray)]
+
+
+def boxes_of(sample: Sample) -> list[str]:
+    """The fields of boxes that the sample has, (..., 4) floating: left, top, right, bottom in pixels."""
+    return [name for name in present(sample, BOXES) if are_boxes(sample[name].shape, sample[name].dtype.kind == "f")]
+
+
+def are_boxes(shape: Sequence[int], floating: bool) -> bool:
+    """Whether an array of a shape may be boxes; any other belongs to the user and is left alone."""
+    return floating and len(shape) > 0 and shape[-1] == BOX_NUMBERS
 
 
 def per_frame(value: npt.NDArray[Any], ndim: int) -> Iterator[npt.NDArray[Any]]:

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from readers.augment.base import BOXES, are_boxes
 from readers.augment.draws import RowDraws
 from readers.augment.masks import MaskNames, choose_masks
 from shardspec.errors import UsageError
@@ -18,6 +20,24 @@ Batch = dict[str, Any]
 def present(batch: Batch, names: Sequence[str]) -> list[str]:
     """Those of the fields that the batch has as tensors."""
     return [name for name in names if isinstance(batch.get(name), Tensor)]
+
+
+def boxes_of(batch: Batch) -> list[str]:
+    """The fields of boxes that the batch has as tensors, (B, ..., 4) floating: left, top, right, bottom in pixels.
+
+    Raises
+    ------
+    UsageError
+        If the samples have different numbers of boxes, which a batch has in a list.
+    """
+    for name in BOXES:
+        value = batch.get(name)
+        if isinstance(value, list) and value and are_boxes(np.shape(value[0]), np.asarray(value[0]).dtype.kind == "f"):
+            raise UsageError(
+                f"field {name!r}: expected as many boxes in every sample of a batch, found different numbers: use a "
+                "transform of single samples, or read the dataset without that field"
+            )
+    return [name for name in present(batch, BOXES) if are_boxes(batch[name].shape, batch[name].is_floating_point())]
 
 
 def masks_of(batch: Batch, names: MaskNames, user: str) -> list[str]:
@@ -70,11 +90,11 @@ def move(batch: Batch, matrix: Tensor) -> Batch:
     for name in present(batch, ("landmarks", "hull")):
         points = batch[name]
         out[name] = points * scale[:, None].to(points.dtype) + shift[:, None].to(points.dtype)
-    for name in present(batch, ("regions",)):
+    for name in boxes_of(batch):
         boxes = batch[name]
-        ends = boxes.view(len(boxes), -1, 2, 2)  # two opposite corners suffice
+        ends = boxes.reshape(len(boxes), -1, 2, 2)  # two opposite corners suffice
         ends = ends * scale[:, None, None].to(boxes.dtype) + shift[:, None, None].to(boxes.dtype)
-        out[name] = torch.cat([ends.amin(2), ends.amax(2)], -1)
+        out[name] = torch.cat([ends.amin(2), ends.amax(2)], -1).view(boxes.shape)
     for name in present(batch, ("matrix",)):
         old = batch[name]
         new = old * scale[:, :, None].to(old.dtype)

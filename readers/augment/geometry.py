@@ -1,4 +1,4 @@
-"""How a 2x3 matrix moves the geometry of a face sample: landmarks, hull, regions, and the matrix of the crop.
+"""How a 2x3 matrix moves the geometry of a face sample: landmarks, hull, boxes, and the matrix of the crop.
 
 Pixel (0, 0) covers [0, 1) x [0, 1) in all coordinates, so a mirror is ``x -> width - x``.
 """
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from readers.augment.base import Sample, present
+from readers.augment.base import Sample, boxes_of, present
 from shardspec.points import REGION_FLIP, flip_permutation, hull_flip_of, layout_of
 
 FloatArray = npt.NDArray[np.float64]
@@ -28,10 +28,15 @@ def moved_boxes(boxes: npt.NDArray[Any], matrix: FloatArray) -> npt.NDArray[Any]
     else:
         corners = boxes[..., [0, 1, 2, 1, 2, 3, 0, 3]].reshape(*boxes.shape[:-1], 4, 2)
     mapped = moved_points(corners.astype(np.float64), matrix)
-    out = np.empty_like(boxes)
-    mapped.min(axis=-2, out=out[..., :2])
-    mapped.max(axis=-2, out=out[..., 2:])
-    return out
+    return enclosing(mapped, boxes.dtype)
+
+
+def enclosing(corners: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The upright boxes (..., 4) around corners (..., C, 2), in a dtype."""
+    out = np.empty((*corners.shape[:-2], 4), corners.dtype)
+    corners.min(axis=-2, out=out[..., :2])
+    corners.max(axis=-2, out=out[..., 2:])
+    return out.astype(dtype)
 
 
 def move(sample: Sample, matrix: FloatArray) -> Sample:
@@ -46,7 +51,7 @@ def move(sample: Sample, matrix: FloatArray) -> Sample:
     out = dict(sample)
     for name in present(sample, ("landmarks", "hull")):
         out[name] = moved_points(sample[name], matrix)
-    for name in present(sample, ("regions",)):
+    for name in boxes_of(sample):
         out[name] = moved_boxes(sample[name], matrix)
     for name in present(sample, ("matrix",)):
         old = sample[name]

@@ -32,11 +32,12 @@ def face_sample(layout: str = "5", seed: int = 0, frames: int | None = None) -> 
         "regions": np.array(
             [[120, 70, 150, 85], [70, 70, 100, 85], [90, 70, 130, 120], [80, 130, 140, 160]], np.float32
         ),
+        "boxes": np.array([[10, 20, 60, 90], [100, 40, 110, 48.5], [0, 0, 224, 224]], np.float32),
         "matrix": np.array([[0.5, 0, -40.25], [0, 0.5, 12.5]], np.float32),
         "mask": (photo[..., 0] > 128).astype(np.uint8),
     }
     if frames is not None:
-        for name in ("image", "landmarks", "landmarks_valid", "hull", "regions", "matrix", "mask"):
+        for name in ("image", "landmarks", "landmarks_valid", "hull", "regions", "boxes", "matrix", "mask"):
             sample[name] = np.stack([sample[name]] * frames)
     for value in sample.values():
         if isinstance(value, np.ndarray):

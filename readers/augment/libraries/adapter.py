@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from readers.augment.base import Sample, get_image, present
-from readers.augment.geometry import relabel
+from readers.augment.base import Sample, boxes_of, get_image, present
+from readers.augment.geometry import enclosing, relabel
 from readers.augment.masks import as_mask_names, masks_of
 from shardspec.errors import UsageError
 
@@ -138,13 +138,14 @@ def names_of(pipeline: Any) -> list[str]:
 def gather(sample: Sample, width: int, height: int) -> tuple[Points, dict[str, slice]]:
     """All points of a sample as one array (N, 2), and where each field's are in it.
 
-    The points are the reference points, the landmarks, the hull and the corners of the regions. Empty places: the
+    The points are the reference points, the landmarks, the hull and the corners of the regions and boxes. Empty places: the
     sample has no geometry.
     """
-    names = present(sample, ("landmarks", "hull", "regions"))
+    boxes = boxes_of(sample)
+    names = [*present(sample, ("landmarks", "hull")), *boxes]
     parts = {"": (_PLACES[:, None] * (width, height) + _TRIANGLE).reshape(-1, 2)}
     for name in names:
-        parts[name] = sample[name] if name != "regions" else sample[name][..., [0, 1, 2, 1, 2, 3, 0, 3]]
+        parts[name] = sample[name][..., [0, 1, 2, 1, 2, 3, 0, 3]] if name in boxes else sample[name]
     parts = {name: part.reshape(-1, 2) for name, part in parts.items()}
     ends = np.cumsum([len(part) for part in parts.values()]).tolist()
     places = {name: slice(end - len(part), end) for (name, part), end in zip(parts.items(), ends, strict=True)}
@@ -167,12 +168,11 @@ def moved(
     UsageError
         If the sample has a matrix and the points were not moved by an affine map.
     """
-    out = dict(sample)
+    out, boxes = dict(sample), boxes_of(sample)
     for name in (name for name in places if name):
         old = sample[name]
-        if name == "regions":
-            corners = after[places[name]].reshape(*old.shape[:-1], 4, 2)
-            out[name] = np.concatenate([corners.min(axis=-2), corners.max(axis=-2)], axis=-1).astype(old.dtype)
+        if name in boxes:
+            out[name] = enclosing(after[places[name]].reshape(*old.shape[:-1], 4, 2), old.dtype)
         else:
             out[name] = after[places[name]].reshape(old.shape).astype(old.dtype)
     before, after = before[places[""]], after[places[""]]

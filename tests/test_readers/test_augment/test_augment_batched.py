@@ -21,7 +21,7 @@ from readers.seeding import sample_rng
 from readers.transforms import is_seeded
 from shardspec.errors import UsageError
 
-GEOMETRY = ("landmarks", "hull", "regions", "matrix")
+GEOMETRY = ("landmarks", "hull", "regions", "boxes", "matrix")
 ROWS = np.array([5, 17, 2**39, 0, 999, 123456])
 SEEDS = torch.from_numpy(ROWS * 31)
 

@@ -47,6 +47,7 @@ def test_a_flip_mirrors_and_swaps_left_and_right(layout):
     hull = (sample["hull"] * mirror + (SIZE, 0))[hull_flip_permutation(layout)]
     np.testing.assert_allclose(flipped["hull"], hull, atol=1e-4)
     np.testing.assert_allclose(flipped["regions"][0], [SIZE - 100, 70, SIZE - 70, 85])  # was the right eye
+    np.testing.assert_allclose(flipped["boxes"][0], [SIZE - 60, 20, SIZE - 10, 90])
     assert flipped["label"] == 1
     assert flipped["key"] == sample["key"]
 
@@ -57,7 +58,7 @@ def test_two_flips_give_the_sample_back(layout):
     flip = HorizontalFlip(p=1)
     back = flip(flip(sample, sample_rng(0, 0, 0)), sample_rng(0, 0, 1))
     assert np.array_equal(back["image"], sample["image"])
-    for name in ("landmarks", "hull", "regions", "matrix"):
+    for name in ("landmarks", "hull", "regions", "boxes", "matrix"):
         np.testing.assert_allclose(back[name], sample[name], atol=1e-4)
 
 

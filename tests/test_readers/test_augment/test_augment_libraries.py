@@ -127,6 +127,7 @@ def painted(bent: bool) -> dict[str, np.ndarray]:
         "landmarks": LANDMARKS.copy(),
         "hull": OUTLINE.copy(),
         "regions": REGIONS.copy(),
+        "boxes": REGIONS[::-1].copy(),
         "label_mask": (1 + x + WIDTH * y).astype(np.int32),
     }
     if not bent:
@@ -190,6 +191,9 @@ def check_matrix(old: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> No
     corners = old["regions"][:, [[0, 1], [2, 1], [2, 3], [0, 3]]] @ matrix[:, :2].T + matrix[:, 2]
     expected = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
     np.testing.assert_allclose(found["regions"], expected, atol=0.05)
+    unswapped = old["boxes"][:, [[0, 1], [2, 1], [2, 3], [0, 3]]] @ matrix[:, :2].T + matrix[:, 2]
+    expected = np.concatenate([unswapped.min(axis=1), unswapped.max(axis=1)], axis=1)
+    np.testing.assert_allclose(found["boxes"], expected, atol=0.05)
 
 
 def check_mask(found: dict[str, np.ndarray]) -> None:
@@ -300,7 +304,7 @@ def test_one_draw_serves_a_clip(adapted):
     clip = adapted(face_sample("68", frames=3), sample_rng(0, 0, 1))
     assert clip["image"].shape == (3, 224, 224, 3)
     assert clip["image"].dtype == np.uint8
-    for name in ("image", "landmarks", "hull", "regions", "matrix", "mask"):
+    for name in ("image", "landmarks", "hull", "regions", "boxes", "matrix", "mask"):
         for frame in clip[name]:
             assert np.array_equal(frame, clip[name][0]), name
 
@@ -320,7 +324,7 @@ def test_their_flips_are_our_flips(layout, flips, ours):
     found, expected = flips(sample, sample_rng(0, 0, 0)), ours(sample, sample_rng(0, 0, 0))
     for name in ("image", "mask"):
         assert np.array_equal(found[name], expected[name])
-    for name in ("landmarks", "hull", "regions", "matrix"):
+    for name in ("landmarks", "hull", "regions", "boxes", "matrix"):
         np.testing.assert_allclose(found[name], expected[name], atol=1e-3)
 
 
@@ -346,7 +350,7 @@ def test_colours_leave_all_else_as_it_is(adapted):
     sample = face_sample()
     found = adapted(sample, sample_rng(0, 0, 0))
     assert np.array_equal(found["image"], 255 - sample["image"])
-    for name in ("landmarks", "hull", "regions", "matrix"):
+    for name in ("landmarks", "hull", "regions", "boxes", "matrix"):
         assert found[name] is sample[name]
     assert np.array_equal(found["mask"], sample["mask"])
 
