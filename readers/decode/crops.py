@@ -26,6 +26,7 @@ from readers.decode.jpeg_parts import WORTH_CUTTING, crop_jpeg
 from readers.decode.plans import Image, Whole, decode_jpeg, sides_of
 from readers.decode.resample import INTERPOLATIONS, Interpolation, nearest_in, resize
 from readers.decode.values import ValueLayout
+from readers.seeding import uniforms
 from shardspec.codecs import Codec
 from shardspec.codecs.base import check_sides
 from shardspec.errors import CodecError, UsageError
@@ -306,7 +307,7 @@ class RandomResizedCrop(_Crop):
         rng = np.random.default_rng() if rng is None else rng
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(_TRIES):
-            area, aspect, u, v = rng.random(4).tolist()
+            area, aspect, u, v = uniforms(rng, 4)
             area = (self.scale[0] + (self.scale[1] - self.scale[0]) * area) * height * width
             aspect = math.exp(low + (high - low) * aspect)
             w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
