@@ -21,8 +21,8 @@ LIGHT := tests/test_shardspec tests/test_formats tests/test_imports.py --ignore 
 
 CLUSTER := tests/test_packer/test_cluster
 
-.PHONY: setup test test-light test-slow test-external test-page test-shared-fs with-slurm with-ray test-slurm test-ray \
-	test-cluster-slow test-parity demo lint types format check clean
+.PHONY: setup test test-light test-slow test-external test-page test-shared-fs with-slurm with-ray test-slurm \
+	test-slurm-few test-ray test-cluster-slow test-parity demo lint types format check clean
 
 setup: $(STAMP)
 
@@ -81,6 +81,11 @@ with-ray: setup
 # A Slurm cluster of three nodes on this machine.
 test-slurm: setup with-slurm
 	$(BIN)/python -m pytest -q -rs -m "slurm and not slow" $(CLUSTER)
+
+# What of it takes a minute: an array and its finishing job, a build on all nodes, a killed worker, a killed build.
+test-slurm-few: setup with-slurm
+	$(BIN)/python -m pytest -q -rs -m "slurm and not slow" $(CLUSTER) \
+		-k "every_node or finishing_job or undisturbed or killed_worker or killed_build"
 
 # A Ray cluster of a head and two nodes, in a network namespace of its own.
 test-ray: with-ray

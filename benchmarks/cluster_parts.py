@@ -51,7 +51,7 @@ from packer.recipe.engines import Team
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
 from packer.workspace.durable import write_durably
-from packer.workspace.paths import LineFile
+from packer.workspace.lines import LineFile
 from shardspec.errors import TooManyRejectsError
 from shardspec.layout import BUILD_FOLDER
 

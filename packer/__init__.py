@@ -39,21 +39,14 @@ if TYPE_CHECKING:
     from packer.packed.compact import CompactResult, compact
     from packer.packed.convert import convert
     from packer.packed.export.export import ExportResult, export
-    from packer.packed.inspect import (
-        GenerationNote,
-        InspectReport,
-        Leak,
-        Leaks,
-        ValueCount,
-        ValueCounts,
-        count_values,
-        find_leaks,
-        inspect,
-    )
+    from packer.packed.inspect.inspect import GenerationNote, InspectReport, inspect
+    from packer.packed.inspect.leaks import Leak, Leaks, find_leaks
+    from packer.packed.inspect.values import ValueCount, ValueCounts, count_values
     from packer.packed.merge import MergeResult, merge
     from packer.packed.preview import PreviewResult, preview
     from packer.packed.rejects import RejectKind, RejectsReport, rejects
-    from packer.packed.split import SplitPart, SplitResult, split
+    from packer.packed.split.result import SplitPart, SplitResult
+    from packer.packed.split.split import split
     from packer.packed.verify.verify import VerifyReport, verify
     from packer.page.report import ReportResult, report
     from packer.page.view import Viewer, view
@@ -78,12 +71,12 @@ else:
             "Detector": Entry("packer.vision.detect.detector:Detector", "faces"),
             "Estimate": Entry("packer.builds.estimate:Estimate"),
             "ExportResult": Entry("packer.packed.export.export:ExportResult"),
-            "GenerationNote": Entry("packer.packed.inspect:GenerationNote"),
+            "GenerationNote": Entry("packer.packed.inspect.inspect:GenerationNote"),
             "Growth": Entry("packer.builds.growing.growth:Growth"),
-            "InspectReport": Entry("packer.packed.inspect:InspectReport"),
+            "InspectReport": Entry("packer.packed.inspect.inspect:InspectReport"),
             "JobResult": Entry("packer.jobs.result:JobResult"),
-            "Leak": Entry("packer.packed.inspect:Leak"),
-            "Leaks": Entry("packer.packed.inspect:Leaks"),
+            "Leak": Entry("packer.packed.inspect.leaks:Leak"),
+            "Leaks": Entry("packer.packed.inspect.leaks:Leaks"),
             "MergeResult": Entry("packer.packed.merge:MergeResult"),
             "Picture": Entry("packer.recipe.fields:Picture"),
             "PreviewResult": Entry("packer.packed.preview:PreviewResult", "pack"),
@@ -93,13 +86,13 @@ else:
             "RejectKind": Entry("packer.packed.rejects:RejectKind"),
             "RejectsReport": Entry("packer.packed.rejects:RejectsReport"),
             "ReportResult": Entry("packer.page.report:ReportResult"),
-            "SplitPart": Entry("packer.packed.split:SplitPart"),
-            "SplitResult": Entry("packer.packed.split:SplitResult"),
+            "SplitPart": Entry("packer.packed.split.result:SplitPart"),
+            "SplitResult": Entry("packer.packed.split.result:SplitResult"),
             "StatusReport": Entry("packer.cluster.status:StatusReport"),
             "StepSpec": Entry("packer.recipe.recipe:StepSpec"),
             "SubmitResult": Entry("packer.cluster.submit:SubmitResult"),
-            "ValueCount": Entry("packer.packed.inspect:ValueCount"),
-            "ValueCounts": Entry("packer.packed.inspect:ValueCounts"),
+            "ValueCount": Entry("packer.packed.inspect.values:ValueCount"),
+            "ValueCounts": Entry("packer.packed.inspect.values:ValueCounts"),
             "VerifyReport": Entry("packer.packed.verify.verify:VerifyReport"),
             "Viewer": Entry("packer.page.view:Viewer", "view"),
             "WorkResult": Entry("packer.cluster.agent:WorkResult"),
@@ -109,20 +102,20 @@ else:
             "build": Entry("packer.builds.build:build"),
             "compact": Entry("packer.packed.compact:compact"),
             "convert": Entry("packer.packed.convert:convert"),
-            "count_values": Entry("packer.packed.inspect:count_values"),
+            "count_values": Entry("packer.packed.inspect.values:count_values"),
             "detect": Entry("packer.builds.detect:detect"),
             "drop_field": Entry("packer.packed.columns:drop_field"),
             "dry_run": Entry("packer.builds.build:dry_run"),
             "export": Entry("packer.packed.export.export:export"),
-            "find_leaks": Entry("packer.packed.inspect:find_leaks"),
-            "inspect": Entry("packer.packed.inspect:inspect"),
+            "find_leaks": Entry("packer.packed.inspect.leaks:find_leaks"),
+            "inspect": Entry("packer.packed.inspect.inspect:inspect"),
             "list_dataset": Entry("packer.known.listing:list_dataset"),
             "merge": Entry("packer.packed.merge:merge"),
             "pack": Entry("packer.builds.pack:pack"),
             "preview": Entry("packer.packed.preview:preview", "pack"),
             "rejects": Entry("packer.packed.rejects:rejects"),
             "report": Entry("packer.page.report:report"),
-            "split": Entry("packer.packed.split:split"),
+            "split": Entry("packer.packed.split.split:split"),
             "status": Entry("packer.cluster.status:status"),
             "submit": Entry("packer.cluster.submit:submit"),
             "verify": Entry("packer.packed.verify.verify:verify"),

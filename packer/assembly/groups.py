@@ -14,7 +14,7 @@ from packer.workspace.spool import Mapped, texts
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 from shardspec.schema import Field, Schema
-from shardspec.splits import NO_GROUP, Groups
+from shardspec.splits.groups import NO_GROUP, Groups
 from shardspec.wording import did_you_mean
 
 

@@ -4,7 +4,8 @@ import errno
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -16,8 +17,9 @@ from packer.builds.growing.growth import Comparison
 from packer.builds.growing.kept import keep_parts
 from packer.builds.growing.superseding import find_rows, without_superseded, write_superseded
 from packer.builds.listing import Remarks
-from packer.builds.parts.opened import OpenedParts
-from packer.builds.parts.rows import PartRows, choose_columns, describe_rows, settled_reports
+from packer.builds.parts.intake import Draft, Intake
+from packer.builds.parts.part import Columns
+from packer.builds.parts.rows import PartRows, describe_rows
 from packer.builds.parts.schema import SchemaSettler
 from packer.builds.plan import (
     FACTS_BYTES,
@@ -42,7 +44,7 @@ from packer.recipe.fields import Declaration
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import has_core_to_spare
 from packer.sources.base import Listing
-from packer.sources.item import Item, ItemReport, read_items
+from packer.sources.item import Item, read_items
 from packer.steps.chain import Equipment, Step
 from packer.steps.encode import codecs_by_field, image_codec
 from packer.steps.faces.misses import advise
@@ -167,6 +169,7 @@ class BuildJob:
         self.shares_detector = shares_detector(recipe, options)
         self.needs_gpus = _detects(recipe) and recipe.device.startswith("cuda") and not self.shares_detector
         self._live: dict[int, Item] = {}
+        self._intake: Intake | None = None
         self.notes: tuple[str, ...] = ()
         self.remarks: tuple[str, ...] = ()
         self.marked: int | None = None
@@ -236,6 +239,33 @@ class BuildJob:
         equipment = Equipment(decodes_ahead=has_core_to_spare(1))
         return BuildWork(space, self.plan, self._functions, self._live, equipment=equipment)
 
+    @contextmanager
+    def taking_in(self, space: Workspace) -> Iterator[Callable[[Iterable[int]], None]]:
+        """See `JobPlan`: their reports are written, and their schema and the lengths of their rows noted."""
+        self._intake = self._open_intake(space)
+        try:
+            yield self._intake.look
+        finally:
+            if self._intake is not None:
+                self._intake.close()
+                self._intake = None
+
+    def _open_intake(self, space: Workspace) -> Intake:
+        layouts = {len(layout.names): name for name, layout in LAYOUTS.items()}
+        fields = codecs_by_field(self._recipe) if self._declaration is None else self._declaration.fields
+        base, compared = self.base, self._comparison
+
+        def make_settler() -> SchemaSettler:
+            return SchemaSettler(image_codec(self._recipe), self.plan.classes, layouts, fields)
+
+        def make_draft(columns: Columns | None) -> Draft:
+            earlier = None if compared is None else EarlierReports(compared.layout, compared.base, compared.gone)
+            reports = ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME, earlier)
+            return Draft(make_settler(), reports, partial(self._known, space), columns)
+
+        fits = None if base is None else partial(make_settler().fits, schema=base.shard_schema)
+        return Intake(space, self.tasks, make_draft, fits)
+
     def assemble(self, space: Workspace) -> Assembly:
         """Write the reports and settle the schema.
 
@@ -244,22 +274,13 @@ class BuildJob:
         TooManyRejectsError
             If no item yielded a sample.
         """
-        parts = OpenedParts(space, len(self.tasks))
-        layouts = {len(layout.names): name for name, layout in LAYOUTS.items()}
-        fields = codecs_by_field(self._recipe) if self._declaration is None else self._declaration.fields
-        settler = SchemaSettler(image_codec(self._recipe), self.plan.classes, layouts, fields)
-        base, compared = self.base, self._comparison
-        fits = None if base is None else partial(settler.fits, schema=base.shard_schema)
-        columns = choose_columns(parts, fits)
-        settler.begin(columns)
-        rows = []
-        earlier = None if compared is None else EarlierReports(compared.layout, compared.base, compared.gone)
-        with ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME, earlier) as reports:
-            for part, task in zip(parts, self.tasks, strict=True):
-                settled = self._check_reports(settled_reports(part, columns))
-                reports.add(settled, self._known(space, task))
-                rows.append(settler.add(part))
-            counts = reports.counts(self.plan.ignored)
+        intake, self._intake = self._intake or self._open_intake(space), None
+        with closing(intake):
+            draft = intake.finish()
+        if draft.failed is not None and self._options.on_error == "fail":
+            raise failed_item(draft.failed.name, f"{draft.failed.step}: {draft.failed.reason}")
+        reports, base, compared = draft.reports, self.base, self._comparison
+        counts = reports.counts(self.plan.ignored)
         found = {
             "counts": counts.to_json(),
             "marked": reports.marked if self._recipe.restart_markers else None,
@@ -272,16 +293,16 @@ class BuildJob:
         write_durably(space.counts, json.dumps(found).encode())
         if not counts.samples and base is None:
             raise _give_up(space, counts, self._recipe)
-        config = describe_rows(columns, rows, self._settle(settler, space))
+        config = describe_rows(draft.columns, draft.rows, self._settle(draft.settler, space))
         order = None if self._recipe.shuffle is None else shuffled(counts.samples, self._recipe.shuffle)
         pieces = [Piece(counts.samples, self._recipe.shard_size)]
         if compared is None:
-            return Assembly(config, self._recipe.format, pieces, order, source=PartRows(config, space, parts))
+            return Assembly(config, self._recipe.format, pieces, order, source=PartRows(config, space, draft.taken))
         superseded = find_rows(compared.layout, compared.base, compared.superseded)
         write_superseded(space.final, compared.layout, compared.base, superseded)
         carry_columns(space, compared.base, superseded, counts.samples)
         first = _next_shard(compared.base, space)
-        source = PartRows(config, space, parts)
+        source = PartRows(config, space, draft.taken)
         return Assembly(config, self._recipe.format, pieces, order, first, superseded, source)
 
     def _settle(self, settler: SchemaSettler, space: Workspace) -> Schema:
@@ -351,12 +372,6 @@ class BuildJob:
             )
             kept.append(replace(generation, counts=Counts(**counts), fingerprint=fingerprint))
         return without_superseded(kept, space.final)
-
-    def _check_reports(self, reports: Iterable[ItemReport]) -> Iterator[ItemReport]:
-        for report in reports:
-            if not report.samples and not report.empty and self._options.on_error == "fail":
-                raise failed_item(report.name, f"{report.step}: {report.reason}")
-            yield report
 
     def columns(self, space: Workspace) -> Sequence[FieldColumn]:
         """See `JobPlan`."""

@@ -3,7 +3,7 @@
 import hashlib
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import PurePath
 from typing import Any, ClassVar
@@ -195,7 +195,7 @@ def make_plan(
         if item.number is not None:
             digest.update(item.number.to_bytes(8, "little"))
         lines.facts += known[:FACTS_BYTES]
-        line = (item if columns is item.columns else replace(item, columns=columns)).to_line()
+        line = (item if columns is item.columns else item.with_columns(columns)).to_line()
         lines.append(line)
         cut.add(item, len(line))
         if observe is not None:
@@ -260,7 +260,7 @@ def _in_one_pass(one: Item, other: Item) -> bool:
 def _digest_columns(item: Item) -> Mapping[str, Any]:
     """The columns with digests in the place of arrays and bytes."""
     columns = item.columns
-    if all(type(value) in _PLAIN for value in columns.values()):
+    if not columns or all(type(value) in _PLAIN for value in columns.values()):
         return columns
     digested = {name: digest_value(value) for name, value in columns.items()}
     return columns if all(digested[name] is value for name, value in columns.items()) else digested

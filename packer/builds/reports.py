@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from packer.sources.item import ItemReport
 from packer.workspace.lines import line_encoder
+from packer.workspace.paths import attempt_beside
 from shardspec.entries import Counts
 from shardspec.errors import DatasetError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
@@ -255,8 +256,9 @@ class ReportWriter:
 
     def __init__(self, rejects: Path, items: Path, earlier: EarlierReports | None = None) -> None:
         self._earlier = earlier
-        self._rejects = rejects.open("wb")
-        self._items = items.open("wb")
+        # Until they are whole, nobody is to read them.
+        self._names = {attempt_beside(path): path for path in (rejects, items)}
+        self._rejects, self._items = (path.open("xb") for path in self._names)
         self._counts = dict.fromkeys(Counts.__dataclass_fields__, 0)
         self.mended = 0
         self.marked = 0
@@ -268,10 +270,9 @@ class ReportWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and self._earlier is not None:
-            self._earlier.copy(None, self._items, self._rejects)
-        self._rejects.close()
-        self._items.close()
+        if kind is None:
+            self.finish()
+        self.close()
 
     @property
     def left(self) -> dict[int, Counter[str]]:
@@ -282,6 +283,24 @@ class ReportWriter:
         """Write the reports of some items, in order, each with what it is known by."""
         for report, by in zip(reports, known, strict=False):
             self._add(report, by)
+
+    def finish(self) -> None:
+        """Write what follows the last report, and give the files their names."""
+        if self._earlier is not None:
+            self._earlier.copy(None, self._items, self._rejects)
+        self._rejects.close()
+        self._items.close()
+        for made, path in self._names.items():
+            made.replace(path)
+        self._names = {}
+
+    def close(self) -> None:
+        """Close the files, and remove them if they were not finished."""
+        self._rejects.close()
+        self._items.close()
+        for made in self._names:
+            made.unlink(missing_ok=True)
+        self._names = {}
 
     def counts(self, ignored: int) -> Counts:
         """The counts of what was added, without items that are rejected once more."""
@@ -304,9 +323,10 @@ class ReportWriter:
         self.marked += report.marked
         self.refilled += report.refilled
         self.unused_boxes += report.unused_boxes
-        self._add_tracks(report)
-        item: dict[str, Any] = {"item": report.name, "state": "packed" if packed else "rejected"}
-        item |= {"samples": report.samples, "frames": report.frames}
+        if report.followed or report.lost:
+            self._add_tracks(report)
+        state = "packed" if packed else "rejected"
+        item: dict[str, Any] = {"item": report.name, "state": state, "samples": report.samples, "frames": report.frames}
         if report.faces is not None:
             item["faces"] = report.faces
         if report.progressive:
@@ -317,8 +337,8 @@ class ReportWriter:
             item["remarks"] = remarks
         if known is not None:
             item["facts"] = known.facts
-            generation = earlier.generation if earlier is not None and again and not packed else known.generation
-            item |= {"generation": generation} if generation else {}
+            if generation := earlier.generation if earlier is not None and again and not packed else known.generation:
+                item["generation"] = generation
         self._items.write(encode_line(item))
         if not packed:
             self._reject(kind="item", item=report.name, step=report.step, reason=report.reason)

@@ -34,8 +34,8 @@ from packer.workspace import Workspace, append_line
 from packer.workspace.checkpoints import flush_parts, note_whole
 from packer.workspace.durable import remove_tree, writing
 from packer.workspace.folder import committed
+from packer.workspace.lines import LineFile
 from packer.workspace.machines import enter_plan
-from packer.workspace.paths import LineFile
 from packer.workspace.sharing.array import block_size, read_terms, take_cut
 from packer.workspace.sharing.claims import Claims
 from packer.workspace.sharing.leases import Agent, Lease, Observer

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
 from packer.workspace.checkpoints import FLUSHED, Checkpoints, drop_unflushed, flush_all
 from packer.workspace.commit import commit
-from packer.workspace.durable import write_durably, writing
+from packer.workspace.durable import write_durably, write_if_changed, writing
 from packer.workspace.folder import (
     begun_on,
     committed,
@@ -38,11 +38,13 @@ from packer.workspace.folder import (
     make_room_beside,
 )
 from packer.workspace.fresh import machine_run, wait_for
+from packer.workspace.lines import LineFile
 from packer.workspace.lock import FolderLock
 from packer.workspace.machines import MADE_ON, here
-from packer.workspace.paths import WORKSPACE_LAYOUT, LineFile
+from packer.workspace.paths import WORKSPACE_LAYOUT
 from packer.workspace.replacement import finish_replacement
 from packer.workspace.sharing.array import close_to_agents, open_to_agents
+from packer.workspace.spool import Again
 from shardspec.entries import Generation, Shard
 from shardspec.errors import BuildError, DatasetError, ResumeMismatchError, UsageError
 from shardspec.layout import BUILD_FOLDER, Layout
@@ -342,9 +344,10 @@ class Job:
     def _write_plan(self) -> None:
         """Write what workers read, the plan last; from here on this call counts as a session of the job."""
         self.workspace.create_results(len(self.plan.tasks))
-        write_durably(self.workspace.items, (line.encode("ascii") for line in self.plan.take_item_lines()))
+        lines = self.plan.take_item_lines()
+        write_if_changed(self.workspace.items, Again(lambda: (line.encode("ascii") for line in lines)))
         made_on = {**here(), "layout": WORKSPACE_LAYOUT}
-        write_durably(self.workspace.plan, json.dumps({**self.plan.to_json(), MADE_ON: made_on}).encode())
+        write_if_changed(self.workspace.plan, [json.dumps({**self.plan.to_json(), MADE_ON: made_on}).encode()])
         append_line(self.workspace.journal, {"did": "session", "machine_run": machine_run()})
 
     def _make(self) -> Manifest:
@@ -353,14 +356,15 @@ class Job:
             if self.workspace.assembly.exists():
                 assembly = ShardPlan.load(self.workspace)
             else:
-                self._run_tasks()
-                assembly = self._cut()
+                with self.plan.taking_in(self.workspace) as take_in:
+                    self._run_tasks(take_in)
+                    assembly = self._cut()
             shards = assemble_shards(assembly, self._run_units, self._listener)
         finally:
             self._close_engine()
         return self._commit(assembly, shards)
 
-    def _run_tasks(self) -> None:
+    def _run_tasks(self, take_in: Callable[[Iterable[int]], None]) -> None:
         """Run every unfinished task."""
         plan = self.plan
         if not plan.tasks:
@@ -375,6 +379,7 @@ class Job:
             Checkpoints(self.workspace) as checkpoints,
             Stage(self._listener, plan.stage, items, plan.items_are, done) as stage,
         ):
+            take_in(finished)
 
             def on_event(event: Event) -> None:
                 reasons = [ended.reason for ended in event.ends if ended.rejected]
@@ -385,10 +390,13 @@ class Job:
                     assert event.unit is not None
                     task = plan.tasks[event.unit.number]
                     raise failed_item(item_name(self.workspace.items, task, failed.item), failed.reason)
+                made = []
                 if event.kind == "done" and event.unit is not None:
                     journal.append(done_line(event))
                     note_part(event.unit, FLUSHED in event.result)
+                    made += [event.unit.number] * (event.unit.do != "item")
                 journal.look()
+                take_in(made)
 
             def note_part(unit: Unit, flushed: bool) -> None:
                 alone = unit.do == "item"

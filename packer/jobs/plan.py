@@ -3,6 +3,7 @@
 import re
 from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, overload
 
@@ -254,7 +255,10 @@ class JobPlan(Protocol):
         ...
 
     def take_item_lines(self) -> Iterable[str]:
-        """The lines of the plan's items file, maybe millions. Called once: once in the file, they need not be kept."""
+        """The lines of the plan's items file, maybe millions, to be read more than once.
+
+        Called once: once they are in the file, they need not be kept.
+        """
         ...
 
     def made(self, manifest: Manifest) -> bool:
@@ -290,6 +294,14 @@ class JobPlan(Protocol):
 
     def open_work(self, space: Workspace) -> Work:
         """Open the work, which does the units in this process."""
+        ...
+
+    def taking_in(self, space: Workspace) -> AbstractContextManager[Callable[[Iterable[int]], None]]:
+        """While tasks run, gather what `assemble` needs of those that are done; it is called inside the block, if at all.
+
+        What is entered is called again and again, with the tasks whose results were made meanwhile, and takes no longer
+        than a moment.
+        """
         ...
 
     def assemble(self, space: Workspace) -> Assembly:

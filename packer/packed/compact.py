@@ -14,7 +14,8 @@ from packer.jobs.history import note, noted
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import JobResult
-from packer.packed.plan import Input, Repack, plan_of, read_report, shard_bytes
+from packer.packed.plan import Input, Repack, plan_of, shard_bytes
+from packer.packed.reports import read_report
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
 from packer.workspace.columns import FieldColumn

@@ -7,7 +7,8 @@ from pathlib import Path
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import JobResult
-from packer.packed.plan import arrange_whole, open_input, plan_of, write_reports
+from packer.packed.plan import arrange_whole, open_input, plan_of
+from packer.packed.reports import write_reports
 from packer.recipe.options import BuildOptions
 
 

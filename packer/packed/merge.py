@@ -16,7 +16,8 @@ from packer.assembly.schemas import unite_schemas
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import JobResult
-from packer.packed.plan import BUILT_KEY, Input, arrange_whole, open_input, plan_of, several_paths, write_reports
+from packer.packed.plan import BUILT_KEY, Input, arrange_whole, open_input, plan_of, several_paths
+from packer.packed.reports import write_reports
 from packer.recipe.options import BuildOptions
 from packer.workspace.matching import repeated
 from shardspec.columns import IntArray

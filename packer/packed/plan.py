@@ -1,16 +1,15 @@
-"""Plans of jobs that read encoded rows from packed datasets: their inputs, their output, and their fingerprint."""
+"""Plans of jobs that read encoded rows from packed datasets."""
 
-import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from packer.assembly.plan import Piece, ShardPlan, shuffled
 from packer.builds.provenance import library_versions
-from packer.builds.reports import encode_line
 from packer.jobs.plan import Assembly, Made, Task, describe_changes, join_changes
 from packer.packed.work import RepackWork
 from packer.recipe import Recipe
@@ -21,7 +20,7 @@ from shardspec.columns import IntArray
 from shardspec.entries import BUILD_KINDS, Generation, total
 from shardspec.errors import UsageError
 from shardspec.formats import get_format
-from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
+from shardspec.layout import Layout
 from shardspec.manifest import Manifest, sha256_json
 
 DEFAULT_SHARD_BYTES = Recipe().shard_size
@@ -252,6 +251,10 @@ class Repack:
         """See `JobPlan`."""
         return RepackWork(space, self.plan.rows)
 
+    def taking_in(self, space: Workspace) -> AbstractContextManager[Callable[[Iterable[int]], None]]:
+        """See `JobPlan`: their shards say everything."""
+        return nullcontext(lambda made: None)
+
     def assemble(self, space: Workspace) -> Assembly:
         """See `JobPlan`."""
         self.write_reports(space.final)
@@ -364,48 +367,3 @@ def _adapt(recipe: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, A
     """The recipe with the new format, and shard size and shuffle if they were asked for. No other key changes."""
     changed = {name: options[name] for name in _ADAPTED if options[name] is not None}
     return {name: changed.get(name, value) for name, value in recipe.items()}
-
-
-Line = tuple[bytes, dict[str, Any]]
-
-
-def read_report(one: Input, name: str) -> Iterator[Line]:
-    """The lines of ``items.jsonl`` or ``rejects.jsonl``, as they are and parsed; none if the dataset has no such file.
-
-    Raises
-    ------
-    DatasetError
-        If the file does not match the manifest.
-    """
-    entry = one.manifest.find_file(name)
-    if entry is not None:
-        one.layout.check_digest(entry)
-        with one.layout.file(entry).open("rb") as file:
-            for line in file:
-                yield line, json.loads(line)
-
-
-def write_reports(folder: Path, inputs: Sequence[Input], keep: Callable[[dict[str, Any]], bool] | None = None) -> None:
-    """Write both reports of some inputs into a folder, one input after another.
-
-    Parameters
-    ----------
-    keep : callable, optional
-        Which lines are kept; all by default.
-    """
-    mixed = keep is not None or len(inputs) > 1
-    for name in (ITEMS_NAME, REJECTS_NAME):
-        if any(one.manifest.find_file(name) for one in inputs):
-            with (folder / name).open("wb") as file:
-                for one in inputs:
-                    lines = (line for line in read_report(one, name) if keep is None or keep(line[1]))
-                    file.writelines(map(_without_generation, lines) if mixed else (raw for raw, _ in lines))
-
-
-def _without_generation(line: Line) -> bytes:
-    """A line without the number of a generation, which is another in another dataset."""
-    raw, document = line
-    if "generation" not in document:
-        return raw
-    left = {name: value for name, value in document.items() if name != "generation"}
-    return encode_line(left)

@@ -7,132 +7,34 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from packer.builds.parts.part import Part
 from packer.cluster.status import see_agents
 from packer.jobs.plan import Tasks
-from packer.packed.shown.dataset import MEDIA_TYPES, StoredPicture, as_png
+from packer.packed.shown.pictures import MEDIA_TYPES, StoredPicture, as_png
 from packer.page.cards import Card, shown_text
 from packer.page.looking import draw_jpeg, read_end
-from packer.page.workers import Workers, WorkerSeen
+from packer.page.state import Busy, State, TaskDone, item_rate, read_task
+from packer.page.workers import Workers
 from packer.sources.item import Item
 from packer.steps.encode import EncodedValue
 from packer.workspace import Workspace
-from packer.workspace.lock import describe_holder, read_holder
+from packer.workspace.lock import describe_holder, is_held, read_holder
 from readers.drawing.svg import overlay
 from shardspec.errors import BuildError, ItemError
 from shardspec.layout import BUILD_FOLDER
 from shardspec.registry import import_target
 
 _PART = re.compile(r"part-(\d+)(\.item-\d+)?((?:\.[A-Za-z0-9_-]+)?\.[0-9a-f]+\.partial)?\Z")
-_LOCKED = re.compile(r"(?<=\s)([0-9a-f]+):([0-9a-f]+):([0-9]+)(?=\s)")
-_WINDOW_S = 300.0
-"""The rate is that of so many seconds before the last part."""
 _SAMPLES = 36
 _REJECTS = 30
 _LOG_BYTES = 1500
 _LOGS = 6
 _MAGIC = {b"\xff\xd8\xff": "jpeg", b"\x89PNG": "png", b"RIFF": "webp"}
-
-
-class Rejected(NamedTuple):
-    """An item that gave no sample.
-
-    Attributes
-    ----------
-    task, place : int
-        The task, and the item's place in it.
-    item, step, reason : str
-    """
-
-    task: int
-    place: int
-    item: str
-    step: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class TaskDone:
-    """A finished task.
-
-    Attributes
-    ----------
-    task, items, samples : int
-    rejects : tuple of Rejected
-    finished_s : float
-        When, in seconds since the epoch.
-    """
-
-    task: int
-    items: int
-    samples: int
-    rejects: tuple[Rejected, ...]
-    finished_s: float
-
-
-class Busy(NamedTuple):
-    """A task that a worker has in hand: what it has written so far, and seconds since it last wrote."""
-
-    task: str
-    bytes: int
-    idle_s: float
-
-
-@dataclass(frozen=True)
-class State:
-    """How far a build is.
-
-    Attributes
-    ----------
-    running : bool or None
-        Whether a process holds the folder; None where the system does not say.
-    stage : str
-    items, done, samples, rejected : int
-    rate : float or None
-        Items a second of late.
-    left_s : float or None
-        Seconds to the end of packing at that rate.
-    sessions : int
-        How often it was begun or resumed.
-    shards : int
-        Shards written.
-    held_by : str
-        The process that coordinates the build, or that did last; empty if it is not known.
-    workers : list of WorkerSeen
-    busy : list of Busy
-    tasks : list of TaskDone
-        Finished tasks, the last first.
-    rejects : list of Rejected
-        The last first.
-    logs : list of (str, str)
-        What workers wrote to their standard error: the name and the end of each log.
-    changed_s : float
-        Seconds since anything changed.
-    """
-
-    running: bool | None
-    stage: str
-    items: int
-    done: int
-    samples: int
-    rejected: int
-    rate: float | None
-    left_s: float | None
-    sessions: int
-    shards: int
-    held_by: str
-    workers: list[WorkerSeen]
-    busy: list[Busy]
-    tasks: list[TaskDone]
-    rejects: list[Rejected]
-    logs: list[tuple[str, str]] = field(default_factory=list)
-    changed_s: float = 0.0
 
 
 class Building:
@@ -168,8 +70,8 @@ class Building:
             tasks = sorted(self._done.values(), key=lambda task: -task.finished_s)
             done = sum(task.items for task in tasks)
             items = self._count_items()
-            rate = _rate(tasks)
-            running, holder = self._has_agents() or _is_held(self.space.lock), read_holder(self.space)
+            rate = item_rate(tasks)
+            running, holder = self._has_agents() or is_held(self.space.lock), read_holder(self.space)
             workers = self._workers.look(self.space, self._tasks()) if running is not False else []
             rejects = [reject for task in tasks for reject in task.rejects]
             return State(
@@ -260,7 +162,7 @@ class Building:
                     Busy(f"{task}{' item by item' if match[2] else ''}", status.st_size, now_s - status.st_mtime)
                 )
             elif not match[2] and task not in self._done:
-                done = _read_part(Path(entry.path), task, status.st_mtime)
+                done = read_task(Path(entry.path), task, status.st_mtime)
                 if done is not None:
                     self._done[task] = done
         for path in (self.space.journal, self.space.assembly):
@@ -354,27 +256,6 @@ class Building:
                 yield path.name, shown_text(text)
 
 
-def _read_part(path: Path, task: int, finished_s: float) -> TaskDone | None:
-    try:
-        reports = Part(path).reports()
-    except (OSError, BuildError, ValueError, KeyError, TypeError):
-        return None
-    rejects = tuple(
-        Rejected(task, place, report.name, str(report.step), shown_text(str(report.reason)))
-        for place, report in enumerate(reports)
-        if not report.samples and not report.empty
-    )
-    return TaskDone(task, len(reports), sum(report.samples for report in reports), rejects, finished_s)
-
-
-def _rate(tasks: list[TaskDone]) -> float | None:
-    """Items a second over the last `_WINDOW_S`; `tasks` are the finished ones, the last first."""
-    late = [task for task in tasks if task.finished_s > tasks[0].finished_s - _WINDOW_S]
-    if len(late) < 2 or late[0].finished_s <= late[-1].finished_s:
-        return None
-    return sum(task.items for task in late[:-1]) / (late[0].finished_s - late[-1].finished_s)
-
-
 def _card(row: int, values: Mapping[str, EncodedValue], classes: Sequence[str]) -> Card:
     image = _image_of(values)
     sample: dict[str, Any] = {}
@@ -401,23 +282,3 @@ def _image_of(values: Mapping[str, EncodedValue]) -> EncodedValue | None:
     pictures = [name for name, value in values.items() if len(value.shape) == 3 and value.shape[2] == 3]
     name = "image" if "image" in pictures else next(iter(pictures), None)
     return None if name is None else values[name]
-
-
-def _is_held(lock: Path) -> bool | None:
-    """Whether a process holds a lock file, as Linux lists it; the lock itself is left alone."""
-    try:
-        status = lock.stat()
-        held = Path("/proc/locks").read_text()
-    except OSError:
-        return None if lock.exists() else False
-    return find_lock(held, status.st_dev, status.st_ino)
-
-
-def find_lock(locks: str, device: int, inode: int) -> bool | None:
-    """Whether a file is in the list ``/proc/locks``; None if a file of its number on another device is.
-
-    That may be the file, too: of a file on btrfs, `stat` gives another device than the list does.
-    """
-    place = (os.major(device), os.minor(device))
-    found = [(int(one[1], 16), int(one[2], 16)) for one in _LOCKED.finditer(locks) if int(one[3]) == inode]
-    return place in found or (None if found else False)

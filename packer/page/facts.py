@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packer.packed.inspect import InspectReport, find_leaks
+from packer.packed.inspect.inspect import InspectReport
+from packer.packed.inspect.leaks import find_leaks
 from packer.packed.shown.columns import BLOCK
 from packer.packed.shown.dataset import ShownDataset
 from packer.page.cards import shown_text

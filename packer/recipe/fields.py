@@ -1,26 +1,18 @@
-"""The fields of samples that Python code makes: their types, as a user declares them or as the values show them."""
+"""What a user declares of the samples that Python code makes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 import numpy as np
 
 from packer.recipe.encodings import ENCODINGS, LOSSY, picture_codec
+from packer.recipe.field_types import LABEL, FieldType
 from packer.recipe.recipe import DEFAULT_QUALITY, DEFAULT_SUBSAMPLING
-from shardspec.errors import SchemaError, UsageError
-from shardspec.fields import is_mask_name, is_picture_field
+from shardspec.errors import UsageError
 from shardspec.schema import AXES_MAX, DTYPES, NAME, NamedConfig, describe_wrong_classes
 from shardspec.wording import did_you_mean, list_some, shorten
-
-LABEL = "label"
-"""The field whose texts are the names of classes."""
-
-FieldKind = Literal["array", "class", "blob", "json", "text", "picture"]
-
-_INT64 = np.iinfo(np.int64)
-_JOINED = {("<i8", "<f8"): "<f8", ("<f8", "<i8"): "<f8"}
 
 
 @dataclass(frozen=True)
@@ -112,64 +104,6 @@ class Array:
 
 
 @dataclass(frozen=True)
-class FieldType:
-    """What the values of one field are.
-
-    Attributes
-    ----------
-    kind : {"array", "class", "blob", "json", "text", "picture"}
-        *class*: a text that names the sample's class.
-    dtype : str
-        Of an array.
-    shape : tuple of (int or None)
-        Of an array; None for an axis whose size is free.
-    settled : bool
-        Whether `shape` is the field's shape. Otherwise the samples decide which of the free axes vary.
-    listed : bool
-        Whether the values are lists. ``()`` as the shape of an array then stands for lists that were all empty; a text
-        that is listed stands for values that were all None.
-    codec : NamedConfig or None
-        Of a picture.
-    optional : bool
-        Whether a value may be None.
-    """
-
-    kind: FieldKind
-    dtype: str = "|u1"
-    shape: tuple[int | None, ...] = ()
-    settled: bool = False
-    listed: bool = False
-    codec: NamedConfig | None = None
-    optional: bool = False
-
-    def describe(self) -> str:
-        """The type in words, as an error names it."""
-        if self.kind == "array" and not self.shape and not self.listed:
-            words = {"<i8": "an integer", "<f8": "a number", "|b1": "True or False"}.get(self.dtype)
-            return words or f"a number of dtype {self.dtype}"
-        if self.kind == "array":
-            return f"an array of dtype {self.dtype} and shape {self.shape}"
-        return {
-            "class": "the name of a class",
-            "blob": "bytes",
-            "json": "a dict or a list for JSON",
-            "text": "text",
-            "picture": "a picture, an array uint8 of shape (H, W, 3) or encoded bytes",
-        }[self.kind]
-
-    def to_json(self) -> dict[str, Any]:
-        """The type as JSON."""
-        codec = None if self.codec is None else self.codec.to_json()
-        return {**vars(self), "shape": list(self.shape), "codec": codec}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> "FieldType":
-        """Read what `to_json` made."""
-        codec = None if document["codec"] is None else NamedConfig(**document["codec"])
-        return cls(**{**document, "shape": tuple(document["shape"]), "codec": codec})
-
-
-@dataclass(frozen=True)
 class Declaration:
     """What a user says of the samples that Python code makes.
 
@@ -254,134 +188,6 @@ def check_name(name: Any, where: str) -> None:
         )
     if name == "key":
         raise UsageError(f"{where}: expected other fields than the key, which every sample has")
-
-
-def infer(name: str, value: Any, picture: NamedConfig) -> FieldType:
-    """The type that a value shows.
-
-    Raises
-    ------
-    SchemaError
-        If no field can hold the value.
-    """
-    if isinstance(value, bool | np.bool_):
-        return FieldType("array", "|b1")
-    if isinstance(value, int):
-        if not _INT64.min <= value <= _INT64.max:
-            raise SchemaError(f"expected an integer of 64 bits, found {shorten(value)}: make it a text")
-        return FieldType("array", "<i8")
-    if isinstance(value, float) and not isinstance(value, np.generic):
-        return FieldType("array", "<f8")
-    if isinstance(value, str):
-        return FieldType("class" if name == LABEL else "text")
-    if isinstance(value, bytes | bytearray | memoryview):
-        return _picture_type(name, picture) if is_picture_field(name) else FieldType("blob")
-    if isinstance(value, dict):
-        return FieldType("json")
-    if isinstance(value, list | tuple):
-        return _infer_list(value)
-    if value is None:
-        return FieldType("text", optional=True, listed=True)
-    array = as_array(value)
-    if is_picture_field(name) and array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3:
-        return _picture_type(name, picture)
-    return FieldType("array", array.dtype.str, (None,) * array.ndim)
-
-
-def join(one: FieldType, other: FieldType) -> FieldType | None:
-    """The type that holds the values of both; None if there is none."""
-    optional = one.optional or other.optional
-    for kind, rest in ((one, other), (other, one)):
-        if kind.kind == "text" and kind.listed:  # nothing but None so far
-            return replace(rest, optional=True)
-    one, other = replace(one, optional=optional), replace(other, optional=optional)
-    if one == other:
-        return one
-    as_json = FieldType("json", listed=True, optional=optional)
-    if one.listed and other.listed:
-        if "json" in (one.kind, other.kind):
-            return as_json
-        if not one.shape or not other.shape:  # an empty list may be one of any numbers
-            return one if one.shape else other
-        dtype = one.dtype if one.dtype == other.dtype else _JOINED.get((one.dtype, other.dtype))
-        return as_json if dtype is None or one.shape != other.shape else replace(one, dtype=dtype)
-    if one.kind == other.kind == "array" and not one.shape and not other.shape and not (one.listed or other.listed):
-        dtype = _JOINED.get((one.dtype, other.dtype))
-        return None if dtype is None else replace(one, dtype=dtype)
-    return None
-
-
-def settle_empty(kind: FieldType) -> FieldType:
-    """The type of a field whose first samples are known: lists that were all empty are JSON."""
-    if kind.kind == "text" and kind.listed:
-        return replace(kind, listed=False)
-    if kind.kind == "array" and kind.listed and not kind.shape:
-        return FieldType("json", listed=True, optional=kind.optional)
-    return kind
-
-
-def as_array(value: Any) -> np.ndarray[Any, Any]:
-    """A value that is no number, text, list or dict of Python as an array of a dtype that a field may have.
-
-    Raises
-    ------
-    SchemaError
-        If it is not one.
-    """
-    try:
-        array = np.asarray(value)
-    except Exception as error:  # of whatever library the value is
-        raise SchemaError(
-            f"expected a value that numpy reads as an array, found {type(value).__name__}: {error}"
-        ) from error
-    if array.dtype.byteorder == ">":
-        array = array.astype(array.dtype.newbyteorder("<"))
-    if array.dtype.str not in DTYPES:
-        raise SchemaError(
-            f"expected numbers, texts, bytes, JSON, or arrays of {', '.join(DTYPES)}, "
-            f"found {type(value).__name__}{'' if array.dtype == object else f' of dtype {array.dtype}'}"
-        )
-    return array
-
-
-def _picture_type(name: str, picture: NamedConfig) -> FieldType:
-    """Pictures that may be label maps are never stored with loss."""
-    return FieldType("picture", codec=NamedConfig("png") if picture.name in LOSSY and is_mask_name(name) else picture)
-
-
-def _infer_list(value: Sequence[Any]) -> FieldType:
-    """Numbers are an array if the list is rectangular and all of them fit; any other list is JSON."""
-    if not value:
-        return FieldType("array", "<i8", (), listed=True)
-    kinds: set[type] = set()
-    shape = _list_shape(value, kinds)
-    if shape is None or 0 in shape or len(shape) > AXES_MAX:
-        return FieldType("json", listed=True)
-    dtype = {
-        frozenset((bool,)): "|b1",
-        frozenset((int,)): "<i8",
-        frozenset((float,)): "<f8",
-        frozenset((int, float)): "<f8",
-    }.get(frozenset(kinds))
-    if dtype is None:
-        return FieldType("json", listed=True)
-    try:
-        np.array(value, dtype)
-    except OverflowError:
-        return FieldType("json", listed=True)
-    return FieldType("array", dtype, (None, *shape[1:]), listed=True)
-
-
-def _list_shape(value: Any, kinds: set[type]) -> tuple[int, ...] | None:
-    """The shape of nested lists, whose leaves' types are collected; None if they are not rectangular."""
-    if not isinstance(value, list | tuple):
-        kinds.add(type(value))
-        return ()
-    shapes = {_list_shape(entry, kinds) for entry in value}
-    if len(shapes) > 1:
-        return None
-    tail = shapes.pop() if shapes else ()
-    return None if tail is None else (len(value), *tail)
 
 
 def _check_classes(classes: Any) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -190,8 +191,10 @@ class Examiner:
         if not is_far(self._resolved[0]):
             yield from (self.file(index, name) for index, name in enumerate(names))
             return
-        found = ask_ahead(lambda name: (name, self._stat(self._prefix + name)), names)
-        for index, (name, state) in enumerate(found):
+        remaining = iter(names)
+        some = iter(lambda: list(islice(remaining, _ASKED)), [])
+        found = ask_ahead(lambda names: [(name, self._stat(self._prefix + name)) for name in names], some)
+        for index, (name, state) in enumerate(chain.from_iterable(found)):
             yield self._item(index, name, state)
 
     def _item(self, index: int, name: str, found: os.stat_result | None) -> Item:
@@ -239,6 +242,8 @@ class Examiner:
 
 _KNOWN_MAX = 4096
 _COUNTED = 500
+_ASKED = 16
+"""Files that one thread asks for: to hand them over one by one takes as long as to ask."""
 
 
 def _resolve(path: Path) -> Path:

@@ -22,7 +22,7 @@ from shardspec.errors import UsageError
 from shardspec.fields import is_further_picture
 from shardspec.layout import MANIFEST_NAME, Layout
 from shardspec.manifest import Manifest
-from shardspec.splits import NO_GROUP
+from shardspec.splits.groups import NO_GROUP
 
 _DIGEST_DIGITS = 16
 """Characters of the dataset's digest in every item: enough for the plan to change with it."""

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 
 def walk(
@@ -23,22 +24,33 @@ def walk(
         folders: list[str] = []
         files: list[str] = []
         failed: list[OSError] = []
-        for name, is_folder in scan(folder, failed.append):
+        links: set[str] = set()
+        for name, is_folder, is_link in scan(folder, failed.append):
             (folders if is_folder else files).append(name)
+            if is_folder and is_link:
+                links.add(name)
         if failed:
             onerror(failed[0])
             continue
         yield folder, folders, files
-        below = [os.path.join(folder, name) for name in reversed(folders)]  # noqa: PTH118 -- many
-        waiting += [path for path in below if followlinks or not os.path.islink(path)]  # noqa: PTH114 -- many
+        below = [name for name in reversed(folders) if followlinks or name not in links]
+        waiting += [os.path.join(folder, name) for name in below]  # noqa: PTH118 -- many
 
 
-def scan(folder: str | Path, onerror: Callable[[OSError], None]) -> Iterator[tuple[str, bool]]:
-    """The name of each entry of a folder, and whether it is a folder; `onerror` is called if it cannot be listed."""
+class Entry(NamedTuple):
+    """An entry of a folder."""
+
+    name: str
+    is_folder: bool
+    is_link: bool
+
+
+def scan(folder: str | Path, onerror: Callable[[OSError], None]) -> Iterator[Entry]:
+    """The entries of a folder; `onerror` is called if it cannot be listed. What the listing says is not asked again."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                yield entry.name, _is_folder(entry)
+                yield Entry(entry.name, _is_folder(entry), entry.is_symlink())
     except OSError as error:
         onerror(error)
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from packer.recipe.fields import LABEL, Declaration, FieldType, as_array, check_name, infer
+from packer.recipe.field_types import LABEL, FieldType, as_array, infer
+from packer.recipe.fields import Declaration, check_name
 from packer.steps.encode import ColumnSpec, EncodedValue
 from packer.vision.decode.jpeg_header import PROGRESSIVE_MARK, is_progressive
 from packer.vision.decode.limits import PictureError

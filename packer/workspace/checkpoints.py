@@ -16,7 +16,8 @@ from typing import Self
 from packer.workspace.durable import fsync_file, fsync_folder, writing
 from packer.workspace.folder import remove_shards
 from packer.workspace.fresh import machine_run
-from packer.workspace.paths import Workspace, append_line
+from packer.workspace.lines import append_line
+from packer.workspace.paths import Workspace
 
 INTERVAL_S = 10.0
 """Seconds between two checkpoints. A job of less has none: it is as quickly done again."""

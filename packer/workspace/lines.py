@@ -1,9 +1,17 @@
-"""Lines of JSON, one for each of many items."""
+"""Files of JSON lines."""
 
 import json
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Iterator
 from json import encoder
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
+
+from packer.workspace.durable import write_all
+
+_OPEN_S = 1.0
+"""How long a file of lines stays open."""
 
 
 def line_encoder(**options: Any) -> Callable[[Any], str]:
@@ -25,3 +33,67 @@ def line_encoder(**options: Any) -> Callable[[Any], str]:
     marks = plain.key_separator, plain.item_separator
     prepared = make(None, plain.default, text, None, *marks, plain.sort_keys, plain.skipkeys, plain.allow_nan)
     return lambda value: "".join(prepared(value, 0))
+
+
+def append_line(path: Path, document: Any) -> None:
+    """Append one JSON line. A line that a crash cut short is ended first, so that it spoils no other."""
+    with LineFile(path) as lines:
+        lines.append(document)
+
+
+class LineFile:
+    """Appends JSON lines, and keeps the file open a second, since on a shared file system each opening takes time.
+
+    Use as a context manager. A line is handed to the system at once, so a process that is killed loses none; other
+    machines may see it once the file was closed.
+
+    Parameters
+    ----------
+    path : Path
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: Any = None
+        self._opened_s = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def append(self, document: Any) -> None:
+        """Append one line. One that a crash cut short is ended first, so that it spoils no other."""
+        ended = True
+        if self._file is None:
+            self._file, self._opened_s = self._path.open("a+b", buffering=0), time.monotonic()
+            if self._file.tell():
+                self._file.seek(-1, os.SEEK_END)
+            ended = self._file.read(1) in (b"", b"\n")
+        line = (b"" if ended else b"\n") + json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n"
+        write_all(self._file.fileno(), [line])
+
+    def look(self) -> None:
+        """Close the file if it was open for a second; the next line opens it again."""
+        if self._file is not None and time.monotonic() - self._opened_s >= _OPEN_S:
+            self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+
+def read_lines(path: Path) -> Iterator[Any]:
+    """The JSON lines of a file, which may be missing or end in a line cut short by a crash."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return
+    for line in data.split(b"\n")[:-1]:
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue

@@ -1,19 +1,18 @@
 """The working folder of a build: where the plan, the parts and the journal lie until the commit."""
 
-import json
 import os
 import re
 import shutil
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from packer.workspace.durable import fsync_folder, remove_tree, write_all
+from packer.workspace.durable import fsync_folder, remove_tree
 from packer.workspace.fresh import wait_for
+from packer.workspace.lines import read_lines
 from shardspec.layout import MANIFEST_NAME, PLAN_NAME, REJECTS_NAME
 
 PARTS_A_FOLDER = 1000
@@ -24,9 +23,6 @@ WORKSPACE_LAYOUT = 2
 
 RECORD_NAME = "record.json"
 """A shard's entry in the manifest, in the folder in which the shard was published."""
-
-_OPEN_S = 1.0
-"""How long a file of lines stays open."""
 
 _KEY_CHARACTERS = 12
 _OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
@@ -365,67 +361,3 @@ def _attempts(folder: Path) -> Iterator[Path]:
             yield Path(entry.path)
         elif entry.is_dir(follow_symlinks=False):
             yield from _attempts(Path(entry.path))
-
-
-def append_line(path: Path, document: Any) -> None:
-    """Append one JSON line. A line that a crash cut short is ended first, so that it spoils no other."""
-    with LineFile(path) as lines:
-        lines.append(document)
-
-
-class LineFile:
-    """Appends JSON lines, and keeps the file open a second, since on a shared file system each opening takes time.
-
-    Use as a context manager. A line is handed to the system at once, so a process that is killed loses none; other
-    machines may see it once the file was closed.
-
-    Parameters
-    ----------
-    path : Path
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: Any = None
-        self._opened_s = 0.0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def append(self, document: Any) -> None:
-        """Append one line. One that a crash cut short is ended first, so that it spoils no other."""
-        ended = True
-        if self._file is None:
-            self._file, self._opened_s = self._path.open("a+b", buffering=0), time.monotonic()
-            if self._file.tell():
-                self._file.seek(-1, os.SEEK_END)
-            ended = self._file.read(1) in (b"", b"\n")
-        line = (b"" if ended else b"\n") + json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n"
-        write_all(self._file.fileno(), [line])
-
-    def look(self) -> None:
-        """Close the file if it was open for a second; the next line opens it again."""
-        if self._file is not None and time.monotonic() - self._opened_s >= _OPEN_S:
-            self.close()
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-        self._file = None
-
-
-def read_lines(path: Path) -> Iterator[Any]:
-    """The JSON lines of a file, which may be missing or end in a line cut short by a crash."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return
-    for line in data.split(b"\n")[:-1]:
-        try:
-            yield json.loads(line)
-        except ValueError:
-            continue

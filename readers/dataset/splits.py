@@ -13,7 +13,8 @@ from readers.dataset.base import SampleDataset
 from readers.order.permutation import Permutation
 from shardspec.columns import IntArray
 from shardspec.errors import SchemaError, UsageError
-from shardspec.splits import NO_GROUP, Groups, assign_rows, fold_ratios, join_groups, names_of
+from shardspec.splits.assignment import assign_rows, fold_ratios
+from shardspec.splits.groups import NO_GROUP, Groups, join_groups, names_of
 from shardspec.wording import shorten
 
 _SPLIT_TAG = 0x73706C6974
@@ -30,7 +31,7 @@ def split_rows(
 
     With `by`, the fractions are met as closely as whole groups allow, and each part gets a group of every class of
     ``label`` if there are enough; the same seed gives the same parts as ``packer split``
-    (`shardspec.splits.assign_rows`).
+    (`shardspec.splits.assignment.assign_rows`).
 
     Parameters
     ----------

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardspec.errors import UsageError
-from shardspec.splits import NO_GROUP, Groups, assign_groups, assign_rows, fold_ratios, join_groups
+from shardspec.splits.assignment import assign_groups, assign_rows, fold_ratios
+from shardspec.splits.groups import NO_GROUP, Groups, join_groups
 
 
 def groups_of(values: Any) -> Groups:

@@ -1,26 +1,20 @@
-"""The finished parts of a plan, opened once for all passes of the cut."""
+"""The finished parts of a plan in task order, opened as soon as they are made."""
 
-import os
-import tempfile
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from packer.builds.parts.part import Part
 from packer.workspace import Workspace
-from packer.workspace.durable import writing
-from packer.workspace.fresh import ask_ahead, is_far
-from packer.workspace.spool import temporary_file
+from packer.workspace.fresh import AHEAD, ask_ahead, is_far, look_again
 
-_KEPT_BYTES = 8 * 10**6
-"""So much of the outlines stays in memory, so that those of a small build are read once; the others are in a file."""
+_PAUSE_S = 1.0
+"""Seconds until another look at a part that is made but cannot be opened yet."""
 
 
-class OpenedParts(Iterable[Part]):
-    """The finished parts of a plan for the cut, which reads them again and again, without most values of their rows.
-
-    Each part is opened once, when they are iterated over for the first time: on a shared file system, that takes longer
-    than all else.
+class PartsInOrder:
+    """The parts of a plan, in task order, while some are still being made. Each is opened once.
 
     Parameters
     ----------
@@ -29,51 +23,79 @@ class OpenedParts(Iterable[Part]):
     tasks : int
         Number of tasks.
     ahead : bool, optional
-        Whether many are opened at a time; by default, if they lie on a network file system.
+        Whether many are opened at a time, in threads; by default, if they lie on a network file system, where opening
+        one takes longer than all else.
     """
 
     def __init__(self, workspace: Workspace, tasks: int, *, ahead: bool | None = None) -> None:
         self._workspace = workspace
         self._tasks = tasks
         self._ahead = is_far(workspace.root) if ahead is None else ahead
-        self._kept: list[Part] = []
-        self._kept_bytes = 0
-        self._places: list[tuple[int, int, int]] = []
-        self._file: Any = None
+        self._made: set[int] = set()
+        self._next = 0
+        self._opening: deque[Future[Part]] = deque()
+        self._threads: ThreadPoolExecutor | None = None
+        self._look_s = 0.0
 
-    def __iter__(self) -> Iterator[Part]:
-        yield from (self[task] for task in range(len(self)))
-        tasks = range(len(self), self._tasks)
-        for part, missing in ask_ahead(self._outline, tasks) if self._ahead else map(self._outline, tasks):
-            self._keep(part, missing)
-            yield self[len(self) - 1]
+    def add(self, task: int) -> None:
+        """Note that the part of a task is made."""
+        self._made.add(task)
 
-    def __len__(self) -> int:
-        """The number of parts opened so far."""
-        return len(self._kept) + len(self._places)
-
-    def __getitem__(self, task: int) -> Part:
-        """A part that was opened before."""
-        if task < len(self._kept):
-            return self._kept[task]
-        offset, size, missing = self._places[task - len(self._kept)]
-        self._file.seek(offset)
-        return Part.from_outline(self._file.read(size), missing)
-
-    def _outline(self, task: int) -> tuple[bytes, int]:
-        return open_part(self._workspace, task, fetched=self._ahead).outline()
-
-    def _keep(self, outline: bytes, missing: int) -> None:
-        if not self._places and self._kept_bytes + len(outline) <= _KEPT_BYTES:
-            self._kept.append(Part.from_outline(outline, missing))
-            self._kept_bytes += len(outline)
+    def ready(self, most: int) -> Iterator[Part]:
+        """The next parts, as far as they can be had now. One that cannot be opened yet is tried again later."""
+        if time.monotonic() < self._look_s:
             return
-        with writing(Path(tempfile.gettempdir())):
-            if self._file is None:
-                self._file = temporary_file(self)
-            offset = self._file.seek(0, os.SEEK_END)
-            self._file.write(outline)
-        self._places.append((offset, len(outline), missing))
+        for _ in range(most):
+            try:
+                part = self._open_ahead() if self._ahead else self._open_next()
+            except OSError:  # on a shared file system, as long as it is not seen here
+                self._drop_ahead()
+                self._look_s = time.monotonic() + _PAUSE_S
+                return
+            if part is None:
+                return
+            self._made.discard(self._next)
+            self._next += 1
+            yield part
+
+    def rest(self) -> Iterator[Part]:
+        """All further parts, once every task is done."""
+        self._drop_ahead()
+        tasks = range(self._next, self._tasks)
+        yield from ask_ahead(self._open, tasks) if self._ahead else map(self._open, tasks)
+
+    def close(self) -> None:
+        """Open no more."""
+        self._drop_ahead()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
+
+    def _open_next(self) -> Part | None:
+        return self._open(self._next, promised=False) if self._next in self._made else None
+
+    def _open_ahead(self) -> Part | None:
+        while len(self._opening) < 2 * AHEAD and (task := self._next + len(self._opening)) in self._made:
+            self._threads = self._threads or ThreadPoolExecutor(AHEAD, "parts")
+            self._opening.append(self._threads.submit(self._open, task, promised=False))
+        if not self._opening or not self._opening[0].done():
+            return None
+        return self._opening.popleft().result()
+
+    def _drop_ahead(self) -> None:
+        for future in self._opening:
+            future.cancel()
+        self._opening.clear()
+
+    def _open(self, task: int, *, promised: bool = True) -> Part:
+        if promised:
+            return open_part(self._workspace, task, fetched=self._ahead)
+        path = self._workspace.part(task)
+        try:
+            return Part(path, fetched=self._ahead)
+        except FileNotFoundError:
+            look_again(path.parent)
+            return Part(path, fetched=self._ahead)
 
 
 def open_part(workspace: Workspace, task: int, *, fetched: bool = False) -> Part:

@@ -61,47 +61,15 @@ class Part:
                 f"{path}: expected a finished part of this build, found something else: "
                 "remove the .build folder and build again"
             )
-        self._read(memoryview(found), 0)
-
-    def _read(self, view: memoryview, missing: int) -> None:
-        """Read index and footer of a part of which `missing` bytes at the beginning are not in the view."""
-        footer_offset = int.from_bytes(view[-16:-8], "little")
-        footer = json.loads(bytes(view[footer_offset - missing : -16]))
+        self._view = view = memoryview(found)
+        footer = json.loads(bytes(view[int.from_bytes(view[-16:-8], "little") : -16]))
         self._reports: list[dict[str, Any]] = footer["reports"]
         self.group_of: list[int | None] = footer["group_of"]
-        self._view = view
-        self._index_offset: int = footer["index_offset"] - missing
-        self.groups = list(_read_groups(view, footer, self._index_offset))
-
-    def outline(self) -> tuple[bytes, int]:
-        """The part without the bytes of its rows, but with their numbers and class names; what `from_outline` takes."""
-        kept = [
-            b"".join(group.values(name, np.arange(len(group))))
-            for group in self.groups
-            for name in group.columns
-            if is_index_value(group.columns[name])
-        ]
-        values = b"".join(kept)
-        values += bytes(-len(values) % 8)
-        return values + self._view[self._index_offset :], self._index_offset - len(values)
-
-    @classmethod
-    def from_outline(cls, outline: bytes, missing: int) -> "Part":
-        """A part that has no other values of its rows than those in an outline."""
-        part = cls.__new__(cls)
-        view = memoryview(outline)
-        part._read(view, missing)
-        offset = 0
-        for group in part.groups:
-            for name in filter(lambda name: is_index_value(group.columns[name]), group.columns):
-                size = int(group.lengths[:, list(group.columns).index(name)].sum())
-                group.kept[name] = view[offset : offset + size]
-                offset += size
-        return part
+        self.groups = list(_read_groups(view, footer))
 
     def reports(self) -> list[ItemReport]:
         """What became of the task's items, in order."""
-        return [ItemReport(**document) for document in self._reports]
+        return list(map(ItemReport.from_json, self._reports))
 
     def group(self, columns: Columns) -> "RowGroup | None":
         """The rows that have these columns; None if no row has them."""
@@ -126,8 +94,9 @@ def is_index_value(spec: ColumnSpec) -> bool:
     return spec.ndim == 0 or spec.kind == "class"
 
 
-def _read_groups(view: memoryview, footer: Mapping[str, Any], offset: int) -> Iterator["RowGroup"]:
-    """The groups of a part's index, which begins at an offset of the view."""
+def _read_groups(view: memoryview, footer: Mapping[str, Any]) -> Iterator["RowGroup"]:
+    """The groups of a part's index."""
+    offset = footer["index_offset"]
     counts = [(rows, from_json(columns)) for rows, columns in footer["groups"]]
     shapes_offset = offset + 8 * sum(rows * (1 + len(columns)) for rows, columns in counts)
     for rows, columns in counts:
@@ -153,8 +122,6 @@ class RowGroup:
         Encoded bytes of each value.
     shapes : (rows, axes) int32
         Shapes of the decoded values, with the axes of all columns side by side.
-    kept : dict of str to memoryview
-        In an outline, the values of a column, one after another; it has no values of columns that are not here.
     """
 
     def __init__(
@@ -170,7 +137,6 @@ class RowGroup:
         self.starts = starts
         self.lengths = lengths
         self.shapes = shapes
-        self.kept: dict[str, memoryview] = {}
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -202,12 +168,9 @@ class RowGroup:
         """The encoded bytes of a column in the given rows; valid while the group is referred to."""
         column = list(self.columns).index(name)
         lengths = self.lengths[rows, column]
-        if name in self.kept:
-            view, starts = self.kept[name], (np.cumsum(self.lengths[:, column]) - self.lengths[:, column])[rows]
-        else:
-            view, starts = self._view, self.starts[rows] + self.lengths[rows, :column].sum(axis=1)
+        starts = self.starts[rows] + self.lengths[rows, :column].sum(axis=1)
         ends = starts + lengths
-        return [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return [self._view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 def to_json(columns: Columns) -> list[Any]:

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.rows import Lengths, LengthTable
-from packer.builds.parts.opened import OpenedParts, open_part
+from packer.builds.parts.opened import open_part
 from packer.builds.parts.part import Columns as PartColumns
 from packer.builds.parts.part import Part, RowGroup, describe_difference, from_json, to_json
+from packer.builds.parts.taken import TakenRows
 from packer.sources.item import ItemReport
 from packer.steps.encode import ColumnSpec
 from packer.workspace import Workspace
@@ -31,12 +32,11 @@ class PartRows:
         See `describe_rows`.
     workspace : Workspace
         That of the plan whose parts these are.
-    parts : OpenedParts, optional
-        What was opened of them before, to read no other values than theirs.
+    taken : TakenRows, optional
+        What was taken in of them before; no other values are read then.
     """
 
-    def __init__(self, config: Mapping[str, Any], workspace: Workspace, parts: OpenedParts | None = None) -> None:
-        self._parts = parts
+    def __init__(self, config: Mapping[str, Any], workspace: Workspace, taken: TakenRows | None = None) -> None:
         schema = Schema.from_json(config["schema"], Problems())
         if schema is None:
             raise SchemaError("the assembly plan holds no schema")
@@ -46,6 +46,7 @@ class PartRows:
         named = [name for name, spec in self._columns.items() if spec.kind == "class"]
         self._numbers = {name: _class_numbers(self.schema[name]) for name in named}
         self._ends = np.cumsum(np.array(config["tasks"], np.int64))
+        self._taken = taken if len(self) else None  # without rows, the schema is that of other rows
         self._open: OrderedDict[int, RowGroup] = OrderedDict()
 
     def __len__(self) -> int:
@@ -54,6 +55,8 @@ class PartRows:
     def sizes(self) -> Mapping[str, Lengths]:
         """Encoded bytes of every value of the fields that are not fixed."""
         varying = [field for field in self.schema if not field.is_fixed]
+        if self._taken is not None:
+            return {field.name: _longer(self._taken.lengths(field.name), _prefix_bytes(field)) for field in varying}
         table = LengthTable([field.name for field in varying], len(self))
         for task in self._tasks_with_rows():
             part = self._part(task)
@@ -63,6 +66,8 @@ class PartRows:
 
     def read(self, rows: IntArray, fields: Sequence[str]) -> Columns:
         """The encoded values of some rows."""
+        if self._taken is not None:
+            return {name: self._taken_column(self._taken, name, rows) for name in fields}
         out: dict[str, Any] = {name: [b""] * len(rows) for name in fields}
         tasks = np.searchsorted(self._ends, rows, side="right")
         for task in np.unique(tasks).tolist():
@@ -92,40 +97,59 @@ class PartRows:
         array = np.frombuffer(b"".join(values), field.numpy_dtype)
         return array.reshape(len(values), *field.fixed_shape)
 
+    def _taken_column(self, taken: TakenRows, name: str, rows: IntArray) -> Any:
+        values = taken.values(name, rows)
+        if name in self._numbers:
+            numbers = [self._numbers[name][one] for one in taken.classes(name)]
+            return np.array(numbers, self.schema[name].numpy_dtype)[values]
+        return values
+
     def _tasks_with_rows(self) -> list[int]:
         return np.flatnonzero(np.diff(self._ends, prepend=0)).tolist()
 
     def _part(self, task: int) -> RowGroup:
-        rows = self._open.pop(task, None) or self._open_part(task).group(self._columns)
+        rows = self._open.pop(task, None) or open_part(self._workspace, task).group(self._columns)
         assert rows is not None
         self._open[task] = rows
         if len(self._open) > _OPEN_PARTS:
             self._open.popitem(last=False)
         return rows
 
-    def _open_part(self, task: int) -> Part:
-        return open_part(self._workspace, task) if self._parts is None else self._parts[task]
 
+class ColumnCount:
+    """Counts which columns the samples of items have.
 
-def choose_columns(parts: Iterable[Part], fits: Callable[[PartColumns], bool] | None = None) -> PartColumns:
-    """The columns that most items' samples have, in a tie those that come first; none if no item yielded a sample.
-
-    All parts are counted, so neither the place of an item nor the number of workers decides.
-
-    Parameters
-    ----------
-    parts : iterable of Part
-    fits : callable, optional
-        Whether columns fit a dataset that the samples are added to. Of those that do, the most common are chosen; if
-        none do, the most common of all.
+    All parts are counted, so neither the place of an item nor the number of workers decides which are chosen.
     """
-    items: Counter[tuple[tuple[str, ColumnSpec], ...]] = Counter()
-    for part in parts:
+
+    def __init__(self) -> None:
+        self._items: Counter[tuple[tuple[str, ColumnSpec], ...]] = Counter()
+
+    def add(self, part: Part) -> None:
+        """Count the items of a part, which follows those that were added before."""
         kinds = [tuple(group.columns.items()) for group in part.groups]
-        items.update(kinds[number] for number in part.group_of if number is not None)
-    ranked = [dict(columns) for columns, _ in items.most_common()]  # in a tie, the first one met
-    fitting = (columns for columns in ranked if fits is None or fits(columns))
-    return next(fitting, ranked[0] if ranked else {})
+        self._items.update(kinds[number] for number in part.group_of if number is not None)
+
+    def choose(self, fits: Callable[[PartColumns], bool] | None = None) -> PartColumns:
+        """The columns that most items' samples have, in a tie those that come first; none if no item yielded a sample.
+
+        Parameters
+        ----------
+        fits : callable, optional
+            Whether columns fit a dataset that the samples are added to. Of those that do, the most common are chosen;
+            if none do, the most common of all.
+        """
+        ranked = [dict(columns) for columns, _ in self._items.most_common()]  # in a tie, the first one met
+        fitting = (columns for columns in ranked if fits is None or fits(columns))
+        return next(fitting, ranked[0] if ranked else {})
+
+
+def choose_columns(parts: Iterable[Part]) -> PartColumns:
+    """The columns that most items' samples have (`ColumnCount`)."""
+    count = ColumnCount()
+    for part in parts:
+        count.add(part)
+    return count.choose()
 
 
 def settled_reports(part: Part, columns: PartColumns) -> Iterator[ItemReport]:
@@ -147,13 +171,21 @@ def describe_rows(columns: PartColumns, tasks: Sequence[int], schema: Schema) ->
     Parameters
     ----------
     columns : mapping of str to ColumnSpec
-        From `choose_columns`.
+        From `ColumnCount`.
     tasks : sequence of int
         Number of rows with these columns in each task's part.
     schema : Schema
         The schema settled over those rows.
     """
     return {"kind": "parts", "columns": to_json(columns), "tasks": list(tasks), "schema": schema.to_json()}
+
+
+def _longer(lengths: Lengths, more: int) -> Lengths:
+    """Lengths of values with so many more bytes each."""
+    if not more:
+        return lengths
+    longer = lengths.astype(np.int64) + more
+    return longer if longer.max(initial=0) > np.iinfo(np.uint32).max else longer.astype(np.uint32)
 
 
 def _class_numbers(field: Field) -> dict[bytes, int]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from packer.builds.parts.part import Columns as PartColumns
 from packer.builds.parts.part import Part
-from packer.recipe.fields import FieldType
+from packer.recipe.field_types import FieldType
 from packer.steps.encode import LOSSLESS_CODEC, ColumnSpec
 from shardspec.errors import SchemaError
 from shardspec.fields import FIELD_ORDER
@@ -54,11 +54,16 @@ class SchemaSettler:
         rows = part.group(self._columns)
         if rows is None:
             return 0
-        for name in rows.columns:
-            axes = rows.axes(name)
-            low, high = axes.min(axis=0).tolist(), axes.max(axis=0).tolist()
-            known = self._shapes.setdefault(name, list(low))
-            self._shapes[name] = [k if k == a == b else None for k, a, b in zip(known, low, high, strict=True)]
+        # Of all columns at once: there may be as many parts as items.
+        low, high = rows.shapes.min(axis=0).tolist(), rows.shapes.max(axis=0).tolist()
+        first = 0
+        for name, spec in rows.columns.items():
+            axes = slice(first, first + spec.ndim)
+            first += spec.ndim
+            known = self._shapes.setdefault(name, list(low[axes]))
+            if known != low[axes] or known != high[axes]:
+                found = zip(known, low[axes], high[axes], strict=True)
+                self._shapes[name] = [k if k == a == b else None for k, a, b in found]
         for name, names in self._class_names.items():
             names.update(map(bytes, rows.values(name, np.arange(len(rows)))))
         return len(rows)

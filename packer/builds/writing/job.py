@@ -1,7 +1,8 @@
 """What a writer adds to a job: tasks that the caller's own loop has done, and the schema of its samples."""
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 from packer.assembly.plan import Piece, PlannedShards, shuffled
@@ -104,6 +105,10 @@ class WrittenJob:
     def open_work(self, space: Workspace) -> "WrittenWork":
         """See `JobPlan`."""
         return WrittenWork(space)
+
+    def taking_in(self, space: Workspace) -> AbstractContextManager[Callable[[Iterable[int]], None]]:
+        """See `JobPlan`: the loop has done them all."""
+        return nullcontext(lambda made: None)
 
     def assemble(self, space: Workspace) -> Assembly:
         """Settle the schema over the parts."""

@@ -1,6 +1,5 @@
 """``packer.Writer``: a dataset from the samples of one's own loop."""
 
-import copy
 import os
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -11,22 +10,19 @@ from typing import Any
 
 from packer.builds.pack import picture_of
 from packer.builds.parts.writer import PartWriter
+from packer.builds.writing.first_samples import FIRST_SAMPLES, FirstSamples
 from packer.builds.writing.job import WrittenJob
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import JobResult
 from packer.recipe import Recipe
-from packer.recipe.fields import LABEL, Declaration, FieldType, check_name, declare, infer, join, settle_empty
+from packer.recipe.fields import Declaration, declare
 from packer.recipe.options import BuildOptions
 from packer.steps.encode import EncodedValue
 from packer.steps.typed import SampleEncoder, encode_text
 from packer.workspace.durable import writing
 from shardspec.errors import BuildError, SchemaError, UsageError
 from shardspec.wording import shorten
-
-FIRST_SAMPLES = 100
-FIRST_BYTES = 64 * 10**6
-"""Samples whose values show the types of fields that are not declared: so many, or those with so many bytes."""
 
 PART_ROWS = 1 << 15
 PART_BYTES = 64 * 10**6
@@ -104,7 +100,7 @@ class Writer:
         self._state = "new"
         self._process = os.getpid()
         self._encoder: SampleEncoder | None = None
-        self._first = _FirstSamples(self._declaration)
+        self._first = FirstSamples(self._declaration)
         self._part: PartWriter | None = None
         self._part_rows = self._part_bytes = 0
         self._keys: _Keys | None = None
@@ -349,109 +345,3 @@ class _Keys:
     def close(self) -> None:
         """Forget the keys."""
         self._file.close()
-
-
-class _FirstSamples:
-    """The first samples, kept until their types are taken as those of all.
-
-    Parameters
-    ----------
-    declaration : Declaration
-    """
-
-    def __init__(self, declaration: Declaration) -> None:
-        self._declaration = declaration
-        self._samples: list[tuple[str, dict[str, Any]]] = []
-        self._types: dict[str, FieldType] = {}
-        self._bytes = 0
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self._samples)
-
-    @property
-    def full(self) -> bool:
-        """Whether they suffice."""
-        return len(self._samples) >= FIRST_SAMPLES or self._bytes >= FIRST_BYTES
-
-    def add(self, key: str, sample: Mapping[str, Any], types: dict[str, FieldType]) -> None:
-        """Add a sample, a copy of it: the caller may use its arrays again. `types` are those that `join` gave."""
-        self._types = types
-        self._samples.append((key, {name: _copy(value) for name, value in sample.items()}))
-        self._bytes += sum(getattr(value, "nbytes", 0) or _length(value) for value in sample.values())
-
-    def join(self, sample: Mapping[str, Any]) -> dict[str, FieldType]:
-        """The types of the samples so far and of one more.
-
-        Raises
-        ------
-        SchemaError
-            If it does not fit those before it.
-        """
-        types: dict[str, FieldType] = {}
-        for name, value in sample.items():
-            try:
-                check_name(name, "sample")
-            except UsageError as error:
-                raise SchemaError(str(error)) from error
-            try:
-                found = infer(name, value, self._declaration.picture)
-                known = self._types.get(name)
-                joined = found if known is None else join(known, found)
-            except SchemaError as error:
-                raise SchemaError(f"field {name!r}: {error}") from error
-            if joined is None or not self._holds(name, joined):
-                assert known is not None
-                raise SchemaError(
-                    f"field {name!r}: expected {known.describe()}, as in the samples before, found {shorten(value)} "
-                    f"({type(value).__name__})"
-                )
-            types[name] = joined
-        if self._samples and types.keys() != self._types.keys():
-            SampleEncoder(Declaration(self._types)).encode(sample)  # names the fields
-        SampleEncoder(self._declare(types)).encode(sample)
-        return types
-
-    def _holds(self, name: str, kind: FieldType) -> bool:
-        """Whether the samples so far can be stored if a field becomes of another type: JSON has no NaN, for example."""
-        if self._types.get(name, kind) == kind:
-            return True
-        encoder = SampleEncoder(Declaration({name: settle_empty(kind)}, self._declaration.classes))
-        try:
-            for _, sample in self._samples:
-                encoder.encode({name: sample[name]})
-        except SchemaError:
-            return False
-        return True
-
-    def settle(self) -> Declaration:
-        """The declaration by the types of all."""
-        return self._declare(self._types)
-
-    def take(self) -> list[tuple[str, dict[str, Any]]]:
-        """Keys and samples; they are kept no longer."""
-        samples, self._samples = self._samples, []
-        return samples
-
-    def _declare(self, types: Mapping[str, FieldType]) -> Declaration:
-        fields = {name: settle_empty(kind) for name, kind in types.items()}
-        classes = self._declaration.classes
-        if classes is not None and LABEL not in fields:
-            raise SchemaError(f"expected a field {LABEL!r}, whose classes were given, found none")
-        for name, kind in fields.items():
-            if kind.optional and kind.kind in ("picture", "class"):
-                raise SchemaError(f"field {name!r}: expected a value in every sample, found None")
-            if kind.optional and f"{name}_valid" in fields:
-                raise SchemaError(
-                    f"field {name!r}: expected a value, since there is a field '{name}_valid', found None"
-                )
-        return Declaration(fields, classes, self._declaration.picture)
-
-
-def _copy(value: Any) -> Any:
-    return bytes(value) if isinstance(value, memoryview) else copy.deepcopy(value)
-
-
-def _length(value: Any) -> int:
-    return len(value) if isinstance(value, str | bytes | bytearray) else 0

@@ -4,7 +4,9 @@ import argparse
 import json
 
 from packer.cli.arguments import add_output_arguments, print_result
-from packer.packed.inspect import count_values, find_leaks, inspect
+from packer.packed.inspect.inspect import inspect
+from packer.packed.inspect.leaks import find_leaks
+from packer.packed.inspect.values import count_values
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

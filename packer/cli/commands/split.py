@@ -3,7 +3,7 @@
 import argparse
 
 from packer.cli.arguments import add_row_arguments, print_result, row_options
-from packer.packed.split import split
+from packer.packed.split.split import split
 from shardspec.formats import FORMATS
 
 

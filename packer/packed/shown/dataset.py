@@ -1,17 +1,15 @@
 """A packed dataset that is looked at: small fields as columns, values of samples, stored pictures."""
 
 import ast
-import io
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from packer.packed.shown.background import Background, Job, NotReadyError
 from packer.packed.shown.columns import (
@@ -27,6 +25,7 @@ from packer.packed.shown.columns import (
     read_blocks,
     scan,
 )
+from packer.packed.shown.pictures import MEDIA_TYPES, StoredPicture, as_png
 from packer.packed.shown.selection import Selection
 from packer.sources.table import read_table
 from readers.conditions import rows_where
@@ -42,9 +41,6 @@ from shardspec.wording import did_you_mean, list_some
 
 T = TypeVar("T")
 
-MEDIA_TYPES: Mapping[str, str] = {"jpeg": "image/jpeg", "png": "image/png", "webp": "image/webp"}
-"""By codec: the stored bytes go to the browser as they are."""
-
 BOX_SIDE = "box_side"
 """The longer side of ``box`` in pixels: a field that is only looked at."""
 
@@ -57,19 +53,6 @@ _OPENED = 64
 """Shards that are opened before they are asked for."""
 _KEPT = 6
 """The most selections that are kept. Columns are kept, in temporary files, as long as the dataset is shown."""
-
-
-class StoredPicture(NamedTuple):
-    """A picture as the browser gets it.
-
-    Attributes
-    ----------
-    data : bytes
-    media_type : str
-    """
-
-    data: bytes
-    media_type: str
 
 
 class ShownDataset:
@@ -502,22 +485,6 @@ def names_in(where: str) -> list[str]:
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return []
     return list(dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name)))
-
-
-def as_png(value: npt.NDArray[Any]) -> StoredPicture:
-    """An array as PNG.
-
-    Raises
-    ------
-    CodecError
-        If it is no picture that PNG can hold.
-    """
-    file = io.BytesIO()
-    try:
-        Image.fromarray(np.ascontiguousarray(value)).save(file, "PNG", compress_level=1)
-    except (OSError, ValueError, TypeError, SystemError, KeyError) as error:
-        raise CodecError(f"expected a picture, found an array of shape {value.shape}: {error}") from error
-    return StoredPicture(file.getvalue(), MEDIA_TYPES["png"])
 
 
 def _longer_side(boxes: Column) -> npt.NDArray[np.float32]:

@@ -1,15 +1,18 @@
 """What lies below a folder: the pictures and videos, their sidecars, and what is ignored."""
 
 import os
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from packer.sources.folders.patterns import Globs
 from packer.sources.folders.sidecars import sidecar_suffix
 from packer.sources.item import is_picture, is_video
-from packer.sources.walking import scan, walk
+from packer.sources.walking import Entry, scan, walk
+from packer.workspace.fresh import AHEAD, is_far
 from packer.workspace.spool import sorted_texts
 from shardspec.errors import BuildError, system_reason
 from shardspec.wording import LONG, counted, cut, shorten
@@ -17,6 +20,9 @@ from shardspec.wording import LONG, counted, cut, shorten
 _KINDS_SHOWN = 6
 _KINDS_MAX = 1000
 """Kinds of ignored files that are counted apart: some people's suffixes are numbers."""
+
+_SCANNED_AHEAD = 20_000
+"""Folders with more entries are listed when it is their turn."""
 
 _EXCLUDED = "left out by --include or --exclude"
 _LINKS = "behind links to folders that are listed where they lie"
@@ -71,7 +77,8 @@ class FoundFile(NamedTuple):
 class FoundFiles:
     """What a walk through a folder finds: iterated over once, the items, in the order of the bytes of their paths.
 
-    A folder at a time is in memory, and of a folder with more than some hundred thousand files only a part.
+    A folder at a time is in memory, some dozens on a network file system, where threads list the next ones meanwhile;
+    of a folder with more than some hundred thousand files only a part is.
 
     Parameters
     ----------
@@ -106,9 +113,21 @@ class FoundFiles:
         self._links_to = links_to
         self._include = include
         self._exclude = exclude
+        self._includes, self._excludes = bool(include), bool(exclude)
         self._keeps_sidecars = keeps_sidecars
+        self._threads: ThreadPoolExecutor | None = None
+        self._scans: dict[str, Future[list[Entry] | None]] = {}
 
     def __iter__(self) -> Iterator[FoundFile]:
+        if is_far(self._root) and not self._links_to:
+            self._threads = ThreadPoolExecutor(AHEAD, "listing")
+        try:
+            yield from self._walk()
+        finally:
+            if self._threads is not None:
+                self._threads.shutdown(cancel_futures=True)
+
+    def _walk(self) -> Iterator[FoundFile]:
         first_seen = self._first_seen()
         waiting = [iter((FoundFile("/"),))]
         while waiting:
@@ -131,7 +150,8 @@ class FoundFiles:
                 folders.clear()
                 continue
             parts = Path(folder).relative_to(self._root).parts
-            folders[:] = self._choose_folders(Path(folder), parts, folders, Ignored())[0]
+            links = {name for name in folders if os.path.islink(os.path.join(folder, name))}  # noqa: PTH114, PTH118
+            folders[:] = self._choose_folders(Path(folder), parts, folders, links, Ignored())[0]
         return found
 
     def _enters(self, path: str, first_seen: Mapping[str, str] | None) -> bool:
@@ -153,35 +173,57 @@ class FoundFiles:
         depths = range(1, len(parts) + 1) if self._include else ()
         matched = [self._include.match(parts[:depth], folder=True) for depth in depths]
         folders: list[str] = []
+        links: set[str] = set()
+        ahead: deque[str] = deque()
         sidecars: dict[str, list[str]] = defaultdict(list)
         stems: set[str] = set()
 
         def names() -> Iterator[str]:
-            for name, is_folder in scan(folder, _fail):
+            for name, is_folder, is_link in self._scan(path):
                 if is_folder:
                     folders.append(name)
+                    links.update([name] if is_link else [])
                 elif self._is_item(parts, name, any(matched), sidecars):
                     if self._keeps_sidecars:
                         stems.add(_stem(name))
                     yield name
-            entered, out = self._choose_folders(folder, parts, folders, self.ignored)
+            entered, out = self._choose_folders(folder, parts, folders, links, self.ignored)
             if not parts:
                 self.folders.update(entered)
             yield from out
-            yield from (f"{name}/" for name in entered)
+            below = [f"{name}/" for name in entered]
+            ahead.extend(sorted(below, key=os.fsencode))
+            yield from below
 
         found = sorted_texts(names())
         for stem in sidecars.keys() - stems:
             for name in sidecars[stem]:
                 self.ignored.add(above + name)
         for name in found:
+            if name.endswith("/"):
+                self._scan_ahead(above, ahead)
             beside = sidecars.get(_stem(name), ()) if self._keeps_sidecars and not name.endswith("/") else ()
             yield FoundFile(above + name, [above + other for other in sorted(beside, key=os.fsencode)])
 
+    def _scan(self, path: str) -> Iterable[Entry]:
+        """The entries of a folder, which may have been asked for before."""
+        scanned = self._scans.pop(path).result() if path in self._scans else None
+        return scan(Path(self._root, path), _fail) if scanned is None else scanned
+
+    def _scan_ahead(self, above: str, names: deque[str]) -> None:
+        """Ask for the entries of the next of some folders; the first of them is entered now."""
+        if self._threads is None:
+            return
+        for name in islice(names, AHEAD):
+            path = above + name.strip("/")
+            if path not in self._scans:
+                self._scans[path] = self._threads.submit(_scan_small, self._root / path)
+        names.popleft()
+
     def _choose_folders(
-        self, folder: Path, parts: tuple[str, ...], folders: Sequence[str], ignored: Ignored
+        self, folder: Path, parts: tuple[str, ...], folders: Sequence[str], links: Container[str], ignored: Ignored
     ) -> tuple[list[str], list[str]]:
-        """The folders to enter among some, sorted, and the links that leave the source."""
+        """The folders to enter among some, of which some are links, sorted, and the links that leave the source."""
         entered, out = [], []
         for name in sorted(folders, key=os.fsencode):
             path = "/".join((*parts, name))
@@ -189,7 +231,7 @@ class FoundFiles:
                 ignored.add(path, "hidden")
             elif self._exclude.match((*parts, name), folder=True):
                 ignored.add(path, _EXCLUDED)
-            elif not os.path.islink(folder / name):  # noqa: PTH114 -- Path.is_symlink raises where a path is too long
+            elif name not in links:
                 entered.append(name)
             else:
                 target = (folder / name).resolve()
@@ -203,20 +245,25 @@ class FoundFiles:
 
     def _is_item(self, above: tuple[str, ...], name: str, chosen: bool, sidecars: Mapping[str, list[str]]) -> bool:
         """Whether a file is an item; if not, it is counted. `chosen`: whether a pattern has chosen a folder above it."""
-        parts = (*above, name)
         if name.startswith("."):
-            self.ignored.add("/".join(parts), "hidden")
-        elif self._exclude.match(parts, folder=False):
-            self.ignored.add("/".join(parts), _EXCLUDED)
+            self.ignored.add("/".join((*above, name)), "hidden")
+        elif self._excludes and self._exclude.match((*above, name), folder=False):
+            self.ignored.add("/".join((*above, name)), _EXCLUDED)
         elif is_picture(name) or is_video(name):
-            if self._include.match(parts, folder=False) or chosen or not self._include:
+            if not self._includes or self._include.match((*above, name), folder=False) or chosen:
                 return True
-            self.ignored.add("/".join(parts), _EXCLUDED)
+            self.ignored.add("/".join((*above, name)), _EXCLUDED)
         elif self._keeps_sidecars and sidecar_suffix(name):
             sidecars[_stem(name)].append(name)
         else:
-            self.ignored.add("/".join(parts))
+            self.ignored.add("/".join((*above, name)))
         return False
+
+
+def _scan_small(folder: Path) -> list[Entry] | None:
+    """The entries of a folder that has no more than can be kept."""
+    found = list(islice(scan(folder, _fail), _SCANNED_AHEAD + 1))
+    return found if len(found) <= _SCANNED_AHEAD else None
 
 
 def _fail(error: OSError) -> None:

@@ -19,7 +19,7 @@ from packer.sources.values import column_types
 from packer.workspace.spool import Mapped
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
-from shardspec.splits import SPLIT_NAMES
+from shardspec.splits.assignment import SPLIT_NAMES
 from shardspec.wording import LONG, counted, list_some, shorten
 
 _COLUMNS_MAX = 1000
@@ -186,7 +186,7 @@ class _Read:
             self._matched += 1
             row |= {column: _as_utf8(value) for column, value in values.items()}
         if item.reject is not None or not self._sidecars:
-            return replace(item, columns=row)
+            return item.with_columns(row)
         if not paths:
             self._without.add(item.name)
         try:
@@ -307,7 +307,7 @@ def _with_folder_labels(listing: Listing, classes: Collection[str]) -> Listing:
     def label(item: Item) -> Item:
         first = _first_level(item.name)
         if first:
-            return replace(item, columns={**item.columns, "label": numbers[first]})
+            return item.with_columns({**item.columns, "label": numbers[first]})
         return replace(item, reject=item.reject or reason)
 
     return replace(listing, items=Mapped(listing.items, label), classes={"label": list(map(_as_utf8, folders))})

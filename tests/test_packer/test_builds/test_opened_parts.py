@@ -1,20 +1,34 @@
-"""The parts as the cut reads them: each opened once, in order, from memory or from a file."""
+"""The parts as the cut takes them in: each opened once, in order, while others are still being made."""
 
+import json
 import threading
+from contextlib import closing
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.builds import write_pictures
 from support.packed import fingerprints
 
 import packer
 from packer.builds.parts import opened as module
-from packer.builds.parts.opened import OpenedParts
-from packer.builds.parts.part import Part
+from packer.builds.parts.intake import Draft, Intake
+from packer.builds.parts.opened import PartsInOrder
+from packer.builds.parts.part import Columns, Part, RowGroup
+from packer.builds.parts.rows import PartRows, describe_rows
+from packer.builds.parts.schema import SchemaSettler
+from packer.builds.parts.taken import TakenRows
 from packer.builds.parts.writer import PartWriter
+from packer.builds.reports import ReportWriter
+from packer.jobs.plan import Tasks
+from packer.jobs.shards import cut_into_shards
+from packer.recipe import Recipe
 from packer.sources.item import ItemReport
-from packer.steps.encode import ColumnSpec, EncodedValue
+from packer.steps.encode import ColumnSpec, EncodedValue, image_codec
 from packer.workspace import Workspace
 from shardspec.columns import Buffer
 
@@ -44,41 +58,180 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
                 if item == 2:
                     row["odd"] = encoded(bytes([item]), "array", "|b1", ())
                 part.append(row)
-                part.end(ItemReport(f"{task}-{item}", frames=1, faces=1))
+                part.end(ItemReport(f"{task}-{item}", samples=1, frames=1, faces=1))
             part.finish()
     return space
 
 
-def described(part: Part) -> list[object]:
-    groups = []
-    for group in part.groups:
-        rows = np.arange(len(group))[::-1]
-        names = [name for name in group.columns if name != "image"]
-        values = [[bytes(value) for value in group.values(name, rows)] for name in names]
-        groups.append([dict(group.columns), group.lengths.tolist(), group.axes("image").tolist(), values])
-    return [groups, part.group_of, part.reports()]
-
-
-@pytest.mark.parametrize("ahead", [False, True])
-@pytest.mark.parametrize("kept_bytes", [0, 1000, 10**6])
-def test_each_part_is_opened_once_and_reads_as_before(
-    space: Workspace, ahead: bool, kept_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[Path] = []
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the parts that were opened for the cut."""
+    names: list[str] = []
 
     class Counted(Part):
         def __init__(self, path: Path, **options: bool) -> None:
-            opened.append(path)
             super().__init__(path, **options)
+            names.append(path.name)
 
     monkeypatch.setattr(module, "Part", Counted)
-    monkeypatch.setattr(module, "_KEPT_BYTES", kept_bytes)
-    parts = OpenedParts(space, TASKS, ahead=ahead)
-    expected = [described(Part(space.part(task))) for task in range(TASKS)]
-    assert [described(part) for part in parts] == expected
-    assert [described(part) for part in parts] == expected
-    assert [described(parts[task]) for task in reversed(range(TASKS))] == expected[::-1]
-    assert sorted(opened) == [space.part(task) for task in range(TASKS)]
+    return names
+
+
+def names_of(part: Part) -> list[str]:
+    return [report.name for report in part.reports()]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_parts_come_in_order_as_soon_as_they_are_there_and_each_is_opened_once(
+    space: Workspace, ahead: bool, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PAUSE_S", 0.0)
+    parts = PartsInOrder(space, TASKS, ahead=ahead)
+    found: list[list[str]] = []
+
+    def take(until: int) -> None:
+        while len(found) < until:
+            found.extend(map(names_of, parts.ready(3)))
+        assert list(parts.ready(TASKS)) == []
+
+    with closing(parts):
+        for task in (*range(5, 40), *range(1, 5)):
+            parts.add(task)
+            assert list(parts.ready(3)) == []
+        parts.add(0)
+        take(40)
+        # Another machine has made it, and it is not seen here yet.
+        hidden = space.part(40).rename(space.root / "hidden")
+        for task in range(40, 50):
+            parts.add(task)
+        for _ in range(100):
+            assert list(parts.ready(3)) == []
+        hidden.rename(space.part(40))
+        take(50)
+        found.extend(map(names_of, parts.rest()))
+    assert found == [names_of(Part(space.part(task))) for task in range(TASKS)]
+    # Of those that were asked for behind the hidden one, some were opened in vain.
+    assert [opened.count(space.part(task).name) for task in range(TASKS) if not 40 < task < 50] == [1] * (TASKS - 9)
+
+
+def new_intake(space: Workspace, folder: Path) -> Intake:
+    tasks = Tasks((n, n + 1, 0) for n in range(TASKS))
+
+    def draft(columns: Columns | None) -> Draft:
+        settler = SchemaSettler(image_codec(Recipe(encode="raw")), {}, {})
+        return Draft(settler, ReportWriter(folder / "rejects", folder / "items"), lambda _: repeat(None), columns)
+
+    return Intake(space, tasks, draft)
+
+
+@given(
+    made=st.permutations(range(TASKS)),
+    looks=st.sets(st.integers(0, TASKS)),
+    ahead=st.booleans(),
+    hidden=st.sets(st.integers(0, TASKS - 1), max_size=3),
+)
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_was_taken_in_is_what_the_parts_say(
+    space: Workspace, tmp_path: Path, made: list[int], looks: set[int], ahead: bool, hidden: set[int]
+) -> None:
+    """Whenever which part was made, and seen."""
+    for task in hidden:
+        space.part(task).rename(space.root / f"hidden-{task}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "is_far", lambda _: ahead)
+        patch.setattr(module, "_PAUSE_S", 0.0)
+        intake = new_intake(space, tmp_path)
+        for count, task in enumerate(made):
+            intake.look([task] if count in looks else ())
+        for task in hidden:
+            (space.root / f"hidden-{task}").rename(space.part(task))
+        with closing(intake):
+            draft = intake.finish()
+    schema = draft.settler.settle()
+    config = describe_rows(draft.columns, draft.rows, schema)
+    taken, read = PartRows(config, space, draft.taken), PartRows(config, space)
+    assert len(taken) == len(read) == sum(min(2, task % 4) for task in range(TASKS))
+    assert schema["label"].classes == ("a longer name", "cat")
+    assert {name: sizes.tolist() for name, sizes in taken.sizes().items()} == {
+        name: sizes.tolist() for name, sizes in read.sizes().items()
+    }
+    index = [field.name for field in schema if field.is_scalar]
+    assert index == ["label", "time"]
+    some = np.random.default_rng(0).permutation(len(read))
+    for rows in (np.arange(len(read)), np.arange(5, 20), some, some[:9], some[:0]):
+        for name, values in taken.read(rows, index).items():
+            expected = read.read(rows, [name])[name]
+            assert values.tolist() == expected.tolist()
+            assert values.dtype == expected.dtype
+    items = (tmp_path / "items").read_text().splitlines()
+    states = [(line["item"], line["state"]) for line in map(json.loads, items)]
+    assert states == [
+        (f"{task}-{item}", "packed" if item < 2 else "rejected") for task in range(TASKS) for item in range(task % 4)
+    ]
+
+
+def test_columns_that_only_the_first_parts_have_are_not_those_that_count(tmp_path: Path, opened: list[str]) -> None:
+    """What was assumed after the first part is given up, and the parts are read again."""
+    space = Workspace(tmp_path / ".build")
+    space.create()
+    space.create_results(TASKS)
+    for task in range(TASKS):
+        with PartWriter(space.part(task)) as part:
+            part.begin()
+            part.append({("odd" if task < 2 else "image"): encoded(b"12", "image", "|u1", (2, 1, 1))})
+            part.end(ItemReport(f"{task}", samples=1, frames=1))
+            part.finish()
+    intake = new_intake(space, tmp_path)
+    for task in range(5):
+        intake.look([task])
+    with closing(intake):
+        draft = intake.finish()
+    assert list(draft.columns) == ["image"]
+    assert draft.rows.tolist() == [0, 0] + [1] * (TASKS - 2)
+    assert draft.failed is not None
+    assert draft.failed.name == "0"
+    assert draft.reports.counts(0).rejected_items == 2
+    assert len((tmp_path / "items").read_text().splitlines()) == TASKS
+    assert len(opened) == 2 * TASKS
+
+
+def test_lengths_that_are_alike_that_differ_and_that_are_huge() -> None:
+    """No more is kept than is needed, and no length is cut off."""
+    columns = {"alike": ColumnSpec("image", "|u1", 1), "other": ColumnSpec("image", "|u1", 1)}
+    huge = 5 * 2**30
+    for last in (7, 8, huge):
+        taken = TakenRows(columns)
+        for lengths in ([3, 7], [3, 7]), ([3, 7],), ([3, last],):
+            array = np.array(lengths, np.int64)
+            taken.add(RowGroup(memoryview(b""), columns, array[:, 0], array, np.zeros((len(array), 2), np.int32)))
+        assert taken.lengths("alike").tolist() == [3] * 4
+        assert taken.lengths("other").tolist() == [7, 7, 7, last]
+        assert taken.lengths("other").dtype == (np.int64 if last == huge else np.uint32)
+
+
+def test_after_the_last_task_no_part_is_left_to_be_opened(
+    tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in a build, nor in one that goes on where another ended."""
+    source = write_pictures(tmp_path / "source", [f"{number:03d}.png" for number in range(100)])
+    before: list[int] = []
+
+    def count(*args: Any) -> Any:
+        before.append(len(opened))
+        if len(before) == 1:
+            raise KeyboardInterrupt
+        made = cut_into_shards(*args)
+        before.append(len(opened))
+        return made
+
+    monkeypatch.setattr("packer.jobs.job.cut_into_shards", count)
+    with pytest.raises(KeyboardInterrupt):
+        packer.build(source, tmp_path / "out", engine="inline", progress=False)
+    parts = sorted((tmp_path / "out" / ".build").rglob("part-*"))
+    assert before == [len(parts)] == [len(opened)]
+    parts[-1].unlink()
+    packer.build(source, tmp_path / "out", engine="inline", progress=False)
+    assert before == [len(parts), 2 * len(parts), 2 * len(parts)]
 
 
 def test_finished_tasks_are_those_with_a_part(space: Workspace) -> None:
@@ -92,7 +245,8 @@ def test_a_build_on_a_network_file_system_gives_the_same_bytes(
 ) -> None:
     """Files are asked for, parts opened and deleted, many at a time."""
     deleted: list[Path] = []
-    for place in ("packer.builds.parts.opened", "packer.jobs.shards", "packer.sources.base"):
+    places = ("builds.parts.opened", "jobs.shards", "sources.base", "sources.folders.finding")
+    for place in (f"packer.{name}" for name in places):
         monkeypatch.setattr(f"{place}.is_far", lambda _: True)
     unlink = Path.unlink
 

@@ -23,6 +23,7 @@ from support.written import jpeg, sample
 import packer
 from packer import Array, Picture, Writer
 from packer.builds.writing import writer as writer_module
+from packer.builds.writing.first_samples import FIRST_SAMPLES
 from readers import open_dataset
 from shardspec.codecs import codec_for
 from shardspec.errors import (
@@ -250,9 +251,9 @@ def test_a_value_that_changes_a_type_must_leave_the_earlier_ones_what_they_are(t
         writer.write(x=[float("nan"), 1.0])
         with pytest.raises(SchemaError, match=r"field 'x': expected an array of dtype <f8.*found \['a'\]"):
             writer.write(x=["a"])
-        for number in range(writer_module.FIRST_SAMPLES):
+        for number in range(FIRST_SAMPLES):
             writer.write(x=[float(number)])
-    assert [row["x"].size for row in read_samples(tmp_path / "out")] == [2] + [1] * writer_module.FIRST_SAMPLES
+    assert [row["x"].size for row in read_samples(tmp_path / "out")] == [2] + [1] * FIRST_SAMPLES
 
 
 def test_declared_numbers_take_any_number_that_fits(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def check_replacements(rounds: list[dict[str, Any]]) -> None:
 
 
 def test_a_crash_at_any_operation_costs_nothing_that_was_finished(tmp_path: Path) -> None:
-    rounds = crash(tmp_path, step=4)
+    rounds = crash(tmp_path, step=3)
     check_crashes(rounds)
     places = " ".join(found["killed_before"] for found in rounds[:-1])
     for phase in ("/part-", "/shard-", "index"):

@@ -68,13 +68,13 @@ def test_a_build_that_packed_nothing_and_one_that_is_unfinished(
         build(tmp_path / "bad", tmp_path / "none")
     report = packer.rejects(tmp_path / "none")
     assert (report.items, report.rejected, report.finished) == (1, 1, False)
-    import packer.builds.job as module
+    import packer.jobs.job as module
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "choose_columns", stop)
+        patch.setattr(module, "cut_into_shards", stop)
         with pytest.raises(KeyboardInterrupt):
             build(source, tmp_path / "begun")
     report = packer.rejects(tmp_path / "begun")

@@ -18,12 +18,12 @@ from support.packed_files import face_columns, read_all, write_faces
 import packer
 from packer import find_leaks, merge, split, verify
 from packer.cli import main
-from packer.packed.split import check_ratios, parse_ratios
+from packer.packed.split.options import check_ratios, parse_ratios
 from readers import open_dataset
 from shardspec.errors import DatasetError, UsageError
 from shardspec.layout import Layout, describe_file
 from shardspec.schema import Schema
-from shardspec.splits import assign_groups
+from shardspec.splits.assignment import assign_groups
 
 QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 RATIOS = {"train": 0.8, "val": 0.1, "test": 0.1}

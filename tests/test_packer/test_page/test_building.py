@@ -18,11 +18,12 @@ from support.packed_files import write_faces
 from support.pages import Page, assert_harmless
 
 from packer.packed.shown.dataset import ShownDataset
-from packer.page.building import Building, find_lock
+from packer.page.building import Building
 from packer.page.guard import Guard
 from packer.page.looking import Looking
 from packer.page.server import Pages
 from packer.workspace import Workspace
+from packer.workspace.lock import find_lock
 from shardspec.layout import Layout
 
 TOKEN = "token"

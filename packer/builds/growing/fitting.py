@@ -1,0 +1,146 @@
+"""Checks that the items of a source fit the dataset that they are added to."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from packer.builds.parts.schema import SchemaSettler
+from packer.builds.plan import BuildPlan, describe_changed_terms
+from packer.recipe import Recipe
+from packer.sources.base import Listing
+from packer.sources.item import PACKED_ROW, Item
+from packer.sources.values import with_arrays
+from packer.steps.chain import STEPS
+from packer.steps.encode import Encoder, codecs_by_field, image_codec
+from packer.workspace.spool import Mapped
+from shardspec.entries import BUILD_KINDS
+from shardspec.errors import UsageError
+from shardspec.fields import RESERVED
+from shardspec.layout import Layout
+from shardspec.manifest import Manifest
+from shardspec.schema import Schema
+from shardspec.wording import list_some, shorten
+
+_VALID = "_valid"
+
+
+def check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
+    """Check that the dataset is one that a build has made, from items of its own kind."""
+    kinds = sorted({generation.kind for generation in base.generations} - set(BUILD_KINDS))
+    job = base.wall_clock.get("job")
+    kind = kinds[0] if kinds else job.get("kind") if isinstance(job, Mapping) else None
+    if kind is not None:
+        raise UsageError(
+            f"{layout.root}: expected a dataset as 'packer build' made it, to add items to, found a {kind}: "
+            "add to the datasets that it was made from, or build the new items into a folder of their own and merge"
+        )
+    if any(PACKED_ROW in item.columns for item in items):
+        raise UsageError(
+            "update: expected a folder, a table or rows as the source, found a packed dataset: "
+            "build into a folder of its own"
+        )
+
+
+def check_added_fields(layout: Layout, base: Manifest) -> None:
+    """Check that new samples can be without a value of the dataset's added fields."""
+    beside = {column.field for column in base.columns}
+    marked = {f"{name}{_VALID}" for name in beside} & beside
+    every = sorted(name for name in beside - marked if f"{name}{_VALID}" not in marked)
+    if every:
+        raise UsageError(
+            f"{layout.root}: expected added fields that new samples may lack, found others ({list_some(every)}): "
+            "add them again with 'packer add --replace --allow-missing', or remove them with 'packer drop-field'"
+        )
+
+
+def check_terms(layout: Layout, base: Manifest, recipe: Recipe, runtime: Mapping[str, Any]) -> None:
+    """Check that the dataset was packed by this recipe and these versions."""
+    plan = BuildPlan(recipe.to_json(), dict(runtime), 0, "", 0, {}, ())
+    found = describe_changed_terms(base.generations[-1], plan)
+    if found:
+        raise UsageError(
+            f"{layout.root}: expected the recipe and versions that the dataset was packed with, found others "
+            f"({'; '.join(found)}): give the same, or pack into another folder"
+        )
+
+
+def with_valid(schema: Schema, listing: Listing) -> Listing:
+    """The listing with ``<column>_valid`` where the dataset has it, and no value is missing in the source."""
+    columns = listing.items[0].columns if listing.items else {}
+    added = {
+        one.name: True
+        for one in schema
+        if one.name.removesuffix(_VALID) in columns and one.name.endswith(_VALID) and one.name not in columns
+    }
+    if not added:
+        return listing
+    items = listing.items
+    return replace(listing, items=Mapped(items, lambda item: replace(item, columns={**item.columns, **added})))
+
+
+def check_columns(layout: Layout, schema: Schema, listing: Listing, recipe: Recipe) -> None:
+    """Check that the source's columns are the dataset's, before anything is packed.
+
+    What steps of the user make of columns is known only when it is made.
+    """
+    item = next((item for item in listing.items if item.reject is None), None)
+    if item is None or any(step.use not in STEPS for step in recipe.chain):
+        return
+    settler = SchemaSettler(image_codec(recipe), listing.classes, {}, codecs_by_field(recipe))
+    columns = {name: value for name, value in with_arrays(item.columns, listing.arrays).items() if name != "image"}
+    values = Encoder(recipe).encode(columns, whole=False)
+    wrong = [f"{name!r} is new" for name in values if name not in schema]
+    wrong += [
+        f"{name!r} is of another type"
+        for name, value in values.items()
+        if name in schema and not settler.fits_field(value.spec, schema[name])
+    ]
+    made = RESERVED | {recipe.also_field, f"{recipe.also_field}{_VALID}"}
+    made |= {name for name in schema.names if name.endswith(_VALID)}
+    wrong += [f"{name!r} is missing" for name in schema.names if name not in values and name not in made]
+    if wrong:
+        raise UsageError(
+            f"{layout.root}: expected the columns that the dataset has, found others ({list_some(wrong)}): "
+            "give a table with the same columns (--text, --int and --float set the type of one), "
+            "or pack into another folder"
+        )
+
+
+def number_classes(layout: Layout, schema: Schema, listing: Listing, wanted: bool) -> Listing:
+    """The listing with the class numbers of the dataset; new classes follow them."""
+    items, classes = listing.items, dict(listing.classes)
+    numbers_of: dict[str, list[int]] = {}
+    for name in (one.name for one in schema if one.classes is not None and one.name not in classes):
+        if any(name in item.columns for item in listing.items):
+            raise UsageError(f"{layout.root}: expected names of classes in {name!r}, as in the dataset, found numbers")
+    for name, found in listing.classes.items():
+        known = schema[name].classes if name in schema else None
+        if known is None:
+            if not found:
+                continue
+            raise UsageError(
+                f"{layout.root}: expected a dataset with names of classes in {name!r}, as the source has, found none"
+            )
+        new = [one for one in found if one not in known]
+        if new and not wanted:
+            raise UsageError(
+                f"{layout.root}: expected the classes of the dataset in {name!r} ({list_some(known)}), found also "
+                f"{list_some(list(map(shorten, new)))}: add --new-classes to append them; numbers of classes stay"
+            )
+        united = [*known, *new]
+        numbers_of[name] = [united.index(one) for one in found]
+        classes[name] = united
+    if not numbers_of:
+        return listing
+    return replace(listing, items=Mapped(items, partial(_renumbered, numbers_of=numbers_of)), classes=classes)
+
+
+def _renumbered(item: Item, numbers_of: Mapping[str, Sequence[int]]) -> Item:
+    columns = dict(item.columns)
+    for name, numbers in numbers_of.items():
+        value = columns.get(name)
+        # The 0 of a rejected item may stand for a missing label.
+        if value is not None and (item.reject is None or value != 0):
+            columns[name] = numbers[value]
+    return replace(item, columns=columns)

@@ -1,0 +1,1 @@
+"""``packer inspect``: what packed datasets hold, and what they have in common."""

@@ -1,0 +1,189 @@
+"""What a packed dataset holds, by its manifest alone."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packer.jobs.result import Result
+from shardspec.entries import total
+from shardspec.layout import Layout
+from shardspec.manifest import Manifest
+from shardspec.wording import counted, list_some
+
+
+class GenerationNote(NamedTuple):
+    """What was packed at one time.
+
+    Attributes
+    ----------
+    kind : str
+        ``"build"``, ``"write"``, ``"update"``, ``"retry"``, ``"convert"``, ``"merge"`` or ``"split"``.
+    finished : str or None
+        When, in UTC; None where nothing says so.
+    version : str or None
+        The version of this project that made it.
+    items, rejected, samples : int
+        Of these items alone. An item that was tried again counts if it then worked.
+    replaced, gone : int
+        Items of earlier times that were packed anew then, or dropped.
+    superseded : int
+        The samples that these had.
+    """
+
+    kind: str
+    finished: str | None
+    version: str | None
+    items: int
+    rejected: int
+    samples: int
+    replaced: int = 0
+    gone: int = 0
+    superseded: int = 0
+
+    @classmethod
+    def of(cls, note: Mapping[str, Any]) -> "GenerationNote":
+        """Read a note of the wall clock, which nothing has checked."""
+        texts = [note.get(name) for name in ("kind", "finished", "version")]
+        kind, finished, version = (text if isinstance(text, str) else None for text in texts)
+        numbers = [note.get(name) for name in ("items", "rejected", "samples", "replaced", "gone", "superseded")]
+        counts = (number if isinstance(number, int) else 0 for number in numbers)
+        return cls(kind or "not known", finished, version, *counts)
+
+    def describe(self) -> str:
+        """The note in a line."""
+        gone = f", {self.replaced} replaced, {self.gone} gone ({counted(self.superseded, 'sample')} superseded)"
+        return (
+            f"{self.finished or 'time not known'}, {self.kind} by version {self.version or 'not known'}: "
+            f"{counted(self.items, 'item')} ({self.rejected} rejected), {counted(self.samples, 'sample')}"
+            f"{gone if self.replaced or self.gone else ''}"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class InspectReport(Result):
+    """What a dataset's manifest says.
+
+    Attributes
+    ----------
+    path : Path
+        The dataset's folder.
+    manifest : Manifest
+    """
+
+    path: Path
+    manifest: Manifest
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts as JSON.
+
+        Returns
+        -------
+        dict
+            ``path``, ``format``, ``samples``, ``items``, ``packed_items``, ``rejected_items`` and the other counts
+            summed over the generations, ``fields``, ``shards``, ``columns``, ``superseded_samples``, ``bytes``,
+            ``digest``, ``fingerprints``, ``history``, and ``recipe``, ``runtime`` and ``wall_clock`` of the last generation.
+        """
+        manifest = self.manifest
+        return {
+            "path": str(self.path),
+            "format": manifest.format,
+            **total(manifest.generations).to_json(),
+            "fields": manifest.schema.to_json()["fields"],
+            "shards": [
+                {"name": shard.name, "samples": shard.samples, "bytes": shard.bytes, "block_rows": shard.block_rows}
+                for shard in manifest.shards
+            ],
+            "columns": [
+                {"field": column.field, "name": column.name, "bytes": column.bytes} for column in manifest.columns
+            ],
+            "superseded_samples": manifest.superseded_samples,
+            "bytes": manifest.stored_bytes,
+            "digest": manifest.digest,
+            "fingerprints": [generation.fingerprint for generation in manifest.generations],
+            "history": [note._asdict() for note in self.history],
+            "recipe": dict(manifest.generations[-1].recipe),
+            "runtime": dict(manifest.generations[-1].runtime),
+            "wall_clock": dict(manifest.wall_clock),
+        }
+
+    @property
+    def history(self) -> tuple[GenerationNote, ...]:
+        """What was packed when, in order: the first build, and every addition, as it was then."""
+        generations, clock = self.manifest.generations, self.manifest.wall_clock
+        noted = clock.get("history")
+        if isinstance(noted, list):
+            return tuple(GenerationNote.of(note) for note in noted if isinstance(note, dict))
+        # A convert, a merge and a split do not say when their inputs were packed.
+        alone = len(generations) == 1 and "job" not in clock
+        return tuple(
+            GenerationNote.of(
+                {
+                    "kind": generation.kind,
+                    "finished": clock.get("finished") if alone else None,
+                    "version": generation.runtime.get("facepack"),
+                    "items": generation.counts.items,
+                    "rejected": generation.counts.rejected_items,
+                    "samples": generation.counts.samples,
+                }
+            )
+            for generation in generations
+        )
+
+    def describe_history(self) -> str:
+        """The history for people: when, what, by which version."""
+        lines = [
+            f"{self.path}: {counted(self.manifest.samples, 'sample')}, packed in {counted(len(self.history), 'step')}:"
+        ]
+        lines += [f"  {note.describe()}" for note in self.history]
+        return "\n".join(lines)
+
+    def _describe_superseded(self) -> list[str]:
+        rows = self.manifest.superseded_samples
+        line = f"superseded: {counted(rows, 'sample')}, still in the shards until 'packer compact' removes them"
+        return [line] if rows else []
+
+    def describe(self) -> str:
+        """The facts for people."""
+        manifest, facts = self.manifest, self.to_json()
+        lines = [
+            f"{self.path}: {counted(facts['samples'], 'sample')}, {manifest.format}, "
+            f"{counted(len(manifest.shards), 'shard')}, {facts['bytes'] / 1e6:.1f} MB",
+            f"items: {facts['items']} = {facts['packed_items']} packed + {facts['rejected_items']} rejected; "
+            f"{counted(facts['frames_without_sample'], 'frame')} without a sample, "
+            f"{counted(facts['damaged_items'], 'damaged video')}, "
+            f"{facts['ignored_files']} ignored, "
+            f"{counted(facts['progressive_jpegs'], 'progressive JPEG')} found",
+            *self._describe_superseded(),
+            f"digest: {facts['digest']}",
+            "fields:",
+        ]
+        for field in manifest.schema:
+            shape = " x ".join("?" if axis is None else str(axis) for axis in field.shape) or "one value"
+            extra = f", {counted(len(field.classes), 'class')}: {list_some(field.classes)}" if field.classes else ""
+            extra += f", layout {field.layout}" if field.layout else ""
+            extra += ", column" if field.name not in manifest.shard_schema else ""
+            lines.append(f"  {field.name}: {field.kind} {field.dtype} {shape}, {field.codec.name}{extra}")
+        return "\n".join(lines)
+
+
+def inspect(dataset: str | os.PathLike[str]) -> InspectReport:
+    """What a packed dataset holds, by its manifest alone.
+
+    Parameters
+    ----------
+    dataset : path
+        A packed dataset.
+
+    Returns
+    -------
+    InspectReport
+
+    Raises
+    ------
+    DatasetError
+        If there is no manifest that can be read.
+    """
+    path = Path(dataset)
+    return InspectReport(path, Layout(path).load())

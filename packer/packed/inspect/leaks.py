@@ -1,0 +1,119 @@
+"""Groups of samples that occur in several datasets."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packer.assembly.groups import read_groups
+from packer.jobs.progress import ProgressListener, Stage, listener_of
+from packer.jobs.result import Result
+from packer.packed.plan import several_paths
+from shardspec.errors import UsageError
+from shardspec.wording import counted
+
+
+class Leak(NamedTuple):
+    """A group that occurs in several datasets.
+
+    Attributes
+    ----------
+    group : str
+    samples : dict of str to int
+        Samples of the group in each dataset that has any, by the path of the dataset as given.
+    """
+
+    group: str
+    samples: dict[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """The leak as JSON."""
+        return {"group": self.group, "samples": self.samples}
+
+
+@dataclass(frozen=True, repr=False)
+class Leaks(Result):
+    """What a comparison of datasets found.
+
+    Attributes
+    ----------
+    by : str
+        The field whose values were compared.
+    datasets : tuple of str
+        The paths of the datasets as given.
+    found : tuple of Leak
+        The groups in several datasets, by name.
+    without : int
+        Samples without a value, which were not compared.
+    """
+
+    by: str
+    datasets: tuple[str, ...]
+    found: tuple[Leak, ...]
+    without: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The leaks as JSON."""
+        found = [leak.to_json() for leak in self.found]
+        return {"by": self.by, "datasets": list(self.datasets), "leaks": found, "samples_without_value": self.without}
+
+    def describe(self) -> str:
+        """The leaks for people."""
+        together = ", ".join(self.datasets)
+        rest = f" ({counted(self.without, 'sample')} without a value not compared)" if self.without else ""
+        if not self.found:
+            return f"{together}: no {self.by} occurs in more than one{rest}"
+        lines = [
+            f"  {leak.group!r}: "
+            + ", ".join(f"{counted(size, 'sample')} in {path}" for path, size in leak.samples.items())
+            for leak in self.found
+        ]
+        many = counted(len(self.found), "value")
+        return "\n".join([f"{together}: LEAK: {many} of {self.by} in more than one{rest}:", *lines])
+
+
+def find_leaks(
+    datasets: Sequence[str | os.PathLike[str]], *, by: str, progress: bool | ProgressListener = True
+) -> Leaks:
+    """Find the groups that occur in more than one of several datasets. Groups are compared by their value, as text.
+
+    Parameters
+    ----------
+    datasets : sequence of path
+        Two packed datasets or more.
+    by : str
+        The field that says which samples belong together: ``"source"``, or a column such as a person's name.
+    progress : bool or ProgressListener
+        Whether to show progress on standard error, or the listener to receive it.
+
+    Returns
+    -------
+    Leaks
+
+    Raises
+    ------
+    UsageError
+        If there are fewer than two datasets, if one is given twice, or if one lacks the field.
+    DatasetError
+        If a dataset cannot be read.
+    """
+    paths = several_paths(datasets, f"to compare by {by!r}")
+    places: dict[Path, Path] = {}
+    for path in paths:
+        if path.resolve() in places:
+            raise UsageError(
+                f"expected different datasets to compare, found one twice: {places[path.resolve()]}, {path}"
+            )
+        places[path.resolve()] = path
+    found: dict[str, dict[str, int]] = {}
+    without = 0
+    with Stage(listener_of(progress), "comparing", len(paths), "datasets") as stage:
+        for path in paths:
+            groups = read_groups(path, by)
+            without += groups.without
+            for name, size in zip(groups.names, groups.sizes().tolist(), strict=True):
+                found.setdefault(name, {})[str(path)] = size
+            stage.advance()
+    leaks = tuple(Leak(name, samples) for name, samples in sorted(found.items()) if len(samples) > 1)
+    return Leaks(by, tuple(map(str, paths)), leaks, without)

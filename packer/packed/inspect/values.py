@@ -1,0 +1,136 @@
+"""The values of a field of a packed dataset, counted."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from packer.assembly.groups import read_groups
+from packer.jobs.result import Result
+from packer.packed.plan import BUILT_KEY
+from shardspec.columns import IntArray
+from shardspec.layout import Layout
+from shardspec.schema import Schema
+from shardspec.splits.groups import NO_GROUP, count_pairs
+from shardspec.wording import counted, list_some, shorten
+
+_VALUES = 20
+"""Values that a description lists."""
+
+
+class ValueCount(NamedTuple):
+    """What a dataset has of one value of a field.
+
+    Attributes
+    ----------
+    value : str or None
+        None for samples without a value.
+    samples : int
+    items : int or None
+        Items, such as videos, that have such samples; None if neither keys nor sources say which.
+    classes : dict of str to int
+        Samples of each class of ``label``, by its name or number; empty if there is no ``label``.
+    """
+
+    value: str | None
+    samples: int
+    items: int | None
+    classes: dict[str, int]
+
+
+@dataclass(frozen=True, repr=False)
+class ValueCounts(Result):
+    """The values of a field, counted.
+
+    Attributes
+    ----------
+    path : Path
+        The dataset's folder, as given.
+    by : str
+        The field.
+    found : tuple of ValueCount
+        The values with most samples first, values of as many samples in the order of their first sample.
+    """
+
+    path: Path
+    by: str
+    found: tuple[ValueCount, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """All counts as JSON."""
+        return {"path": str(self.path), "by": self.by, "values": [count._asdict() for count in self.found]}
+
+    def describe(self) -> str:
+        """The counts for people; of many values, the first."""
+        samples = sum(count.samples for count in self.found)
+        lines = [f"{self.path}: {counted(samples, 'sample')}, {counted(len(self.found), 'value')} of {self.by}"]
+        for count in self.found[:_VALUES]:
+            value = "no value" if count.value is None else shorten(count.value)
+            items = "" if count.items is None else f", {counted(count.items, 'item')}"
+            classes = list_some([f"{many} {name}" for name, many in count.classes.items()])
+            lines.append(f"  {value}: {counted(count.samples, 'sample')}{items}" + (f", {classes}" if classes else ""))
+        left = len(self.found) - _VALUES
+        return "\n".join([*lines, *([f"  and {left} more (--json has all)"] if left > 0 else [])])
+
+
+def count_values(dataset: str | os.PathLike[str], *, by: str) -> ValueCounts:
+    """Count the samples, items and classes of a packed dataset by the values of a field. No picture is read.
+
+    Parameters
+    ----------
+    dataset : path
+        A packed dataset.
+    by : str
+        A field of text or of one value per sample: ``"source"``, ``"label"``, or a column of a table.
+
+    Returns
+    -------
+    ValueCounts
+
+    Raises
+    ------
+    UsageError
+        If there is no such field.
+    DatasetError
+        If the dataset cannot be read.
+    """
+    path = Path(dataset)
+    schema = Layout(path).load().schema
+    groups = read_groups(path, by)
+    # After the values, a group of the samples without one.
+    of_row = np.where(groups.of_row == NO_GROUP, len(groups.names), groups.of_row)
+    names = [*groups.names, None]
+    samples = np.bincount(of_row, minlength=len(names)).tolist()
+    items = _count_items(path, schema, of_row, len(names))
+    classes: list[dict[str, int]] = [{} for _ in names]
+    if "label" in schema and schema["label"].is_scalar:
+        labels = read_groups(path, "label")
+        found_pairs = count_pairs(of_row, labels.of_row)
+        for value, label, count in zip(*(numbers.tolist() for numbers in found_pairs), strict=True):
+            classes[value]["no value" if label == NO_GROUP else labels.names[label]] = count
+    found = [
+        ValueCount(name, samples[at], None if items is None else items[at], dict(sorted(classes[at].items())))
+        for at, name in enumerate(names)
+        if samples[at]
+    ]
+    return ValueCounts(path, by, tuple(sorted(found, key=lambda count: -count.samples)))
+
+
+def _count_items(path: Path, schema: Schema, of_row: IntArray, values: int) -> list[int] | None:
+    """The items of each value: by their numbers in keys, else by ``source``; None if a dataset has neither."""
+    items: IntArray | None = None
+    if "key" in schema:
+        numbers: dict[bytes, int] = {}
+        found = [BUILT_KEY.match(key.encode(errors="replace")) for key in read_groups(path, "key").names]
+        built = [match[1] for match in found if match is not None]
+        if len(built) == len(found):  # and not keys of the user's own
+            items = np.array([numbers.setdefault(item, len(numbers)) for item in built], np.int64)
+    if (items is None or len(items) != len(of_row)) and "source" in schema:
+        items = read_groups(path, "source").of_row
+    if items is None or len(items) != len(of_row):
+        return None
+    values_of_items, _, _ = count_pairs(of_row, items)
+    counts: list[int] = np.bincount(values_of_items, minlength=values).tolist()
+    return counts

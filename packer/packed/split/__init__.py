@@ -1,0 +1,1 @@
+"""A packed dataset cut into several."""

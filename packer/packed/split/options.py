@@ -1,0 +1,110 @@
+"""The options of a split, checked."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from packer.packed.export.export import safe_name
+from shardspec.errors import UsageError
+from shardspec.schema import NAME
+from shardspec.splits.assignment import SPLIT_NAMES
+from shardspec.wording import list_some, shorten
+
+RATIOS: Mapping[str, float] = {"train": 0.8, "val": 0.1, "test": 0.1}
+"""Default shares."""
+
+MAX_PARTS = 100
+"""The most datasets that one call makes from a field's values; a field with more values likely names groups."""
+
+_TOLERANCE = 1e-6
+
+
+def check_options(
+    fields: Sequence[str], ratios: object, folds: object, stratify: object, seed: int, into: object
+) -> None:
+    """Check that the options say in one way how to split."""
+    given = {"ratios": ratios, "folds": folds, "stratify": stratify, "seed": seed or None}
+    besides = [name for name, value in given.items() if value is not None]
+    if into is not None and fields:
+        raise UsageError("expected either by (shares of whole groups) or into (a dataset for each value), found both")
+    if into is not None and besides:
+        raise UsageError(f"{besides[0]}: read only without into, found into {into!r}")
+    if folds is not None and ratios is not None:
+        raise UsageError("expected either ratios or folds, whose shares are equal, found both")
+    if not fields and all(option is None for option in (into, folds, stratify)):
+        raise UsageError(
+            "expected by (what stays together), into (a dataset for each value), folds or stratify, found none of them"
+        )
+
+
+def parse_ratios(text: str) -> dict[str, float]:
+    """Ratios from ``"train=0.8,val=0.1,test=0.1"``; whole numbers that add up to 100 are percents.
+
+    Raises
+    ------
+    UsageError
+    """
+    ratios: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, number = part.partition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            raise UsageError(f"ratios: expected train=0.8,val=0.1,test=0.1, found {part!r} in {text!r}") from None
+        if name.strip() in ratios:
+            raise UsageError(f"ratios: expected every split once, found {name.strip()!r} twice")
+        ratios[name.strip()] = value
+    return check_ratios(ratios)
+
+
+def check_ratios(ratios: Mapping[str, float]) -> dict[str, float]:
+    """Check the ratios and scale them to add up to 1.
+
+    Raises
+    ------
+    UsageError
+        If a name is not a plain word, if a ratio is not above 0, or if they add up to neither 1 nor 100.
+    """
+    wrong = [name for name in ratios if not NAME.match(name)]
+    if wrong or len(ratios) < 2:
+        found = ", ".join(map(repr, wrong or ratios))
+        raise UsageError(f"ratios: expected two splits or more, named in lower-case letters, found {found or 'none'}")
+    if not all(math.isfinite(ratio) and ratio > 0 for ratio in ratios.values()):
+        raise UsageError(f"ratios: expected numbers above 0, found {dict(ratios)}")
+    total = sum(ratios.values())
+    for whole in (1, 100):
+        if abs(total - whole) <= whole * _TOLERANCE:
+            return {name: ratio / whole for name, ratio in ratios.items()}
+    raise UsageError(f"ratios: expected numbers that add up to 1 (or to 100), found {total:g}")
+
+
+def refuse_splits(values: Sequence[str], by: str, shares: Mapping[str, float]) -> None:
+    """Refuse a field that names the split of each sample: whole splits would be put into new ones by their sizes."""
+    names = SPLIT_NAMES | set(shares)
+    found = [value for value in values if value.lower() in names]
+    if len(found) > 1:
+        raise UsageError(
+            f"by: expected groups, such as videos or persons, in the field {by!r}, "
+            f"found splits ({list_some([*map(repr, found)])}), which would be put into others: "
+            f"to make a dataset of each, give into={by!r} (--into {by})"
+        )
+
+
+def folders_of(values: Sequence[str], into: str) -> list[str]:
+    """The folder of each value's dataset."""
+    if len(values) > MAX_PARTS:
+        raise UsageError(
+            f"into: expected a field of at most {MAX_PARTS} values, each of which becomes a dataset, "
+            f"found {len(values)} in {into!r}: for shares of whole groups give by={into!r} (--by {into})"
+        )
+    folders: dict[str, str] = {}
+    for value in values:
+        folder = safe_name(value)
+        # Many file systems treat names that differ only in case as the same.
+        twin = next((other for other, taken in folders.items() if taken.casefold() == folder.casefold()), None)
+        if twin is not None:
+            raise UsageError(
+                f"into: expected values that name different folders in {into!r}, "
+                f"found {shorten(twin)} and {shorten(value)}: rename one in the table, and build again"
+            )
+        folders[value] = folder
+    return [folders[value] for value in values]

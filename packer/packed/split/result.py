@@ -1,0 +1,139 @@
+"""What a split made."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from packer.jobs.result import JobResult, Result
+from shardspec.wording import counted, list_some
+
+
+@dataclass(frozen=True)
+class SplitPart:
+    """One of the datasets that a split made.
+
+    Attributes
+    ----------
+    name : str
+        The name of its folder.
+    ratio : float or None
+        The share of the samples that was asked for; None for a part with one value of a field.
+    groups : int
+        Without `by` and `into`, the number of samples.
+    result : JobResult
+    value : str or None
+        The value that all its samples have, if the part was made by `into`.
+    strata : dict of str to int
+        With `stratify`, the samples of each value of that field.
+    """
+
+    name: str
+    ratio: float | None
+    groups: int
+    result: JobResult
+    value: str | None = None
+    strata: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return self.result.manifest.samples
+
+    def to_json(self) -> dict[str, Any]:
+        """What the part holds, as JSON."""
+        wanted = {"ratio": self.ratio} if self.value is None else {"value": self.value}
+        strata = {"strata": dict(self.strata)} if self.strata else {}
+        return {"samples": self.samples, "groups": self.groups, **wanted, **strata, "digest": self.digest}
+
+    @property
+    def digest(self) -> str:
+        """The digest of the dataset."""
+        return self.result.manifest.digest
+
+
+@dataclass(frozen=True, repr=False)
+class SplitResult(Result):
+    """The datasets that a split made.
+
+    Attributes
+    ----------
+    out : str
+        The folder that holds the folders of the parts, as given.
+    by : tuple of str
+        The fields whose values were kept together.
+    into : str or None
+        The field whose values became parts.
+    stratify : str or None
+        The field whose values were spread evenly.
+    parts : tuple of SplitPart
+    parted : int
+        Without `by`, the number of sources, such as videos, whose samples are in several parts.
+    """
+
+    out: str
+    by: tuple[str, ...]
+    into: str | None
+    stratify: str | None
+    parts: tuple[SplitPart, ...]
+    parted: int = 0
+
+    def describe(self) -> str:
+        """Where every sample went: a line for each part, and the sums."""
+        samples, groups = [part.samples for part in self.parts], [part.groups for part in self.parts]
+        lines = [
+            f"{part.result.describe()}, {part.samples / max(1, sum(samples)):.2%}{self._describe_part(part)}"
+            for part in self.parts
+        ]
+        lines.append(f"samples: {_sum(samples)}")
+        if self._fields:
+            lines.append(f"{self._groups_are}: {_sum(groups)}")
+        off = [part for part in self.parts if self._is_far_off(part, sum(samples))]
+        if off:
+            lines.append(
+                f"warning: {', '.join(part.name for part in off)}: far from the ratio that was wanted, since few or "
+                f"large {self._groups_are} stay whole: another field, other --ratios or another --seed may come nearer"
+            )
+        if self.parted:
+            lines.append(
+                f"warning: samples of {counted(self.parted, 'source')} are in several parts: "
+                "--by source keeps the frames of a video together"
+            )
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Where every sample went, as JSON."""
+        splits = {part.name: part.to_json() for part in self.parts}
+        how = {"into": self.into, "by": self.by[0] if len(self.by) == 1 else list(self.by), "stratify": self.stratify}
+        return {"out": self.out, **{name: value for name, value in how.items() if value}, "splits": splits}
+
+    @property
+    def _fields(self) -> str:
+        return self.into or ", ".join(self.by)
+
+    @staticmethod
+    def _is_far_off(part: SplitPart, samples: int) -> bool:
+        """Whether a part misses its ratio by more than a tenth of all samples."""
+        return part.ratio is not None and abs(part.samples / max(1, samples) - part.ratio) > 0.1
+
+    @property
+    def _groups_are(self) -> str:
+        """What the groups of all parts are, in words."""
+        return f"groups by {self._fields}" if len(self.by) > 1 else f"values of {self._fields}"
+
+    def _describe_part(self, part: SplitPart) -> str:
+        if part.value is not None:
+            return f", {self.into} {part.value}"
+        wanted = "" if part.ratio is None else f" (wanted {part.ratio:.2%})"
+        if len(self.by) > 1:
+            wanted += f", {counted(part.groups, 'group')} by {self._fields}"
+        elif self.by:
+            wanted += f", {counted(part.groups, 'value')} of {self._fields}"
+        found = list_some([f"{count} {name}" for name, count in part.strata.items()])
+        return wanted + (f", {self.stratify}: {found}" if found else "")
+
+    def _headline(self) -> str:
+        return f"{self.out}: {', '.join(f'{part.name} {part.samples}' for part in self.parts)} samples"
+
+
+def _sum(counts: Sequence[int]) -> str:
+    return f"{' + '.join(map(str, counts))} = {sum(counts)}"

@@ -1,0 +1,216 @@
+"""A packed dataset cut into several, by shares, into folds, or by the values of a field."""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packer.assembly.groups import read_groups
+from packer.assembly.plan import Piece, shuffled
+from packer.assembly.rows import read_column
+from packer.jobs.job import Job
+from packer.jobs.progress import Progress, ProgressListener, Stage, listener_of
+from packer.packed.plan import Input, Repack, join_generations, open_input, plan_of, shard_bytes
+from packer.packed.reports import write_reports
+from packer.packed.split.items import Items, keeps
+from packer.packed.split.options import RATIOS, check_options, check_ratios, folders_of, parse_ratios, refuse_splits
+from packer.packed.split.result import SplitPart, SplitResult
+from packer.recipe.options import BuildOptions
+from shardspec.columns import IntArray
+from shardspec.errors import UsageError
+from shardspec.layout import Layout
+from shardspec.schema import Schema
+from shardspec.splits.assignment import assign_rows, fold_ratios
+from shardspec.splits.groups import NO_GROUP, Groups, count_pairs, join_groups, names_of
+
+_BARS_MAX = 5
+"""The most datasets each of which shows its own progress; with more, the progress is that of the whole call."""
+
+
+def split(
+    dataset: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    by: str | Sequence[str] | None = None,
+    ratios: Mapping[str, float] | str | None = None,
+    folds: int | None = None,
+    stratify: str | None = None,
+    seed: int = 0,
+    into: str | None = None,
+    format: str | None = None,
+    shard_size: str | int | None = None,
+    shuffle: int | None = None,
+    workers: str | int = "auto",
+    engine: str = "processes",
+    overwrite: bool = False,
+    progress: bool | ProgressListener = True,
+) -> SplitResult:
+    """Write each split of a packed dataset to ``out/<name>``. Nothing is decoded; the same call again resumes.
+
+    By shares, all samples with the same value of `by` go into one split (`shardspec.splits.assignment.assign_rows`
+    chooses which). With `folds`, the splits are ``fold-0``, ``fold-1`` and so on, of equal shares, each sample in one
+    of them. With `into`, each value of that field becomes a dataset of its own, named after the value. Keys do not
+    change, so `packer.merge` restores the samples. Items are counted where they have samples; the dataset's rejects
+    belong to no split.
+
+    Parameters
+    ----------
+    dataset : path
+        A packed dataset.
+    out : path
+        A folder in which each split gets its own folder, or the folder of a split to resume.
+    by : str or sequence of str, optional
+        A field of text, or of one value per sample: ``"source"`` keeps the frames of a video together. Of several
+        fields, samples that share a value in any stay together, directly or through others.
+    ratios : dict of str to float, or str
+        Each split's share of the samples, above 0, adding up to 1 or to 100, also as ``"train=0.8,val=0.2"``. By
+        default ``"train=0.8,val=0.1,test=0.1"``. It needs `by` or `stratify`.
+    folds : int, optional
+        Instead of `ratios`, the number of folds, 2 to 100.
+    stratify : str, optional
+        A field, such as ``"label"``, of whose values every split gets its share, as closely as whole groups allow.
+    seed : int
+        Seed of the splits.
+    into : str
+        Instead of all these, a field as for `by` that names each sample's dataset, such as an official split.
+    format : str, optional
+        A name in `shardspec.formats.FORMATS`; by default the dataset's format.
+    shuffle : int, optional
+        Seed of the stored order within each split, at least 0; by default the order of the dataset.
+    shard_size, workers, engine, overwrite, progress
+        See `packer.convert`.
+
+    Returns
+    -------
+    SplitResult
+
+    Raises
+    ------
+    UsageError
+        If there is no such field, or if samples have no value in it; if it has fewer values than there are splits, or
+        if its values are splits already; if a value of `stratify` is in fewer groups than there are splits; if `into`
+        has too many values, or two that would name the same folder; if options exclude each other, or none says how
+        to split.
+    DatasetError, ResumeMismatchError, BuildLockedError, BuildError
+        See `packer.convert`.
+    """
+    how = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
+    listener = listener_of(progress)
+    target = Path(out).absolute()
+    fields = () if by is None else names_of(by)
+    check_options(fields, ratios, folds, stratify, seed, into)
+    if folds is not None:
+        shares = fold_ratios(folds)
+    else:
+        shares = parse_ratios(ratios) if isinstance(ratios, str) else check_ratios(RATIOS if ratios is None else ratios)
+    one = open_input(Path(dataset), target)
+    if Layout(target).manifest.exists():
+        raise UsageError(f"{target}: expected a folder for the splits, found a packed dataset: choose another folder")
+    several = [_read_whole_groups(one.path, field, dataset) for field in (fields if into is None else (into,))]
+    groups = join_groups(several) if several else None
+    strata = None if stratify is None else read_groups(one.path, stratify)
+    options: dict[str, Any] = {"format": format or one.manifest.format, "shard_size": shard_size, "shuffle": shuffle}
+    values: dict[str, str | None]
+    if into is None:
+        for field, found in zip(fields, several, strict=True):
+            refuse_splits(found.names, field, shares)
+        classes = groups is not None and _has_classes(one.manifest.schema)
+        labels = read_column(one.path, one.manifest, "label") if classes else None
+        rows = one.manifest.samples
+        places = assign_rows(rows, shares, seed, groups=groups, strata=strata, labels=labels)
+        del labels
+        options |= {"by": fields[0] if len(fields) == 1 else list(fields)} if fields else {}
+        options |= {"ratios": shares} if folds is None else {"folds": folds}
+        options |= {"seed": seed} | ({} if stratify is None else {"stratify": stratify})
+        values = dict.fromkeys(shares)
+    else:
+        assert groups is not None
+        places = groups.of_row
+        options |= {"into": into}
+        values = dict(zip(folders_of(groups.names, into), groups.names, strict=True))
+    items = Items(one)
+    parts = []
+    shown = Stage(listener, "splitting", len(values), "parts") if len(values) > _BARS_MAX else nullcontext()
+    with shown as whole:
+        for place, (name, value) in enumerate(values.items()):
+            rows_of = np.flatnonzero(places == place)
+            repack = _arrange(one, {**options, "part": name}, rows_of, items)
+            result = Job(repack, target / name, how, listener if whole is None else _OfPart(listener, whole)).run()
+            ratio = shares[name] if value is None else None
+            count = len(rows_of) if groups is None else len(np.unique(groups.of_row[rows_of]))
+            parts.append(SplitPart(name, ratio, count, result, value, _count_strata(strata, rows_of)))
+            if whole is not None:
+                whole.advance()
+    parted = _count_parted(one, places) if groups is None else 0
+    return SplitResult(os.fspath(out), fields, into, stratify, tuple(parts), parted)
+
+
+def _read_whole_groups(path: Path, field: str, dataset: str | os.PathLike[str]) -> Groups:
+    """The groups by a field of which every sample has a value."""
+    groups = read_groups(path, field)
+    if groups.without:
+        raise UsageError(
+            f"{dataset}: expected a value of {field!r} in every sample, found none in {groups.without} "
+            f"of {len(groups.of_row)}, so they belong to no split: "
+            "fill the column (an original can name itself), or choose another field"
+        )
+    return groups
+
+
+def _count_strata(strata: Groups | None, rows: IntArray) -> dict[str, int]:
+    """The samples of each value among some rows, the values in alphabetical order."""
+    if strata is None:
+        return {}
+    found, counts = np.unique(strata.of_row[rows], return_counts=True)
+    names = ["no value" if number == NO_GROUP else strata.names[number] for number in found.tolist()]
+    return dict(sorted(zip(names, counts.tolist(), strict=True)))
+
+
+def _count_parted(one: Input, places: IntArray) -> int:
+    """The sources whose samples are in several parts."""
+    if "source" not in one.manifest.schema:
+        return 0
+    of_row = read_groups(one.path, "source").of_row
+    sources, _, _ = count_pairs(of_row, places)
+    _, parts = np.unique(sources[sources != NO_GROUP], return_counts=True)
+    return int(np.count_nonzero(parts > 1))
+
+
+def _has_classes(schema: Schema) -> bool:
+    """Whether ``label`` numbers classes."""
+    return "label" in schema and schema["label"].is_scalar and schema["label"].numpy_dtype.kind in "iu"
+
+
+class _OfPart:
+    """The listener of one of many parts: messages are passed on, and its progress becomes that of the whole call."""
+
+    def __init__(self, listener: ProgressListener, whole: Stage) -> None:
+        self._listener = listener
+        self._whole = whole
+
+    def on_progress(self, progress: Progress) -> None:
+        """See `ProgressListener`."""
+        self._whole.advance(0)
+
+    def on_message(self, line: str) -> None:
+        """See `ProgressListener`."""
+        self._listener.on_message(line)
+
+
+def _arrange(one: Input, options: Mapping[str, Any], rows: IntArray, items: Items) -> Repack:
+    """The rows of one split."""
+    digest = hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()
+    plan = plan_of("split", [one], {**options, "rows": digest})
+    names = items.of_rows(rows)
+    generations = one.manifest.generations
+    generation = replace(join_generations(plan, generations), counts=items.counts(names, len(rows)))
+    shuffle = plan.options["shuffle"]
+    order = rows if shuffle is None else rows[shuffled(len(rows), shuffle)]
+    write = partial(write_reports, inputs=[one], keep=partial(keeps, names))
+    return Repack(plan, order, (Piece(len(rows), shard_bytes(plan, generations[0])),), (generation,), write)
