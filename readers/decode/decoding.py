@@ -80,16 +80,18 @@ class Decoding:
             If a value does not decode; the message gives its key, row and shard. Any other error about one sample (from
             a caller's own plan) carries them as a note.
         """
-        places = at.tolist()
-        found: Columns = {f.name: out[f.name] for f in self._fixed}
-        for field in self._encoded:
-            found[field.name] = [b""] * len(out[field.name])
-        if found:
-            self.pool.read(picks.rows, list(found), found, at)
-        stored: Columns = {f.name: [found[f.name][place] for place in places] for f in self._encoded}
+        local = np.arange(len(picks))
+        fixed: Columns = {f.name: out[f.name] for f in self._fixed}
+        encoded: Columns = {f.name: [b""] * len(picks) for f in self._encoded}
+        # At once if they go to the same places: for samples that a transform takes a few at a time, a read counts.
+        groups = [fixed | encoded] if np.array_equal(at, local) else [fixed, encoded]
+        for group in groups:
+            if group:
+                self.pool.read(picks.rows, list(group), group, at if group is fixed else local)
+        stored = dict(encoded)
         for field in self._planned_raw:
             stored[field.name] = column = np.empty((len(picks), *field.fixed_shape), field.numpy_dtype)
-            self.pool.read(picks.rows, [field.name], {field.name: column}, np.arange(len(picks)))
+            self.pool.read(picks.rows, [field.name], {field.name: column}, local)
         for field in (*self._planned_raw, *self._encoded):
             pictures = stored["image"] if field.name in self._masks else None
             self._decode_column(field, stored[field.name], picks, out[field.name], at, pictures)
