@@ -14,10 +14,10 @@ from packer.builds.growing.growth import Comparison, Growth
 from packer.builds.listing import Remarks, counted_stage, list_items
 from packer.builds.parts.part import Part
 from packer.builds.parts.rows import choose_columns, settled_reports
-from packer.builds.plan import BuildPlan, make_plan
+from packer.builds.plan import TASK_ITEMS, BuildPlan, make_plan
 from packer.builds.provenance import describe_runtime
 from packer.builds.work import BuildWork
-from packer.jobs.plan import Unit
+from packer.jobs.plan import Task, Unit
 from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.result import Result
 from packer.recipe import Recipe
@@ -34,6 +34,10 @@ TRIED_ITEMS = 4
 TRIED_MAX: Mapping[bool, int] = {False: 12, True: 6}
 """Items tried of a group, at most, and about how many pictures (False) and videos (True) in all. So many are the groups,
 too: the items of further kinds and classes are one."""
+
+_QUICK_S = 0.5
+"""Few items that are packed in less time say more of what is done once for all of them: a file, the first call of a
+library. Packed several times over, they say what an item of a task takes."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -285,11 +289,17 @@ def _pack(
     equipment: Equipment,
     stage: Stage,
 ) -> _Tried:
-    """Pack the items, timed once the models are loaded."""
+    """Pack the items, timed once the models are loaded; if that is quick, once more, each several times."""
     space = Workspace(folder / "build")
     space.create()
-    moved = [replace(item, index=index) for index, item in enumerate(items)]
+    times = 0 if any(map(_is_read_in_passes, items)) else TASK_ITEMS // len(items)
+    further = [item for item in items for _ in range(times)]
+    moved = [replace(item, index=index) for index, item in enumerate((*items, *further))]
     small, lines = make_plan(recipe, plan.runtime, Listing(moved, classes=dict(plan.classes), arrays=plan.arrays))
+    tried, again = 0, 1
+    cuts = (0, len(items), len(moved))
+    offsets = (0, sum(map(len, lines[: len(items)])))
+    small = replace(small, tasks=[Task(*task) for task in zip(cuts[:-1], cuts[1:], offsets, strict=True)])
     space.create_results(len(small.tasks))
     space.items.write_text("".join(lines), "ascii")
     ended: list[int] = []
@@ -298,24 +308,32 @@ def _pack(
         if what == "end":
             ended.append(samples)
 
-    seconds = 0.0
-    # The few rows of a packed dataset lie in as many shards, which take far longer to open than a row to pack.
-    opens_shards = PACKED_ROW in items[0].columns
     with closing(BuildWork(space, small, functions, dict(enumerate(moved)), equipment=equipment)) as work:
+
+        def run(task: int) -> float:
+            ended.clear()
+            started_s = time.perf_counter()
+            work.run(Unit("task", task), {}, on_item)
+            return time.perf_counter() - started_s
+
         work.prepare()
-        for number in range(len(small.tasks)):
-            for _ in range(1 + opens_shards):
-                ended.clear()
-                started_s = time.perf_counter()
-                work.run(Unit("task", number), {}, on_item)
-                took_s = time.perf_counter() - started_s
-            seconds += took_s
-            stage.advance(len(ended), sum(ended), ended.count(0))
-    parts = [Part(space.part(number)) for number in range(len(small.tasks))]
-    columns = choose_columns(parts)
-    reports = [report for part in parts for report in settled_reports(part, columns)]
+        seconds = run(tried)
+        stage.advance(len(ended), sum(ended), ended.count(0))
+        # The few rows of a packed dataset lie in as many shards, which take far longer to open than a row to pack.
+        if PACKED_ROW in items[0].columns:
+            seconds = run(tried)
+        if further and seconds < _QUICK_S:
+            seconds = run(again) / times
+    part = Part(space.part(tried))
+    columns = choose_columns([part])
+    reports = [*settled_reports(part, columns)]
     rejected = [report for report in reports if not report.samples]
     reason = f"{rejected[0].name!r}, {rejected[0].step}: {rejected[0].reason}" if rejected else None
-    packed = [rows for part in parts if (rows := part.group(columns)) is not None]
-    size = sum(rows.bytes for rows in packed)
-    return _Tried(len(items), sum(map(len, packed)), size, len(rejected), seconds, reason)
+    rows = part.group(columns)
+    samples, size = (0, 0) if rows is None else (len(rows), rows.bytes)
+    return _Tried(len(items), samples, size, len(rejected), seconds, reason)
+
+
+def _is_read_in_passes(item: Item) -> bool:
+    """Whether an item cannot be packed several times in a row at the same cost: videos are long, archives are passed."""
+    return item.is_video or (item.member is not None and item.member.run is not None)

@@ -260,7 +260,7 @@ def _in_one_pass(one: Item, other: Item) -> bool:
 def _digest_columns(item: Item) -> Mapping[str, Any]:
     """The columns with digests in the place of arrays and bytes."""
     columns = item.columns
-    if all(type(value) in _PLAIN for value in columns.values()):
+    if not columns or all(type(value) in _PLAIN for value in columns.values()):
         return columns
     digested = {name: digest_value(value) for name, value in columns.items()}
     return columns if all(digested[name] is value for name, value in columns.items()) else digested

@@ -323,9 +323,10 @@ class ReportWriter:
         self.marked += report.marked
         self.refilled += report.refilled
         self.unused_boxes += report.unused_boxes
-        self._add_tracks(report)
-        item: dict[str, Any] = {"item": report.name, "state": "packed" if packed else "rejected"}
-        item |= {"samples": report.samples, "frames": report.frames}
+        if report.followed or report.lost:
+            self._add_tracks(report)
+        state = "packed" if packed else "rejected"
+        item: dict[str, Any] = {"item": report.name, "state": state, "samples": report.samples, "frames": report.frames}
         if report.faces is not None:
             item["faces"] = report.faces
         if report.progressive:
@@ -336,8 +337,8 @@ class ReportWriter:
             item["remarks"] = remarks
         if known is not None:
             item["facts"] = known.facts
-            generation = earlier.generation if earlier is not None and again and not packed else known.generation
-            item |= {"generation": generation} if generation else {}
+            if generation := earlier.generation if earlier is not None and again and not packed else known.generation:
+                item["generation"] = generation
         self._items.write(encode_line(item))
         if not packed:
             self._reject(kind="item", item=report.name, step=report.step, reason=report.reason)

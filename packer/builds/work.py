@@ -22,6 +22,7 @@ from packer.steps.call import MadeEncoder, step_of
 from packer.steps.chain import Equipment, Pipeline, Step, StepError
 from packer.steps.encode import Encoder
 from packer.steps.packed import PACKED_KEY, sample_key
+from packer.steps.plain import PlainPictures
 from packer.vision.faults import find_memory_error, may_pass
 from packer.workspace import Workspace
 from packer.workspace.checkpoints import FLUSHED
@@ -64,6 +65,7 @@ class BuildWork:
         self._equipment = replace(equipment, only_encodes=not plan.declared)
         self._recipe = Recipe.from_options(plan.recipe)
         self._encoder: Encoder | MadeEncoder | None = None
+        self._plain: PlainPictures | None = None
         self._pipeline: Pipeline | None = None
         self._shards = PlannedShards(workspace)
         self._items: TextIO | None = None
@@ -85,6 +87,7 @@ class BuildWork:
                 self._encoder = MadeEncoder(Declaration.from_json(self.plan.declared))
             else:
                 self._encoder = Encoder(self._recipe)
+                self._plain = PlainPictures.of(self._recipe, self._encoder)
             self._pipeline = Pipeline(self._recipe, functions, self._equipment)
 
     def run(self, unit: Unit, verdicts: Verdicts, on_item: OnItem) -> dict[str, Any]:
@@ -116,7 +119,10 @@ class BuildWork:
             with PartWriter(target, space.owner, flushed=space.elsewhere) as part:
                 for item in items:
                     on_item("start", item.index, 0, "")
-                    report = self._kept_item(item, part) or self._item(self._whole(item), part, verdicts, on_item)
+                    report = self._kept_item(item, part)
+                    if report is None:
+                        item = self._whole(item)
+                        report = self._plain_item(item, part, verdicts) or self._item(item, part, verdicts, on_item)
                     reason = "" if report.step is None else f"{report.step}: {report.reason}"
                     on_item("end", item.index, report.samples, reason)
                 part.finish()
@@ -140,6 +146,23 @@ class BuildWork:
         if self._kept is None:
             self._kept = KeptItems(self.workspace, self.plan)
         return self._kept.copy(item, part)
+
+    def _plain_item(self, item: Item, part: PartWriter, verdicts: Verdicts) -> ItemReport | None:
+        """Append the sample of an item that can go the short way, if it can."""
+        self.prepare()
+        if self._plain is None or item.index in verdicts:
+            return None
+        row = self._plain.row(item, built_key(item, 0))
+        if row is None:
+            return None
+        part.begin()
+        part.append(row)
+        found = {"name": item.name, "samples": 1, "frames": 1}
+        if row["image"].progressive:
+            found["progressive"] = 1
+        report = ItemReport.from_json(found)
+        part.end(report)
+        return report
 
     def _item(self, item: Item, part: PartWriter, verdicts: Verdicts, on_item: OnItem) -> ItemReport:
         """Run the steps over one item and append its samples; an item that fails becomes a reject without samples."""

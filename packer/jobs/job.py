@@ -27,7 +27,7 @@ from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
 from packer.workspace.checkpoints import FLUSHED, Checkpoints, drop_unflushed, flush_all
 from packer.workspace.commit import commit
-from packer.workspace.durable import write_durably, writing
+from packer.workspace.durable import write_durably, write_if_changed, writing
 from packer.workspace.folder import (
     begun_on,
     committed,
@@ -44,6 +44,7 @@ from packer.workspace.machines import MADE_ON, here
 from packer.workspace.paths import WORKSPACE_LAYOUT
 from packer.workspace.replacement import finish_replacement
 from packer.workspace.sharing.array import close_to_agents, open_to_agents
+from packer.workspace.spool import Again
 from shardspec.entries import Generation, Shard
 from shardspec.errors import BuildError, DatasetError, ResumeMismatchError, UsageError
 from shardspec.layout import BUILD_FOLDER, Layout
@@ -343,9 +344,10 @@ class Job:
     def _write_plan(self) -> None:
         """Write what workers read, the plan last; from here on this call counts as a session of the job."""
         self.workspace.create_results(len(self.plan.tasks))
-        write_durably(self.workspace.items, (line.encode("ascii") for line in self.plan.take_item_lines()))
+        lines = self.plan.take_item_lines()
+        write_if_changed(self.workspace.items, Again(lambda: (line.encode("ascii") for line in lines)))
         made_on = {**here(), "layout": WORKSPACE_LAYOUT}
-        write_durably(self.workspace.plan, json.dumps({**self.plan.to_json(), MADE_ON: made_on}).encode())
+        write_if_changed(self.workspace.plan, [json.dumps({**self.plan.to_json(), MADE_ON: made_on}).encode()])
         append_line(self.workspace.journal, {"did": "session", "machine_run": machine_run()})
 
     def _make(self) -> Manifest:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 _ITEM = struct.Struct("<q")
 _FRAMES = struct.Struct("<q")
+_BOTH = struct.Struct("<qq")
 _BYTES = _ITEM.size + _FRAMES.size
 _NONE = -1
 
@@ -63,8 +64,7 @@ class Place:
 
     def set(self, item: int | None) -> None:
         """Note the item that begins; None if one has ended."""
-        _FRAMES.pack_into(self._memory, _ITEM.size, 0)
-        _ITEM.pack_into(self._memory, 0, _NONE if item is None else item)
+        _BOTH.pack_into(self._memory, 0, _NONE if item is None else item, 0)
 
     def set_frames(self, frames: int) -> None:
         """Note how many frames of the item were examined."""

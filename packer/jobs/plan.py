@@ -255,7 +255,10 @@ class JobPlan(Protocol):
         ...
 
     def take_item_lines(self) -> Iterable[str]:
-        """The lines of the plan's items file, maybe millions. Called once: once in the file, they need not be kept."""
+        """The lines of the plan's items file, maybe millions, to be read more than once.
+
+        Called once: once they are in the file, they need not be kept.
+        """
         ...
 
     def made(self, manifest: Manifest) -> bool:

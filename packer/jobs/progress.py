@@ -177,12 +177,12 @@ def describe_progress(progress: Progress) -> str:
 
 def _describe_details(progress: Progress) -> str:
     size = [f"{progress.bytes / 1e6:.1f} MB"] if progress.bytes else []
-    if progress.unit != "items" or progress.total is None:
-        return ", ".join(size)
+    under_way = [f"{counted(progress.frames, 'frame')} of videos under way"] if progress.frames else []
+    if not progress.samples and not progress.rejects:  # none yet, or a stage that makes none
+        return ", ".join((*under_way, *size))
     rate = progress.samples / max(1e-9, progress.seconds) if progress.sample_rate is None else progress.sample_rate
     shown = list_some([reason if n == 1 else f"{n} × {reason}" for reason, n in progress.reasons.items()], _SHOWN)
     why = f" ({shown})" if shown else ""
-    under_way = [f"{counted(progress.frames, 'frame')} of videos under way"] if progress.frames else []
     return ", ".join((f"{rate:.1f} samples/s", *under_way, *size, f"{counted(progress.rejects, 'reject')}{why}"))
 
 

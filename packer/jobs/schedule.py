@@ -249,7 +249,7 @@ class ItemTimes:
             return
         if event.kind == "start" and event.item is not None:
             self._taken_s[event.unit] = event.item, 0.0
-        elif event.kind != "items" or self._taken_s.get(event.unit, (-1,))[0] <= event.ends[-1].item:
+        elif event.kind != "items" or self._taken_s.get(event.unit, (-1,))[0] <= event.ends[-1].last:
             self._taken_s.pop(event.unit, None)
 
     def tick(self, held: Collection[Unit]) -> None:
@@ -310,7 +310,10 @@ class ItemTally:
             return _NOTHING
         known, gained = self._tasks.setdefault(event.unit.number, {}), [0, 0, 0]
         for ended in event.ends:
-            before = known.get(ended.item, _NOTHING)
-            now = known[ended.item] = Gain(1, ended.samples, int(ended.rejected))
-            gained = [sum_ + a - b for sum_, a, b in zip(gained, now, before, strict=True)]
+            now, items = Gain(1, ended.samples, int(ended.rejected)), range(ended.item, ended.item + ended.items)
+            before = [known[item] for item in items if item in known] if known else []
+            known.update(dict.fromkeys(items, now))
+            gained = [sum_ + len(items) * gain for sum_, gain in zip(gained, now, strict=True)]
+            for gain in before:
+                gained = [sum_ - less for sum_, less in zip(gained, gain, strict=True)]
         return Gain(*gained)

@@ -94,7 +94,7 @@ def _work(workspace: Path, place: Place, equipment: Equipment, requests: Request
 def _serve(work: Work, place: Place, request: dict[str, Any], answers: TextIO) -> None:
     unit = Unit(*request["unit"])
     verdicts = {int(item): (step, reason) for item, (step, reason) in request["verdicts"].items()}
-    ends: list[tuple[int, int, str]] = []
+    ends: list[list[Any]] = []
     sent_s = 0.0
 
     def report(now_s: float) -> None:
@@ -111,7 +111,10 @@ def _serve(work: Work, place: Place, request: dict[str, Any], answers: TextIO) -
         if what == "frame":
             place.set_frames(samples)
             return
-        ends.append((item, samples, reason))
+        if ends and (last := ends[-1])[0] + last[3] == item and last[1] == samples and last[2] == reason == "":
+            last[3] += 1
+        else:
+            ends.append([item, samples, reason, 1])
         place.set(None)
         now_s = time.monotonic()
         if now_s - sent_s > _ENDS_S or reason:

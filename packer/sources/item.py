@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TextIO
 
@@ -34,9 +35,8 @@ def is_video(name: str) -> bool:
 
 def _suffix(name: str) -> str:
     """The suffix of a file name in lower case, as of a path object, which takes longer to make."""
-    name = name.rpartition("/")[2]
     dot = name.rfind(".")
-    return name[dot:].lower() if 0 < dot < len(name) - 1 else ""
+    return name[dot:].lower() if name.rfind("/") + 1 < dot < len(name) - 1 else ""
 
 
 ALSO = "also"
@@ -301,6 +301,9 @@ def _is_plain(value: Any) -> bool:
     return all(map(_is_plain, value)) if type(value) in (list, tuple) else type(value) in _PLAIN
 
 
+_PARSED = 512
+"""So many lines are parsed with one call."""
+
 _TO_LINE = line_encoder(separators=(",", ":"), allow_nan=False)
 
 
@@ -318,8 +321,12 @@ def read_items(path: Path, start: int, stop: int, offset: int) -> Iterator[Item]
 def items_of(file: TextIO, start: int, stop: int, offset: int) -> Iterator[Item]:
     """Read items of a plan's items file that is open; see `read_items`."""
     file.seek(offset)
-    for _ in range(start, stop):
-        yield Item.from_line(file.readline())
+    while start < stop:
+        lines = list(islice(iter(file.readline, ""), min(_PARSED, stop - start)))
+        if not lines:
+            raise ValueError(f"expected a line of item {start}, found the end of the file")
+        yield from map(Item.unpack, json.loads(f"[{','.join(lines)}]"))
+        start += len(lines)
 
 
 def item_name(path: Path, task: tuple[int, int, int], index: int) -> str:
@@ -383,6 +390,15 @@ class ItemReport:
     step: str | None = None
     reason: str | None = None
     watch: Callable[[int], None] | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "ItemReport":
+        """Read what `to_json` made. Whatever it does not say is as in the class: to set it takes longer than to read."""
+        report = cls.__new__(cls)
+        vars(report).update(document)
+        if "skipped" not in document:
+            report.skipped = {}
+        return report
 
     def count_frame(self) -> None:
         """Count a frame that is examined."""

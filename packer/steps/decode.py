@@ -14,6 +14,7 @@ from packer.sources.contents import opener
 from packer.sources.item import PACKED_ROW, Item, ItemReport
 from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, Equipment, Sample, Step
 from packer.steps.encode import KEPT, Kept
+from packer.steps.plain import keeps_pictures
 from packer.steps.second import open_reader, second_pictures
 from packer.vision.decode.jpeg_header import PROGRESSIVE
 from packer.vision.decode.limits import PictureError, VideoError
@@ -41,7 +42,7 @@ def make(recipe: Recipe, equipment: Equipment) -> Step:
     sampling = _sampling(recipe)
     take = _take_ahead if equipment.decodes_ahead else _take
     refills = recipe.frames if recipe.refill else None
-    checks = equipment.only_encodes and _keeps_pictures(recipe)
+    checks = equipment.only_encodes and keeps_pictures(recipe)
 
     def read(samples: Iterator[Sample]) -> Generator[Sample]:
         for sample in samples:
@@ -83,13 +84,6 @@ def _sampling(recipe: Recipe) -> Sampling:
     if recipe.keyframes:
         chosen["keyframes"] = True
     return Sampling(**(chosen or {"every": 1}))
-
-
-def _keeps_pictures(recipe: Recipe) -> bool:
-    """Whether no step or encoding of a recipe looks at the pixels of a JPEG whose bytes may be kept."""
-    resizes = recipe.size is not None and recipe.resize != "none"
-    own = {step.use for step in recipe.chain} <= {"decode", "resize"}
-    return own and not resizes and recipe.encode == "jpeg" and recipe.progressive != "baseline" and recipe.also is None
 
 
 def _picture(sample: Sample, item: Item, report: ItemReport, checks: bool) -> Sample:

@@ -10,7 +10,14 @@ import numpy.typing as npt
 from packer.recipe import Recipe
 from packer.recipe.encodings import LOSSY, picture_codec
 from packer.recipe.field_types import FieldType, as_array
-from packer.vision.decode.jpeg_header import PROGRESSIVE_MARK, has_restart_markers, is_progressive, restart_interval
+from packer.vision.decode.jpeg_header import (
+    PROGRESSIVE,
+    PROGRESSIVE_MARK,
+    JpegHeader,
+    has_restart_markers,
+    is_progressive,
+    restart_interval,
+)
 from shardspec.codecs import codec_for
 from shardspec.columns import Buffer, fixed_bytes
 from shardspec.errors import SchemaError
@@ -151,6 +158,15 @@ class Encoder:
             out["image"] = out["image"]._replace(marked=has_restart_markers(bytes(out["image"].data)))
         return out
 
+    def text(self, value: str) -> EncodedValue:
+        """A text as a value."""
+        data = self._text.encode(value)
+        return EncodedValue(data, (len(data),), _TEXT)
+
+    def picture(self, data: bytes, header: JpegHeader) -> EncodedValue:
+        """A picture whose bytes are kept, by its header."""
+        return EncodedValue(data, (header.height, header.width, 3), _PICTURE, header.frame_marker == PROGRESSIVE)
+
     def _use(self, name: Any) -> Use:
         """How the field of a name is stored; kept, since nearly all samples have the same names."""
         if not isinstance(name, str):
@@ -190,8 +206,7 @@ class Encoder:
             except struct.error:
                 pass  # an integer of more than 64 bits, or of 64 without a sign
         if isinstance(value, str):
-            data = self._text.encode(value)
-            return EncodedValue(data, (len(data),), _TEXT)
+            return self.text(value)
         if isinstance(value, bytes | bytearray | memoryview):
             return EncodedValue(bytes(value), (len(value),), ColumnSpec("blob", "|u1", 1))
         if isinstance(value, dict | list | tuple):

@@ -70,6 +70,29 @@ def write_durably(path: Path, data: bytes | Iterable[bytes]) -> None:
     fsync_folder(path.parent)
 
 
+def write_if_changed(path: Path, pieces: Iterable[bytes]) -> None:
+    """Replace `path` as `write_durably` does, unless it has these bytes already.
+
+    Some mounts of shared folders keep the old state of a file that is replaced, and deleted soon after.
+
+    Parameters
+    ----------
+    path : Path
+    pieces : iterable of bytes
+        Read twice if they differ.
+    """
+    if not _holds(path, pieces):
+        write_durably(path, pieces)
+
+
+def _holds(path: Path, pieces: Iterable[bytes]) -> bool:
+    try:
+        with path.open("rb") as file:
+            return all(file.read(len(piece)) == piece for piece in pieces) and not file.read(1)
+    except FileNotFoundError:
+        return False
+
+
 def publish(attempt: Path, path: Path) -> bool:
     """Give a finished file its name, unless another has it already; return whether it did. The attempt is gone then.
 
@@ -117,15 +140,19 @@ def write_all(descriptor: int, values: Sequence[Buffer]) -> None:
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
         return
-    waiting = [memoryview(value) for value in values if len(value)]
+    waiting = list(values) if all(map(len, values)) else [value for value in values if len(value)]
     first = 0
     while first < len(waiting):
-        written = os.writev(descriptor, waiting[first : first + _VALUES_A_CALL])
-        while first < len(waiting) and written >= len(waiting[first]):
+        pieces = waiting[first : first + _VALUES_A_CALL]
+        written = os.writev(descriptor, pieces)
+        if written == sum(map(len, pieces)):
+            first += len(pieces)
+            continue
+        while written >= len(waiting[first]):
             written -= len(waiting[first])
             first += 1
         if written:
-            waiting[first] = waiting[first][written:]
+            waiting[first] = memoryview(waiting[first])[written:]
 
 
 def fsync_folder(folder: Path) -> None:

@@ -1,10 +1,13 @@
 """Files as read-only arrays of bytes in memory, without a file descriptor held."""
 
 import ctypes
+import io
 import mmap
 import os
 import sys
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -15,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardspec.columns import IntArray
-from shardspec.errors import DatasetError, ShardMissingError, system_reason
+from shardspec.errors import DatasetError, ShardMissingError, ShardspecError, system_reason
 from shardspec.layout import open_regular
 
 ByteArray = npt.NDArray[np.uint8]
@@ -64,12 +67,18 @@ def map_file(path: Path) -> ByteArray:
     DatasetError
         If the system refuses to open or to map it.
     """
+    with opened(path) as file:
+        return map_open(file.fileno())
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[io.FileIO]:
+    """A regular file, open for reading; errors as `map_file` raises them, also for what the block meets."""
     try:
-        descriptor = open_regular(path)
-        try:
-            return map_open(descriptor)
-        finally:
-            os.close(descriptor)
+        with io.FileIO(open_regular(path)) as file:
+            yield file
+    except ShardspecError:  # some are OSErrors, too
+        raise
     except (FileNotFoundError, NotADirectoryError):
         raise ShardMissingError(f"{path}: expected a file, found none: restore it or pack again") from None
     except OSError as error:

@@ -69,7 +69,7 @@ class Part:
 
     def reports(self) -> list[ItemReport]:
         """What became of the task's items, in order."""
-        return [ItemReport(**document) for document in self._reports]
+        return list(map(ItemReport.from_json, self._reports))
 
     def group(self, columns: Columns) -> "RowGroup | None":
         """The rows that have these columns; None if no row has them."""

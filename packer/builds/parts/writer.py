@@ -2,15 +2,15 @@
 
 import json
 import os
+import sys
+from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-
-import numpy as np
 
 from packer.builds.parts.part import MARK, Columns, Part, describe_difference, to_json
 from packer.sources.item import ItemReport
-from packer.steps.encode import EncodedValue
+from packer.steps.encode import ColumnSpec, EncodedValue
 from packer.workspace.durable import fsync_file, publish, write_all
 from packer.workspace.paths import attempt_beside
 from shardspec.columns import Buffer
@@ -20,18 +20,18 @@ _FLUSH_BYTES, _FLUSH_VALUES = 1 << 20, 512
 """The most bytes and values that wait to be written with one call; the system takes 1024 values at a time."""
 
 
-@dataclass
 class _Rows:
-    """The rows of a group that is being written."""
+    """The rows of a group that is being written: their index, each array row by row."""
 
-    columns: Columns
-    starts: list[int] = field(default_factory=list)
-    lengths: list[list[int]] = field(default_factory=list)
-    shapes: list[list[int]] = field(default_factory=list)
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+        self.names, self.specs = tuple(columns), tuple(columns.values())
+        self.starts, self.lengths, self.shapes = array("q"), array("q"), array("i")
 
     def cut(self, rows: int) -> None:
         """Keep the first rows only."""
-        del self.starts[rows:], self.lengths[rows:], self.shapes[rows:]
+        axes = sum(spec.ndim for spec in self.specs)
+        del self.starts[rows:], self.lengths[rows * len(self.names) :], self.shapes[rows * axes :]
 
 
 class PartWriter:
@@ -89,23 +89,24 @@ class PartWriter:
         SchemaError
             If its fields, dtypes or numbers of axes differ from those of the item's earlier rows.
         """
-        names = sorted(row)
-        values = [row[name] for name in names]
-        specs = {name: value.spec for name, value in zip(names, values, strict=True)}
+        names = tuple(sorted(row))
+        datas, shapes, specs, *_ = zip(*[row[name] for name in names], strict=True)
         if self._group is None:
-            self._group = self._find_group(specs)
+            self._group = self._find_group(names, specs)
             self._rows = len(self._groups[self._group].starts)
         group = self._groups[self._group]
-        if specs != group.columns:
-            raise SchemaError(f"the sample differs from those before it: {describe_difference(group.columns, specs)}")
-        lengths = [len(value.data) for value in values]
+        if specs != group.specs or names != group.names:
+            found = dict(zip(names, specs, strict=True))
+            raise SchemaError(f"the sample differs from those before it: {describe_difference(group.columns, found)}")
         group.starts.append(self._end)
-        group.lengths.append(lengths)
-        group.shapes.append([axis for value in values for axis in value.shape])
-        self._write(*(value.data for value in values))
-        # A step may change its arrays once it goes on.
-        if self._pending and any(type(value.data) is not bytes for value in values):
-            self._flush()
+        group.lengths.extend(map(len, datas))
+        group.shapes.extend(chain.from_iterable(shapes))
+        self._write(*datas)
+        if self._pending:
+            for data in datas:
+                if type(data) is not bytes:  # a step may change its arrays once it goes on
+                    self._flush()
+                    break
 
     def undo(self) -> None:
         """Forget every row of the item."""
@@ -129,11 +130,11 @@ class PartWriter:
         self._write(part.row_data())
         places = []
         for rows in part.groups:
-            places.append(self._find_group(rows.columns))
+            places.append(self._find_group(tuple(rows.columns), tuple(rows.columns.values())))
             group = self._groups[places[-1]]
             group.starts.extend((rows.starts + offset).tolist())
-            group.lengths.extend(rows.lengths.tolist())
-            group.shapes.extend(rows.shapes.tolist())
+            group.lengths.extend(rows.lengths.ravel().tolist())
+            group.shapes.extend(rows.shapes.ravel().tolist())
         self.reports.extend(part.reports())
         self._group_of.extend(None if number is None else places[number] for number in part.group_of)
 
@@ -176,9 +177,9 @@ class PartWriter:
         self._write(bytes(-self._end % 8))
         index_offset = self._end
         for group in self._groups:
-            self._write(np.array(group.starts, "<i8").tobytes(), np.array(group.lengths, "<i8").tobytes())
+            self._write(_little(group.starts), _little(group.lengths))
         for group in self._groups:
-            self._write(np.array(group.shapes, "<i4").tobytes())
+            self._write(_little(group.shapes))
         footer_offset = self._end
         footer = {
             "groups": [[len(group.starts), to_json(group.columns)] for group in self._groups],
@@ -211,10 +212,17 @@ class PartWriter:
         write_all(self._file.fileno(), self._pending)
         self._pending, self._pending_bytes = [], 0
 
-    def _find_group(self, columns: Columns) -> int:
+    def _find_group(self, names: tuple[str, ...], specs: tuple[ColumnSpec, ...]) -> int:
         """The number of the group with these columns, created if there is none."""
         for number, group in enumerate(self._groups):
-            if group.columns == columns:
+            if specs == group.specs and names == group.names:
                 return number
-        self._groups.append(_Rows(columns))
+        self._groups.append(_Rows(dict(zip(names, specs, strict=True))))
         return len(self._groups) - 1
+
+
+def _little(numbers: "array[int]") -> bytes:
+    """Numbers as little-endian bytes."""
+    if sys.byteorder != "little":
+        numbers.byteswap()
+    return numbers.tobytes()

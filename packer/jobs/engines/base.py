@@ -17,16 +17,33 @@ EventKind = Literal["start", "items", "done", "failed", "died", "timeout", "agai
 
 
 class Ended(NamedTuple):
-    """An item that ended: how many samples it yielded, and why none; without a reason it is no reject."""
+    """An item that ended, or several that follow one another and ended alike.
+
+    Attributes
+    ----------
+    item : int
+        The first of them.
+    samples : int
+        How many samples each yielded.
+    reason : str
+        Why none; without a reason it is no reject.
+    items : int
+    """
 
     item: int
     samples: int
     reason: str
+    items: int = 1
 
     @property
     def rejected(self) -> bool:
         """Whether it ended as a reject."""
         return not self.samples and bool(self.reason)
+
+    @property
+    def last(self) -> int:
+        """The last of the items."""
+        return self.item + self.items - 1
 
 
 @dataclass(frozen=True)

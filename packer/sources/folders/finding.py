@@ -77,7 +77,8 @@ class FoundFile(NamedTuple):
 class FoundFiles:
     """What a walk through a folder finds: iterated over once, the items, in the order of the bytes of their paths.
 
-    A folder at a time is in memory (on a network file system, where threads list the next ones meanwhile, some dozens), and of a folder with more than some hundred thousand files only a part.
+    A folder at a time is in memory, some dozens on a network file system, where threads list the next ones meanwhile;
+    of a folder with more than some hundred thousand files only a part is.
 
     Parameters
     ----------
@@ -112,6 +113,7 @@ class FoundFiles:
         self._links_to = links_to
         self._include = include
         self._exclude = exclude
+        self._includes, self._excludes = bool(include), bool(exclude)
         self._keeps_sidecars = keeps_sidecars
         self._threads: ThreadPoolExecutor | None = None
         self._scans: dict[str, Future[list[Entry] | None]] = {}
@@ -243,19 +245,18 @@ class FoundFiles:
 
     def _is_item(self, above: tuple[str, ...], name: str, chosen: bool, sidecars: Mapping[str, list[str]]) -> bool:
         """Whether a file is an item; if not, it is counted. `chosen`: whether a pattern has chosen a folder above it."""
-        parts = (*above, name)
         if name.startswith("."):
-            self.ignored.add("/".join(parts), "hidden")
-        elif self._exclude.match(parts, folder=False):
-            self.ignored.add("/".join(parts), _EXCLUDED)
+            self.ignored.add("/".join((*above, name)), "hidden")
+        elif self._excludes and self._exclude.match((*above, name), folder=False):
+            self.ignored.add("/".join((*above, name)), _EXCLUDED)
         elif is_picture(name) or is_video(name):
-            if self._include.match(parts, folder=False) or chosen or not self._include:
+            if not self._includes or self._include.match((*above, name), folder=False) or chosen:
                 return True
-            self.ignored.add("/".join(parts), _EXCLUDED)
+            self.ignored.add("/".join((*above, name)), _EXCLUDED)
         elif self._keeps_sidecars and sidecar_suffix(name):
             sidecars[_stem(name)].append(name)
         else:
-            self.ignored.add("/".join(parts))
+            self.ignored.add("/".join((*above, name)))
         return False
 
 

@@ -16,9 +16,11 @@ LEAST_AREA = 150_000
 
 _SOI = b"\xff\xd8"
 _SOS, _EOI, _APP1, _TEM, _DRI = 0xDA, 0xD9, 0xE1, 0x01, 0xDD
-_STANDALONE = frozenset({_TEM, *range(0xD0, 0xD9)})  # markers without a length: TEM, RST0 to RST7, SOI
+_WITHOUT_LENGTH = frozenset({_TEM, *range(0xD0, 0xD9), _EOI, _SOS, 0xFF})  # RST0 to RST7, SOI; SOS ends the walk
 _FRAME_HEADERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15 (C4 DHT, C8 JPG, CC DAC are none)
+_READ = _FRAME_HEADERS | {_APP1, _DRI}
 
+_SEGMENT = struct.Struct(">BBH")
 _FRAME = struct.Struct(">BHHB")
 _EXIF = b"Exif\x00\x00"
 
@@ -78,30 +80,30 @@ def read_header(data: bytes) -> JpegHeader | None:
     frame: tuple[int, int, int, int, int] | None = None
     exif = b""
     restart_interval = 0
-    at = 2
-    while at + 4 <= len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if marker == 0xFF:  # fill byte
-            at += 1
-            continue
-        if marker in _STANDALONE:
-            at += 2
-            continue
-        if marker in (_SOS, _EOI):
+    at, size = 2, len(data)
+    while at + 4 <= size:
+        mark, marker, length = _SEGMENT.unpack_from(data, at)
+        if mark != 0xFF:
             break
-        length = int.from_bytes(data[at + 2 : at + 4], "big")
+        if marker in _WITHOUT_LENGTH:
+            if marker in (_SOS, _EOI):
+                break
+            at += 1 if marker == 0xFF else 2  # a fill byte
+            continue
         start, stop = at + 4, at + 2 + length
-        if length < 2 or stop > len(data):
+        if length < 2 or stop > size:
             return None
-        if marker in _FRAME_HEADERS and frame is None:
-            if stop - start < 6:
-                return None
-            precision, height, width, components = _FRAME.unpack_from(data, start)
-            frame = (marker, precision, height, width, components)
-        elif marker == _APP1 and not exif and data.startswith(_EXIF, start, stop):
-            exif = data[start + len(_EXIF) : stop]
-        elif marker == _DRI:
-            restart_interval = int.from_bytes(data[start : min(start + 2, stop)], "big")
+        if marker in _READ:
+            if marker == _APP1:
+                if not exif and data.startswith(_EXIF, start, stop):
+                    exif = data[start + len(_EXIF) : stop]
+            elif marker == _DRI:
+                restart_interval = int.from_bytes(data[start : min(start + 2, stop)], "big")
+            elif frame is None:
+                if stop - start < 6:
+                    return None
+                precision, height, width, components = _FRAME.unpack_from(data, start)
+                frame = (marker, precision, height, width, components)
         at = stop
     return None if frame is None else JpegHeader(*frame, exif, restart_interval)
 

@@ -167,7 +167,7 @@ def check_kept(data: bytes, *, max_pixels: int = MAX_PIXELS) -> JpegHeader | Non
     header = read_header(data)
     if header is None or not header.ordinary or not 0 < header.width * header.height <= max_pixels:
         return None
-    if exif_orientation(header.exif) != UPRIGHT:
+    if header.exif and exif_orientation(header.exif) != UPRIGHT:
         return None
     try:
         height, width = check_strict(data)

@@ -87,7 +87,7 @@ def close_to_agents(space: Workspace, say: Callable[[str], None]) -> Callable[[]
     BuildLockedError
         If agents are at work.
     """
-    terms = read_terms(space)
+    terms = read_terms(space) if space.plan.exists() else None  # it may be what a mount has kept of a finished build
 
     def reopen() -> None:
         if terms is not None and space.array.exists():

@@ -27,16 +27,24 @@ _BENDING = ("ElasticTransform", "GridDistortion", "OpticalDistortion", "Piecewis
 
 _FROM_CORNERS = (
     "CropAndPad",
-    "LongestMaxSize",
     "RandomGridShuffle",
     "RandomResizedCrop",
-    "RandomScale",
-    "RandomSizedBBoxSafeCrop",
     "RandomSizedCrop",
     "Resize",
-    "SmallestMaxSize",
 )
 """Transforms that take whole numbers, which are pixel centres in key points, for the corners of pixels or of tiles."""
+
+_SCALING = ("LongestMaxSize", "RandomScale", "SmallestMaxSize")
+"""Transforms that do so too, and scale points by a number of which the picture's sides are whole pixels."""
+
+_NEEDY = {
+    "BBoxSafeRandomCrop": "boxes",
+    "CropNonEmptyMaskIfExists": "its own mask",
+    "RandomSizedBBoxSafeCrop": "boxes",
+}
+"""What transforms need that they do not declare."""
+
+_GIVEN = frozenset({"image", "images", "keypoints"})
 
 _INSTALL = 'pip install "facepack[augment]" (albumentations>=2.0,<=2.0.8)'
 
@@ -93,7 +101,8 @@ class Albumentations(Adapter):
     MissingDependencyError
         As for `load_albumentations`.
     UsageError
-        When made: if `transforms` are not transforms of Albumentations. When called: if a transform changes the number
+        When made: if `transforms` are not transforms of Albumentations, or one needs more than picture and points, such
+        as boxes. When called: if a transform changes the number
         of points, or the pipeline is not affine and the sample has a ``matrix``.
 
     Notes
@@ -125,6 +134,8 @@ class Albumentations(Adapter):
             warnings.filterwarnings("ignore", message="Got processor for keypoints, but no transform to process it")
             pipeline = library.Compose(list(chain), keypoint_params=keypoints, p=p)
             _add_masks(pipeline, ["mask mask"])  # it warns at the first only, here where warnings are ignored
+        for part in parts_of(pipeline):
+            _check(part)
         super().__init__(pipeline, masks)
 
     def __repr__(self) -> str:
@@ -133,12 +144,14 @@ class Albumentations(Adapter):
     def prepared(self, transform: Any) -> Any:
         """The pipeline with points that go where their pixels go (see `Adapter.prepared`)."""
         library = load_albumentations()
-        bending, corners = (tuple(getattr(library, name) for name in names) for names in (_BENDING, _FROM_CORNERS))
+        bending, corners, scaling = (
+            tuple(getattr(library, name) for name in names) for names in (_BENDING, _FROM_CORNERS, _SCALING)
+        )
         for part in parts_of(transform):
             if isinstance(part, bending):
                 part._key2func["keypoints"] = MethodType(_bent, part)
-            elif isinstance(part, corners):
-                part._key2func["keypoints"] = MethodType(_from_corner, part)
+            elif isinstance(part, corners + scaling):
+                part._key2func["keypoints"] = MethodType(_scaled if isinstance(part, scaling) else _from_corner, part)
                 if getattr(part, "mask_interpolation", None) == cv2.INTER_NEAREST:
                     part.mask_interpolation = cv2.INTER_NEAREST_EXACT  # the other takes the pixel at the corner
         return transform
@@ -187,6 +200,24 @@ def _from_corner(self: Any, keypoints: npt.NDArray[Any], **params: Any) -> npt.N
     half[:, :2] = 0.5
     moved: npt.NDArray[Any] = type(self).apply_to_keypoints(self, keypoints + half, **params) - half
     return moved
+
+
+def _scaled(self: Any, keypoints: npt.NDArray[Any], **params: Any) -> npt.NDArray[Any]:
+    """Key points in a resized picture, by its sides, which are whole pixels."""
+    height, width = params["shape"][:2]
+    picture = self.apply(np.zeros((height, width), np.uint8), **params)
+    out = keypoints.copy()
+    out[:, :2] = (keypoints[:, :2] + 0.5) * (picture.shape[1] / width, picture.shape[0] / height) - 0.5
+    return out
+
+
+def _check(part: Any) -> None:
+    """Refuse what needs more than the picture, its masks and its points."""
+    name = type(part).__name__
+    declared = [target for target in getattr(part, "targets_as_params", ()) if target not in _GIVEN]
+    needed = _NEEDY.get(name) or (shorten(declared[0]) if declared else None)
+    if needed is not None:
+        raise UsageError(f"Albumentations: {name} needs {needed}, which is not given with a sample: leave it out")
 
 
 def _as_opencv(mask: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:

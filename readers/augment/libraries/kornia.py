@@ -31,7 +31,8 @@ class Kornia(Adapter):
     * Landmarks and hull keep all their points, even those that leave the picture.
     * If the augmentations mirror, left and right are swapped in landmarks, hull and regions.
     * A region's box becomes the upright box around its four mapped corners.
-    * Masks are moved by the nearest pixel, so no new value appears but Kornia's padding (0). Where pictures are resized
+    * Masks are moved by the nearest pixel, so no new value appears but Kornia's padding (0). `RandomErasing` leaves them
+      alone. Where pictures are resized
       with ``align_corners=True``, Kornia's default, its masks go by the other rule: at a quarter of the size they
       are up to 1.5 pixels off, at the rim. ``align_corners=False`` makes the two meet.
     * ``matrix`` follows, as long as the augmentations are affine.
@@ -72,6 +73,13 @@ class Kornia(Adapter):
 
     def __repr__(self) -> str:
         return f"Kornia({self._names})"
+
+    def prepared(self, transform: Any) -> Any:
+        """The augmentations, of which those that paint leave masks alone (see `Adapter.prepared`)."""
+        for part in transform.modules():
+            if isinstance(part, K.RandomErasing):
+                part.apply_transform_mask = _kept
+        return transform
 
     def call(
         self,
@@ -120,6 +128,10 @@ class Kornia(Adapter):
             },
             moved,
         )
+
+
+def _kept(mask: Tensor, *others: Any, **params: Any) -> Tensor:
+    return mask
 
 
 def _bends(part: nn.Module) -> bool:

@@ -1,6 +1,7 @@
 """Transforms of torchvision v2 on picture, masks, landmarks, hull, regions and matrix together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from shardspec.wording import cut, shorten
 
 _PICTURES_ALONE = (v2.AugMix, v2.AutoAugment, v2.RandAugment, v2.TrivialAugmentWide)
 _BATCHES = (v2.CutMix, v2.MixUp)
+_SEVERAL = (v2.FiveCrop, v2.TenCrop)
+_NEED_BOXES = (v2.RandomIoUCrop, v2.SanitizeBoundingBoxes)
 
 
 class Torchvision(Adapter):
@@ -29,7 +32,8 @@ class Torchvision(Adapter):
       under it goes: torchvision's own key points are off by a pixel after a flip, and by more after `ElasticTransform`.
     * If the transforms mirror, left and right are swapped in landmarks, hull and regions.
     * A region's box becomes the upright box around its four mapped corners.
-    * Masks are moved by the nearest pixel, so no new value appears but torchvision's ``fill`` (0).
+    * Masks are moved by the nearest pixel, so no new value appears but torchvision's ``fill`` (0). `RandomErasing`
+      leaves them alone.
     * ``matrix`` follows, as long as the transforms are affine.
 
     Parameters
@@ -41,7 +45,8 @@ class Torchvision(Adapter):
     Raises
     ------
     UsageError
-        When made: if `transforms` are not of ``torchvision.transforms.v2``, or mix the pictures of a batch. When
+        When made: if `transforms` are not of ``torchvision.transforms.v2``, mix the pictures of a batch, make several
+        of one, need boxes of objects, or follow ``v2.ToPureTensor``, after which the picture would move alone. When
         called: if a transform cannot take the sample, as `v2.RandAugment` with masks or points (ours can), if it drops
         points, or if it bends the picture and the sample has a ``matrix``.
 
@@ -58,12 +63,24 @@ class Torchvision(Adapter):
         if not chain:
             raise UsageError("Torchvision: expected one transform or more, found none")
         pipeline = v2.Compose(chain)
-        for part in parts_of(pipeline):
+        parts = list(parts_of(pipeline))
+        for part in parts:
             _check(part)
+        if any(isinstance(part, v2.ToPureTensor) for part in parts[:-1]):
+            raise UsageError(
+                "Torchvision: what follows ToPureTensor would move the picture alone: put it last, or leave it out"
+            )
         super().__init__(pipeline, masks)
 
     def __repr__(self) -> str:
         return f"Torchvision({names_of(self._transform)})"
+
+    def prepared(self, transform: Any) -> Any:
+        """The transforms, of which those that paint leave masks alone (see `Adapter.prepared`)."""
+        for part in parts_of(transform):
+            if isinstance(part, v2.RandomErasing):
+                part._call_kernel = MethodType(_erased, part)
+        return transform
 
     def call(
         self,
@@ -127,6 +144,13 @@ class ExactMask(tv_tensors.Mask):  # type: ignore[misc] # torchvision has no typ
     """A mask that is resized by the nearest pixel, and not by the one at the corner, as torchvision's are."""
 
 
+def _erased(self: Any, functional: Callable[..., Any], value: Any, *args: Any, **params: Any) -> Any:
+    """Only the picture is painted over, without torchvision's warning that masks and points may be, one day."""
+    if isinstance(value, ExactMask | ExactPoints):
+        return value
+    return v2.Transform._call_kernel(self, functional, value, *args, **params)
+
+
 def _like(points: ExactPoints, places: Tensor, canvas: tuple[int, int] | None = None) -> ExactPoints:
     """Other places of points, on their canvas or another (height, width)."""
     wrapped: ExactPoints = tv_tensors.wrap(places, like=points, canvas_size=canvas or points.canvas_size)
@@ -143,6 +167,12 @@ def _upside_down(points: ExactPoints, **others: Any) -> ExactPoints:
     plain = points.as_subclass(Tensor).clone()
     plain[..., 1] = points.canvas_size[0] - plain[..., 1]
     return _like(points, plain)
+
+
+def _padded(points: ExactPoints, padding: Any, **others: Any) -> ExactPoints:
+    """Where points go in a padded picture, whatever it is padded with; torchvision's go with ``constant`` only."""
+    plain, canvas = v2.functional.pad_keypoints(points.as_subclass(Tensor), points.canvas_size, padding)
+    return _like(points, plain, canvas)
 
 
 def _turned(
@@ -185,6 +215,7 @@ def _cut_and_resized(
 for _functional, _kernel in (
     (v2.functional.horizontal_flip, _mirrored),
     (v2.functional.vertical_flip, _upside_down),
+    (v2.functional.pad, _padded),
     (v2.functional.rotate, _turned),
     (v2.functional.elastic, _bent),
 ):
@@ -199,6 +230,10 @@ def _check(part: Any) -> None:
     name, module = type(part).__name__, type(part).__module__
     if isinstance(part, _BATCHES):
         raise UsageError(f"Torchvision: {name} mixes the pictures of a batch: use readers.augment.Batch{name}")
+    if isinstance(part, _SEVERAL):
+        raise UsageError(f"Torchvision: {name} makes several pictures of one, where a sample has one: leave it out")
+    if isinstance(part, _NEED_BOXES):
+        raise UsageError(f"Torchvision: {name} needs boxes of objects, which samples do not have: leave it out")
     if name == "ToTensor" and module.startswith("torchvision."):
         raise UsageError(
             "Torchvision: ToTensor leaves what is no picture of Pillow or numpy as it is: "

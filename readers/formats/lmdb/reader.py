@@ -5,7 +5,7 @@ from pathlib import Path
 
 from readers.formats.checks import corrupt, gather_bytes
 from readers.formats.lmdb.tree import LMDBTree
-from readers.formats.mapping import ByteArray, Extents, map_file
+from readers.formats.mapping import ByteArray, Extents, map_open, opened
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Shard
 from shardspec.errors import DatasetError
@@ -28,8 +28,10 @@ class LMDBShardReader:
         self._path = path
         self._rows = shard.samples
         self._schema = schema
-        self._data: ByteArray | None = map_file(path)
-        self._tree = LMDBTree(path, self._data, shard.samples, schema.names)
+        self._data: ByteArray | None
+        with opened(path) as file:
+            self._data = map_open(file.fileno())
+            self._tree = LMDBTree(path, file, self._data, shard.samples, schema.names)
 
     def __len__(self) -> int:
         return self._rows

@@ -1,4 +1,4 @@
-"""The B-tree of a packed LMDB file, read from the mapped file itself.
+"""The B-tree of a packed LMDB file, read from the file itself, which is mapped.
 
 A shard's keys are known: for every row, every field, in the order of their bytes. So a key has an *ordinal*, and a leaf
 page holds a run of ordinals; the branch pages say where each run begins. Only that directory is kept, and a batch of
@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,9 @@ _NODE = struct.Struct("<4H")
 _NUMBER = struct.Struct("<Q")
 _KEYS_ONE_BY_ONE = 32
 """Up to this number of keys, plain Python is faster than arrays."""
+_PAGES_AT_ONCE = 1024
+"""Branch pages that are in memory at once."""
+
 _POWERS = 10 ** np.arange(_ROW_DIGITS - 1, -1, -1)
 
 
@@ -55,6 +58,9 @@ class LMDBTree:
     ----------
     path : Path
         For messages.
+    file : open file
+        The branch pages are read from it, once: they lie all over the file, and the system maps some more, up to
+        megabytes, around each page that is touched, so that nearly all of a shard would count as memory of the process.
     data : ndarray, (size,), uint8
         The file.
     rows : int
@@ -67,7 +73,7 @@ class LMDBTree:
         If the file is not an LMDB file with these keys.
     """
 
-    def __init__(self, path: Path, data: ByteArray, rows: int, names: Sequence[str]) -> None:
+    def __init__(self, path: Path, file: BinaryIO, data: ByteArray, rows: int, names: Sequence[str]) -> None:
         self._path = path
         self._data = data
         self._names = sorted(name.encode() for name in names)
@@ -75,7 +81,7 @@ class LMDBTree:
         meta = read_meta(data, rows * len(self._names), self._corrupt)
         self._page_bytes = int(meta["free"]["pad"])
         self._halves = data.view("<u2")
-        self._leaves, self._firsts = self._directory(meta, rows * len(self._names))
+        self._leaves, self._firsts = self._directory(file, meta, rows * len(self._names))
         # Python gets single numbers out of these nearly as fast as out of lists, which would take five times the memory.
         self._leaf_numbers, self._first_ordinals = self._leaves.data, self._firsts.data
         self._view = data.data
@@ -144,11 +150,11 @@ class LMDBTree:
         leaf = np.searchsorted(self._firsts, ordinals, side="right") - 1
         page = self._leaves[leaf] * self._page_bytes
         index = ordinals - self._firsts[leaf]
-        count = self._counts(page, _LEAF)
+        count = self._counts(take_bytes(self._data, page, HEADER_BYTES), self._leaves[leaf], _LEAF)
         if (index >= count).any():
             raise self._corrupt("every key in its leaf page", "a shorter page")
         node = page + self._halves[(page >> 1) + HEADER_BYTES // 2 + index]
-        low, high, flags, found_bytes = self._nodes(node, page, count)
+        low, high, flags, found_bytes = self._nodes(self._data, node, page, count)
         key = node + _NODE_BYTES
         if (found_bytes != key_bytes).any() or not self._are_keys(key, rows, names):
             raise self._corrupt("the keys in order", "another key")
@@ -175,7 +181,7 @@ class LMDBTree:
                 return False
         return True
 
-    def _directory(self, meta: Any, entries: int) -> tuple[IntArray, IntArray]:
+    def _directory(self, file: BinaryIO, meta: Any, entries: int) -> tuple[IntArray, IntArray]:
         """Page numbers of the leaves, and the ordinal of the first key in each."""
         depth, root = int(meta["main"]["depth"]), int(meta["main"]["root"])
         if root == _NO_PAGE and entries == 0:
@@ -184,71 +190,90 @@ class LMDBTree:
             raise self._corrupt("a tree with a root", f"depth {depth}, root {root}")
         leaves, firsts = np.array([root]), np.zeros(1, np.int64)
         for _ in range(depth - 1):
-            leaves, firsts = self._children(leaves, firsts)
+            leaves, firsts = self._children(file, leaves, firsts)
         if firsts[0] != 0 or bool((firsts[1:] <= firsts[:-1]).any()) or firsts[-1] >= entries:
             raise self._corrupt("leaf pages in the order of their keys", "another order")
         return np.ascontiguousarray(leaves), np.ascontiguousarray(firsts)
 
-    def _children(self, pages: IntArray, firsts: IntArray) -> tuple[IntArray, IntArray]:
+    def _children(self, file: BinaryIO, pages: IntArray, firsts: IntArray) -> tuple[IntArray, IntArray]:
         """Page numbers and first ordinals of the children of a level's branch pages, whose own first ordinals are given."""
-        starts = pages * self._page_bytes
-        counts = self._counts(starts, _BRANCH)
-        if counts.sum() > len(self._data) // self._page_bytes:
-            raise self._corrupt("every page once in the tree", "more")
+        found, total = [], 0
+        for start in range(0, len(pages), _PAGES_AT_ONCE):
+            some = slice(start, start + _PAGES_AT_ONCE)
+            found.append(self._children_of(self._read(file, pages[some]), pages[some], firsts[some]))
+            total += len(found[-1][0])
+            if total > len(self._data) // self._page_bytes:
+                raise self._corrupt("every page once in the tree", "more")
+        children, ordinals = zip(*found, strict=True)
+        return np.concatenate(children), np.concatenate(ordinals)
+
+    def _read(self, file: BinaryIO, pages: IntArray) -> ByteArray:
+        """Some pages, one after another."""
+        read = []
+        for number in pages.tolist():
+            file.seek(number * self._page_bytes)
+            read.append(file.read(self._page_bytes))
+        data = np.frombuffer(b"".join(read), np.uint8)
+        if len(data) != len(pages) * self._page_bytes:
+            raise self._corrupt(f"{len(self._data)} bytes", "fewer")
+        return data
+
+    def _children_of(self, data: ByteArray, pages: IntArray, firsts: IntArray) -> tuple[IntArray, IntArray]:
+        """The children of the branch pages whose bytes are given."""
+        starts = np.arange(len(pages)) * self._page_bytes
+        counts = self._counts(take_bytes(data, starts, HEADER_BYTES), pages, _BRANCH)
         before = np.cumsum(counts) - counts
         page, count = np.repeat(starts, counts), np.repeat(counts, counts)
         index = np.arange(len(page)) - np.repeat(before, counts)
-        node = page + self._halves[(page >> 1) + HEADER_BYTES // 2 + index]
-        low, high, top, key_bytes = self._nodes(node, page, count)
+        node = page + data.view("<u2")[(page >> 1) + HEADER_BYTES // 2 + index]
+        low, high, top, key_bytes = self._nodes(data, node, page, count)
         children: IntArray = low | high << 16 | top << 32
         outside = (children >= len(self._data) // self._page_bytes) | (children < 2)
         if outside.any():
-            parent = int(page[outside][0]) // self._page_bytes
+            parent = int(np.repeat(pages, counts)[outside][0])
             raise self._corrupt("pages within the file", f"branch page {parent} with others")
         ordinals = np.empty(len(node), np.int64)
         further = index > 0  # the first key of a branch page is empty
         ordinals[before] = firsts
-        ordinals[further] = self._ordinals(node[further] + _NODE_BYTES, key_bytes[further])
+        ordinals[further] = self._ordinals(data, node[further] + _NODE_BYTES, key_bytes[further])
         return children, ordinals
 
-    def _ordinals(self, places: IntArray, sizes: IntArray) -> IntArray:
-        """The ordinals of the keys at some places."""
+    def _ordinals(self, data: ByteArray, places: IntArray, sizes: IntArray) -> IntArray:
+        """The ordinals of the keys at some places of some pages."""
         ranks = np.full(len(places), -1, np.int64)
         for name, rank in self._ranks.items():
             suffix = np.frombuffer(b"/" + name, np.uint8)
             at = np.flatnonzero(sizes == _ROW_DIGITS + len(suffix))
-            found = take_bytes(self._data, places[at] + _ROW_DIGITS, len(suffix))
+            found = take_bytes(data, places[at] + _ROW_DIGITS, len(suffix))
             ranks[at[(found == suffix).all(axis=1)]] = rank
         if (ranks < 0).any():
-            raise self._no_key(places[ranks < 0], sizes[ranks < 0])
-        digits = take_bytes(self._data, places, _ROW_DIGITS) - np.uint8(ord("0"))
+            raise self._no_key(data, places[ranks < 0], sizes[ranks < 0])
+        digits = take_bytes(data, places, _ROW_DIGITS) - np.uint8(ord("0"))
         bad = (digits > 9).any(axis=1)
         if bad.any():
-            raise self._no_key(places[bad], sizes[bad])
+            raise self._no_key(data, places[bad], sizes[bad])
         rows: IntArray = digits @ _POWERS
         return rows * len(self._names) + ranks
 
-    def _no_key(self, places: IntArray, sizes: IntArray) -> ShardCorruptError:
+    def _no_key(self, data: ByteArray, places: IntArray, sizes: IntArray) -> ShardCorruptError:
         start, size = int(places[0]), int(sizes[0])
-        return self._corrupt("keys such as 00000042/image", f"{self._data[start : start + size].tobytes()!r}")
+        return self._corrupt("keys such as 00000042/image", f"{data[start : start + size].tobytes()!r}")
 
-    def _counts(self, page: IntArray, kind: int) -> IntArray:
-        """Number of nodes of pages of one kind, given where they begin."""
-        heads = take_bytes(self._data, page, HEADER_BYTES).view("<u2")
-        flags, lower = heads[:, 5], heads[:, 6].astype(np.int64)
-        numbers = heads.view("<u8")[:, 0]
-        bad = (numbers * self._page_bytes != page) | (flags != kind)
+    def _counts(self, heads: ByteArray, pages: IntArray, kind: int) -> IntArray:
+        """Number of nodes of pages of one kind, given their headers, (n, HEADER_BYTES), and their numbers."""
+        flags, lower = heads.view("<u2")[:, 5], heads.view("<u2")[:, 6].astype(np.int64)
+        bad = (heads.view("<u8")[:, 0] != pages.astype(np.uint64)) | (flags != kind)
         if (bad | (lower <= HEADER_BYTES) | (lower > self._page_bytes)).any():
             raise self._corrupt("sound pages in the tree", "a damaged one")
         counts: IntArray = (lower - HEADER_BYTES) >> 1
         return counts
 
-    def _nodes(self, node: IntArray, page: IntArray, count: IntArray) -> tuple[IntArray, ...]:
+    def _nodes(self, data: ByteArray, node: IntArray, page: IntArray, count: IntArray) -> tuple[IntArray, ...]:
         """The four numbers that nodes begin with. Numbers and keys must be after the slots of their pages."""
         place = node - page
         if ((place < HEADER_BYTES + 2 * count) | (place > self._page_bytes - _NODE_BYTES) | (place & 1 == 1)).any():
             raise self._corrupt("nodes within their page", "others")
-        numbers = take_bytes(self._data, node, _NODE_BYTES).view("<u2").astype(np.int64)
+        numbers = take_bytes(data, node, _NODE_BYTES).view("<u2").astype(np.int64)
         if (place + _NODE_BYTES + numbers[:, 3] > self._page_bytes).any():
             raise self._corrupt("keys within their page", "others")
         return tuple(numbers.T)

@@ -47,6 +47,20 @@ def test_the_rate_is_that_of_the_last_minute(clock: list[float]) -> None:
     assert describe_progress(slow) == "packing: 1150/10000 items, 3.0 samples/s, 0 rejects, 2.5 h left"
 
 
+def test_samples_are_spoken_of_where_some_were_made(clock: list[float]) -> None:
+    ear = Ear()
+    with Stage(ear, "planning", 60_000, "items") as stage:
+        clock[0] += 2
+        stage.advance(20_000)
+    assert describe_progress(ear.heard[1]) == "planning: 20000/60000 items, 4 s left"
+    with Stage(ear, "packing", 1, "items") as stage:
+        clock[0] += 2
+        stage.advance(0, frames=13)
+        assert describe_progress(ear.heard[-1]) == "packing: 0/1 items, 13 frames of videos under way"
+        stage.advance(1, rejects=1, reasons=["decode: no"])
+    assert describe_progress(ear.heard[-1]) == "packing: 1/1 items, 0.0 samples/s, 1 reject (decode: no)"
+
+
 def test_rejects_are_counted_by_reason_without_what_differs(clock: list[float]) -> None:
     ear = Ear()
     with Stage(ear, "packing", 9, "items") as stage:

@@ -100,6 +100,42 @@ def test_an_unfinished_build_goes_on_and_has_the_same_bytes(
     assert fingerprints(out) == fingerprints(tmp_path / "whole")
 
 
+def test_a_plan_that_is_still_the_same_is_not_written_again(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some mounts of shared folders keep what is replaced, and deleted soon after."""
+    out = tmp_path / "out"
+    begin(source, out, monkeypatch)
+    space = Workspace(out / ".build")
+    whole = space.items.read_bytes()
+    replace = os.replace
+
+    def resume() -> list[str]:
+        written = []
+
+        def note(old: Any, new: Any) -> None:
+            written.append(Path(new).name)
+            replace(old, new)
+
+        def stop(*_: Any) -> None:
+            raise Stop
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", note)
+            patch.setattr("packer.jobs.job.Job._make", stop)
+            with pytest.raises(Stop):
+                build(source, out)
+        assert space.items.read_bytes() == whole
+        return [name for name in written if name in (space.plan.name, space.items.name)]
+
+    assert resume() == []
+    for spoiled in (whole[:-1], whole + b"{}", b" " * len(whole)):
+        space.items.write_bytes(spoiled)
+        assert resume() == [space.items.name]
+    space.plan.write_bytes(space.plan.read_bytes() + b" ")
+    assert resume() == [space.plan.name]
+
+
 def test_an_unfinished_build_of_an_earlier_layout_is_begun_anew(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     said: list[str] = []

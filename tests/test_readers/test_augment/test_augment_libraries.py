@@ -51,6 +51,7 @@ TORCHVISION = [
     (v2.RandomPerspective(0.3, 1.0), BENT),
     (v2.ElasticTransform(60.0), BENT),
     (v2.RandomCrop(90, padding=12), STRAIGHT),
+    (v2.RandomCrop(120, padding=12, padding_mode="reflect"), STRAIGHT),
     (v2.CenterCrop(80), STRAIGHT),
     (v2.RandomResizedCrop(60, (0.6, 1)), STRAIGHT),
     (v2.Resize((48, 56)), STRAIGHT),
@@ -224,6 +225,33 @@ def test_a_small_mirror_image_is_mirrored_too(shrink):
 
 
 @pytest.mark.parametrize(
+    "scale",
+    [A.RandomScale((0.3, 0.5), p=1), A.RandomScale((-0.6, -0.3), p=1), A.LongestMaxSize(65), A.SmallestMaxSize(65)],
+)
+def test_points_go_to_the_end_of_a_picture_of_whole_pixels(scale):
+    """Sides are rounded, so they grow by other numbers than the one that was drawn: half a pixel, at the far end."""
+    found = Albumentations([scale])(painted(STRAIGHT), sample_rng(0, 0, 0))
+    height, width = found["image"].shape[:2]
+    expected = [[width / WIDTH, 0, 0], [0, height / HEIGHT, 0]]
+    np.testing.assert_allclose(found["matrix"], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "paint",
+    [
+        Torchvision(v2.RandomErasing(1.0, (0.5, 0.5), (1, 1))),
+        Kornia(K.RandomErasing((0.5, 0.5), (1.0, 1.0), p=1.0)),
+        Albumentations([A.Erasing((0.5, 0.5), (1, 1), p=1)]),
+    ],
+)
+def test_what_is_painted_over_keeps_its_mask(paint):
+    sample = painted(STRAIGHT)
+    found = paint(sample, sample_rng(0, 0, 0))
+    assert (found["image"][..., 2] == 0).mean() > 0.4
+    assert np.array_equal(found["label_mask"], sample["label_mask"])
+
+
+@pytest.mark.parametrize(
     "shrink",
     [
         Torchvision(v2.Resize((HEIGHT // 4, WIDTH // 4))),
@@ -323,6 +351,13 @@ def test_colours_leave_all_else_as_it_is(adapted):
     assert np.array_equal(found["mask"], sample["mask"])
 
 
+def test_pure_tensors_may_come_last():
+    sample = face_sample()
+    flips = [v2.RandomHorizontalFlip(1.0), v2.Compose([v2.ToPureTensor()])]
+    found, expected = (Torchvision(flips[:count])(sample, sample_rng(0, 0, 0)) for count in (2, 1))
+    assert_same(found, expected)
+
+
 def test_floating_pictures_come_back_as_ours_make_them():
     sample, rng = face_sample(), sample_rng(0, 0, 0)
     to_float = v2.ToDtype(torch.float32, scale=True)
@@ -364,6 +399,15 @@ def test_masks_of_any_dtype_keep_their_values():
             lambda: Torchvision(v2.Compose([v1.ToTensor()])),
             r"ToTensor leaves .* write v2.ToDtype\(torch.float32, scale=True",
         ),
+        (
+            lambda: Torchvision([v2.ToPureTensor(), v2.RandomHorizontalFlip()]),
+            "ToPureTensor would move the picture alone",
+        ),
+        (lambda: Torchvision(v2.TenCrop(8)), "TenCrop makes several pictures of one"),
+        (lambda: Torchvision(v2.RandomApply([v2.RandomIoUCrop()])), "RandomIoUCrop needs boxes of objects"),
+        (lambda: Albumentations([A.BBoxSafeRandomCrop()]), "BBoxSafeRandomCrop needs boxes, which is not given"),
+        (lambda: Albumentations([A.OneOf([A.MaskDropout()])]), "MaskDropout needs 'mask', which is not given"),
+        (lambda: Albumentations([A.Mosaic(metadata_key="tiles")]), "Mosaic needs 'tiles', which is not given"),
         (lambda: Torchvision(v2.MixUp(num_classes=2)), "use readers.augment.BatchMixUp"),
         (lambda: Torchvision(K.RandomInvert()), "expected transforms of torchvision.transforms.v2, found RandomInvert"),
         (lambda: Kornia([]), "expected one augmentation or more"),
