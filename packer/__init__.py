@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from packer.page.view import Viewer, view
     from packer.recipe.fields import Array, Picture
     from packer.recipe.options import BuildOptions
-    from packer.recipe.recipe import Recipe, StepSpec
+    from packer.recipe.recipe import Recipe
+    from packer.recipe.steps import StepSpec
     from packer.vision.detect.detections import Detections
     from packer.vision.detect.detector import Detector
 else:
@@ -89,7 +90,7 @@ else:
             "SplitPart": Entry("packer.packed.split.result:SplitPart"),
             "SplitResult": Entry("packer.packed.split.result:SplitResult"),
             "StatusReport": Entry("packer.cluster.status:StatusReport"),
-            "StepSpec": Entry("packer.recipe.recipe:StepSpec"),
+            "StepSpec": Entry("packer.recipe.steps:StepSpec"),
             "SubmitResult": Entry("packer.cluster.submit:SubmitResult"),
             "ValueCount": Entry("packer.packed.inspect.values:ValueCount"),
             "ValueCounts": Entry("packer.packed.inspect.values:ValueCounts"),

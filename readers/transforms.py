@@ -113,11 +113,8 @@ def refuse_bare(option: str, transform: Any, batches: bool = False) -> None:
 
     Parameters
     ----------
-    option : str
-        Where it was given: an option such as ``"transform"``, or a class such as ``"Compose"``.
-    transform : Any
-    batches : bool
-        Whether one of batches is expected.
+    option, transform, batches
+        See `check_transform`.
 
     Raises
     ------

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 REGIONS = ("left_eye", "right_eye", "nose", "mouth")
 """The regions of a face, in the order of the rows of a ``regions`` field."""
@@ -173,7 +174,7 @@ def get_layout(name: str) -> PointLayout:
     try:
         return LAYOUTS[name]
     except KeyError:
-        raise UsageError(f"unknown point layout {name!r}: expected one of {', '.join(LAYOUTS)}") from None
+        raise UsageError(f"unknown point layout {shorten(name)}: expected one of {', '.join(LAYOUTS)}") from None
 
 
 def layout_of(count: int) -> PointLayout:

@@ -45,8 +45,8 @@ def resolve(kind: str, name: str, table: Mapping[str, Entry]) -> Any:
     entry = table.get(name)
     if entry is None:
         like = did_you_mean(name, table)
-        raise UsageError(f"unknown {kind} {name!r}: expected one of {', '.join(sorted(table))}{like}")
-    return import_target(entry.target, what=f"{kind} {name!r}", extra=entry.extra)
+        raise UsageError(f"unknown {kind} {shorten(name)}: expected one of {', '.join(sorted(table))}{like}")
+    return import_target(entry.target, what=f"{kind} {shorten(name)}", extra=entry.extra)
 
 
 def import_target(target: str, *, what: str, extra: str | None = None) -> Any:
@@ -81,10 +81,10 @@ def import_target(target: str, *, what: str, extra: str | None = None) -> Any:
         missing = error.name or ""
         own = missing and (module_name == missing or module_name.startswith(missing + "."))
         if extra is None and own:
-            raise UsageError(f"{what}: there is no module {missing!r} on the Python path") from error
-        advice = f'pip install "facepack[{extra}]"' if extra else f"install {missing!r}"
+            raise UsageError(f"{what}: there is no module {shorten(missing)} on the Python path") from error
+        advice = f'pip install "facepack[{extra}]"' if extra else f"install {shorten(missing)}"
         raise MissingDependencyError(
-            f"{what} needs the library {missing!r}, which is not installed: {advice}"
+            f"{what} needs the library {shorten(missing)}, which is not installed: {advice}"
         ) from error
     except SyntaxError as error:
         place = f"{error.filename}, line {error.lineno}"
@@ -92,7 +92,7 @@ def import_target(target: str, *, what: str, extra: str | None = None) -> Any:
     try:
         return getattr(module, attribute)
     except AttributeError:
-        raise UsageError(f"{what}: module {module_name!r} has no attribute {attribute!r}") from None
+        raise UsageError(f"{what}: module {shorten(module_name)} has no attribute {shorten(attribute)}") from None
 
 
 def lazy_names(package: str, table: Mapping[str, Entry]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -285,7 +285,9 @@ class Schema:
             return self.by_name[name]
         except KeyError:
             like = did_you_mean(name, self.names)
-            raise SchemaError(f"there is no field {name!r}: the dataset has {', '.join(self.names)}{like}") from None
+            raise SchemaError(
+                f"there is no field {shorten(name)}: the dataset has {', '.join(self.names)}{like}"
+            ) from None
 
     def select(self, names: tuple[str, ...] | list[str] | None) -> "Schema":
         """The schema of the named fields only, in the order of `names`; of all fields for None."""

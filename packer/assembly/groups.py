@@ -15,7 +15,7 @@ from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 from shardspec.schema import Field, Schema
 from shardspec.splits.groups import NO_GROUP, Groups
-from shardspec.wording import did_you_mean
+from shardspec.wording import did_you_mean, shorten
 
 
 def read_groups(path: Path, by: str) -> Groups:
@@ -107,7 +107,7 @@ def _grouping_field(schema: Schema, by: str, path: Path) -> Field:
     if by not in {field.name for field in fit}:
         found = "another kind" if by in schema else "none"
         raise UsageError(
-            f"{path}: expected a field {by!r} of text or of single values, found {found}: choose one of {_list(fit)}"
+            f"{path}: expected a field {shorten(by)} of text or of single values, found {found}: choose one of {_list(fit)}"
             f"{did_you_mean(by, [field.name for field in fit])}"
         )
     return schema[by]

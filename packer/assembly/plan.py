@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +20,9 @@ from packer.assembly.shard import write_shard
 from packer.assembly.writers.base import ShardSize
 from packer.workspace import Workspace
 from packer.workspace.durable import fsync_file, fsync_tree, write_durably
+from packer.workspace.spool import writing_temporary
 from shardspec.columns import Columns, IntArray
-from shardspec.schema import Schema
+from shardspec.schema import Field, Schema
 
 BATCH_BYTES = 16 * 10**6
 BATCH_ROWS = 1024
@@ -28,7 +30,7 @@ BATCH_ROWS = 1024
 
 _INDEX_ROWS = 1 << 16
 _NEAR_ROWS = 1 << 13
-"""Rows read at a time for the index: of a shuffled dataset many, since they lie all over the parts."""
+"""Values of the index in memory at a time, and rows read at a time for it."""
 
 
 @dataclass(frozen=True)
@@ -213,9 +215,8 @@ def write_index(
         return
     folder.mkdir(parents=True, exist_ok=True)
     count = len(source) if order is None else len(order)
-    step = _NEAR_ROWS if order is None or np.all(order[1:] > order[:-1]) else _INDEX_ROWS
     with ExitStack() as stack:
-        files = {}
+        files: dict[str, BinaryIO] = {}
         for field in fields:
             old = None if before is None else np.load(before[field.name], mmap_mode="r", allow_pickle=False)
             if old is not None and superseded is not None and len(superseded):
@@ -227,10 +228,37 @@ def write_index(
             if old is not None:
                 for first in range(0, len(old), _INDEX_ROWS):
                     file.write(np.asarray(old[first : first + _INDEX_ROWS], field.numpy_dtype).tobytes())
-        for first in range(0, count, step):
-            chosen = _rows_at(order, first, min(first + step, count))
-            for name, values in source.read(chosen, list(files)).items():
-                files[name].write(np.asarray(values, source.schema[name].numpy_dtype).tobytes())
+        if order is None or np.all(order[1:] > order[:-1]):
+            for name, data in _read_scalars(source, order, fields):
+                files[name].write(data)
+            return
+        # Rows that lie all over the source are read in its order, once; their values find their places in small files.
+        near = np.sort(order)
+        for name, values in _spool_scalars(source, near, fields).items():
+            for first in range(0, count, _INDEX_ROWS):
+                files[name].write(values[np.searchsorted(near, order[first : first + _INDEX_ROWS])].tobytes())
+
+
+def _spool_scalars(source: RowSource, rows: IntArray, fields: Sequence[Field]) -> dict[str, npt.NDArray[Any]]:
+    """The values of 0-d fields of some rows, ascending: mapped from temporary files, which are gone with the arrays."""
+    with ExitStack() as stack:
+        with writing_temporary():
+            files = {one.name: stack.enter_context(TemporaryFile(prefix="packer-")) for one in fields}
+        for name, data in _read_scalars(source, rows, fields):
+            with writing_temporary():
+                files[name].write(data)
+                files[name].flush()
+        return {one.name: np.memmap(files[one.name], one.numpy_dtype, "r", shape=(len(rows),)) for one in fields}
+
+
+def _read_scalars(source: RowSource, order: IntArray | None, fields: Sequence[Field]) -> Iterator[tuple[str, bytes]]:
+    """The names of 0-d fields and the bytes of their values, for some rows at a time, ascending, or for all."""
+    count, names = len(source) if order is None else len(order), [one.name for one in fields]
+    for first in range(0, count, _NEAR_ROWS):
+        rows = _rows_at(order, first, min(first + _NEAR_ROWS, count))
+        found = source.read(rows, names)
+        for one in fields:
+            yield one.name, np.asarray(found[one.name], one.numpy_dtype).tobytes()
 
 
 def shuffled(rows: int, seed: int) -> IntArray:

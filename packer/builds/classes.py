@@ -133,7 +133,11 @@ def _names_of_column(listing: Listing, items: Sequence[Item], column: str) -> di
     field = listing.fields.get(column)
     if field is None or field == "label":
         known = [name for name in listing.fields if listing.fields[name] != "label"]
-        found = f"one of {list_some(known)}, found {column!r}{did_you_mean(column, known)}" if known else "found none"
+        found = (
+            f"one of {list_some(known)}, found {shorten(column)}{did_you_mean(column, known)}"
+            if known
+            else "found none"
+        )
         raise UsageError(f"label_names: expected a column beside the label, {found}")
     names: dict[int, str] = {}
     numbers: dict[str, int] = {}
@@ -144,7 +148,7 @@ def _names_of_column(listing: Listing, items: Sequence[Item], column: str) -> di
         if number == NO_CLASS or not item.columns.get(f"{field}_valid", True):
             continue
         if not isinstance(name, str) or not name.strip():
-            raise UsageError(f"label_names: expected names in column {column!r}, found {shorten(name)}")
+            raise UsageError(f"label_names: expected names in column {shorten(column)}, found {shorten(name)}")
         name = name.strip()
         if names.setdefault(number, name) != name:
             raise UsageError(

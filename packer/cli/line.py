@@ -6,6 +6,7 @@ allowed; 130 ended by Ctrl-C, ``kill`` or Slurm's time limit.
 
 import argparse
 import io
+import os
 import shlex
 import sys
 from argparse import Namespace
@@ -18,8 +19,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from packer.cli import EXIT_INTERRUPTED, Interrupts
-from shardspec.errors import ShardspecError
-from shardspec.wording import did_you_mean
+from shardspec.errors import ShardspecError, system_reason
+from shardspec.wording import LENGTH, LONG, cut, did_you_mean, list_some, shorten
 
 COMMANDS: Mapping[str, str] = {
     "build": "pack pictures, videos or a table of them into a dataset; repeat the command to resume",
@@ -102,6 +103,12 @@ def _run_command(options: Namespace) -> int:
         return error.exit_code
     except BrokenPipeError:
         return 0
+    except OSError as error:
+        if options.debug:
+            raise
+        place = "" if error.filename is None else f"{cut(os.fsdecode(error.filename), LONG)}: "
+        print(f"packer {name}: {place}{system_reason(error)}", file=sys.stderr)
+        return ShardspecError.exit_code
     return status
 
 
@@ -151,11 +158,11 @@ class CommandParser(argparse.ArgumentParser):
     def refuse_rest(self, rest: Sequence[str]) -> NoReturn:
         """End with an error about arguments that are left over."""
         self._refuse_unknown(rest)
-        self.error(f"expected no further arguments, found {' '.join(map(repr, rest))}")
+        self.error(f"expected no further arguments, found {list_some(list(map(shorten, rest)))}")
 
     def error(self, message: str) -> NoReturn:
         """End with exit status 2."""
-        self.exit(2, f"{self.prog}: {message} ({self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: {cut(message, 2 * LONG)} ({self.prog} --help)\n")
 
     def _join(self, words: Sequence[str]) -> Iterator[str]:
         """The words, with each option whose value may begin with a dash and its value as one."""
@@ -174,7 +181,7 @@ class CommandParser(argparse.ArgumentParser):
                 like = get_close_matches(option, [name for name in known if name.startswith("--")], n=1)
                 if like:
                     self.exit(2, f"{self.prog}: there is no option {option}; did you mean {like[0]}?\n")
-                self.error(f"there is no option {option}")
+                self.error(f"there is no option {cut(option, LENGTH)}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
@@ -182,5 +189,5 @@ class CommandParser(argparse.ArgumentParser):
         names = [str(choice) for choice in action.choices]
         like, listed = did_you_mean(str(value), names), ", ".join(names)
         if action is self._commands:
-            raise argparse.ArgumentError(None, f"there is no command {value!r}: expected one of {listed}{like}")
-        raise argparse.ArgumentError(action, f"expected one of {listed}, found {value!r}{like}")
+            raise argparse.ArgumentError(None, f"there is no command {shorten(value)}: expected one of {listed}{like}")
+        raise argparse.ArgumentError(action, f"expected one of {listed}, found {shorten(value)}{like}")

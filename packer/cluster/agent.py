@@ -187,7 +187,7 @@ class _Worker:
         self._engine: WatchedEngine | None = None
         self._items: dict[int, int] = {}
         self._workers = 0
-        self._told = False
+        self._asked = False
         self._failed = ""
         self._done = {"task": 0, "shard": 0}
         self._gained = Gain(0, 0, 0)
@@ -197,7 +197,7 @@ class _Worker:
         space = self._space
         self._lease = Lease(space, self._agent, self._watch)
         try:
-            with writing(space.out), _told_to_end(self._tell), self._lease:
+            with writing(space.out), _asked_to_end(self._ask), self._lease:
                 try:
                     why = self._work()
                 except _OverError as over:
@@ -355,7 +355,7 @@ class _Worker:
         return Schedule(self._engine, self._space, self._tasks, report, self._options.item_timeout)
 
     def _note(self, event: Event) -> None:
-        """Note which items are under way, and end if the agent was told to, or its time is up."""
+        """Note which items are under way, and end if the agent was asked to, or its time is up."""
         if event.unit is not None:
             if event.kind == "start" and event.item is not None:
                 self._items[event.unit.number] = event.item
@@ -364,9 +364,9 @@ class _Worker:
         self._heed()
 
     def _heed(self) -> None:
-        """End if the agent was told to, or its time is up, or the build is gone."""
-        if self._told:
-            raise _OverError("it was told to")
+        """End if the agent was asked to, or its time is up, or the build is gone."""
+        if self._asked:
+            raise _OverError("it was asked to")
         if self._limit.left_s <= 0:
             raise _OverError("the time is up")
         if self._lease.gone:
@@ -397,8 +397,8 @@ class _Worker:
                 return "the build is finished"
         return "the build was removed, or begun anew"
 
-    def _tell(self) -> None:
-        self._told = True
+    def _ask(self) -> None:
+        self._asked = True
 
     def _watch(self) -> dict[str, Any]:
         """What is new about this agent; called by the thread of the lease."""
@@ -423,15 +423,15 @@ def _no_work() -> Any:
 
 
 @contextmanager
-def _told_to_end(tell: Any) -> Iterator[None]:
-    """Inside the block, SIGUSR1 tells the agent to end, if the system has it and this is the main thread."""
+def _asked_to_end(ask: Any) -> Iterator[None]:
+    """Inside the block, SIGUSR1 asks the agent to end, if the system has it and this is the main thread."""
     number = getattr(signal, "SIGUSR1", None)
     if number is None or threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def handle(_number: int, _frame: FrameType | None) -> None:
-        tell()
+        ask()
 
     before = signal.signal(number, handle)
     try:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from packer.workspace.sharing.leases import slurm_job
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 _ANSWER_S = 60.0
 _LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)\Z")
@@ -84,5 +85,5 @@ def _parse_minutes(minutes: str | float) -> float:
     except (TypeError, ValueError):
         found = math.nan
     if isinstance(minutes, bool) or not math.isfinite(found) or found <= 0:
-        raise UsageError(f"time_limit: expected 'auto' or minutes, more than 0, found {minutes!r}")
+        raise UsageError(f"time_limit: expected 'auto' or minutes, more than 0, found {shorten(minutes)}")
     return found

@@ -93,7 +93,7 @@ class Share:
     size : int
         The units in a block, which is claimed as a whole.
     is_done : callable
-        Whether a unit was done before; also told whether its block is claimed for the first time.
+        Whether a unit was done before; its second argument says whether its block is claimed for the first time.
     accept : callable
         Makes durable what others have done, as far as it is not known to be.
     """

@@ -15,6 +15,7 @@ from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
 from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER
+from shardspec.wording import shorten
 
 _ARRAY = """\
 #!/bin/bash
@@ -30,7 +31,7 @@ _FINISH = """\
 set -u
 {frame}
 {python} -P -m packer work {out}{workers}
-# Whoever finished or discarded the build meanwhile did so for good: --overwrite is not to begin another.
+# A build that was finished or discarded meanwhile stays so: --overwrite is not to begin another.
 [ -e {terms} ] || exit 0
 exec {python} -P -m packer build {build}
 """
@@ -158,7 +159,7 @@ def _plain(name: str, one: Any) -> str:
     text = found.use if isinstance(found, StepSpec) and not found.options else found
     if not isinstance(text, str) or "," in text:
         raise UsageError(
-            f"{name}: expected names without commas and options, found {one!r}: use a recipe file (--config)"
+            f"{name}: expected names without commas and options, found {shorten(one)}: use a recipe file (--config)"
         )
     return text
 

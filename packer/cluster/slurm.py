@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from shardspec.errors import BuildError, UsageError
-from shardspec.wording import LONG, cut
+from shardspec.wording import LONG, cut, shorten
 
 _ANSWER_S = 120.0
 _REFUSED = ("array", "dependency", "wrap", "parsable", "wait", "help", "version", "usage", "test-only")
@@ -84,7 +84,9 @@ def parse_array(text: str | int) -> tuple[int, str]:
     """The number of elements, and the most that run at a time (``"%4"``, or empty), from ``"16"`` or ``"16%4"``."""
     match = _ARRAY.match(str(text))
     if match is None or isinstance(text, bool):
-        raise UsageError(f"array: expected a number of elements, such as 16, or 16%4 for 4 at a time, found {text!r}")
+        raise UsageError(
+            f"array: expected a number of elements, such as 16, or 16%4 for 4 at a time, found {shorten(text)}"
+        )
     return int(match[1]), match[2] or ""
 
 

@@ -49,7 +49,7 @@ class AgentStatus:
     state: str
 
     def describe(self) -> str:
-        """Who it is, and what it is at."""
+        """The agent and what it is doing, in words."""
         agent = self.agent
         state = {
             "at work": ", ".join(agent.doing) or "waiting for others",

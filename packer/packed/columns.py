@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.columns import change_columns
-from packer.assembly.rows import read_column
+from packer.assembly.rows import PackedRows, read_column
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.sources.table import read_table
@@ -18,12 +18,13 @@ from packer.workspace import Workspace
 from packer.workspace.durable import writing
 from packer.workspace.folder import locked
 from packer.workspace.replacement import finish_replacement
+from packer.workspace.spool import texts
 from shardspec.errors import UsageError
 from shardspec.frames import DatasetKeys, join_frame, key_field
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.manifest import Manifest
 from shardspec.schema import Field, Schema
-from shardspec.wording import counted, did_you_mean, list_some
+from shardspec.wording import counted, did_you_mean, list_some, shorten
 
 
 @dataclass(frozen=True, repr=False)
@@ -137,8 +138,8 @@ def add(
     manifest = Layout(path).load()
     on_field = key_field(manifest.schema, on)
     is_file = isinstance(table, str | os.PathLike)
-    texts = [on if key is None else key] if on_field.kind == "text" else []
-    frame = read_table(Path(table), texts) if is_file else table
+    stay_texts = [on if key is None else key] if on_field.kind == "text" else []
+    frame = read_table(Path(table), stay_texts) if is_file else table
     with _changing(path) as (workspace, manifest), Stage(listener, "adding", 1, "tables") as stage:
         columns = {column.field for column in manifest.columns}
         joined = join_frame(
@@ -154,7 +155,7 @@ def add(
         )
         names = [field.name for field in joined.fields]
         if on in names:
-            raise UsageError(f"on: expected a field that is not replaced, found {on!r}")
+            raise UsageError(f"on: expected a field that is not replaced, found {shorten(on)}")
         gone = _with_validity(manifest, [name for name in names if name in columns])
         changed = change_columns(workspace, manifest, gone, joined.fields, joined.columns)
         stage.advance()
@@ -204,7 +205,7 @@ def drop_field(
                 found = "one that lies in the shards" if name in manifest.schema else "none"
                 raise UsageError(
                     f"{path}: expected an added field ({list_some(columns) or 'there is none'}), found {found} called "
-                    f"{name!r}{did_you_mean(name, columns)}"
+                    f"{shorten(name)}{did_you_mean(name, columns)}"
                 )
         gone = _with_validity(manifest, names)
         changed = change_columns(workspace, manifest, gone, (), {})
@@ -233,12 +234,15 @@ def _changing(path: Path) -> Iterator[tuple[Workspace, Manifest]]:
 
 def _keys(path: Path, manifest: Manifest, field: Field) -> DatasetKeys:
     """The values by which rows are found, and which of them are known."""
-    values = read_column(path, manifest, field.name)
-    valid = np.ones(manifest.samples, np.bool_)
-    if not field.is_fixed:
-        for row, value in enumerate(values):  # in their places: two lists of all rows would be twice the memory
-            values[row] = value.decode("utf-8", "surrogateescape")
-        valid = np.array([value != "" for value in values], np.bool_)
+    values: Any
+    if field.is_fixed:
+        values, valid = read_column(path, manifest, field.name), np.ones(manifest.samples, np.bool_)
+    else:  # as texts in memory, the keys would take more than everything else
+        values = texts()
+        with closing(PackedRows.of(path, check="size", manifest=manifest)) as rows:
+            for batch in rows.batches([field.name]):
+                values.extend(bytes(value).decode("utf-8", "surrogateescape") for value in batch[field.name])
+        valid = np.fromiter((value != "" for value in values), np.bool_, manifest.samples)
     if (validity := _validity(manifest.schema, field.name)) is not None:
         valid &= read_column(path, manifest, validity)
     return DatasetKeys(field, values, valid)

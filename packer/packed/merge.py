@@ -111,7 +111,7 @@ def merge(
     if len(set(places)) != len(places):
         raise UsageError(f"expected every packed dataset once, found one twice among {', '.join(map(str, places))}")
     if classes not in CLASSES:
-        raise UsageError(f"classes: expected one of {', '.join(CLASSES)}, found {classes!r}")
+        raise UsageError(f"classes: expected one of {', '.join(CLASSES)}, found {shorten(classes)}")
     check_schemas(inputs)
     if classes == "same":
         check_classes(inputs)

@@ -22,6 +22,7 @@ from shardspec.errors import UsageError
 from shardspec.formats import get_format
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest, sha256_json
+from shardspec.wording import shorten
 
 DEFAULT_SHARD_BYTES = Recipe().shard_size
 """The shard size for rows whose provenance does not record it."""
@@ -324,9 +325,9 @@ def plan_of(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) -> R
     if shard_size is not None:
         shard_size = parse_bytes(plain_value(shard_size), "shard_size")
         if shard_size < 1:
-            raise UsageError(f"shard_size: expected 1 byte or more, found {options['shard_size']!r}")
+            raise UsageError(f"shard_size: expected 1 byte or more, found {shorten(options['shard_size'])}")
     if shuffle is not None and (type(shuffle) is not int or shuffle < 0):
-        raise UsageError(f"shuffle: expected a seed of 0 or more, found {shuffle!r}")
+        raise UsageError(f"shuffle: expected a seed of 0 or more, found {shorten(shuffle)}")
     checked = {**options, "shard_size": shard_size, "shuffle": shuffle}
     return RepackPlan(kind, tuple(inputs), checked, library_versions(options["format"]))
 

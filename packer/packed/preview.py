@@ -30,7 +30,7 @@ from shardspec.errors import ItemError, NotADatasetError, UsageError
 from shardspec.layout import Layout
 from shardspec.registry import import_target
 from shardspec.schema import Field, Schema
-from shardspec.wording import LONG, counted, cut, did_you_mean, list_some
+from shardspec.wording import LONG, counted, cut, did_you_mean, list_some, shorten
 
 DEFAULT_COUNT = 64
 DEFAULT_CELL = 224
@@ -149,7 +149,7 @@ def preview(
     path, sheet_path = Path(dataset), Path(out)
     _check(sheet_path, count, start, cell)
     if masks not in (None, *_MASKS):
-        raise UsageError(f"masks: expected one of {', '.join(_MASKS)}, found {masks!r}")
+        raise UsageError(f"masks: expected one of {', '.join(_MASKS)}, found {shorten(masks)}")
     if masks and transform is not None:
         raise UsageError("masks and transform exclude each other: with a transform, masks tint the pictures")
     if rejects != (source is not None):
@@ -202,7 +202,9 @@ def _selected(path: Path, total: int, where: str | None, one_per: str | None) ->
     if one_per not in dataset.small_fields:
         known = list_some(dataset.small_fields)
         like = did_you_mean(one_per, dataset.small_fields)
-        raise UsageError(f"one_per: expected a field of text or single values, of {known}, found {one_per!r}{like}")
+        raise UsageError(
+            f"one_per: expected a field of text or single values, of {known}, found {shorten(one_per)}{like}"
+        )
     _, groups, sizes = np.unique(dataset.column(one_per)[rows], return_inverse=True, return_counts=True)
     by_group = np.argsort(groups, kind="stable")
     middle: IntArray = rows[by_group[np.cumsum(sizes) - sizes + (sizes - 1) // 2]]

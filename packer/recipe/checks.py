@@ -12,7 +12,7 @@ import numpy as np
 
 from shardspec.errors import UsageError
 from shardspec.problems import Problems
-from shardspec.wording import did_you_mean, is_utf8
+from shardspec.wording import did_you_mean, is_utf8, shorten
 
 Options = TypeVar("Options")
 
@@ -121,30 +121,32 @@ def check_value(name: str, value: Any, kinds: Collection[type], meta: Mapping[st
     if float in kinds and type(value) is int:
         value = float(value)
     if kinds and type(value) not in kinds:
-        problems.add(name, f"expected {' or '.join(_KINDS[k] for k in kinds if k is not type(None))}, found {value!r}")
+        problems.add(
+            name, f"expected {' or '.join(_KINDS[k] for k in kinds if k is not type(None))}, found {shorten(value)}"
+        )
         return
     if isinstance(value, float) and not math.isfinite(value):
-        problems.add(name, f"expected a finite number, found {value!r}")
+        problems.add(name, f"expected a finite number, found {shorten(value)}")
         return
     if isinstance(value, str) and not value.isascii() and not is_utf8(value):
-        problems.add(name, f"expected text that can be encoded as UTF-8, found {value!r}")
+        problems.add(name, f"expected text that can be encoded as UTF-8, found {shorten(value)}")
     if "choices" in meta and value not in meta["choices"]:
         like = did_you_mean(str(value), meta["choices"])
-        problems.add(name, f"expected one of {', '.join(meta['choices'])}, found {value!r}{like}")
+        problems.add(name, f"expected one of {', '.join(meta['choices'])}, found {shorten(value)}{like}")
     low, high, above = meta.get("minimum"), meta.get("maximum"), meta.get("above")
     if low is not None and not value >= low:
-        problems.add(name, f"expected {low} or more, found {value!r}")
+        problems.add(name, f"expected {low} or more, found {shorten(value)}")
     if high is not None and not value <= high:
-        problems.add(name, f"expected {high} or less, found {value!r}")
+        problems.add(name, f"expected {high} or less, found {shorten(value)}")
     if above is not None and not value > above:
-        problems.add(name, f"expected more than {above}, found {value!r}")
+        problems.add(name, f"expected more than {above}, found {shorten(value)}")
 
 
 def parse_bytes(text: str | int, name: str = "size") -> int:
     """Read a number of bytes such as ``"256MB"``, ``"64 MiB"``, ``1000000``; `name` is the option's, for messages."""
     match = _BYTES.match(str(text))
     if match is None or match[2].lower() not in _UNITS:
-        raise UsageError(f"{name}: expected a size such as 256MB, 64MiB or a number of bytes, found {text!r}")
+        raise UsageError(f"{name}: expected a size such as 256MB, 64MiB or a number of bytes, found {shorten(text)}")
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 

@@ -6,6 +6,7 @@ from packer.recipe.checks import check_value, documented, kinds_of, option, plai
 from packer.recipe.engines import ENGINES
 from shardspec.errors import UsageError
 from shardspec.problems import Problems
+from shardspec.wording import shorten
 
 
 def parse_share(text: str | float) -> float:
@@ -18,7 +19,7 @@ def parse_share(text: str | float) -> float:
         value = -1.0
     if not 0 <= value <= 1:
         meant = f": write {value:g}% if percent is meant" if 1 < value <= 100 and not str(text).endswith("%") else ""
-        raise UsageError(f"max_rejects: expected a share such as 5% or 0.05, found {text!r}{meant}")
+        raise UsageError(f"max_rejects: expected a share such as 5% or 0.05, found {shorten(text)}{meant}")
     return value
 
 
@@ -116,17 +117,17 @@ class BuildOptions:
         for name in ("changed", "gone"):
             value = getattr(self, name)
             if value != "keep" and not self.update:
-                raise UsageError(f"{name}: read only with update (--update), found {value!r} without it")
+                raise UsageError(f"{name}: read only with update (--update), found {shorten(value)} without it")
 
     def _check_workers(self) -> None:
         """Check how many workers there are, and what their engine can do."""
         if isinstance(self.workers, bool) or not (
             self.workers == "auto" or (str(self.workers).isdecimal() and int(self.workers) >= 1)
         ):
-            raise UsageError(f"workers: expected 'auto' or a number of 1 or more, found {self.workers!r}")
+            raise UsageError(f"workers: expected 'auto' or a number of 1 or more, found {shorten(self.workers)}")
         timeout = self.item_timeout
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
-            raise UsageError(f"item_timeout: expected more than 0 seconds, found {timeout!r}")
+            raise UsageError(f"item_timeout: expected more than 0 seconds, found {shorten(timeout)}")
         can = ENGINES[self.engine]
         if self.shared_detector and not can.shares_detector:
             raise UsageError(

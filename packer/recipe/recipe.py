@@ -1,8 +1,7 @@
 """The recipe: everything a user chooses that decides the bytes of the dataset. Frozen, checked when made."""
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from os import PathLike
 from typing import Any
 
@@ -17,12 +16,13 @@ from packer.recipe.checks import (
     unread_options,
 )
 from packer.recipe.encodings import ENCODINGS, parse_field_encoding
+from packer.recipe.steps import StepSpec
 from shardspec.errors import UsageError
 from shardspec.fields import field_name
 from shardspec.formats import FORMATS
 from shardspec.problems import Problems
 from shardspec.schema import NamedConfig, describe_wrong_classes
-from shardspec.wording import did_you_mean, shorten
+from shardspec.wording import did_you_mean, list_some, shorten
 
 PRESETS: Mapping[str, tuple[str, ...]] = {
     "faces": ("decode", "faces"),
@@ -50,51 +50,6 @@ TEXT_LISTS = ("root", "text", "int", "float", "include", "exclude", "encode_fiel
 
 MAX_SIZE = 8192
 """Largest side that pictures are resized to, in pixels: 200 MB each."""
-
-
-@dataclass(frozen=True)
-class StepSpec:
-    """A step by name, with its options.
-
-    Attributes
-    ----------
-    use : str
-        A built-in step, or ``"module:function"``: a generator function from samples to samples.
-    options : dict
-        Keyword arguments of the function. Built-in steps take theirs from the recipe.
-    """
-
-    use: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> Any:
-        """The step as it stands in a recipe file."""
-        return {"use": self.use, **self.options} if self.options else self.use
-
-    @classmethod
-    def parse(cls, value: Any) -> "StepSpec":
-        """Read a step from a recipe: a name, or a table with ``use`` and the options."""
-        if isinstance(value, StepSpec):
-            return value
-        if isinstance(value, str):
-            return cls(value)
-        if isinstance(value, Mapping) and isinstance(value.get("use"), str):
-            return cls(value["use"], {key: option for key, option in value.items() if key != "use"})
-        raise UsageError(f"steps: expected a name, or a table with 'use', found {value!r}")
-
-    @classmethod
-    def parse_all(cls, value: Any) -> "tuple[StepSpec, ...]":
-        """Read the steps of a recipe: a list, or names in one text with commas."""
-        if isinstance(value, str):
-            value = [name.strip() for name in value.split(",")]
-        if not isinstance(value, Sequence):
-            raise UsageError(f"steps: expected a list of names, found {value!r}")
-        steps = tuple(cls.parse(step) for step in value)
-        try:
-            json.dumps([step.to_json() for step in steps], allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"steps: expected options that can be written as JSON, {error}") from error
-        return steps
 
 
 @documented
@@ -442,7 +397,9 @@ def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
     unknown = sorted(set(names) - set(known))
     if unknown:
         like = did_you_mean(unknown[0], known)
-        raise UsageError(f"unknown option {', '.join(map(repr, unknown))}: expected one of {', '.join(known)}{like}")
+        raise UsageError(
+            f"unknown option {list_some(list(map(shorten, unknown)))}: expected one of {', '.join(known)}{like}"
+        )
 
 
 def _as_texts(name: str, value: Any, problems: Problems) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import os
 from packer.recipe.recipe import WORKER_BYTES
 from readers.formats.machine import available_memory, available_processors
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 _DIGITS = 16
 
@@ -29,7 +30,7 @@ def count_workers(requested: str | int, preset: str, units: int) -> int:
     """
     if str(requested) != "auto":
         if not str(requested).isdecimal() or int(requested) < 1:
-            raise UsageError(f"workers: expected 'auto' or a number of 1 or more, found {requested!r}")
+            raise UsageError(f"workers: expected 'auto' or a number of 1 or more, found {shorten(requested)}")
         return int(requested)
     memory, cores = _memory(), _processors()
     per_worker = WORKER_BYTES[preset]

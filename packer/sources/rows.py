@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from packer.sources.base import Examiner, Listing, Roots
-from packer.sources.columns import Chunk, Where, chunks_of, read_columns
+from packer.sources.chunks import Chunk, chunks_of
+from packer.sources.column import Where
+from packer.sources.columns import read_columns
 from packer.sources.item import Item, spool_items
 from shardspec.errors import UsageError
 from shardspec.wording import LONG, shorten

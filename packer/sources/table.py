@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TextIO
 
 from packer.sources.base import Listing, Roots
-from packer.sources.columns import CHUNK_ROWS, Chunk, chunks_of
+from packer.sources.chunks import CHUNK_ROWS, Chunk, chunks_of
 from packer.sources.rows import Lines, list_rows, where_in
 from packer.sources.values import keep_cells, parse_cells
 from shardspec.errors import UsageError, system_reason
@@ -64,7 +64,7 @@ class TableSource:
         if not has_path:
             like = next((name for name in names if name.strip().lower() == path_column.lower()), None)
             raise UsageError(
-                f"{self.path}: expected a column {path_column!r} of paths, found {list_some(names)}: "
+                f"{self.path}: expected a column {shorten(path_column)} of paths, found {list_some(names)}: "
                 f"name it with --path-column{'' if like is None else f' {shlex.quote(like)}'}"
             )
 
@@ -270,13 +270,18 @@ def read_csv(path: Path, texts: Collection[str] = ()) -> TableRows:
     text. An empty cell is missing.
     """
     table = CsvTable(path)
-    chunks = list(table.chunks())
-    header = list(chunks[0].columns) if chunks else []
-    columns = [
-        (keep_cells if name in texts else parse_cells)([cell for chunk in chunks for cell in chunk.columns[name]])
-        for name in header
-    ]
-    return TableRows([dict(zip(header, row, strict=True)) for row in zip(*columns, strict=True)], table.lines())
+    columns = _columns_of(table, texts)
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return TableRows(rows, table.lines())
+
+
+def _columns_of(table: CsvTable, texts: Collection[str]) -> dict[str, list[Any]]:
+    """The columns of a CSV file, as `read_csv` gives its rows, which would take several times the memory."""
+    cells: dict[str, list[str]] = {}
+    for chunk in table.chunks():
+        for name, values in chunk.columns.items():
+            cells.setdefault(name, []).extend(values)
+    return {name: (keep_cells if name in texts else parse_cells)(cells.pop(name)) for name in [*cells]}
 
 
 def _describe_other_bytes(path: Path) -> str:
@@ -363,7 +368,7 @@ TABLE_SUFFIXES = frozenset(READERS)
 
 
 def read_table(path: Path, texts: Collection[str] = ()) -> Any:
-    """The columns of a table file, for `shardspec.frames`: rows of CSV, TSV or JSON lines; pyarrow's table of Parquet.
+    """A table file, for `shardspec.frames`: columns of CSV or TSV, rows of JSON lines, pyarrow's table of Parquet.
 
     Parameters
     ----------
@@ -381,6 +386,8 @@ def read_table(path: Path, texts: Collection[str] = ()) -> Any:
     try:
         if suffix == ".parquet":
             return open_parquet(path)
+        if OPENED[suffix] is CsvTable:
+            return _columns_of(CsvTable(path), texts)
         return READERS[suffix](path, texts).rows
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {system_reason(error)}") from error

@@ -44,7 +44,9 @@ def column_types(recipe: Recipe) -> dict[str, str]:
     for kind in TYPES:
         for column in getattr(recipe, kind):
             if types.setdefault(column, kind) != kind:
-                raise UsageError(f"{kind}: expected one type of column {column!r}, found {types[column]} as well")
+                raise UsageError(
+                    f"{kind}: expected one type of column {shorten(column)}, found {types[column]} as well"
+                )
     return types
 
 

@@ -33,7 +33,7 @@ class Checkpoints:
     ----------
     workspace : Workspace
     interval_s : float
-        Seconds between two checkpoints. Where the system does not tell its runs apart, each part is flushed at once.
+        Seconds between two checkpoints. Where the runs of the system have no names, each part is flushed at once.
     """
 
     def __init__(self, workspace: Workspace, interval_s: float = INTERVAL_S) -> None:
@@ -118,7 +118,7 @@ def flush_parts(workspace: Workspace, tasks: Sequence[int]) -> None:
 
 
 def note_whole(workspace: Workspace) -> None:
-    """Note that the parts of all tasks are flushed, by whomever; their names are flushed now."""
+    """Note that the parts of all tasks are flushed, by this process or others; their names are flushed now."""
     for folder in workspace.part_folders():
         fsync_folder(folder)
     _note(workspace, [], whole=True)

@@ -132,7 +132,7 @@ def watched_s(since_look_s: float, length_s: float) -> float:
 
 
 def machine_run() -> str | None:
-    """What tells the time since the machine was started from any other; None where the system does not say."""
+    """The name of this run of the machine, from its start to its end; None where the system does not say."""
     try:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:
@@ -140,7 +140,7 @@ def machine_run() -> str | None:
 
 
 def process_mark() -> str:
-    """What tells this process from all others, of this run of this machine; empty where the system does not say."""
+    """A mark that no other process of this run of this machine has; empty where the system does not say."""
     return _mark_of(os.getpid())
 
 

@@ -29,7 +29,7 @@ _VERSION = re.compile(r"(?:missing|[0-9][^ ]{0,39})\Z")
 
 
 def here() -> dict[str, Any]:
-    """What tells the machine of the coordinating process from others, for the plan's document."""
+    """The machine of the coordinating process and its run, for the plan's document."""
     return {"host": host(), "machine_run": machine_run(), "python": sys.prefix}
 
 

@@ -6,6 +6,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, overload
 
 from shardspec.errors import BuildError, system_reason
@@ -95,17 +96,12 @@ class Spool(Sequence[T]):
             data = marshal.dumps([self._pack(record) for record in records])
         except ValueError:  # an object that is none of the plain ones
             return records
-        try:
+        with writing_temporary():
             if self._file is None:
                 self._file = temporary_file(self)
             offset = self._file.seek(0, os.SEEK_END)
             self._file.write(data)
             self._file.flush()
-        except OSError as error:
-            raise BuildError(
-                f"{tempfile.gettempdir()}: cannot be written: {system_reason(error)}: "
-                "name a folder with room for temporary files in TMPDIR"
-            ) from error
         return offset, len(data)
 
 
@@ -215,6 +211,18 @@ def sorted_records(found: Iterable[T], key: Callable[[T], Any], make_spool: Call
             run = []
     run.sort(key=key)
     return iter(run) if not runs else heapq.merge(*runs, run, key=key)
+
+
+@contextmanager
+def writing_temporary() -> Iterator[None]:
+    """Say what to do if a temporary file cannot be written, which has nothing to do with the dataset's folder."""
+    try:
+        yield
+    except OSError as error:
+        raise BuildError(
+            f"{tempfile.gettempdir()}: cannot be written: {system_reason(error)}: "
+            "name a folder with room for temporary files in TMPDIR"
+        ) from error
 
 
 def temporary_file(owner: object) -> Any:

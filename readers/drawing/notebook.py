@@ -3,20 +3,28 @@
 import base64
 import io
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from readers.drawing.draw import COLOURS
+from readers.drawing.pictures import Picture, Scale, as_picture
+from readers.drawing.sheet import GEOMETRY, of_frame
 from readers.drawing.svg import overlay
 from readers.drawing.values import describe_value, printable
+from shardspec.columns import evenly
+from shardspec.errors import UsageError
 
 _SIDE = 160
 """Pixels of a picture's longer side."""
 _TEXT = 60
+_FRAMES = 8
+"""Frames of a clip that are shown."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,7 +50,13 @@ class Strip:
 
     def _repr_html_(self) -> str:
         """For notebooks. Every text is escaped, and nothing is loaded."""
-        pictures = "".join(_figure(row, sample) for row, sample in zip(self.rows, self.samples, strict=True))
+        found = [_picture_of(sample) for sample in self.samples]
+        scale = Scale(picture.frames for picture in found if picture is not None)
+        pictures = "".join(
+            _figure(row, sample, picture, scale)
+            for row, sample, picture in zip(self.rows, self.samples, found, strict=True)
+            if picture is not None
+        )
         names = list(dict.fromkeys(name for sample in self.samples for name in sample))
         head = "".join(f"<th>{row}</th>" for row in self.rows)
         lines = "".join(
@@ -65,29 +79,47 @@ class Strip:
         return escape(describe_value(value, self.classes if name == "label" else None, longest=_TEXT))
 
 
-def _figure(row: int, sample: Mapping[str, Any]) -> str:
-    """A sample's picture with its geometry over it."""
-    found = next(
-        (np.asarray(sample[name]) for name in ("image", *sample) if name in sample and _is_picture(sample[name])), None
+def _picture_of(sample: Mapping[str, Any]) -> Picture | None:
+    """The field ``image`` as the network gets it, or else the first packed picture."""
+    with suppress(UsageError):
+        return as_picture(sample.get("image"), "image")
+    return next((as_picture(value, name) for name, value in sample.items() if _is_picture(value)), None)
+
+
+def _figure(row: int, sample: Mapping[str, Any], picture: Picture, scale: Scale) -> str:
+    """A sample's picture with its geometry over it; of a clip, its frames."""
+    length = len(picture.frames)
+    geometry = {name: sample[name] for name in (*GEOMETRY, "landmarks_valid") if name in sample}
+    return "".join(
+        _frame(
+            f"row {row}, frame {t}" if picture.strip else f"row {row}",
+            scale(picture.frames[t]),
+            {name: of_frame(name, value, t, length) for name, value in geometry.items()},
+        )
+        for t in evenly(length, _FRAMES)
     )
-    if found is None:
-        return ""
-    height, width = found.shape[:2]
-    scale = _SIDE / max(height, width, 1)
-    size = f"width='{max(1, round(width * scale))}' height='{max(1, round(height * scale))}'"
+
+
+def _frame(title: str, picture: npt.NDArray[np.uint8], geometry: Mapping[str, Any]) -> str:
+    height, width = picture.shape[:2]
+    size = f"width='{_scaled(width, picture)}' height='{_scaled(height, picture)}'"
     file = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(found)).save(file, "PNG", compress_level=1)
+    Image.fromarray(picture).save(file, "PNG", compress_level=1)
     data = base64.b64encode(file.getvalue()).decode()
     paths = "".join(
         f"<path d='{shape.path}' fill='none' stroke='{_hex(COLOURS[shape.kind])}' stroke-linecap='round' "
         f"stroke-width='{4 if shape.layer == 'points' else 1.5}' vector-effect='non-scaling-stroke'/>"
-        for shape in overlay(sample)
+        for shape in overlay(geometry)
     )
     return (
-        f"<div style='position:relative;line-height:0' title='row {row}'>"
+        f"<div style='position:relative;line-height:0' title='{title}'>"
         f"<img {size} style='image-orientation:none' src='data:image/png;base64,{data}'>"
         f"<svg {size} viewBox='0 0 {width} {height}' style='position:absolute;left:0;top:0'>{paths}</svg></div>"
     )
+
+
+def _scaled(side: int, picture: npt.NDArray[np.uint8]) -> int:
+    return max(1, round(side * _SIDE / int(max(picture.shape[:2]))))
 
 
 def _is_picture(value: Any) -> bool:

@@ -74,6 +74,14 @@ def is_geometry(name: str, value: Any) -> bool:
     return len(shape) == len(wanted) and all(size in (-1, found) for size, found in zip(wanted, shape, strict=True))
 
 
+def of_frame(name: str, value: Any, t: int, length: int) -> Any:
+    """A frame's value of a field that may have one for each frame."""
+    if name == "landmarks_valid":
+        return value if np.ndim(value) == 0 or len(value) != length else value[t]
+    several = np.ndim(value) and len(value) == length and not is_geometry(name, value) and is_geometry(name, value[t])
+    return value[t] if several else value
+
+
 def fit(picture: npt.NDArray[np.uint8], cell: int) -> npt.NDArray[np.uint8]:
     """Reduce a picture that is larger than a square of `cell` pixels, by averaging areas."""
     height, width = picture.shape[:2]

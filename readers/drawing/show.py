@@ -14,7 +14,7 @@ from PIL import Image
 
 from readers.arguments import as_count, as_path
 from readers.drawing.pictures import Picture, Scale, as_array, as_picture, is_tensor
-from readers.drawing.sheet import GEOMETRY, Sheet, columns_for, draw_sample, is_geometry
+from readers.drawing.sheet import GEOMETRY, Sheet, columns_for, draw_sample, of_frame
 from shardspec.errors import UsageError
 from shardspec.fields import is_mask_name
 from shardspec.wording import list_some, shorten
@@ -239,18 +239,10 @@ def draw_values(
     masks = [mask for name in sample if name != field and is_mask_name(name) for mask in _masks(sample[name], picture)]
     drawn = []
     for t in shown:
-        of_frame = {name: _of_frame(name, value, t, length) for name, value in fields.items()}
+        geometry = {name: of_frame(name, value, t, length) for name, value in fields.items()}
         tints = [mask[t] for mask in masks]
-        drawn.append(draw_sample(scale(picture.frames[t]), of_frame, cell, masks=tints, plain=plain))
+        drawn.append(draw_sample(scale(picture.frames[t]), geometry, cell, masks=tints, plain=plain))
     return np.concatenate(drawn, axis=1)
-
-
-def _of_frame(name: str, value: Any, t: int, length: int) -> Any:
-    """A frame's value of a field that may have one for each frame."""
-    if name == "landmarks_valid":
-        return value if np.ndim(value) == 0 or len(value) != length else value[t]
-    several = np.ndim(value) and len(value) == length and not is_geometry(name, value) and is_geometry(name, value[t])
-    return value[t] if several else value
 
 
 def _masks(value: Any, picture: Picture) -> list[npt.NDArray[Any]]:

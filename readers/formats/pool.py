@@ -24,6 +24,7 @@ from shardspec.errors import DatasetChangedError, DatasetError, ShardMissingErro
 from shardspec.layout import Layout, Stamp
 from shardspec.manifest import Manifest
 from shardspec.schema import Field, Schema
+from shardspec.wording import shorten
 
 Verify = Literal["off", "size", "digest"]
 
@@ -79,7 +80,7 @@ class ShardPool:
 
     def __init__(self, layout: Layout, verify: Verify, checksums: bool) -> None:
         if verify not in VERIFIES:
-            raise UsageError(f"verify: expected one of {', '.join(VERIFIES)}, found {verify!r}")
+            raise UsageError(f"verify: expected one of {', '.join(VERIFIES)}, found {shorten(verify)}")
         self.layout = layout
         self._verify = verify
         self._checksums = checksums

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from shardspec.errors import UsageError
 from shardspec.registry import Entry
+from shardspec.wording import shorten
 
 
 @dataclass(frozen=True)
@@ -114,4 +115,4 @@ def get_format(name: str) -> Format:
     try:
         return FORMATS[name]
     except KeyError:
-        raise UsageError(f"unknown format {name!r}: expected one of {', '.join(sorted(FORMATS))}") from None
+        raise UsageError(f"unknown format {shorten(name)}: expected one of {', '.join(sorted(FORMATS))}") from None

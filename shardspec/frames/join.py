@@ -50,7 +50,7 @@ class DatasetKeys(NamedTuple):
     ----------
     field : Field
         Of text, or a scalar of integers.
-    values : ndarray, (n,), integer; or list of n str
+    values : ndarray, (n,), integer; or sequence of n str
     valid : ndarray, (n,), bool
         False where ``<field>_valid`` is, or the text is empty.
     """
@@ -73,7 +73,7 @@ def key_field(schema: Schema, on: str) -> Field:
         found = "another kind" if on in schema else "none"
         names = [field.name for field in fit]
         raise UsageError(
-            f"on: expected a field of text or integers, found {found} named {on!r}: choose one of "
+            f"on: expected a field of text or integers, found {found} named {shorten(on)}: choose one of "
             f"{list_some(names)}{did_you_mean(on, names)}"
         )
     return schema[on]
@@ -126,13 +126,13 @@ def join_frame(
     key = keys.field.name if key is None else key
     if key not in cells:
         raise UsageError(
-            f"{what}: expected a column {key!r} of keys, found {list_some(list(cells)) or 'none'}"
+            f"{what}: expected a column {shorten(key)} of keys, found {list_some(list(cells)) or 'none'}"
             f"{did_you_mean(key, cells)}: call it so in the table, or name it with key (packer add --key COLUMN)"
         )
     if not len(cells[key].valid):
         raise UsageError(f"{what}: expected rows, found none")
     names = _names(cells, key, fields, taken, replaceable, what)
-    row_of, unknown = _match(cells[key], keys, f"{what}: column {key!r}")
+    row_of, unknown = _match(cells[key], keys, f"{what}: column {shorten(key)}")
     if len(unknown) and not allow_unknown:
         shown = _some(cells[key].values[row] for row in unknown.tolist())
         raise UsageError(
@@ -143,7 +143,7 @@ def join_frame(
     needed = np.ones(len(row_of), np.bool_) if required is None else required
     found, without, valid_of = [], {}, {}
     for column, name in names.items():
-        found.append(type_column(name, cells[column], f"{what}: column {column!r}"))
+        found.append(type_column(name, cells[column], f"{what}: column {shorten(column)}"))
         valid = (row_of != NO_ROW) & cells[column].valid[row_of]
         valid_of[name] = valid
         if not valid[needed].all():
@@ -186,7 +186,7 @@ def _names(
     """The field of each column that is taken."""
     have = list(cells)
     if isinstance(fields, str):
-        raise UsageError(f"fields: expected a list of columns, found {fields!r}")
+        raise UsageError(f"fields: expected a list of columns, found {shorten(fields)}")
     for column in fields or ():
         if column not in have:
             raise UsageError(
@@ -199,7 +199,9 @@ def _names(
     for column in chosen:
         name = field_name(column)
         if not NAME.match(name) or not any(letter.isascii() and letter.isalnum() for letter in column):
-            raise UsageError(f"{what}: expected a name with letters a to z, at most 63, found {column!r}: rename it")
+            raise UsageError(
+                f"{what}: expected a name with letters a to z, at most 63, found {shorten(column)}: rename it"
+            )
         if name in names.values():
             raise UsageError(f"{what}: expected columns of different names, found {name!r} twice: rename one")
         if name in taken:

@@ -229,10 +229,6 @@ def give_no_dict(samples: Iterator[Sample]) -> Iterator[Any]:
         yield sample["image"] if _is_bad(sample) else sample
 
 
-def no_generator(samples: Iterator[Sample]) -> None:
-    """A function that returns nothing."""
-
-
 def read_input(samples: Iterator[Sample]) -> Iterator[Sample]:
     """Run a program that reads its standard input to the end, as ffmpeg does, and print a good deal."""
     for sample in samples:

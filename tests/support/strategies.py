@@ -20,7 +20,6 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 )
 json_objects = st.dictionaries(texts, json_values, max_size=4)
 digests = st.text("0123456789abcdef", min_size=64, max_size=64)
-file_names = st.from_regex(r"[a-z0-9_][A-Za-z0-9_.-]{0,12}(/[a-z0-9_][A-Za-z0-9_.-]{0,12})?", fullmatch=True)
 
 
 @st.composite

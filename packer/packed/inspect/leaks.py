@@ -11,7 +11,7 @@ from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.plan import several_paths
 from shardspec.errors import UsageError
-from shardspec.wording import counted
+from shardspec.wording import counted, shorten
 
 
 class Leak(NamedTuple):
@@ -65,7 +65,7 @@ class Leaks(Result):
         if not self.found:
             return f"{together}: no {self.by} occurs in more than one{rest}"
         lines = [
-            f"  {leak.group!r}: "
+            f"  {shorten(leak.group)}: "
             + ", ".join(f"{counted(size, 'sample')} in {path}" for path, size in leak.samples.items())
             for leak in self.found
         ]
@@ -98,7 +98,7 @@ def find_leaks(
     DatasetError
         If a dataset cannot be read.
     """
-    paths = several_paths(datasets, f"to compare by {by!r}")
+    paths = several_paths(datasets, f"to compare by {shorten(by)}")
     places: dict[Path, Path] = {}
     for path in paths:
         if path.resolve() in places:

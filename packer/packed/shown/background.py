@@ -56,7 +56,7 @@ class Job(Generic[T]):
         """How far it is, for people."""
         return f"{100 * self.share:.0f} %" if self.begun else "waiting"
 
-    def tell(self, share: float) -> None:
+    def report(self, share: float) -> None:
         """Note how much is done."""
         self.share = min(1.0, share)
 

@@ -151,14 +151,14 @@ class TextTaker:
         return Texts(names, kept.array())
 
 
-def scan(pool: ShardPool, takers: dict[str, tuple[str, Taker]], tell: Callable[[float], None]) -> None:
+def scan(pool: ShardPool, takers: dict[str, tuple[str, Taker]], report: Callable[[float], None]) -> None:
     """Give all rows of some fields to those who take them, in one pass.
 
     Parameters
     ----------
     takers : dict of str to (str, Taker)
         By name: the field, and who takes it.
-    tell : callable
+    report : callable
         Called with the share of rows that were read.
     """
     fields = list(dict.fromkeys(field for field, _ in takers.values()))
@@ -167,7 +167,7 @@ def scan(pool: ShardPool, takers: dict[str, tuple[str, Taker]], tell: Callable[[
             if field in fields:
                 taker.take(columns[field])
         fields[:] = dict.fromkeys(field for field, taker in takers.values() if not taker.enough)
-        tell((start + _CHUNK) / max(1, len(pool)))
+        report((start + _CHUNK) / max(1, len(pool)))
 
 
 def read_blocks(pool: ShardPool, fields: Sequence[str]) -> Iterator[tuple[int, Columns]]:
@@ -193,14 +193,14 @@ def read_blocks(pool: ShardPool, fields: Sequence[str]) -> Iterator[tuple[int, C
         open_shards.forget(own, number)
 
 
-def rank_texts(pool: ShardPool, field: str, tell: Callable[[float], None]) -> npt.NDArray[np.int32]:
+def rank_texts(pool: ShardPool, field: str, report: Callable[[float], None]) -> npt.NDArray[np.int32]:
     """The place of each row's text among the different ones: (rows,) int32. They are sorted on the disk."""
 
     def numbered() -> Iterator[str]:
         for start, columns in read_blocks(pool, [field]):
             for row, value in enumerate(columns[field], start):
                 yield f"{as_text(value)}\0{row:0{_DIGITS}d}"
-            tell(0.5 * start / max(1, len(pool)))
+            report(0.5 * start / max(1, len(pool)))
 
     ranks = np.empty(len(pool), np.int32)
     rank, before = -1, None
@@ -209,13 +209,13 @@ def rank_texts(pool: ShardPool, field: str, tell: Callable[[float], None]) -> np
             rank, before = rank + 1, text[:-_DIGITS]
         ranks[int(text[-_DIGITS:])] = rank
         if done % _CHUNK == 0:
-            tell(0.5 + 0.5 * done / len(pool))
+            report(0.5 + 0.5 * done / len(pool))
     kept = Kept(np.int32)
     kept.append(ranks)
     return kept.array()
 
 
-def find_repeats(pool: ShardPool, field: str, tell: Callable[[float], None]) -> tuple[int, str]:
+def find_repeats(pool: ShardPool, field: str, report: Callable[[float], None]) -> tuple[int, str]:
     """How many texts repeat an earlier row's, and one of them.
 
     Texts are compared by 64 bits of a hash that nobody outside of this process can foresee: two texts of a million are
@@ -225,7 +225,7 @@ def find_repeats(pool: ShardPool, field: str, tell: Callable[[float], None]) -> 
     for start, columns in read_blocks(pool, [field]):
         values = columns[field]
         hashes[start : start + len(values)] = [hash(bytes(value)) for value in values]
-        tell(start / max(1, len(pool)))
+        report(start / max(1, len(pool)))
     hashes.sort()
     again = hashes[1:][hashes[1:] == hashes[:-1]]
     if not len(again):

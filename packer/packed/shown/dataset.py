@@ -37,7 +37,7 @@ from shardspec.errors import CodecError, UsageError
 from shardspec.frames import DatasetKeys, join_frame, key_field
 from shardspec.layout import Layout
 from shardspec.schema import Field, Schema
-from shardspec.wording import did_you_mean, list_some
+from shardspec.wording import did_you_mean, list_some, shorten
 
 T = TypeVar("T")
 
@@ -190,7 +190,7 @@ class ShownDataset:
 
     def repeats(self, name: str) -> tuple[int, str]:
         """See `packer.packed.shown.columns.find_repeats`."""
-        return self._made(("repeats", name), f"comparing {name}", lambda job: find_repeats(self.pool, name, job.tell))
+        return self._made(("repeats", name), f"comparing {name}", lambda job: find_repeats(self.pool, name, job.report))
 
     def select(self, where: str = "", sort: str = "") -> Selection:
         """The rows that meet a condition, in an order.
@@ -383,7 +383,7 @@ class ShownDataset:
         """Numbers that are in the order of a field's values."""
         if name not in self.small_fields:
             raise UsageError(
-                f"sort: expected one of {list_some(self.small_fields)}, found {name!r}"
+                f"sort: expected one of {list_some(self.small_fields)}, found {shorten(name)}"
                 f"{did_you_mean(name, self.small_fields)}"
             )
         if self.field(name).kind != "text":
@@ -391,7 +391,7 @@ class ShownDataset:
         texts = self.texts(name)
         if texts is not None:
             return texts.codes
-        return self._made(("rank", name), f"sorting by {name}", lambda job: rank_texts(self.pool, name, job.tell))
+        return self._made(("rank", name), f"sorting by {name}", lambda job: rank_texts(self.pool, name, job.report))
 
     def _made(self, key: tuple[str, ...], what: str, work: Callable[[Job[T]], T], *, keep: bool = True) -> T:
         """What a job makes, once; if it is not kept, until somebody has got it, or has asked for several others."""
@@ -450,7 +450,7 @@ class ShownDataset:
                     takers[name] = (name, TextTaker())
                 else:
                     takers[name] = (name, NumberTaker(self.schema[name].numpy_dtype))
-            scan(self.pool, takers, job.tell)
+            scan(self.pool, takers, job.report)
             for name, (_, taker) in takers.items():
                 if isinstance(taker, TextTaker):
                     self._texts[name] = taker.result()

@@ -27,7 +27,7 @@ def check_options(
     if into is not None and fields:
         raise UsageError("expected either by (shares of whole groups) or into (a dataset for each value), found both")
     if into is not None and besides:
-        raise UsageError(f"{besides[0]}: read only without into, found into {into!r}")
+        raise UsageError(f"{besides[0]}: read only without into, found into {shorten(into)}")
     if folds is not None and ratios is not None:
         raise UsageError("expected either ratios or folds, whose shares are equal, found both")
     if not fields and all(option is None for option in (into, folds, stratify)):
@@ -49,9 +49,11 @@ def parse_ratios(text: str) -> dict[str, float]:
         try:
             value = float(number)
         except ValueError:
-            raise UsageError(f"ratios: expected train=0.8,val=0.1,test=0.1, found {part!r} in {text!r}") from None
+            raise UsageError(
+                f"ratios: expected train=0.8,val=0.1,test=0.1, found {shorten(part)} in {shorten(text)}"
+            ) from None
         if name.strip() in ratios:
-            raise UsageError(f"ratios: expected every split once, found {name.strip()!r} twice")
+            raise UsageError(f"ratios: expected every split once, found {shorten(name.strip())} twice")
         ratios[name.strip()] = value
     return check_ratios(ratios)
 
@@ -66,10 +68,10 @@ def check_ratios(ratios: Mapping[str, float]) -> dict[str, float]:
     """
     wrong = [name for name in ratios if not NAME.match(name)]
     if wrong or len(ratios) < 2:
-        found = ", ".join(map(repr, wrong or ratios))
+        found = list_some(list(map(shorten, wrong or ratios)))
         raise UsageError(f"ratios: expected two splits or more, named in lower-case letters, found {found or 'none'}")
     if not all(math.isfinite(ratio) and ratio > 0 for ratio in ratios.values()):
-        raise UsageError(f"ratios: expected numbers above 0, found {dict(ratios)}")
+        raise UsageError(f"ratios: expected numbers above 0, found {shorten(dict(ratios))}")
     total = sum(ratios.values())
     for whole in (1, 100):
         if abs(total - whole) <= whole * _TOLERANCE:

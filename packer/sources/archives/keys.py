@@ -140,5 +140,5 @@ def _split_row(path: Path, row: Mapping[str, Any]) -> tuple[str, Mapping[str, An
         raise UsageError(f"{path}: expected a column 'key', found {list_some(list(map(str, row)))}")
     key = row[column]
     if not isinstance(key, str | int) or isinstance(key, bool):
-        raise UsageError(f"{path}: expected keys as text in column {column!r}, found {shorten(key)}")
+        raise UsageError(f"{path}: expected keys as text in column {shorten(column)}, found {shorten(key)}")
     return str(key), {name: value for name, value in row.items() if name != column}

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from packer.vision.detect.networks import Layer
 from shardspec.errors import UsageError
 from shardspec.registry import Entry, resolve
-from shardspec.wording import did_you_mean
+from shardspec.wording import did_you_mean, shorten
 
 RUNTIMES: Mapping[str, Entry] = {
     "openvino": Entry("packer.vision.detect.openvino_runtime:OpenVINORuntime", "faces"),
@@ -89,7 +89,7 @@ def resolve_runtime(name: str, device: str) -> str:
         name = next(filter(find_spec, preferred), preferred[0])
     elif name not in RUNTIMES:
         like = did_you_mean(name, RUNTIMES)
-        raise UsageError(f"unknown runtime {name!r}: expected auto, or one of {', '.join(RUNTIMES)}{like}")
+        raise UsageError(f"unknown runtime {shorten(name)}: expected auto, or one of {', '.join(RUNTIMES)}{like}")
     if find_spec(name) is None:
         resolve("runtime", name, RUNTIMES)  # raises the error that says what to install
     return name

@@ -15,6 +15,7 @@ from packer.vision.detect.cpu import CpuFrame
 from packer.vision.detect.networks import CROP_SIZES, OUTPUTS, Dense, Layer, Pool
 from packer.vision.detect.runtime import Frame
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -47,7 +48,7 @@ def check_device(device: str) -> None:
     except (AssertionError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise UsageError(
-            f"device: expected cpu, or a device that torch can use here, found {device!r} ({reason})"
+            f"device: expected cpu, or a device that torch can use here, found {shorten(device)} ({reason})"
         ) from error
 
 

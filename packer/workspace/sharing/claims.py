@@ -101,7 +101,7 @@ class Claims:
         return True
 
     def finish(self, number: int) -> None:
-        """Say that a thing is done, whoever did it."""
+        """Say that a thing is done, by this agent or another."""
         with self._path(number, "done").open("wb"):
             pass
         self.held.pop(number, None)

@@ -33,7 +33,7 @@ class Agent:
         The host's name, and Slurm's name of the node, or the host's again.
     pid : int
     process : str
-        What tells the process from all others, of this run of this machine; empty where the system does not say.
+        A mark that no other process of this run of this machine has; empty where the system does not say.
     job : str
         Slurm's number of the job, such as ``"17_3"``; empty outside Slurm.
     began_s : float
@@ -100,7 +100,7 @@ class Agent:
         return cls(**values)
 
     def describe(self) -> str:
-        """Who it is, since when, in words."""
+        """Process, host and beginning, in words."""
         where = self.node if self.node == self.host else f"{self.node} ({self.host})"
         job = f", Slurm job {self.job}" if self.job else ""
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.began_s))

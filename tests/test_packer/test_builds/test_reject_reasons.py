@@ -32,6 +32,21 @@ def test_the_step_that_gave_nothing_is_blamed_whatever_comes_behind_it(tmp_path:
     assert reasons(tmp_path / "out") == {"b-bad.png": reported}
 
 
+def forget_to_yield(samples: Iterator[Sample]) -> None:
+    """Return nothing, since there is no ``yield``."""
+
+
+def test_a_step_without_yield_is_said_to_be_one(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "source", ["a.png"])
+    with pytest.raises(TooManyRejectsError):
+        packer.build(
+            tmp_path / "source", tmp_path / "out", steps=["decode", forget_to_yield], engine="inline", progress=False
+        )
+    ((step, reason),) = reasons(tmp_path / "out" / ".build").values()
+    assert step.endswith("forget_to_yield")
+    assert reason == "expected a generator of samples, found NoneType: does it yield?"
+
+
 def skip_first(samples: Iterator[Sample]) -> Iterator[Sample]:
     """Leave out the first frame, and say so."""
     for sample in samples:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,48 @@ def test_a_misspelt_word_is_reported_in_one_line(words: list[str], reported: str
     assert reported in done.stderr
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
+
+
+LONG_WORD = "x" * 20_000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [LONG_WORD],
+        ["inspect", f"--{LONG_WORD}"],
+        ["compact", "a", LONG_WORD],
+        ["convert", "a", "out", "--format", LONG_WORD],
+        ["build", ".", "../out", "--size", LONG_WORD],
+        ["build", ".", "../out", "--shard-size", LONG_WORD],
+        ["split", "a", "out", "--by", "source", "--ratios", LONG_WORD],
+    ],
+    ids=lambda words: " ".join(words).replace(LONG_WORD, "LONG"),
+)
+def test_a_long_word_is_cut_in_the_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with suppress(SystemExit):
+        assert main(words) == 2
+    reported = capsys.readouterr().err
+    assert "x" * 60 in reported
+    assert len(reported) < 800
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words", [["build", LONG_WORD, "out"], ["status", LONG_WORD], ["list", "imagefolder", LONG_WORD]]
+)
+def test_a_path_that_no_system_takes_is_an_error_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 1
+    reported = capsys.readouterr().err
+    assert reported.startswith(f"packer {words[0]}: xxx")
+    assert reported.endswith(": File name too long\n")
+    assert len(reported) < 500
 
 
 def test_a_source_that_is_not_there_is_a_wrong_call(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_a_lease_is_renewed_whatever_there_is_to_say_and_a_slow_renewal_may_be_t
 def test_an_agent_that_ends_gives_back_what_it_has_not_finished(shared: Shared, tmp_path: Path) -> None:
     case = shared.begin(tmp_path)
     for how, status, said in (
-        (signal.SIGUSR1, 0, "it was told to"),
+        (signal.SIGUSR1, 0, "it was asked to"),
         (signal.SIGTERM, 130, "run the same command again to go on"),
         (None, 0, "the time is up"),
     ):
@@ -183,7 +183,7 @@ def test_an_agent_without_work_ends_when_it_is_told_to_and_when_its_time_is_up(s
         agents = [case.start_agent(held=False), case.start_agent("--time-limit=0.05", held=False)]
         wait_for("the agent", lambda: any(agent.pid == agents[0].pid for agent in read_agents(space).values()))
         agents[0].send_signal(signal.SIGUSR1)
-        assert "it was told to" in end(agents[0], 0)
+        assert "it was asked to" in end(agents[0], 0)
         assert "the time is up" in end(agents[1], 0)
 
 

@@ -46,15 +46,20 @@ def crash(folder: Path, step: int, *more: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def check_crashes(rounds: list[dict[str, Any]]) -> None:
-    """What must hold after every crash, and after every resume."""
+def check_resumes(rounds: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Check that what was resumed after each crash is what was made without one; the rounds with a crash."""
     *crashed, whole = rounds
     assert whole["status"] == 0
     for found in crashed:
-        where = found["killed_before"]
-        state = found["crash"]
-        assert found["status"] == 0, where
-        assert found["fingerprints"] == whole["whole"], where
+        assert found["status"] == 0, found["killed_before"]
+        assert found["fingerprints"] == whole["whole"], found["killed_before"]
+    return crashed
+
+
+def check_crashes(rounds: list[dict[str, Any]]) -> None:
+    """What must hold after every crash, and after every resume."""
+    for found in check_resumes(rounds):
+        where, state = found["killed_before"], found["crash"]
         # Nothing half-written is readable: the only crash with a readable dataset is one behind the manifest's rename.
         assert not state["readable"] or where.startswith(
             ("shutil.rmtree .build", "os.remove .build", "os.rmdir .build", "os.rename .build")
@@ -64,12 +69,8 @@ def check_crashes(rounds: list[dict[str, Any]]) -> None:
 
 def check_additions(rounds: list[dict[str, Any]]) -> None:
     """What must hold after every crash of a build that adds to a dataset, and after every resume."""
-    *crashed, whole = rounds
-    assert whole["status"] == 0
-    for found in crashed:
+    for found in check_resumes(rounds):
         where, state = found["killed_before"], found["crash"]
-        assert found["status"] == 0, where
-        assert found["fingerprints"] == whole["whole"], where
         assert state["readable"], where
         assert state["problems"] == [], where
         assert state["samples"] in (OLD_NAMES, len(NAMES)), where
@@ -91,12 +92,8 @@ def check_nothing_is_done_twice(found: dict[str, Any], names: Sequence[str] = NA
 
 def check_replacements(rounds: list[dict[str, Any]]) -> None:
     """What must hold after every crash of a build that replaces a dataset, and after every resume."""
-    *crashed, whole = rounds
-    assert whole["status"] == 0
-    for found in crashed:
+    for found in check_resumes(rounds):
         where, state = found["killed_before"], found["crash"]
-        assert found["status"] == 0, where
-        assert found["fingerprints"] == whole["whole"], where
         assert state["readable"], where
         assert state["problems"] == [], where
         assert state["sizes"] in ([OLD_SIZE], [NEW_SIZE]), where

@@ -1,15 +1,19 @@
 """Rows of packed datasets: which shards stay open, and what grouping takes."""
 
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.packed_files import read_all, write_faces
 
+from packer.assembly import plan as plan_module
 from packer.assembly import rows as rows_module
 from packer.assembly.groups import _digests, _number, read_groups
+from packer.assembly.plan import write_index
 from packer.assembly.rows import PackedRows
+from shardspec.columns import Columns, IntArray
 from shardspec.formats import FORMATS
 
 ROWS, SHARD_ROWS = 30, 5
@@ -48,6 +52,35 @@ def test_shards_that_are_read_in_turn_stay_open(tmp_path: Path, monkeypatch: pyt
     source.read(order[::-1].copy(), ["key"])
     assert len(opened) == SHARDS
     assert all(source._open[number] is reader for number, reader in opened.items())
+    source.close()
+
+
+@pytest.mark.parametrize("chosen", [ROWS, 17])
+def test_the_index_of_a_shuffled_dataset_is_read_in_one_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: int
+) -> None:
+    """Rows all over the source would be read from all of its shards, again for every few rows of the index."""
+    write_faces(tmp_path / "data", ROWS, shard_rows=SHARD_ROWS)
+    expected = read_all(tmp_path / "data")
+    monkeypatch.setattr(plan_module, "_NEAR_ROWS", 4)
+    monkeypatch.setattr(plan_module, "_INDEX_ROWS", 7)
+    order = np.random.default_rng(0).permutation(ROWS)[:chosen]
+    source = PackedRows.of(tmp_path / "data")
+    read, inner = [], source.read
+
+    def note(rows: IntArray, fields: Sequence[str]) -> Columns:
+        read.extend(rows.tolist())
+        return inner(rows, fields)
+
+    monkeypatch.setattr(source, "read", note)
+    write_index(source, order, tmp_path / "index")
+    assert read == sorted(order.tolist())
+    scalars = [field for field in source.schema if field.is_scalar]
+    assert {path.stem for path in (tmp_path / "index").iterdir()} == {field.name for field in scalars}
+    for field in scalars:
+        found = np.load(tmp_path / "index" / f"{field.name}.npy", allow_pickle=False)
+        assert found.dtype == field.numpy_dtype
+        assert found.tobytes() == expected[field.name][order].tobytes()
     source.close()
 
 

@@ -54,9 +54,8 @@ def test_all_problems_are_listed_at_once(tmp_path: Path) -> None:
     paths[1].unlink()
     _flip(Layout(tmp_path).index("label"), -1)
     problems = verify(tmp_path, deep=True).problems
-    assert [
-        str(path) in text for path, text in zip([*paths[:2], Layout(tmp_path).index("label")], problems, strict=True)
-    ]
+    wrong = [*paths[:2], Layout(tmp_path).index("label")]
+    assert [path for path, text in zip(wrong, problems, strict=True) if str(path) in text] == wrong
 
 
 def test_the_samples_of_a_damaged_shard_are_named_as_far_as_they_are_known(tmp_path: Path) -> None:

@@ -24,8 +24,10 @@ from packer.builds.listing import list_items
 from packer.builds.plan import item_facts
 from packer.jobs import progress as progress_module
 from packer.recipe import Recipe
-from packer.sources import columns as columns_module
-from packer.sources.columns import Chunk, chunks_of, read_columns
+from packer.sources import chunks as chunks_module
+from packer.sources.chunks import Chunk, chunks_of
+from packer.sources.column import Column
+from packer.sources.columns import read_columns
 from packer.sources.folders.folder import FolderSource
 from packer.sources.item import Item, ItemFile, Member, spool_items
 from packer.sources.opening import open_source
@@ -129,9 +131,9 @@ VALUES: st.SearchStrategy[Any] = st.one_of(
 def read(rows: list[dict[str, Any]], label_from: str, types: dict[str, str], cells: bool, *, keep: bool) -> Any:
     """The columns of rows, in chunks of three; with `keep`, every column is treated as one that is not simple."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns_module, "CHUNK_ROWS", 3)
+        patch.setattr(chunks_module, "CHUNK_ROWS", 3)
         if keep:
-            patch.setattr(columns_module._Column, "scan", lambda column, _: setattr(column, "_odd", True))
+            patch.setattr(Column, "scan", lambda column, _: setattr(column, "_odd", True))
         try:
             found = read_columns(lambda: chunks_of(rows), label_from, types, "row {}".format, cells=lambda _: cells)
             return list(found.rows(chunks_of(rows))), found.classes, found.fields, found.arrays, found.notes

@@ -12,7 +12,8 @@ from support.packed_files import face_columns, write_faces
 from support.pages import HOSTILE, Page, assert_harmless, write_hostile
 
 from readers import open_dataset
-from readers.augment import HorizontalFlip
+from readers.augment import HorizontalFlip, Normalize, ToFloat
+from readers.drawing.notebook import Strip
 
 
 def pictures_of(page: Page) -> list[np.ndarray]:
@@ -51,6 +52,22 @@ def test_samples_are_shown_as_the_transform_gives_them(tmp_path: Path) -> None:
     dataset = open_dataset(tmp_path / "faces", fields=["image"], transform=HorizontalFlip(p=1))
     (found,) = pictures_of(Page(dataset.show([1])._repr_html_()))
     assert np.array_equal(found, face_columns(4)["image"][1][:, ::-1])
+
+
+def test_normalised_samples_and_clips_are_shown_as_they_are_packed(tmp_path: Path) -> None:
+    write_faces(tmp_path / "faces", 4)
+    geometry = ["landmarks", "landmarks_valid", "hull"]
+    plain = open_dataset(tmp_path / "faces", fields=["image", *geometry])
+    expected = face_columns(4)["image"]
+    for numbers in (Normalize(), Normalize(dtype="bfloat16"), ToFloat("float16")):
+        page = Page(plain.with_transform(numbers).show([1, 3])._repr_html_())
+        for row, found in zip((1, 3), pictures_of(page), strict=True):
+            assert np.abs(found.astype(int) - expected[row]).max() <= 1
+        assert len(page.find("path")) == len(Page(plain.show([1, 3])._repr_html_()).find("path")) > 2
+    clip = {name: np.stack([plain[row][name] for row in (1, 3)]) for name in plain[1]}
+    page = Page(Strip((0,), (clip,), "clips")._repr_html_())
+    assert np.array_equal(pictures_of(page), expected[[1, 3]])
+    assert len(page.find("path")) == len(Page(plain.show([1, 3])._repr_html_()).find("path"))
 
 
 def test_hostile_texts_are_escaped(tmp_path: Path) -> None:

@@ -1,0 +1,37 @@
+"""Rows as columns, some rows at a time."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+CHUNK_ROWS = 2048
+
+
+class Chunk(NamedTuple):
+    """Some rows, one after another, as columns.
+
+    Attributes
+    ----------
+    first : int
+        The number of the first row.
+    rows : int
+    columns : dict of str to list
+        A column that is not here has no value in these rows.
+    """
+
+    first: int
+    rows: int
+    columns: Mapping[str, Sequence[Any]]
+
+    def column(self, name: str, missing: Any = None) -> Sequence[Any]:
+        """The values of a column; `missing` in every row if it has none here."""
+        return self.columns[name] if name in self.columns else [missing] * self.rows
+
+
+def chunks_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[Chunk]:
+    """Rows as columns, some at a time."""
+    first, waiting = 0, iter(rows)
+    while some := list(islice(waiting, CHUNK_ROWS)):
+        names = dict.fromkeys(name for row in some for name in row)
+        yield Chunk(first, len(some), {name: [row.get(name) for row in some] for name in names})
+        first += len(some)
