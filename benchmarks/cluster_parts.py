@@ -9,7 +9,8 @@ the source (it is decoded) and of a sampled frame (it is searched, its faces are
 500 x 400 pixels whose bytes are kept, and with ``--size 256``. The coordinator's time a task is that of the real engine
 and schedule, journal and progress included, with workers that answer at once, the messages being those of real ones.
 Plan, cut and shards are those of builds of a step that makes samples of nothing (`wait_step`), with an item in each
-task. *Publishing* is creating, writing, flushing and renaming a file of the size of a video's part, by the wall clock.
+task. What a part takes that is taken in for the cut while tasks run is the difference between a cut that opens all parts
+and one that finds them taken in. *Publishing* is creating, writing, flushing and renaming a file of the size of a video's part, by the wall clock.
 Operations of the file system are system calls with paths below the output folder (or of the source), counted by strace:
 opening, closing, asking for the attributes of a file that is not open, listing, renaming, removing, flushing.
 """
@@ -28,8 +29,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ import numpy as np
 import packer
 from benchmarks.measure import machine, versions
 from benchmarks.pack_pictures import make_photos
+from packer.builds.job import BuildJob
 from packer.jobs.engines.base import Event
 from packer.jobs.engines.processes import ProcessesEngine
 from packer.jobs.engines.worker import Worker
@@ -252,14 +254,20 @@ class Bench:
         parts = [self.build(write_items(table, count), **OF_STEP) for count in (few, many)]
         rows = self.build(write_items(table, few, samples=41), **OF_STEP)
         big = self.build(write_items(table, few, samples=41), shard_size=10**6, **OF_STEP)
+        with _takes_nothing_in():
+            late = [self.build(write_items(table, count), **OF_STEP) for count in (few, many)]
+            late_rows = self.build(write_items(table, few, samples=41), **OF_STEP)
         part_s = _slope(parts, "cut", many - few)
         more = rows["rows"] - parts[0]["rows"]
+        row_s = max(0.0, (rows["cut"] - parts[0]["cut"]) / more)
         byte_s = (rows["shards"] - parts[0]["shards"]) / (rows["bytes"] - parts[0]["bytes"])
         shards = big["shards_made"] - rows["shards_made"]
         return {
             "cut_part_s": part_s,
-            "cut_row_s": max(0.0, (rows["cut"] - parts[0]["cut"]) / more),
+            "cut_row_s": row_s,
             "cut_s": max(0.0, parts[0]["cut"] - few * part_s),
+            "take_part_s": max(0.0, _slope(late, "cut", many - few) - part_s),
+            "take_row_s": max(0.0, (late_rows["cut"] - late[0]["cut"]) / more - row_s),
             "shard_byte_s": max(0.0, byte_s),
             "shard_s": max(0.0, (big["shards"] - rows["shards"]) / shards),
             "commit_s": rows["commit"],
@@ -284,6 +292,17 @@ class Bench:
             "publish_s": statistics.median(publish),
             "claim_s": statistics.median(claim) + statistics.median(finish),
         }
+
+
+@contextmanager
+def _takes_nothing_in() -> Iterator[None]:
+    """Have builds open all parts after the last task, as the agent does that makes the cut."""
+    takes_in = BuildJob.taking_in
+    BuildJob.taking_in = lambda job, space: nullcontext(lambda made: None)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        BuildJob.taking_in = takes_in  # type: ignore[method-assign]
 
 
 def coordinate(workers: int, tasks: int, folder: Path) -> float:
@@ -538,12 +557,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--small", action="store_true", help="try everything with little work")
     parser.add_argument("--folder", type=Path, help="where to work: on the disk that is to be measured")
+    parser.add_argument("--only", nargs="+", help="measure these alone, such as cut and plan")
+    parser.add_argument("--before", type=Path, help="a JSON of this benchmark, or of the model, which has the others")
     parser.add_argument("--json", type=Path, required=True, help="write what was measured here")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         bench = Bench(folder, options.runs, small=options.small)
-        parts: dict[str, Any] = {}
+        parts: dict[str, Any] = json.loads(options.before.read_text())["parts"] if options.before else {}
         for what, measure in (
             ("operations", lambda: operations(folder, *((10, 30) if options.small else (50, 400)))),
             # Made and closed, and so again when it is done; a record is opened and closed.
@@ -555,6 +576,8 @@ def main() -> None:
             ("starts", lambda: {"starts": bench.starts()}),
             ("units", lambda: {"units": {"faces": bench.faces(options.video), **bench.pictures()}}),
         ):
+            if options.only and what not in options.only:
+                continue
             found = measure()
             print(json.dumps({what: found}), file=sys.stderr, flush=True)
             parts |= found

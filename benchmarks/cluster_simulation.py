@@ -225,7 +225,9 @@ class FileSystem:
     def operate(self, now_s: float, operations: float, ahead: int = 1) -> float:
         """When so many operations are done, so many of them at a time."""
         self.operations += operations
-        return self._server.use(now_s, operations) + operations * self._latency_s / ahead
+        served_s, waited_s = self._server.use(now_s, operations), operations * self._latency_s / ahead
+        # One after another, each is asked for when the one before is answered; of many at a time, some are always served.
+        return served_s + waited_s if ahead == 1 else max(served_s, now_s + waited_s)
 
     def move(self, now_s: float, node: int, size: float) -> float:
         """When a node has read or written so many bytes."""
@@ -250,18 +252,25 @@ class Central:
     operations : float
         Of the file system, for one unit.
     files : FileSystem
+    taken_operations : float
+        Of the file system, for what is made of a unit; threads ask for them, and nothing waits.
     """
 
-    def __init__(self, units: int, unit_s: float, operations: float, files: FileSystem) -> None:
+    def __init__(
+        self, units: int, unit_s: float, operations: float, files: FileSystem, taken_operations: float = 0.0
+    ) -> None:
         self._left = deque(range(units))
         self._server = Server()
         self._unit_s, self._operations, self._files = unit_s, operations, files
+        self._taken_operations = taken_operations
 
     def next(self, now_s: float, node: int, done: bool) -> Handed:
         """What a worker does next that is ready, or has done a unit."""
         at_s = self._server.use(now_s, self._unit_s)
         if done and self._operations:
             at_s = self._server.use(now_s, self._files.operate(at_s, self._operations) - at_s)
+        if done and self._taken_operations:
+            self._files.operate(at_s, self._taken_operations, AHEAD)
         return Handed(self._left.popleft(), at_s) if self._left else Handed(None, math.inf)
 
 
@@ -465,6 +474,10 @@ def simulate(
         parts,
         files,
         parts.of("coordinator_task_operations", "coordinator"),
+        # A coordinator takes parts in for the cut as they are made; an agent opens them all after the last task.
+        parts.of("take_part_s", "coordinator")
+        + build.items_a_task * build.rows * parts.of("take_row_s", "coordinator"),
+        parts.of("cut_part_operations", "cut"),
     )
     size = [float(count) for count in tasks]
     of_task = (parts.of("task_begin_operations", "metadata"), parts.of("task_end_operations", "metadata"))
@@ -483,8 +496,11 @@ def simulate(
     seconds |= {"tasks": done.done, "worked_s": done.worked_s}
     rows = build.items * build.rows
     cut_s = len(tasks) * parts.of("cut_part_s", "cut") + rows * parts.of("cut_row_s", "cut")
+    cut_operations = 0.0
+    if way == "array":
+        cut_s += len(tasks) * parts.of("take_part_s", "cut") + rows * parts.of("take_row_s", "cut")
+        cut_operations = len(tasks) * parts.of("cut_part_operations", "cut")
     cut_s += parts.of("cut_s", "cut") + (PAUSE_S / 2 if way == "array" and without != "cut" else 0.0)
-    cut_operations = len(tasks) * parts.of("cut_part_operations", "cut")
     now_s = stage("cut_s", now_s, max(now_s + cut_s, files.operate(now_s, cut_operations, AHEAD)))
     whole = build.items * build.part_bytes
     shards = max(1, math.ceil(whole / build.shard_bytes))
@@ -528,9 +544,12 @@ def _feed(
     parts: Parts,
     files: FileSystem,
     operations: float,
+    take_s: float = 0.0,
+    taken_operations: float = 0.0,
 ) -> Central | Agents:
     if way == "srun":
-        return Central(units, parts.coordinator_s(cluster.nodes * workers), operations, files)
+        unit_s = parts.coordinator_s(cluster.nodes * workers) + take_s
+        return Central(units, unit_s, operations, files, taken_operations)
     return Agents(
         cluster.nodes,
         workers,

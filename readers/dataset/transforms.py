@@ -15,7 +15,7 @@ import torch
 from readers.dataset.collate import layout_of_value
 from readers.decode.values import BatchLayout, ValueLayout
 from readers.order.order import Picks
-from readers.seeding import sample_rng
+from readers.seeding import sample_rngs
 from readers.transforms import AnyTransform, call_transform, check_transform, is_seeded
 from shardspec.errors import SchemaError, UsageError
 
@@ -66,8 +66,7 @@ class Chain:
         """A generator for each sample, by its row in the base dataset; None if no transform takes one."""
         if not self.seeded:
             return [None] * len(picks)
-        pairs = zip(picks.seeds.tolist(), picks.rows.tolist(), strict=True)
-        return [sample_rng(seed, picks.epoch, row) for seed, row in pairs]
+        return list(sample_rngs(picks.seeds, picks.epoch, picks.rows))
 
     def __call__(
         self, sample: dict[str, Any], rng: np.random.Generator | None, image: npt.NDArray[Any] | None = None

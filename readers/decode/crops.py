@@ -6,7 +6,8 @@ is chosen on the stored picture. Its edges are moved to whole pixels of the deco
 at most), and it is resized by averaging whole numbers of pixels, then by interpolating for the remaining factor, which
 is below two. Compared with decoding everything and averaging the same part, photos differ by 2 levels of 255 or less in
 the mean, as the tests check. With antialiasing, and as masks, pictures are decoded at full size. If a JPEG has restart
-markers, only the part around the crop is decoded (`readers.decode.jpeg_parts`), to the same pixels.
+markers, only the part around the crop is decoded, otherwise, of a baseline JPEG, only the rows down to the crop's end
+(`readers.decode.jpeg_parts`): to the same pixels.
 
 The plan of ``image`` is that of the sample's masks too, which keep to their nearest pixels; a mask of other sides than
 its picture's covers the same picture, with smaller or larger pixels. Landmarks and other geometry on the stored picture
@@ -22,10 +23,11 @@ import numpy as np
 import simplejpeg
 
 from readers.arguments import as_count, as_number, as_pair
-from readers.decode.jpeg_parts import WORTH_CUTTING, crop_jpeg
+from readers.decode.jpeg_parts import WORTH_CUTTING, crop_jpeg, rest_is_left, upper_rows
 from readers.decode.plans import Image, Whole, decode_jpeg, sides_of
 from readers.decode.resample import INTERPOLATIONS, Interpolation, nearest_in, resize
 from readers.decode.values import ValueLayout
+from readers.seeding import uniforms
 from shardspec.codecs import Codec
 from shardspec.codecs.base import check_sides
 from shardspec.errors import CodecError, UsageError
@@ -211,9 +213,34 @@ class _Crop:
             data, height, width = part.data, part.height, part.width
             x, y = part.left * eighths // _EIGHTHS, part.top * eighths // _EIGHTHS
             left, top, right, bottom = left - x, top - y, right - x, bottom - y
-        how = Whole(self.fast_dct, self.fast_upsampling)
-        image = decode_jpeg(data, field, how, None, _scaled(height, eighths), _scaled(width, eighths))
+        image = None
+        if part is None:
+            image = self._decode_upper(data, height, width, math.ceil(box[3]) + _REACH * _EIGHTHS // eighths, eighths)
+        if image is None:
+            how = Whole(self.fast_dct, self.fast_upsampling)
+            image = decode_jpeg(data, field, how, None, _scaled(height, eighths), _scaled(width, eighths))
         resize(image[top:bottom, left:right], out, self.interpolation, self.antialias)
+
+    def _decode_upper(self, data: Any, height: int, width: int, rows: int, eighths: int) -> Image | None:
+        """The upper rows of a JPEG at a scale; None if the whole picture must be decoded, or is damaged."""
+        upper = upper_rows(data, height, width, rows)
+        if upper is None:
+            return None
+        image = np.empty((_scaled(rows, eighths), _scaled(width, eighths), 3), np.uint8)
+        try:
+            simplejpeg.decode_jpeg(
+                upper,
+                "RGB",
+                fastdct=self.fast_dct,
+                fastupsample=self.fast_upsampling,
+                min_height=image.shape[0],
+                min_width=image.shape[1],
+                buffer=image,
+            )
+        except ValueError as error:
+            if not rest_is_left(error):
+                return None
+        return image
 
 
 def whole_pixels(box: Box, height: int, width: int, eighths: int = _EIGHTHS) -> tuple[int, int, int, int]:
@@ -306,7 +333,7 @@ class RandomResizedCrop(_Crop):
         rng = np.random.default_rng() if rng is None else rng
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(_TRIES):
-            area, aspect, u, v = rng.random(4).tolist()
+            area, aspect, u, v = uniforms(rng, 4)
             area = (self.scale[0] + (self.scale[1] - self.scale[0]) * area) * height * width
             aspect = math.exp(low + (high - low) * aspect)
             w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))

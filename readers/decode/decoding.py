@@ -10,7 +10,7 @@ from readers.decode.values import BatchLayout, ValueLayout, layout_of_field
 from readers.formats.pool import ShardPool
 from readers.order.order import Picks
 from readers.order.permutation import mix_words
-from readers.seeding import sample_rng
+from readers.seeding import sample_rngs
 from shardspec.codecs import Codec, codec_for
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import CodecError, UsageError
@@ -60,11 +60,12 @@ class Decoding:
         self._encoded = tuple(f for f in schema if not f.is_fixed)
         self._planned_raw = tuple(f for f in schema if f.is_fixed and f.name in self.plans)
         self._codecs: dict[str, Codec] = {f.name: codec_for(f) for f in self._encoded}
+        self._layout: BatchLayout = {f.name: self._layout_of(f) for f in schema}
 
     @property
     def layout(self) -> BatchLayout:
         """How the values of each field are laid out in a batch."""
-        return {f.name: self._layout_of(f) for f in self.schema}
+        return self._layout
 
     def _layout_of(self, field: Field) -> ValueLayout:
         plan = self.plans.get(field.name)
@@ -80,11 +81,13 @@ class Decoding:
             a caller's own plan) carries them as a note.
         """
         local = np.arange(len(picks))
-        if self._fixed:
-            self.pool.read(picks.rows, [f.name for f in self._fixed], out, at)
+        fixed: Columns = {f.name: out[f.name] for f in self._fixed}
         encoded: Columns = {f.name: [b""] * len(picks) for f in self._encoded}
-        if encoded:
-            self.pool.read(picks.rows, list(encoded), encoded, local)
+        # At once if they go to the same places: for samples that a transform takes a few at a time, a read counts.
+        groups = [fixed | encoded] if np.array_equal(at, local) else [fixed, encoded]
+        for group in groups:
+            if group:
+                self.pool.read(picks.rows, list(group), group, at if group is fixed else local)
         stored = dict(encoded)
         for field in self._planned_raw:
             stored[field.name] = column = np.empty((len(picks), *field.fixed_shape), field.numpy_dtype)
@@ -142,8 +145,9 @@ class Decoding:
 
 def _plan_rngs(picks: Picks) -> list[np.random.Generator]:
     keys = picks.rows if picks.keys is None else picks.keys
-    pairs = zip(picks.seeds.tolist(), keys.tolist(), strict=True)
-    return [sample_rng(mix_words(seed, _PLAN_TAG), picks.epoch, key) for seed, key in pairs]
+    seeds = picks.seeds.tolist()
+    mixed = {seed: mix_words(seed, _PLAN_TAG) for seed in set(seeds)}  # usually one
+    return sample_rngs(np.array([mixed[seed] for seed in seeds], np.uint64), picks.epoch, keys)
 
 
 def own(value: Any) -> Any:

@@ -28,6 +28,9 @@ _POSITIONS = 4096
 _PART_S = 0.005
 """Least time of a part of a batch that the Loader's threads put together: dividing takes about 1 % of that."""
 
+_LAST_PARTS = 8
+"""Most parts for each thread of an epoch's last batch."""
+
 _LEASE_BYTES_MIN = 1 << 16
 """Smaller arrays are allocated each time, which costs less than keeping track of them."""
 
@@ -110,8 +113,13 @@ class Pace:
 class BatchWork:
     """Puts batches together: what the Loader's threads do.
 
-    A batch that takes long is divided among the threads. So the first batch of an epoch comes sooner, and at its end no
-    thread is idle for as long as a batch takes.
+    A batch that takes long is divided among the threads, so the first batch of an epoch comes sooner. The last one is
+    divided further, so that at the end no thread is idle for as long as a part takes.
+
+    Parameters
+    ----------
+    last : int, optional
+        Number of the last batch.
     """
 
     def __init__(
@@ -125,6 +133,7 @@ class BatchWork:
         transform: BatchTransform | None = None,
         threads: int = 1,
         pace: Pace | None = None,
+        last: int | None = None,
     ) -> None:
         self._dataset = dataset
         self._layout = layout
@@ -135,6 +144,7 @@ class BatchWork:
         self._transform = getattr(transform, "forward_", transform)
         self._threads = threads
         self._pace = Pace() if pace is None else pace
+        self._last = last
 
     def __call__(self, number: int) -> SeededBatch | Divided[SeededBatch]:
         """Batch `number` of this rank, and the seeds of its samples; or parts of the work, each with some samples."""
@@ -142,7 +152,8 @@ class BatchWork:
             self._ahead.begin(number)
         picks = self._picks(number)
         columns = self._buffers.take(self._layout, len(picks))
-        count = min(self._threads, len(picks), int(len(picks) * self._pace.sample_s / _PART_S))
+        most = self._threads * (_LAST_PARTS if number == self._last and self._threads > 1 else 1)
+        count = min(most, len(picks), int(len(picks) * self._pace.sample_s / _PART_S))
         if count < 2:
             self._read(picks, columns, 0, len(picks))
             return self._end(picks, columns)

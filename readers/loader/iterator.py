@@ -40,7 +40,16 @@ class LoaderIterator(Iterator[Batch]):
             transform, later = None, transform
         picks = loader._picks(iteration)
         work = BatchWork(
-            dataset, layout, picks, loader._buffers, seeds_wanted, ahead, transform, loader.workers, loader._pace
+            dataset,
+            layout,
+            picks,
+            loader._buffers,
+            seeds_wanted,
+            ahead,
+            transform,
+            threads=loader.workers,
+            pace=loader._pace,
+            last=jobs - 1,
         )
         torch.get_num_threads()  # otherwise this thread would adopt what the Loader's threads set for themselves
         self._stage: Stage[SeededBatch] = Stage(

@@ -87,10 +87,12 @@ def check_sides(field: Field, height: int, width: int) -> None:
     CodecError
         If the sides are not those that the field promises, or the picture has more than `PICTURE_PIXELS_MAX` pixels.
     """
-    if any(e not in (None, found) for e, found in zip(field.shape, (height, width), strict=False)):
-        raise CodecError(
-            f"field {field.name!r}: expected a picture of shape {field.shape}, found one of {width} x {height} pixels"
-        )
+    for expected, found in zip(field.shape, (height, width), strict=False):  # not any(): this runs for every picture
+        if expected is not None and expected != found:
+            raise CodecError(
+                f"field {field.name!r}: expected a picture of shape {field.shape}, found one of {width} x {height} "
+                "pixels"
+            )
     if height * width > PICTURE_PIXELS_MAX:
         raise CodecError(
             f"field {field.name!r}: expected at most {PICTURE_PIXELS_MAX} pixels, found a picture of {width} x {height}"

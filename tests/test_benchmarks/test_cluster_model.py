@@ -57,6 +57,8 @@ NAMES = [
     "shard_s",
     "shard_start_s",
     "source_operations",
+    "take_part_s",
+    "take_row_s",
     "task_begin_operations",
     "task_end_operations",
 ]

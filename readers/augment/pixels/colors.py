@@ -58,7 +58,7 @@ def adjust_contrast(picture: Pixels, factor: float) -> None:
 
 def _scale(picture: Pixels, factor: float, shift: float) -> None:
     """Values times a factor, plus a shift, cut off to whole numbers: as a table, or by vector code if that is exact."""
-    levels = _LEVELS * np.float32(factor)
+    levels = _LEVELS * float(factor)  # in float32
     if shift:
         levels += np.float32(shift)
     picture.look_up(lambda: _cut(levels), lambda values: _scaled(values, factor, shift, levels))

@@ -13,6 +13,7 @@ from readers.augment.base import Sample, get_field
 from readers.augment.masks import masks_of
 from readers.augment.pixels.canvas import Canvas, PixelTransform
 from readers.augment.pixels.floats import encoded
+from readers.seeding import uniforms
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -82,7 +83,7 @@ class RandomErasing(PixelTransform[_Box | None]):
         height, width, channels = get_field(sample, "image", "RandomErasing").shape[-3:]
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(_TRIES):
-            size, shape, y, x = rng.random(4).tolist()
+            size, shape, y, x = uniforms(rng, 4)
             area = (self.scale[0] + size * (self.scale[1] - self.scale[0])) * height * width
             aspect = math.exp(low + shape * (high - low))
             h, w = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))

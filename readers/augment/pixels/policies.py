@@ -25,6 +25,7 @@ from readers.augment.pixels.colors import (
     posterize,
     solarize,
 )
+from readers.seeding import uniforms
 from shardspec.errors import UsageError
 
 Change = tuple[str, float]
@@ -241,7 +242,7 @@ def _drawn(
     bits : int
         Most bits that Posterize drops.
     """
-    which, sign = rng.random(2).tolist()
+    which, sign = uniforms(rng, 2)
     name = _CHANGES[int(which * len(_CHANGES))]
     share = bin_ / (bins - 1)
     if name == "Posterize":

@@ -26,6 +26,7 @@ from readers.augment import (
     BatchFlip,
     BatchNormalize,
     BlackoutHull,
+    ColorJitter,
     Compose,
     CropJitter,
     DropRegion,
@@ -34,7 +35,7 @@ from readers.augment import (
     LandmarkCutout,
     OneOf,
 )
-from readers.seeding import sample_rng
+from readers.seeding import sample_rng, sample_rngs
 from readers.transforms import is_seeded
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
@@ -221,3 +222,21 @@ def test_the_generator_alone_decides():
     np.random.seed(7)  # noqa: NPY002 -- it is this that must not matter
     transform(sample, sample_rng(9, 9, 9))
     assert_same(transform(sample, sample_rng(1, 1, 1)), first)
+
+
+def test_generators_of_many_samples_are_those_of_each():
+    seeds, rows = [0, 7, 7, 2**64 - 1], [0, 3, 2**40 - 1, 5]
+    for epoch in (0, 9, 2**24 - 1):
+        found = sample_rngs(np.array(seeds, np.uint64), epoch, np.array(rows))
+        for one, seed, row in zip(found, seeds, rows, strict=True):
+            assert one.random(9).tolist() == sample_rng(seed, epoch, row).random(9).tolist()
+
+
+def test_numbers_drawn_one_by_one_are_those_drawn_together():
+    """So pictures stay what they were when all numbers were drawn together."""
+    for row in range(300):
+        one, other = sample_rng(1, 2, row), sample_rng(1, 2, row)
+        order, shares = other.permutation(4).tolist(), other.random(4).tolist()
+        found = ColorJitter((0.0, 1.0), (0.0, 1.0), (0.0, 1.0), (0.0, 0.5)).draw({}, one)
+        assert (list(found.order), list(found.factors)) == (order, [*shares[:3], shares[3] / 2])
+        assert one.random() == other.random()

@@ -1,4 +1,4 @@
-"""Parts of JPEGs that have restart markers."""
+"""Parts of JPEGs: rectangles of those that have restart markers, and upper rows."""
 
 import io
 
@@ -14,7 +14,7 @@ from support.media import photograph
 
 from readers import CenterCrop, RandomResizedCrop, Resize
 from readers.decode import crops
-from readers.decode.jpeg_parts import crop_jpeg
+from readers.decode.jpeg_parts import crop_jpeg, rest_is_left, upper_rows
 from readers.seeding import sample_rng
 from shardspec.codecs import codec_for
 from shardspec.errors import CodecError
@@ -162,10 +162,11 @@ def test_damaged_markers_leave_the_decision_to_the_decoder():
         assert crop_jpeg(bytes(damaged) + b"\0\0", (100, 100, 200, 200), 3) is None
 
 
-@given(st.data())
-@settings(max_examples=400, deadline=None)
-def test_damaged_bytes_give_a_picture_or_an_error_that_says_so(draws):
-    data = bytearray(MARKED)
+@pytest.mark.parametrize("whole", [MARKED, encode(PHOTO)], ids=["markers", "none"])
+@given(draws=st.data())
+@settings(max_examples=250, deadline=None)
+def test_damaged_bytes_give_a_picture_or_an_error_that_says_so(whole, draws):
+    data = bytearray(whole)
     for _ in range(draws.draw(st.integers(1, 4))):
         at = draws.draw(st.integers(2, len(HEADER) + 40) | st.integers(2, len(data) - 1))
         data[at] = draws.draw(st.sampled_from([0x00, 0x01, 0xFF, 0xD0, 0xD8, 0xDA]) | st.integers(0, 255))
@@ -201,3 +202,107 @@ def test_what_the_header_carries_stays_in_front():
     whole, cut = simplejpeg.decode_jpeg(data), simplejpeg.decode_jpeg(part.data)
     rows, columns = slice(100 - part.top, 200 - part.top), slice(100 - part.left, 200 - part.left)
     assert np.array_equal(cut[rows, columns], whole[100:200, 100:200])
+
+
+def upper(data, height, width, rows, eighths, fast):
+    """The upper rows of a JPEG, decoded; None if they are not cut out."""
+    cut = upper_rows(data, height, width, rows, least_saved=1)
+    if cut is None:
+        return None
+    image = np.zeros((-(-rows * eighths // 8), -(-width * eighths // 8), 3), np.uint8)
+    least = {"min_height": image.shape[0], "min_width": image.shape[1]}
+    try:
+        simplejpeg.decode_jpeg(cut, "RGB", fastdct=fast, fastupsample=fast, buffer=image, **least)
+    except ValueError as error:
+        if not rest_is_left(error):
+            raise
+    return image
+
+
+@given(
+    st.tuples(st.integers(2, 400), st.integers(1, 400)),
+    st.floats(0, 1),
+    st.sampled_from(sorted(SAMPLING)),
+    st.sampled_from([1, 2, 4, 8]),
+    st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_upper_rows_decode_to_the_pixels_of_the_whole(sides, share, sampling, eighths, fast):
+    height, width = sides
+    rows = 1 + int(share * (height - 2))
+    factor = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, SAMPLING[sampling]]
+    data = cv2.imencode(".jpg", np.ascontiguousarray(PHOTO[:height, 60 : 60 + width]), factor)[1].tobytes()
+    least = {"min_height": -(-height * eighths // 8), "min_width": -(-width * eighths // 8)}
+    whole = simplejpeg.decode_jpeg(data, "RGB", fastdct=fast, fastupsample=fast, **least)
+    found = upper(data, height, width, rows, eighths, fast)
+    same = max(0, (rows - 3 * 8 // eighths) * eighths // 8)
+    assert np.array_equal(found[:same], whole[:same])
+
+
+@pytest.mark.parametrize("plan", [RandomResizedCrop(40), RandomResizedCrop(224, flip=0.5), CenterCrop(64)], ids=str)
+def test_plans_give_the_same_with_upper_rows_and_with_all(monkeypatch, plan):
+    data, cut = encode(PHOTO), []
+
+    def rows(*arguments):
+        cut.append(upper_rows(*arguments))
+        return cut[-1]
+
+    monkeypatch.setattr(crops, "upper_rows", rows)
+    found = [plan.decode(memoryview(data), FIELD, CODEC, sample_rng(seed, 0, 0), None) for seed in range(20)]
+    monkeypatch.setattr(crops, "upper_rows", lambda *arguments: None)
+    expected = [plan.decode(data, FIELD, CODEC, sample_rng(seed, 0, 0), None) for seed in range(20)]
+    assert np.array_equal(found, expected)
+    assert any(cut) == isinstance(plan, RandomResizedCrop)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [encode(PHOTO, progressive=True), MARKED, encode(PHOTO[..., 0])],
+    ids=["progressive", "restart markers", "grey"],
+)
+def test_of_other_jpegs_no_upper_rows_are_cut_out(data):
+    assert upper_rows(data, *PHOTO.shape[:2], 100) is None
+
+
+@pytest.mark.parametrize("place", ["comment", "progressive"])
+def test_what_only_looks_like_a_header_is_left_alone(place):
+    """A comment with the picture's sides; a progressive picture whose header says that it is none."""
+    height, width = PHOTO.shape[:2]
+    data = encode(PHOTO)
+    if place == "comment":
+        at = data.index(b"\xff\xc0")
+        data = data[:2] + b"\xff\xfe\x00\x0c" + data[at : at + 10] + data[2:]
+    else:
+        image = simplejpeg.decode_jpeg(data)
+        options = [cv2.IMWRITE_JPEG_PROGRESSIVE, 1]
+        data = cv2.imencode(".jpg", image, options)[1].tobytes().replace(b"\xff\xc2\x00\x11", b"\xff\xc0\x00\x11", 1)
+    cut = upper_rows(data, height, width, 100)
+    image = np.zeros((100, width, 3), np.uint8)
+    with pytest.raises(ValueError, match=r".") as raised:
+        simplejpeg.decode_jpeg(cut, "RGB", buffer=image)
+    assert not rest_is_left(raised.value)
+
+
+def plan_at(top, bottom):
+    """The middle of a picture between two rows."""
+
+    class Rows(Resize):
+        def box(self, height, width, rng):
+            return 0.0, float(top), float(width), float(bottom)
+
+    return Rows(64)
+
+
+def test_damage_counts_as_far_as_rows_are_decoded():
+    """Two bytes in the middle of the coded picture that end it, and a file that ends early."""
+    data = encode(PHOTO)
+    scan = data.index(b"\xff\xda")
+    at = (scan + len(data)) // 2
+    damaged = data[:at] + b"\xff\xd9" + data[at + 2 :]
+    upper_half = plan_at(0, PHOTO.shape[0] // 4)
+    expected = upper_half.decode(data, FIELD, CODEC, None, None)
+    assert np.array_equal(upper_half.decode(damaged, FIELD, CODEC, None, None), expected)
+    with pytest.raises(CodecError, match="Corrupt JPEG data: premature end of data segment"):
+        plan_at(0, PHOTO.shape[0] - 40).decode(damaged, FIELD, CODEC, None, None)
+    with pytest.raises(CodecError, match="Premature end"):
+        upper_half.decode(data[:at], FIELD, CODEC, None, None)

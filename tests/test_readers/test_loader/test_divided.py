@@ -13,7 +13,9 @@ import torch
 
 import packer
 from readers import Loader, open_dataset
+from readers.loader.batches import BatchWork, Pace, Ring
 from readers.loader.threads import Divided, Stage
+from readers.order.order import Picks
 from shardspec.errors import ReadTimeoutError
 
 
@@ -60,6 +62,16 @@ def test_batches_are_the_same_however_many_threads_share_them(dataset: Path) -> 
         assert one["name"] == other["name"]
         for name in ("image", "label", "drawn"):
             assert torch.equal(one[name], other[name])
+
+
+@pytest.mark.parametrize(("threads", "parts"), [(1, [0, 0, 0]), (2, [2, 2, 16]), (3, [3, 3, 20])])
+def test_the_last_batch_is_divided_further(dataset: Path, threads: int, parts: list[int]) -> None:
+    rows, pace = open_dataset(dataset), Pace()
+    pace.sample_s = 0.01
+    picks: Any = lambda number: Picks(np.arange(20), np.zeros(20, np.uint64), 0)  # noqa: E731 -- of BatchPicks, the call
+    work = BatchWork(rows, rows.layout, picks, Ring(20, 1), False, None, threads=threads, pace=pace, last=2)
+    made = [work(number) for number in range(3)]
+    assert [len(job.parts) if isinstance(job, Divided) else 0 for job in made] == parts
 
 
 def test_an_error_in_a_part_is_the_batch_s(dataset: Path) -> None:
