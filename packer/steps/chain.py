@@ -20,7 +20,7 @@ from packer.vision.detect.detections import FaceDetector
 from packer.vision.faults import describe_error
 from shardspec.errors import ItemError, UsageError
 from shardspec.registry import Entry, import_target, resolve
-from shardspec.wording import counted, cut, did_you_mean
+from shardspec.wording import counted, cut, did_you_mean, shorten
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ def check_steps(recipe: Recipe, functions: Mapping[str, Step]) -> None:
             _make_step(spec, recipe, functions)
         elif spec.use not in STEPS:
             raise UsageError(
-                f"unknown step {spec.use!r}: expected module:function or one of {', '.join(sorted(STEPS))}"
+                f"unknown step {shorten(spec.use)}: expected module:function or one of {', '.join(sorted(STEPS))}"
                 f"{did_you_mean(spec.use, STEPS)}"
             )
         elif spec.options:
