@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from packer.assembly.shard import write_shard
 from packer.assembly.writers.base import ShardSize
 from packer.workspace import Workspace
 from packer.workspace.durable import fsync_file, fsync_tree, write_durably
-from packer.workspace.spool import writing_temporary
+from packer.workspace.spool import NumberSpool
 from shardspec.columns import Columns, IntArray
 from shardspec.schema import Field, Schema
 
@@ -234,21 +233,13 @@ def write_index(
             return
         # Rows that lie all over the source are read in its order, once; their values find their places in small files.
         near = np.sort(order)
-        for name, values in _spool_scalars(source, near, fields).items():
+        spools = {field.name: NumberSpool(field.numpy_dtype) for field in fields}
+        for name, data in _read_scalars(source, near, fields):
+            spools[name].add(data)
+        for name, spool in spools.items():
             for first in range(0, count, _INDEX_ROWS):
-                files[name].write(values[np.searchsorted(near, order[first : first + _INDEX_ROWS])].tobytes())
-
-
-def _spool_scalars(source: RowSource, rows: IntArray, fields: Sequence[Field]) -> dict[str, npt.NDArray[Any]]:
-    """The values of 0-d fields of some rows, ascending: mapped from temporary files, which are gone with the arrays."""
-    with ExitStack() as stack:
-        with writing_temporary():
-            files = {one.name: stack.enter_context(TemporaryFile(prefix="packer-")) for one in fields}
-        for name, data in _read_scalars(source, rows, fields):
-            with writing_temporary():
-                files[name].write(data)
-                files[name].flush()
-        return {one.name: np.memmap(files[one.name], one.numpy_dtype, "r", shape=(len(rows),)) for one in fields}
+                places = np.searchsorted(near, order[first : first + _INDEX_ROWS])
+                files[name].write(spool.read(places).tobytes())
 
 
 def _read_scalars(source: RowSource, order: IntArray | None, fields: Sequence[Field]) -> Iterator[tuple[str, bytes]]:

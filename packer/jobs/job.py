@@ -394,7 +394,8 @@ class Job:
                 if event.kind == "done" and event.unit is not None:
                     journal.append(done_line(event))
                     note_part(event.unit, FLUSHED in event.result)
-                    made += [event.unit.number] * (event.unit.do != "item")
+                    if event.unit.do != "item":
+                        made.append(event.unit.number)
                 journal.look()
                 take_in(made)
 

@@ -113,7 +113,7 @@ def get_image(sample: Sample, user: str) -> npt.NDArray[np.uint8]:
 BOXES = ("regions", "boxes")
 """Fields of boxes: those of the face's parts, in the order of `shardspec.points.REGIONS`, and any others."""
 
-BOX_NUMBERS = 4
+_BOX_NUMBERS = 4
 
 
 def present(sample: Sample, names: Sequence[str]) -> list[str]:
@@ -128,7 +128,7 @@ def boxes_of(sample: Sample) -> list[str]:
 
 def are_boxes(shape: Sequence[int], floating: bool) -> bool:
     """Whether an array of a shape may be boxes; any other belongs to the user and is left alone."""
-    return floating and len(shape) > 0 and shape[-1] == BOX_NUMBERS
+    return floating and len(shape) > 0 and shape[-1] == _BOX_NUMBERS
 
 
 def per_frame(value: npt.NDArray[Any], ndim: int) -> Iterator[npt.NDArray[Any]]:

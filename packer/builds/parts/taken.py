@@ -1,8 +1,6 @@
 """What the cut needs of the rows of the parts, so that it need not read them again: their lengths, and index values."""
 
-import tempfile
 from array import array
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +8,7 @@ import numpy.typing as npt
 
 from packer.assembly.rows import Lengths
 from packer.builds.parts.part import Columns, RowGroup, is_index_value
-from packer.workspace.durable import writing
-from packer.workspace.spool import temporary_file
+from packer.workspace.spool import NumberSpool
 from shardspec.columns import IntArray
 
 _UINT32_MAX = np.iinfo(np.uint32).max
@@ -32,7 +29,9 @@ class TakenRows:
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
         self._lengths = {name: _Lengths() for name, spec in columns.items() if spec.kind != "class"}
-        self._index = {name: _Values(_dtype(columns, name)) for name, spec in columns.items() if is_index_value(spec)}
+        self._index = {
+            name: NumberSpool(_dtype(columns, name)) for name, spec in columns.items() if is_index_value(spec)
+        }
         self._codes: dict[str, dict[bytes, int]] = {name: {} for name, spec in columns.items() if spec.kind == "class"}
         self._places = list(columns)
         self.rows = 0
@@ -92,33 +91,6 @@ class _Lengths:
             return whole.view(np.uint32) if self._all.typecode == "I" else whole.view(np.int64)
         same = self._same or 0
         return np.full(rows, same, np.uint32) if same <= _UINT32_MAX else np.full(rows, same, np.int64)
-
-
-class _Values:
-    """Values of one type in a temporary file."""
-
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self._dtype = dtype
-        with writing(Path(tempfile.gettempdir())):
-            self._file = temporary_file(self)
-
-    def add(self, values: bytes) -> None:
-        """Append values."""
-        with writing(Path(tempfile.gettempdir())):
-            self._file.write(values)
-
-    def read(self, rows: IntArray) -> npt.NDArray[Any]:
-        """The values of some rows, once all were added."""
-        if not len(rows):
-            return np.empty(0, self._dtype)
-        with writing(Path(tempfile.gettempdir())):
-            self._file.flush()
-        first, last = int(rows.min()), int(rows.max())
-        if last - first < 2 * len(rows):
-            self._file.seek(first * self._dtype.itemsize)
-            near = np.frombuffer(self._file.read((last - first + 1) * self._dtype.itemsize), self._dtype)
-            return near[rows - first]
-        return np.array(np.memmap(self._file, self._dtype, "r")[rows])
 
 
 def _dtype(columns: Columns, name: str) -> np.dtype[Any]:

@@ -28,6 +28,7 @@ class Ended(NamedTuple):
     reason : str
         Why none; without a reason it is no reject.
     items : int
+        How many they are.
     """
 
     item: int
