@@ -25,9 +25,9 @@ from packer.steps.packed import PACKED_KEY, sample_key
 from packer.steps.plain import PlainPictures
 from packer.vision.faults import find_memory_error, may_pass
 from packer.workspace import Workspace
-from packer.workspace.checkpoints import FLUSHED
 from packer.workspace.durable import writing
 from packer.workspace.fresh import reading
+from packer.workspace.paths import FLUSHED
 from shardspec.errors import CodecError, SchemaError, system_reason
 from shardspec.registry import import_target
 

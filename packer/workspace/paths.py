@@ -21,6 +21,9 @@ PARTS_A_FOLDER = 1000
 WORKSPACE_LAYOUT = 2
 """Counts the changes of where the results of a plan lie; an unfinished build of another layout is begun anew."""
 
+FLUSHED = "flushed"
+"""The key in the journal's line of a task whose part was flushed by its maker, before it was published."""
+
 RECORD_NAME = "record.json"
 """A shard's entry in the manifest, in the folder in which the shard was published."""
 
