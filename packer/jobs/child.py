@@ -48,7 +48,7 @@ class Child:
     variables : mapping of str to str, optional
         Further environment variables.
     early : EarlyWorkers, optional
-        Processes that were started with this command already; one of them is taken if there is one.
+        Processes that were started with the beginning of this command; one of them is taken if there is one.
 
     Attributes
     ----------
@@ -152,7 +152,7 @@ class EarlyWorkers:
         self._waiting: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
 
     def start(self, commands: Iterable[Sequence[str]]) -> None:
-        """Start a process for each command, as `Child` takes it."""
+        """Start a process for each command, as `Child` takes it, of which the last arguments may be left out."""
         variables = {**inherited_environment(), LATER: "1"}
         with contextlib.suppress(OSError):  # what hinders it is reported when a worker is needed
             for command in commands:
@@ -172,13 +172,15 @@ class EarlyWorkers:
 
     def take(self, command: Sequence[str], log: Path, variables: Mapping[str, str]) -> "subprocess.Popen[bytes] | None":
         """A process of a command, which begins now; None if there is none."""
-        process = self._waiting.pop(tuple(command), None)
-        if process is None:
+        begun = next((known for known in self._waiting if known == tuple(command[: len(known)])), None)
+        if begun is None:
             return None
+        process = self._waiting.pop(begun)
         assert process.stdin is not None
         log.write_bytes(b"")
+        first = {"log": str(log), "variables": dict(variables), "arguments": list(command[len(begun) :])}
         with contextlib.suppress(OSError):
-            process.stdin.write(json.dumps({"log": str(log), "variables": dict(variables)}).encode() + b"\n")
+            process.stdin.write(json.dumps(first).encode() + b"\n")
             process.stdin.flush()
             if process.poll() is None:
                 return process

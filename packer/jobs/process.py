@@ -79,10 +79,10 @@ def take_streams() -> tuple[int, TextIO]:
     return requests, answers
 
 
-def wait_to_begin(descriptor: int) -> None:
+def wait_to_begin(descriptor: int) -> list[str]:
     """Read the first line of the requests: with which log and environment variables this process goes on.
 
-    It ends if there is none.
+    It ends if there is none. Returned are the arguments that were left out when it was started.
     """
     line = b""
     while not line.endswith(b"\n"):
@@ -95,6 +95,7 @@ def wait_to_begin(descriptor: int) -> None:
     for taken in (1, 2):
         os.dup2(log, taken)
     os.close(log)
+    return list(map(str, begun["arguments"]))
 
 
 def read_requests(descriptor: int) -> Requests:

@@ -5,14 +5,15 @@ the mapped file PLACE (`packer.jobs.place`). The worker ends when its standard i
 it never outlives the build. Steps, and programs that they run, see an empty standard input; what they print goes to
 standard error. AHEAD is 1 if the worker is to decode ahead, otherwise 0. DETECTOR is the descriptor of a connection to
 the detecting process, whose answers may take LIMIT seconds. A worker that is started early (`EarlyWorkers`) imports
-what nearly every build of pictures needs, and then waits to begin; until then, it touches nothing.
+what nearly every build of pictures needs, and then waits to begin; until then, it touches nothing, and it is told then
+which arguments were left out, from AHEAD on.
 """
 
 import os
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -61,14 +62,15 @@ def open_work(space: Workspace, equipment: Equipment) -> Work:
     return work
 
 
-def main(workspace: Path, place: Path, equipment: Equipment) -> None:
-    """Serve units until the end of standard input."""
+def main(workspace: Path, place: Path, more: Sequence[str]) -> None:
+    """Serve units until the end of standard input; `more` are the arguments from AHEAD on."""
     with entry_point() as (descriptor, answers):
         if os.environ.pop(LATER, ""):
             for module in _OF_PICTURES:
                 with suppress(ImportError):  # what a build needs and lacks is reported when it begins
                     import_module(module)
-            wait_to_begin(descriptor)
+            more = [*more, *wait_to_begin(descriptor)]
+        equipment = _equip(*more)
         requests = read_requests(descriptor)
         try:
             _work(workspace, Place(place), equipment, requests, answers)
@@ -141,4 +143,4 @@ def _equip(ahead: str, *detector: str) -> Equipment:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), _equip(*sys.argv[3:]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
