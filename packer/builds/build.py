@@ -24,7 +24,8 @@ from packer.recipe.options import BUILD_OPTION_NAMES, BuildOptions
 from packer.recipe.resources import count_workers
 from packer.sources.base import Listing, Source, counting
 from packer.sources.opening import open_source
-from packer.steps.chain import Step, check_steps
+from packer.steps.chain import STEPS, Step, check_steps
+from packer.steps.plain import keeps_pictures
 from packer.workspace import Workspace
 from packer.workspace.folder import clear_addition, committed, finish_left
 from shardspec.errors import UsageError
@@ -38,6 +39,9 @@ _OWN_WORKERS = "processes"
 
 _WITH_MODELS = frozenset({"detect", "faces"})
 """The steps whose workers load models, or share a process that does."""
+
+_WORK, _OF_PIXELS = "packer.builds.work", ("packer.steps.scale", "packer.vision.encode")
+"""Modules of all workers, and of those that make pictures anew."""
 
 _EARLY = 2
 """So many are at most: more would only wait for a core that the plan needs."""
@@ -117,12 +121,13 @@ def run_build(
     listener = listener_of(progress)
     with EarlyWorkers() as early:
         waiting = _early_commands(out, recipe, options)
-        early.start(waiting[:1])
+        imports = _early_imports(recipe)
+        early.start(waiting[:1], imports)
         del waiting[:1]
 
         def on_listed(items: int) -> None:
-            if items > TASK_ITEMS:  # there is a second task
-                early.start(waiting)
+            if waiting and items > TASK_ITEMS:  # there is a second task
+                early.start(waiting, imports)
                 waiting.clear()
 
         planned = plan_build(source, out, recipe, options, listener, functions, declaration, on_listed)
@@ -153,6 +158,12 @@ def _early_commands(out: Path, recipe: Recipe, options: BuildOptions) -> list[li
         return []
     workers = min(count_workers(options.workers, recipe.preset, _EARLY), _EARLY)
     return [worker_command(Workspace(out / BUILD_FOLDER), place) for place in range(workers)]
+
+
+def _early_imports(recipe: Recipe) -> list[str]:
+    """The modules that nearly every item of a recipe needs."""
+    own = [STEPS[step.use].target.partition(":")[0] for step in recipe.chain if step.use in STEPS]
+    return [_WORK, *own, *([] if keeps_pictures(recipe) else _OF_PIXELS)]
 
 
 def plan_build(

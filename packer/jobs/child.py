@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from packer.jobs.process import LATER, inherited_environment, module_command
+from packer.jobs.process import IMPORTS, LATER, inherited_environment, module_command
 
 _READER_JOIN_S = 5.0
 """Limit on waiting for the reading thread, a daemon: a grandchild outside the process group may hold the pipe open."""
@@ -151,9 +151,16 @@ class EarlyWorkers:
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
 
-    def start(self, commands: Iterable[Sequence[str]]) -> None:
-        """Start a process for each command, as `Child` takes it, of which the last arguments may be left out."""
-        variables = {**inherited_environment(), LATER: "1"}
+    def start(self, commands: Iterable[Sequence[str]], imports: Iterable[str] = ()) -> None:
+        """Start a process for each command, as `Child` takes it, of which the last arguments may be left out.
+
+        Parameters
+        ----------
+        commands : iterable of sequence of str
+        imports : iterable of str
+            Modules that the processes import while they wait.
+        """
+        variables = {**inherited_environment(), LATER: "1", IMPORTS: " ".join(imports)}
         with contextlib.suppress(OSError):  # what hinders it is reported when a worker is needed
             for command in commands:
                 self._waiting[tuple(command)] = _start(module_command(*command), subprocess.DEVNULL, variables)

@@ -22,12 +22,23 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES = 1 << 26
 
 _ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
+    (
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+        "VECLIB_MAXIMUM_THREADS",
+        "OPENCV_FOR_THREADS_NUM",
+    ),
+    "1",
 )
 """Environment variables that make the libraries of a new process use one thread."""
 
 LATER = "PACKER_LATER"
 """Environment variable of a process that is started before all is known that it needs (`wait_to_begin`)."""
+
+IMPORTS = "PACKER_IMPORTS"
+"""Environment variable of such a process: the modules to import until then."""
 
 Requests = queue.SimpleQueue[dict[str, Any]]
 

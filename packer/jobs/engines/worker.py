@@ -71,6 +71,9 @@ class Worker(ABC):
     def send(self, request: Mapping[str, Any]) -> None:
         """Send a request. If the worker has died, the end of its answers reports that."""
 
+    def kill(self) -> None:  # noqa: B027 -- not every worker can be killed so
+        """Have the worker end soon, with all that it started, if nothing has to be waited for; `end` comes next."""
+
     @abstractmethod
     def end(self) -> None:
         """End the worker with all that it started, and wait until all its answers are read."""
