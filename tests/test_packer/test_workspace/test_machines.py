@@ -136,9 +136,7 @@ def test_what_never_comes_is_named_with_host_and_mount(tmp_path: Path, monkeypat
         (tmp_path / "items.jsonl").read_bytes()
 
 
-def test_versions_are_those_that_the_library_of_metadata_finds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_versions_are_those_that_the_library_of_metadata_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def place(name: str, folder: str, lines: str) -> None:
         (tmp_path / name / folder).mkdir(parents=True)
         (tmp_path / name / folder / ("METADATA" if folder.endswith("dist-info") else "PKG-INFO")).write_text(lines)
