@@ -12,6 +12,7 @@ from packer.builds.growing.kept import KeptItems, built_key
 from packer.builds.parts.part import Part
 from packer.builds.parts.writer import PartWriter
 from packer.builds.plan import BuildPlan
+from packer.jobs.early import GIVEN_UP
 from packer.jobs.plan import OnItem, Unit, Verdicts
 from packer.jobs.progress import reason_kind
 from packer.recipe import Recipe
@@ -28,7 +29,7 @@ from packer.workspace import Workspace
 from packer.workspace.checkpoints import FLUSHED
 from packer.workspace.durable import writing
 from packer.workspace.fresh import reading
-from shardspec.errors import CodecError, SchemaError, system_reason
+from shardspec.errors import BuildError, CodecError, SchemaError, system_reason
 from shardspec.registry import import_target
 
 READ_PAUSES_S = (0.5, 2.0)
@@ -103,6 +104,8 @@ class BuildWork:
         with writing(self.workspace.out):
             if unit.do == "shard":
                 return self._shards.write(unit.number)
+            if unit.do == "early":
+                return self._write_early(unit.number)
             if unit.do == "join":
                 return self._join(unit.number)
             task = self.plan.tasks[unit.number]
@@ -135,6 +138,13 @@ class BuildWork:
             self._items.close()
         if self._pipeline is not None:
             self._pipeline.close()
+
+    def _write_early(self, number: int) -> dict[str, Any]:
+        """Write a shard while tasks still run; if that fails, for want of room, say, it is tried again in the end."""
+        try:
+            return self._shards.write_early(number)
+        except (OSError, BuildError) as error:
+            return {GIVEN_UP: str(error)}
 
     def _whole(self, item: Item) -> Item:
         """An item from the plan's file, with its arrays."""
