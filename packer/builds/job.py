@@ -334,8 +334,9 @@ class BuildJob:
         if self._comparison is not None:
             yield from map(self._comparison.known, read_items(space.items, *task))
             return
-        for index in range(task.start, task.stop):
-            yield Known(self._facts[FACTS_BYTES * index : FACTS_BYTES * (index + 1)].hex(), index)
+        facts, digits = self._facts[FACTS_BYTES * task.start : FACTS_BYTES * task.stop].hex(), 2 * FACTS_BYTES
+        for place, index in enumerate(range(task.start, task.stop)):
+            yield Known(facts[digits * place : digits * (place + 1)], index)
 
     def generations(self, space: Workspace) -> Sequence[Made]:
         """See `JobPlan`."""

@@ -22,7 +22,9 @@ Verdicts = Mapping[int, tuple[str, str]]
 
 OnItem = Callable[[str, int, int, str], None]
 """Called with ``"start"`` or ``"end"``, the item's index, the samples that it yielded, and why it yielded none; between
-them with ``"frame"``, the index, the number of frames examined so far, and an empty text."""
+them with ``"frame"``, the index, the number of frames examined so far, and an empty text. In place of several ends in a
+row, of items that yielded one sample each, with ``"packed"``, the index of the first, their number, and an empty text.
+"""
 
 
 TakeIn = Callable[[Iterable[int]], Iterable[ShardPlan]]

@@ -9,7 +9,7 @@ from packer.builds.parts.schema import SchemaSettler
 from packer.builds.parts.taken import TakenRows
 from packer.builds.reports import Known, ReportWriter
 from packer.jobs.plan import Task
-from packer.sources.item import ItemReport
+from packer.sources.item import AlikeReports, ItemReport
 
 
 class Draft:
@@ -65,7 +65,7 @@ class Draft:
         if rows is not None:
             self.taken.add(rows)
 
-    def _note(self, report: ItemReport) -> ItemReport:
-        if self.failed is None and not report.samples and not report.empty:
-            self.failed = report
-        return report
+    def _note(self, found: AlikeReports) -> AlikeReports:
+        if self.failed is None and not found.report.samples and not found.report.empty:
+            self.failed = found.report
+        return found

@@ -11,7 +11,7 @@ from packer.builds.parts.opened import open_part
 from packer.builds.parts.part import Columns as PartColumns
 from packer.builds.parts.part import Part, RowGroup, describe_difference, from_json, to_json
 from packer.builds.parts.taken import TakenRows
-from packer.sources.item import ItemReport
+from packer.sources.item import AlikeReports, ItemReport
 from packer.steps.encode import ColumnSpec
 from packer.workspace import Workspace
 from shardspec.codecs.raw import SHAPE_DTYPE
@@ -129,7 +129,9 @@ class ColumnCount:
     def add(self, part: Part) -> None:
         """Count the items of a part, which follows those that were added before."""
         kinds = [tuple(group.columns.items()) for group in part.groups]
-        self._items.update(kinds[number] for number in part.group_of if number is not None)
+        for run in part.runs:
+            if run.group is not None:
+                self._items[kinds[run.group]] += len(run.names)
 
     def choose(self, fits: Callable[[PartColumns], bool] | None = None) -> PartColumns:
         """The columns that most items' samples have, in a tie those that come first; none if no item yielded a sample.
@@ -153,17 +155,17 @@ def choose_columns(parts: Iterable[Part]) -> PartColumns:
     return count.choose()
 
 
-def settled_reports(part: Part, columns: PartColumns) -> Iterator[ItemReport]:
+def settled_reports(part: Part, columns: PartColumns) -> Iterator[AlikeReports]:
     """What became of a part's items; those whose samples have other columns become rejects."""
-    for report, number in zip(part.reports(), part.group_of, strict=True):
-        if number is None or part.groups[number].columns == columns:
-            yield report
-            continue
-        reason = (
-            "expected the fields that the samples of most items have, found others: "
-            f"{describe_difference(columns, part.groups[number].columns)}"
-        )
-        yield ItemReport(report.name, frames=report.frames, faces=report.faces, step="encode", reason=reason)
+    for run in part.runs:
+        report = run.to_report()
+        if run.group is not None and part.groups[run.group].columns != columns:
+            reason = (
+                "expected the fields that the samples of most items have, found others: "
+                f"{describe_difference(columns, part.groups[run.group].columns)}"
+            )
+            report = ItemReport(report.name, frames=report.frames, faces=report.faces, step="encode", reason=reason)
+        yield AlikeReports(run.names, report)
 
 
 def describe_rows(columns: PartColumns, tasks: Sequence[int], schema: Schema, first: int = 0) -> dict[str, Any]:

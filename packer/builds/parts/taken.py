@@ -49,14 +49,16 @@ class TakenRows:
             if name in self._lengths:
                 self._lengths[name].add(group.lengths[:, place], low[place], high[place])
             if name in self._index:
-                values = group.values(name, np.arange(len(group)))
-                if name in self._codes:
-                    codes = self._codes[name]
-                    numbers = [codes.setdefault(bytes(value), len(codes)) for value in values]
-                    values = [memoryview(np.array(numbers, _CODE).tobytes())]
-                self._index[name].add(b"".join(values))
+                found = self._encode(group, name) if name in self._codes else group.numbers(name)
+                self._index[name].add(found.tobytes())
         self.rows += len(group)
         self.bytes += group.bytes
+
+    def _encode(self, group: RowGroup, name: str) -> npt.NDArray[np.int32]:
+        """The codes of the names of classes in a column."""
+        codes = self._codes[name]
+        names = map(bytes, group.values(name, np.arange(len(group))))
+        return np.array([codes.setdefault(one, len(codes)) for one in names], _CODE)
 
     def lengths(self, name: str, rows: range | None = None) -> Lengths:
         """The encoded bytes of a column's values, (rows,), in all rows or a copy of those in some; not of names of classes."""
