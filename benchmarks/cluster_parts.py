@@ -111,15 +111,21 @@ def median_of(runs: int, measure: Callable[[], Mapping[str, float]]) -> dict[str
     return {name: statistics.median(one[name] for one in found) for name in found[0]}
 
 
-def write_items(path: Path, items: int, *, wait_ms: float = 0.0, samples: int = 1, alone: bool = True) -> Path:
+SIDE = 80
+"""Pixels of this width and height take 19,200 bytes, as a face does."""
+
+
+def write_items(
+    path: Path, items: int, *, wait_ms: float = 0.0, samples: int = 1, alone: bool = True, side: int = SIDE
+) -> Path:
     """A table of items for `wait_step`; each is a task of its own if they are to be alone."""
     data = path.with_name("alone.npy" if alone else "small.npy")
     with data.open("wb") as file:
         file.truncate(_ALONE_BYTES if alone else 128)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(("path", "wait_ms", "samples", "number"))
-        writer.writerows((data.name, wait_ms, samples, number) for number in range(items))
+        writer.writerow(("path", "wait_ms", "samples", "side", "number"))
+        writer.writerows((data.name, wait_ms, samples, side, number) for number in range(items))
     return path
 
 
@@ -258,15 +264,16 @@ class Bench:
         table = self._folder / "items.csv"
         parts = [self.build(write_items(table, count), **OF_STEP) for count in (few, many)]
         rows = self.build(write_items(table, few, samples=41), **OF_STEP)
+        small = self.build(write_items(table, few, samples=201, side=4), **OF_STEP)
         with _offers() as offers:
             self.build(write_items(table, few, samples=41), shard_size=10**6, **OF_STEP)
         with _takes_nothing_in():
             big = self.build(write_items(table, few, samples=41), shard_size=10**6, **OF_STEP)
             late = [self.build(write_items(table, count), **OF_STEP) for count in (few, many)]
-            late_rows = self.build(write_items(table, few, samples=41), **OF_STEP)
+            late_small = self.build(write_items(table, few, samples=201, side=4), **OF_STEP)
         part_s = _slope(parts, "cut", many - few)
-        more = rows["rows"] - parts[0]["rows"]
-        row_s = max(0.0, (rows["cut"] - parts[0]["cut"]) / more)
+        more = small["rows"] - parts[0]["rows"]
+        row_s = max(0.0, (small["cut"] - parts[0]["cut"]) / more)
         byte_s = (rows["shards"] - parts[0]["shards"]) / (rows["bytes"] - parts[0]["bytes"])
         shards = big["shards_made"] - rows["shards_made"]
         return {
@@ -274,7 +281,7 @@ class Bench:
             "cut_row_s": row_s,
             "cut_s": max(0.0, parts[0]["cut"] - few * part_s),
             "take_part_s": max(0.0, _slope(late, "cut", many - few) - part_s),
-            "take_row_s": max(0.0, (late_rows["cut"] - late[0]["cut"]) / more - row_s),
+            "take_row_s": max(0.0, (late_small["cut"] - late[0]["cut"]) / more - row_s),
             "early_shard_s": offers.seconds / offers.count,
             "shard_byte_s": max(0.0, byte_s),
             "shard_s": max(0.0, (big["shards"] - rows["shards"]) / shards),
