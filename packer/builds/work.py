@@ -25,12 +25,12 @@ from packer.steps.call import MadeEncoder, step_of
 from packer.steps.chain import Equipment, Pipeline, Step, StepError
 from packer.steps.encode import Encoder
 from packer.steps.packed import PACKED_KEY, sample_key
-from packer.steps.plain import PlainPictures
+from packer.steps.plain import PlainPictures, keeps_pictures
 from packer.vision.faults import find_memory_error, may_pass
 from packer.workspace import Workspace
-from packer.workspace.checkpoints import FLUSHED
 from packer.workspace.durable import writing
 from packer.workspace.fresh import reading
+from packer.workspace.paths import FLUSHED
 from shardspec.errors import BuildError, CodecError, SchemaError, system_reason
 from shardspec.registry import import_target
 
@@ -89,6 +89,8 @@ class BuildWork:
                 self._encoder = MadeEncoder(Declaration.from_json(self.plan.declared))
             else:
                 self._encoder = Encoder(self._recipe)
+                if not keeps_pictures(self._recipe):
+                    self._encoder.prepare()
                 self._plain = PlainPictures.of(self._recipe, self._encoder)
             self._pipeline = Pipeline(self._recipe, functions, self._equipment)
 

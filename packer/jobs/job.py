@@ -27,7 +27,7 @@ from packer.recipe.recipe import WORKER_BYTES
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
-from packer.workspace.checkpoints import FLUSHED, Checkpoints, drop_unflushed, flush_all
+from packer.workspace.checkpoints import Checkpoints, drop_unflushed, flush_all
 from packer.workspace.commit import commit
 from packer.workspace.durable import write_durably, write_if_changed, writing
 from packer.workspace.folder import (
@@ -43,7 +43,7 @@ from packer.workspace.fresh import machine_run, wait_for
 from packer.workspace.lines import LineFile
 from packer.workspace.lock import FolderLock
 from packer.workspace.machines import MADE_ON, here
-from packer.workspace.paths import WORKSPACE_LAYOUT
+from packer.workspace.paths import FLUSHED, WORKSPACE_LAYOUT
 from packer.workspace.replacement import finish_replacement
 from packer.workspace.sharing.array import close_to_agents, open_to_agents
 from packer.workspace.spool import Again

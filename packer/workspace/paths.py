@@ -22,6 +22,9 @@ WORKSPACE_LAYOUT = 3
 """Counts the changes of where the results of a plan lie, and of what they say; an unfinished build of another layout is
 begun anew."""
 
+FLUSHED = "flushed"
+"""The key in the journal's line of a task whose part was flushed by its maker, before it was published."""
+
 RECORD_NAME = "record.json"
 """A shard's entry in the manifest, in the folder in which the shard was published."""
 

@@ -70,7 +70,7 @@ def build(source: Any, out: Path, **options: Any) -> Any:
 def begin(source: Path, out: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     """Leave a build unfinished, its first task done."""
     with monkeypatch.context() as patch:
-        import packer.steps.resize as module
+        import packer.steps.scale as module
 
         whole = module.resize_shorter
         seen: list[int] = []
@@ -289,9 +289,9 @@ def test_another_library_is_an_error_that_names_the_difference(
     begin(source, out, monkeypatch)
     import packer.builds.provenance as runtime
 
-    installed = runtime._version
+    installed = runtime.library_version
     with monkeypatch.context() as patch:
-        patch.setattr(runtime, "_version", lambda name: "0.0.1" if name == "pillow" else installed(name))
+        patch.setattr(runtime, "library_version", lambda name: "0.0.1" if name == "pillow" else installed(name))
         with pytest.raises(ResumeMismatchError, match=r"runtime pillow: was '.*', now '0\.0\.1'"):
             build(source, out)
     build(source, out)
@@ -397,7 +397,7 @@ def test_a_finished_build_of_another_source_names_the_difference(
     import packer.builds.provenance as runtime
 
     with monkeypatch.context() as patch:
-        patch.setattr(runtime, "_version", lambda _: "0.0.1")
+        patch.setattr(runtime, "library_version", lambda _: "0.0.1")
         with pytest.raises(UsageError, match=r"runtime pillow: was '.*', now '0\.0\.1'"):
             build(source, out)
 
