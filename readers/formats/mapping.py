@@ -32,7 +32,7 @@ _held: dict[int, "weakref.ref[Any]"] = {}
 _numbers = count()
 _GAP_PAGES = 8
 """Ranges with a smaller gap between them are asked for as one."""
-_HEAD_BYTES = 1 << 17
+_HEAD_BYTES = 1 << 15
 """So much of a file is asked for when it is mapped: no format's header is longer."""
 _CALL_PAGES = 32
 """Most pages per request: Linux cuts a longer one to what the device reads ahead, often no more than 128 kB."""

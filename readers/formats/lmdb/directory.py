@@ -29,7 +29,7 @@ _DEPTH_MAX = 32
 _PAGES_AT_ONCE = 1024
 """Branch pages that are in memory at once."""
 
-_AT_OPENING = 32
+_AT_OPENING = 4
 """Up to so many of the lowest branch pages are read when the file is opened; of more, those that are needed, when they
 are needed: a first batch of scattered rows needs a few of the thousands that the shards of a large dataset have."""
 
