@@ -13,7 +13,7 @@ from packer.builds.listing import Remarks, counted_stage, list_items
 from packer.builds.plan import TASK_ITEMS
 from packer.builds.provenance import describe_runtime
 from packer.builds.result import BuildResult, check_rejects
-from packer.jobs.early import EarlyStart
+from packer.jobs.engines.early import EarlyStart
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.recipe import Recipe, StepSpec, refuse_unknown

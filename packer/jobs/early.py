@@ -1,99 +1,150 @@
-"""The workers of a build that are started before it is planned, or even before the rest of the command is imported."""
+"""Shards that are written while tasks still run. They count if the plan of all shards has them, as is seen at the end.
 
-from pathlib import Path
-from types import TracebackType
-from typing import Self
+Then little is left after the last task, and parts are read while the system still has them in memory. Until then every
+part stays, so such shards are written only where there is room for two copies of the samples.
+"""
 
-from packer.jobs.child import EarlyWorkers
-from packer.jobs.engines.worker import worker_command
-from packer.recipe import Recipe
-from packer.recipe.options import BuildOptions
-from packer.recipe.resources import count_workers
-from packer.steps.chain import STEPS
-from packer.steps.plain import keeps_pictures
-from packer.workspace import Workspace
-from shardspec.layout import BUILD_FOLDER, Layout
+import shutil
+import uuid
+from collections import deque
+from collections.abc import Iterable
 
-_OWN_WORKERS = "processes"
-"""The engine whose workers may be started early."""
+from packer.assembly.plan import ShardPlan
+from packer.assembly.shard import published_shard
+from packer.jobs.engines.base import Event
+from packer.jobs.plan import Unit
+from packer.workspace import Workspace, append_line
+from packer.workspace.durable import write_durably
+from packer.workspace.fresh import ask_each, wait_for
+from packer.workspace.paths import RECORD_NAME
+from shardspec.errors import BuildError
+from shardspec.manifest import sha256_json
 
-_WITH_MODELS = frozenset({"detect", "faces"})
-"""The steps whose workers load models, or share a process that does."""
+GIVEN_UP = "given_up"
+"""Key of the result of a unit whose shard could not be written; the last stage tries again, and reports why."""
 
-_WORK, _OF_PIXELS = "packer.builds.work", ("packer.steps.scale", "packer.vision.encode")
-"""Modules of all workers, and of those that make pictures anew."""
-
-_EARLY = 2
-"""So many are started early at most: more would only wait for a core that the plan needs."""
+_MARGIN = 1.5
+"""So many times the room is asked for that parts and shards are expected to need: later items may yield more."""
 
 
-class EarlyStart:
-    """Starts the first worker of a build at once, and the second when there is more than one task.
+class EarlyShards:
+    """The early shards of a build.
 
-    Use as a context manager, which ends those that nobody took.
+    Those of a form of the rows have a folder of their own. What is cut from the same parts in the same form is the same,
+    so a shard counts that lies in the folder of the form that all rows have in the end, even one of an earlier call.
+
+    Parameters
+    ----------
+    space : Workspace
+    tasks, missing : int
+        The number of tasks of the plan, and of those that are yet to be done.
 
     Attributes
     ----------
-    workers : EarlyWorkers
+    units : deque of Unit
+        What is to be done before any further task; the schedule takes units from it.
+    written : set of int
+        The numbers of the shards that this call has written and that count, once the plan of all shards is adopted.
     """
 
-    def __init__(self) -> None:
-        self.workers = EarlyWorkers()
-        self._begun = False
-        self._imports: list[str] = []
-        self._waiting: list[list[str]] = []
+    def __init__(self, space: Workspace, tasks: int, missing: int) -> None:
+        self._space = space
+        self._tasks = tasks
+        self._missing = missing
+        self._packed = self._packed_bytes = self._bytes = 0
+        self._given: dict[int, ShardPlan] = {}
+        self._done: set[int] = set()
+        self._closed = False
+        self.units: deque[Unit] = deque()
+        self.written: set[int] = set()
 
-    def begin(self, out: Path, recipe: Recipe, options: BuildOptions) -> None:
-        """Start the first worker, unless it was.
+    def offer(self, plans: Iterable[ShardPlan]) -> None:
+        """Have shards written that are whole, as long as there is room."""
+        for found in plans:
+            plan = found.under(self._key(found))
+            if published_shard(plan.published(0)) is not None:
+                self._bytes += _size(plan)
+            elif not self._closed and self._has_room():
+                number = len(self._given)
+                plan.staging.mkdir(exist_ok=True)
+                self._space.early_plan(number).write_bytes(plan.dumps())
+                self._given[number] = plan
+                self._bytes += _size(plan)
+                self.units.append(Unit("early", number))
 
-        Parameters
-        ----------
-        out : Path
-            The dataset's folder, absolute.
-        recipe : Recipe
-        options : BuildOptions
-        """
-        if not self._begun:
-            self._begun = True
-            self._imports, self._waiting = _imports(recipe), _commands(out, recipe, options)
-            self._start(1)
+    def note(self, event: Event) -> None:
+        """Note that a unit is done."""
+        assert event.unit is not None
+        if event.unit.do == "task":
+            self._packed += 1
+            self._packed_bytes += event.result.get("bytes", 0)
+        if event.unit.do != "early":
+            return
+        if GIVEN_UP in event.result:
+            self._closed = True
+            del self._given[event.unit.number]
+        else:
+            self._done.add(event.unit.number)
+            append_line(self._space.journal, {"did": "shard", "number": self._given[event.unit.number].first})
+        if self._closed and self._done == self._given.keys():  # their room is needed
+            self._clear()
 
-    def count(self, tasks: int) -> None:
-        """Note that there are so many tasks at least."""
-        if tasks > 1:
-            self._start(_EARLY)
+    def adopt(self, plan: ShardPlan) -> ShardPlan:
+        """The plan of all shards, with those that were written early and belong to it."""
+        if not self._space.early.exists():
+            return plan
+        early = plan.under(self._key(plan))
+        ours = {self._given[number].first for number in self._done if self._given[number].key == early.key}
 
-    def __enter__(self) -> Self:
-        return self
+        def counts(number: int) -> bool:
+            if plan.first + number in ours:
+                wait_for(early.published(number) / RECORD_NAME)
+            return self._counts(early, number)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.workers.__exit__(kind, error, trace)
+        there = list(ask_each(self._space.root, counts, range(len(plan.sizes)))) if early.staging.exists() else []
+        self.written = {number for number, counted in enumerate(there) if counted and plan.first + number in ours}
+        return early if any(there) else plan
 
-    def _start(self, count: int) -> None:
-        commands, self._waiting = self._waiting[:count], self._waiting[count:]
-        if commands:
-            self.workers.start(commands, self._imports)
+    def tidy(self, plan: ShardPlan) -> None:
+        """Remove what does not belong to the plan of all shards, once that is saved."""
+        if self._space.early.exists():
+            self._clear(except_of=plan.key)
+
+    def _counts(self, plan: ShardPlan, number: int) -> bool:
+        """Whether a shard was written early."""
+        shard = published_shard(plan.published(number))
+        if shard is not None and shard.samples != plan.sizes[number].samples:
+            raise BuildError(
+                f"{plan.published(number)}: expected {plan.sizes[number].samples} samples, found {shard.samples}: "
+                "remove the .build folder and build again"
+            )
+        return shard is not None
+
+    def _key(self, plan: ShardPlan) -> str:
+        """The key of the shards of a form. As long as the parts are the same, so is its first half."""
+        base = self._space.early / "key"
+        if not base.exists():
+            self._clear()
+            self._space.early.mkdir()
+            write_durably(base, uuid.uuid4().hex.encode())
+        return sha256_json([base.read_text("ascii"), plan.form])[:32]
+
+    def _has_room(self) -> bool:
+        """Whether there is room for all parts and all shards at the same time."""
+        if not self._packed:
+            return False
+        a_task = self._packed_bytes / self._packed
+        more = a_task * (self._missing - self._packed) + max(0.0, a_task * self._tasks - self._bytes)
+        return shutil.disk_usage(self._space.root).free > _MARGIN * more
+
+    def _clear(self, except_of: str = "") -> None:
+        """Remove the early shards, but for those of a form."""
+        if self._space.early.exists():
+            self._space.take_away(self._space.early)
+        for path in sorted(self._space.staging.iterdir()):
+            if path.name != except_of:
+                self._space.take_away(path)
 
 
-def _commands(out: Path, recipe: Recipe, options: BuildOptions) -> list[list[str]]:
-    """The commands of the workers that a new build of pictures needs as soon as it is planned.
-
-    Others hold models, or are started by an engine of many hosts; and a dataset may turn out to be finished.
-    """
-    if (
-        options.engine != _OWN_WORKERS
-        or not _WITH_MODELS.isdisjoint(step.use for step in recipe.chain)
-        or options.grows
-        or Layout(out).manifest.exists()
-    ):
-        return []
-    workers = min(count_workers(options.workers, recipe.preset, _EARLY), _EARLY)
-    return [worker_command(Workspace(out / BUILD_FOLDER), place) for place in range(workers)]
-
-
-def _imports(recipe: Recipe) -> list[str]:
-    """The modules that nearly every item of a recipe needs."""
-    own = [STEPS[step.use].target.partition(":")[0] for step in recipe.chain if step.use in STEPS]
-    return [_WORK, *own, *([] if keeps_pictures(recipe) else _OF_PIXELS)]
+def _size(plan: ShardPlan) -> int:
+    return sum(sum(size.field_bytes.values()) for size in plan.sizes)

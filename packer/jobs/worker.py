@@ -110,10 +110,11 @@ def _serve(work: Work, place: Place, request: dict[str, Any], answers: TextIO) -
         if what == "frame":
             place.set_frames(samples)
             return
+        items, samples = (samples, 1) if what == "packed" else (1, samples)
         if ends and (last := ends[-1])[0] + last[3] == item and last[1] == samples and last[2] == reason == "":
-            last[3] += 1
+            last[3] += items
         else:
-            ends.append([item, samples, reason, 1])
+            ends.append([item, samples, reason, items])
         place.set(None)
         now_s = time.monotonic()
         if now_s - sent_s > _ENDS_S or reason:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer.cli.arguments import add_option, add_output_arguments, print_result
-from packer.jobs.early import EarlyStart
+from packer.jobs.engines.early import EarlyStart
 from packer.recipe import Recipe, refuse_unknown
 from packer.recipe.options import BUILD_OPTION_NAMES, OPTION_NAMES, BuildOptions
 from shardspec.errors import ShardspecError, TooManyRejectsError, UsageError, system_reason

@@ -153,8 +153,8 @@ def test_an_unfinished_build_of_an_earlier_layout_is_begun_anew(source: Path, tm
     with pytest.raises(Stop):
         build(source, out, **options, progress=Listener())
     space = Workspace(out / ".build")
-    (record,) = space.staging.glob("*/*/record.json")
-    record.replace(space.staging / f"{record.parent.name}.json")
+    for record in list(space.staging.glob("*/*/record.json")):
+        record.replace(space.staging / f"{record.parent.name}.json")
     plan = json.loads(space.plan.read_bytes())
     del plan["made_on"]["layout"]
     space.plan.write_text(json.dumps(plan))
@@ -651,10 +651,12 @@ def test_after_a_restart_of_the_machine_shards_of_parts_that_were_not_flushed_do
         build(source, out, shard_size=2000, progress=Stopper())
     for part in parts_of(out):
         part.write_bytes(b"")
+    before = len(list(Workspace(out / ".build").staging.glob("*/*/record.json")))
     restart_machine(monkeypatch)
     result = build(source, out, shard_size=2000)
     clock = result.manifest.wall_clock
-    assert (clock["tasks_run"], clock["shards_written"]) == (4, len(result.manifest.shards) + 1)
+    assert before > 1
+    assert (clock["tasks_run"], clock["shards_written"]) == (4, len(result.manifest.shards) + before)
     build(source, tmp_path / "whole", shard_size=2000)
     assert fingerprints(out) == fingerprints(tmp_path / "whole")
 
