@@ -51,7 +51,7 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
 def prepare(options: argparse.Namespace) -> None:
     """Start the first worker, and import meanwhile what this process needs. What is wrong with the call is said later."""
     options.early = EarlyStart()
-    with suppress(ShardspecError, OSError, ValueError):
+    with suppress(ShardspecError, OSError, ValueError, TypeError):
         chosen = _chosen(options)
         how = BuildOptions(**{name: chosen.pop(name) for name in BUILD_OPTION_NAMES & chosen.keys()})
         recipe = Recipe.from_options(chosen)
@@ -96,10 +96,10 @@ def print_build(options: argparse.Namespace, call: "Callable[[], BuildResult]") 
 
 def _let_import(folder: Path) -> None:
     """Make modules beside a recipe file importable, here and in the worker processes: the file may name their steps."""
-    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if sys.path[0] != str(folder) or before[0] != str(folder):  # the file may have been read before
+    before = os.environ.get("PYTHONPATH", "")
+    if sys.path[0] != str(folder) or before.partition(os.pathsep)[0] != str(folder):  # it may have been read before
         sys.path.insert(0, str(folder))
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), *before)))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), before)))
 
 
 def given_options(options: argparse.Namespace) -> dict[str, Any]:
