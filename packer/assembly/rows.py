@@ -191,6 +191,11 @@ class PackedRows:
         """Number of shards of all inputs."""
         return len(self._places)
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in the files, about; those of columns count, too."""
+        return sum(place.part.bytes for place in (*self._places, *self._columns)) // max(1, len(self))
+
     def sizes(self) -> Mapping[str, Lengths]:
         """Encoded bytes of every value of the fields that are not fixed."""
         table = LengthTable(self._varying, len(self))

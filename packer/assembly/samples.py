@@ -34,6 +34,11 @@ class PackedSamples:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in the files, about."""
+        return self.rows.row_bytes
+
     def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """The samples of some rows, in the order asked for."""
         return self.decode(self.read_encoded(rows))

@@ -21,10 +21,11 @@ from packer.recipe import Recipe, StepSpec, refuse_unknown
 from packer.recipe.engines import FOR_FUNCTIONS
 from packer.recipe.fields import Declaration
 from packer.recipe.options import BUILD_OPTION_NAMES, BuildOptions
-from packer.recipe.resources import count_workers, has_core_to_spare
-from packer.sources.base import Listing, Source
+from packer.recipe.resources import count_workers
+from packer.sources.base import Listing, Source, counting
 from packer.sources.opening import open_source
-from packer.steps.chain import Step, check_steps
+from packer.steps.chain import STEPS, Step, check_steps
+from packer.steps.plain import keeps_pictures
 from packer.workspace import Workspace
 from packer.workspace.folder import clear_addition, committed, finish_left
 from shardspec.errors import UsageError
@@ -38,6 +39,9 @@ _OWN_WORKERS = "processes"
 
 _WITH_MODELS = frozenset({"detect", "faces"})
 """The steps whose workers load models, or share a process that does."""
+
+_WORK, _OF_PIXELS = "packer.builds.work", ("packer.steps.scale", "packer.vision.encode")
+"""Modules of all workers, and of those that make pictures anew."""
 
 _EARLY = 2
 """So many are at most: more would only wait for a core that the plan needs."""
@@ -116,9 +120,15 @@ def run_build(
     """
     listener = listener_of(progress)
     with EarlyWorkers() as early:
+        waiting = _early_commands(out, recipe, options)
+        imports = _early_imports(recipe)
+        early.start(waiting[:1], imports)
+        del waiting[:1]
 
         def on_listed(items: int) -> None:
-            early.start(_early_commands(out, recipe, options, items))
+            if waiting and items > TASK_ITEMS:  # there is a second task
+                early.start(waiting, imports)
+                waiting.clear()
 
         planned = plan_build(source, out, recipe, options, listener, functions, declaration, on_listed)
         if isinstance(planned, BuildResult):
@@ -133,10 +143,11 @@ def run_build(
     return result
 
 
-def _early_commands(out: Path, recipe: Recipe, options: BuildOptions, items: int) -> list[list[str]]:
-    """The commands of the workers that a new build of so many pictures needs as soon as it is planned.
+def _early_commands(out: Path, recipe: Recipe, options: BuildOptions) -> list[list[str]]:
+    """The commands of the workers that a new build of pictures needs as soon as it is planned.
 
-    Others hold models, or are started by an engine of many hosts; and a dataset may turn out to be finished.
+    The second and any further one are of use if there is more than one task. Others hold models, or are started by an
+    engine of many hosts; and a dataset may turn out to be finished.
     """
     if (
         options.engine != _OWN_WORKERS
@@ -145,10 +156,14 @@ def _early_commands(out: Path, recipe: Recipe, options: BuildOptions, items: int
         or Layout(out).manifest.exists()
     ):
         return []
-    tasks = -(-items // TASK_ITEMS)  # at least, since a small build has no larger ones
-    workers = count_workers(options.workers, recipe.preset, tasks)
-    ahead = has_core_to_spare(min(workers, tasks))
-    return [worker_command(Workspace(out / BUILD_FOLDER), place, ahead) for place in range(min(workers, tasks, _EARLY))]
+    workers = min(count_workers(options.workers, recipe.preset, _EARLY), _EARLY)
+    return [worker_command(Workspace(out / BUILD_FOLDER), place) for place in range(workers)]
+
+
+def _early_imports(recipe: Recipe) -> list[str]:
+    """The modules that nearly every item of a recipe needs."""
+    own = [STEPS[step.use].target.partition(":")[0] for step in recipe.chain if step.use in STEPS]
+    return [_WORK, *own, *([] if keeps_pictures(recipe) else _OF_PIXELS)]
 
 
 def plan_build(
@@ -166,7 +181,8 @@ def plan_build(
     Parameters
     ----------
     on_listed : callable, optional
-        Called with the number of items once they are listed.
+        Called with the number of items that are to be packed, while they are listed and at the end: with at least that,
+        so far.
 
     Returns
     -------
@@ -177,11 +193,20 @@ def plan_build(
         How the source compares with the dataset that is added to. If there is nothing to add to it, the result is
         returned instead of all three.
     """
-    listing = list_items(source, recipe, listener)
+    listed = 0
+
+    def count(more: int) -> None:
+        nonlocal listed
+        listed += more
+        if on_listed is not None:
+            on_listed(listed if recipe.limit is None else min(listed, recipe.limit))
+
+    with counting(count):
+        listing = list_items(source, recipe, listener)
     runtime = describe_runtime(recipe, declared=declaration is not None)
     notes, items = tuple(listing.notes), listing.items[: recipe.limit]
     if on_listed is not None:
-        on_listed(len(items))
+        on_listed(len(items))  # not every source counts
     if options.grows:
         finish_left(Workspace(out / BUILD_FOLDER))
     comparison = _compare(out, listing, recipe, runtime, options) if options.grows else None

@@ -14,6 +14,7 @@ from packer.builds.growing.kept import KeptItems, built_key
 from packer.builds.parts.part import ItemRun, Part
 from packer.builds.parts.writer import PartWriter
 from packer.builds.plan import BuildPlan
+from packer.jobs.early import GIVEN_UP
 from packer.jobs.plan import OnItem, Unit, Verdicts
 from packer.jobs.progress import reason_kind
 from packer.recipe import Recipe
@@ -24,13 +25,13 @@ from packer.steps.call import MadeEncoder, step_of
 from packer.steps.chain import Equipment, Pipeline, Step, StepError
 from packer.steps.encode import Encoder
 from packer.steps.packed import PACKED_KEY, sample_key
-from packer.steps.plain import PlainPictures
+from packer.steps.plain import PlainPictures, keeps_pictures
 from packer.vision.faults import find_memory_error, may_pass
 from packer.workspace import Workspace
-from packer.workspace.checkpoints import FLUSHED
 from packer.workspace.durable import writing
 from packer.workspace.fresh import reading
-from shardspec.errors import CodecError, SchemaError, system_reason
+from packer.workspace.paths import FLUSHED
+from shardspec.errors import BuildError, CodecError, SchemaError, system_reason
 from shardspec.registry import import_target
 
 READ_PAUSES_S = (0.5, 2.0)
@@ -88,6 +89,8 @@ class BuildWork:
                 self._encoder = MadeEncoder(Declaration.from_json(self.plan.declared))
             else:
                 self._encoder = Encoder(self._recipe)
+                if not keeps_pictures(self._recipe):
+                    self._encoder.prepare()
                 self._plain = PlainPictures.of(self._recipe, self._encoder)
             self._pipeline = Pipeline(self._recipe, functions, self._equipment)
 
@@ -104,6 +107,8 @@ class BuildWork:
         with writing(self.workspace.out):
             if unit.do == "shard":
                 return self._shards.write(unit.number)
+            if unit.do == "early":
+                return self._write_early(unit.number)
             if unit.do == "join":
                 return self._join(unit.number)
             task = self.plan.tasks[unit.number]
@@ -139,6 +144,13 @@ class BuildWork:
             self._items.close()
         if self._pipeline is not None:
             self._pipeline.close()
+
+    def _write_early(self, number: int) -> dict[str, Any]:
+        """Write a shard while tasks still run; if that fails, for want of room, say, it is tried again in the end."""
+        try:
+            return self._shards.write_early(number)
+        except (OSError, BuildError) as error:
+            return {GIVEN_UP: str(error)}
 
     def _whole(self, item: Item) -> Item:
         """An item from the plan's file, with its arrays."""

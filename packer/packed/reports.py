@@ -13,7 +13,13 @@ Line = tuple[bytes, dict[str, Any]]
 
 
 def read_report(one: Input, name: str) -> Iterator[Line]:
-    """The lines of ``items.jsonl`` or ``rejects.jsonl``, as they are and parsed; none if the dataset has no such file.
+    """The lines of ``items.jsonl`` or ``rejects.jsonl``, as they are and parsed; see `_raw_lines`."""
+    for raw in _raw_lines(one, name):
+        yield raw, json.loads(raw)
+
+
+def _raw_lines(one: Input, name: str) -> Iterator[bytes]:
+    """The lines of a report; none if the dataset has no such file.
 
     Raises
     ------
@@ -24,8 +30,7 @@ def read_report(one: Input, name: str) -> Iterator[Line]:
     if entry is not None:
         one.layout.check_digest(entry)
         with one.layout.file(entry).open("rb") as file:
-            for line in file:
-                yield line, json.loads(line)
+            yield from file
 
 
 def write_reports(folder: Path, inputs: Sequence[Input], keep: Callable[[dict[str, Any]], bool] | None = None) -> None:
@@ -41,13 +46,18 @@ def write_reports(folder: Path, inputs: Sequence[Input], keep: Callable[[dict[st
         if any(one.manifest.find_file(name) for one in inputs):
             with (folder / name).open("wb") as file:
                 for one in inputs:
-                    lines = (line for line in read_report(one, name) if keep is None or keep(line[1]))
-                    file.writelines(map(_without_generation, lines) if mixed else (raw for raw, _ in lines))
+                    if keep is None:
+                        lines = _raw_lines(one, name)
+                    else:
+                        lines = (raw for raw, document in read_report(one, name) if keep(document))
+                    file.writelines(map(_without_generation, lines) if mixed else lines)
 
 
-def _without_generation(line: Line) -> bytes:
+def _without_generation(raw: bytes) -> bytes:
     """A line without the number of a generation, which is another in another dataset."""
-    raw, document = line
+    if b"generation" not in raw and b"\\u" not in raw:  # most have none, and parsing them takes long
+        return raw
+    document = json.loads(raw)
     if "generation" not in document:
         return raw
     left = {name: value for name, value in document.items() if name != "generation"}

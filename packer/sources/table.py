@@ -10,11 +10,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TextIO
 
+import numpy as np
+
 from packer.sources.base import Listing, Roots
 from packer.sources.chunks import CHUNK_ROWS, Chunk, chunks_of
 from packer.sources.rows import Lines, list_rows, where_in
-from packer.sources.values import keep_cells, parse_cells
+from packer.sources.values import keep_cells, parse_cells, parse_numbers
+from packer.workspace.spool import PackedTexts
 from shardspec.errors import UsageError, system_reason
+from shardspec.frames import Cells
 from shardspec.registry import import_target
 from shardspec.schema import NO_CLASS
 from shardspec.wording import counted, cut, list_some, shorten
@@ -270,18 +274,36 @@ def read_csv(path: Path, texts: Collection[str] = ()) -> TableRows:
     text. An empty cell is missing.
     """
     table = CsvTable(path)
-    columns = _columns_of(table, texts)
+    columns = {name: _plain(cells, name in texts) for name, cells in _cells_of(table).items()}
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return TableRows(rows, table.lines())
 
 
-def _columns_of(table: CsvTable, texts: Collection[str]) -> dict[str, list[Any]]:
-    """The columns of a CSV file, as `read_csv` gives its rows, which would take several times the memory."""
-    cells: dict[str, list[str]] = {}
+def _plain(cells: PackedTexts, stays_text: bool) -> list[Any]:
+    return keep_cells(cells) if stays_text else parse_cells(cells)
+
+
+def _cells_of(table: CsvTable) -> dict[str, PackedTexts]:
+    """The cells of a CSV file by column."""
+    cells: dict[str, PackedTexts] = {}
     for chunk in table.chunks():
         for name, values in chunk.columns.items():
-            cells.setdefault(name, []).extend(values)
-    return {name: (keep_cells if name in texts else parse_cells)(cells.pop(name)) for name in [*cells]}
+            cells.setdefault(name, PackedTexts()).extend(values)
+    return cells
+
+
+def _columns_of(table: CsvTable, texts: Collection[str]) -> dict[str, Any]:
+    """The columns of a CSV file, as `read_csv` gives its rows, in a fraction of the memory: numbers as arrays."""
+    found: dict[str, Any] = {}
+    cells = _cells_of(table)
+    for name in [*cells]:
+        column = cells.pop(name)
+        if name in texts:
+            found[name] = Cells(column, np.fromiter((cell != "" for cell in column), np.bool_, len(column)))
+        else:
+            numbers = parse_numbers(column)
+            found[name] = _plain(column, stays_text=False) if numbers is None else numbers
+    return found
 
 
 def _describe_other_bytes(path: Path) -> str:

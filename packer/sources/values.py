@@ -3,10 +3,12 @@
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from packer.recipe import Recipe
 from shardspec.errors import UsageError
@@ -50,7 +52,19 @@ def column_types(recipe: Recipe) -> dict[str, str]:
     return types
 
 
-def parse_cells(cells: Sequence[str]) -> list[Any]:
+def parse_numbers(cells: Iterable[str]) -> npt.NDArray[Any] | None:
+    """What `parse_cells` gives as an array of 64-bit numbers, (n,), if that is possible; otherwise None."""
+    for parse, code in ((_parse_integer, "q"), (_parse_decimal, "d")):
+        try:
+            return np.frombuffer(array(code, map(parse, cells)), code)
+        except ValueError:
+            continue
+        except OverflowError:  # a larger integer
+            break
+    return None
+
+
+def parse_cells(cells: Iterable[str]) -> list[Any]:
     """Texts as integers or as floats if all of them are such numbers; an empty one is missing (None)."""
     for parse in (_parse_integer, _parse_decimal):
         try:
@@ -60,7 +74,7 @@ def parse_cells(cells: Sequence[str]) -> list[Any]:
     return keep_cells(cells)
 
 
-def keep_cells(cells: Sequence[str]) -> list[Any]:
+def keep_cells(cells: Iterable[str]) -> list[Any]:
     """Texts as they are; an empty one is missing (None)."""
     return [cell or None for cell in cells]
 

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from packer.vision.decode.jpeg_header import (
     restart_interval,
 )
 from shardspec.codecs import codec_for
+from shardspec.codecs.base import Codec
 from shardspec.columns import Buffer, fixed_bytes
 from shardspec.errors import SchemaError
 from shardspec.fields import is_mask_name, is_picture_field
@@ -136,11 +138,24 @@ class Encoder:
             else codec_for(Field(name, "bytes", "|u1", (None, None, 3), codec)).encode
             for name, codec in recipe.field_codecs.items()
         }
-        self._exact = codec_for(Field("exact", "bytes", "|u1", (None, None, 3), LOSSLESS_CODEC))
-        field = Field("image", "bytes", "|u1", (None, None, 3), image_codec(recipe))
-        self._encode_picture = _picture_encoder(recipe, None if recipe.encode == "raw" else codec_for(field))
+        self._recipe = recipe
         self._text = codec_for(Field("text", "text", "|u1", (None,), NamedConfig("utf8")))
         self._json = codec_for(Field("json", "text", "|u1", (None,), NamedConfig("json")))
+
+    # Made for the first picture that is encoded: where all are kept, none of the libraries is needed.
+    @cached_property
+    def _exact(self) -> Codec:
+        return codec_for(Field("exact", "bytes", "|u1", (None, None, 3), LOSSLESS_CODEC))
+
+    @cached_property
+    def _encode_picture(self) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
+        recipe = self._recipe
+        field = Field("image", "bytes", "|u1", (None, None, 3), image_codec(recipe))
+        return _picture_encoder(recipe, None if recipe.encode == "raw" else codec_for(field))
+
+    def prepare(self) -> None:
+        """Load what encodes pictures; otherwise, the first picture does."""
+        _ = self._encode_picture
 
     def encode(self, sample: dict[str, Any], *, whole: bool = True) -> dict[str, EncodedValue]:
         """Encode all values of a sample; keys with a leading underscore are left out.

@@ -15,6 +15,10 @@ PACKED_KEY = "_packed_key"
 _PLAIN: Mapping[str, type] = {"<i8": int, "<f8": float, "|b1": bool}
 """Python types of scalars that numpy stores unchanged, by dtype, so that steps get them as Python's own."""
 
+_BLOCK_ROWS, _BLOCK_BYTES = 64, 1 << 20
+"""Rows that follow one another are read so many at a time, or as many as have about so many bytes: a read of one row takes
+nearly as long as one of many."""
+
 
 class PackedItems:
     """Loads the fields of items that are packed rows. Keeps the last dataset open; not safe between threads.
@@ -30,6 +34,9 @@ class PackedItems:
         self._keeps_label = recipe.label_from == "auto" and not recipe.numbers_classes
         self._path: str | None = None
         self._samples: PackedSamples | None = None
+        self._block: Columns = {}
+        self._of_block = range(0)
+        self._next = 0
 
     def load(self, item: Item) -> dict[str, Any]:
         """All fields of an item's row, decoded; nothing for an item of another kind.
@@ -43,7 +50,7 @@ class PackedItems:
             self.close()
             # Digests were compared when the items were listed.
             self._path, self._samples = item.path, PackedSamples(item.location(), check="size")
-        columns = self._samples.read_encoded([item.columns[PACKED_ROW][0]])
+        columns = self._read(self._samples, item.columns[PACKED_ROW][0])
         (sample,) = self._samples.decode(columns)
         for field in self._samples.schema:
             if field.is_scalar and field.dtype in _PLAIN:
@@ -54,8 +61,27 @@ class PackedItems:
             sample[PACKED_KEY] = sample["key"]
         return {**sample, KEPT: self._kept(sample, columns)}
 
+    def _read(self, samples: PackedSamples, row: int) -> Columns:
+        """The encoded values of a row, which is read with those after it if it follows the one that was read before."""
+        if row not in self._of_block:
+            count = 1
+            if row == self._next and samples.row_bytes < _BLOCK_BYTES:
+                count = min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, samples.row_bytes), len(samples) - row)
+            try:
+                block = samples.read_encoded(range(row, row + count))
+            except Exception:  # of whatever library; if it is this row's own, reading it alone says so
+                count, block = 1, samples.read_encoded([row])
+            self._block, self._of_block = block, range(row, row + count)
+        self._next, at = row + 1, row - self._of_block.start
+        # Copies: what a step writes into an array must not be there when the item is tried again.
+        return {
+            name: values[at : at + 1] if isinstance(values, list) else values[at : at + 1].copy()
+            for name, values in self._block.items()
+        }
+
     def close(self) -> None:
         """Close the dataset that is open."""
+        self._block, self._of_block, self._next = {}, range(0), 0
         if self._samples is not None:
             self._samples.rows.close()
             self._samples = None

@@ -32,6 +32,8 @@ _held: dict[int, "weakref.ref[Any]"] = {}
 _numbers = count()
 _GAP_PAGES = 8
 """Ranges with a smaller gap between them are asked for as one."""
+_HEAD_BYTES = 1 << 15
+"""So much of a file is asked for when it is mapped: no format's header is longer."""
 _CALL_PAGES = 32
 """Most pages per request: Linux cuts a longer one to what the device reads ahead, often no more than 128 kB."""
 
@@ -88,6 +90,9 @@ def opened(path: Path) -> Iterator[io.FileIO]:
 def map_open(descriptor: int) -> ByteArray:
     """The bytes of an open file, as `map_file` gives them; the descriptor may be closed.
 
+    Its beginning is asked for, since headers are there: if it is not in memory, the system would read megabytes after
+    it, too, for whoever touches it.
+
     Raises
     ------
     OSError
@@ -96,6 +101,13 @@ def map_open(descriptor: int) -> ByteArray:
     size = os.fstat(descriptor).st_size
     if size == 0:  # an empty mapping is refused by the system
         return np.empty(0, np.uint8)
+    data = _map(descriptor, size)
+    if size > _HEAD_BYTES:
+        ask_for(data, np.zeros(1, np.int64), np.array([_HEAD_BYTES]))
+    return data
+
+
+def _map(descriptor: int, size: int) -> ByteArray:
     if os.name != "nt" and sys.version_info < (3, 13):
         return np.asarray(_Mapping(descriptor, size))
     options: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}

@@ -32,6 +32,8 @@ class OpenReader:
         Fields that were read, and whose files were then still those of the dataset that was opened.
     scattered : set of int
         Addresses of the reader's mappings of which the system reads only what is asked for.
+    begun : int
+        How many reads have begun, as far as it matters (`readers.formats.pool`).
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -40,6 +42,7 @@ class OpenReader:
     standing: Manifest | None = None
     checked: set[str] = field(default_factory=set)
     scattered: set[int] = field(default_factory=set)
+    begun: int = 0
 
 
 class _Pool(Protocol):

@@ -31,6 +31,10 @@ Verify = Literal["off", "size", "digest"]
 VERIFIES: tuple[Verify, ...] = ("off", "size", "digest")
 _OPENINGS = 10
 """Attempts to open a dataset that others keep replacing."""
+_FIRST_READS, _FIRST_ROWS = 8, 4096
+"""The first reads of a shard, of up to so many rows each, ask for their rows. If the data are not in memory, the system
+would read megabytes around every row that is touched, so that a first batch of scattered rows would wait for nearly all
+of the dataset. That begins a little later, while there are batches to work on."""
 
 _pool_numbers = count()
 
@@ -202,6 +206,9 @@ class ShardPool:
         def read(entry: OpenReader, reader: ShardReader) -> None:
             if self._asks:
                 self._ask(entry, reader, rows - first, fields)
+            elif entry.begun < _FIRST_READS and len(rows) <= _FIRST_ROWS:
+                entry.begun += 1
+                self._ask(entry, reader, rows - first, fields, only=False)
             reader.read(rows - first, fields, out, at)
             if not entry.checked.issuperset(fields):
                 self._check_opened(_part(self.standing, number).files)
@@ -322,12 +329,15 @@ class ShardPool:
             local = rows[shards == number] - first
             self._with_shard(number, partial(self._ask, rows=local, fields=fields))
 
-    def _ask(self, entry: OpenReader, reader: ShardReader, rows: IntArray, fields: Sequence[str]) -> None:
+    def _ask(
+        self, entry: OpenReader, reader: ShardReader, rows: IntArray, fields: Sequence[str], *, only: bool = True
+    ) -> None:
+        """Ask the system for the bytes of some rows; with `only`, it is to read nothing else from now on."""
         if not isinstance(reader, MappedReader):
             return
         for part in reader.extents(rows, fields):
             address = part.data.ctypes.data
-            if address not in entry.scattered:
+            if only and address not in entry.scattered:
                 entry.scattered.add(address)
                 read_only_asked(part.data)
             ask_for(part.data, part.starts, part.stops)

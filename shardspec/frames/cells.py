@@ -18,7 +18,7 @@ class Cells(NamedTuple):
 
     Attributes
     ----------
-    values : ndarray, (n, *shape), of numbers or truth values; or a list of n Python values or arrays
+    values : ndarray, (n, *shape), of numbers or truth values; or a sequence of n Python values or arrays
     valid : ndarray, (n,), bool
         Where there is a value. NaN stands for a missing number; inside an array it is a value.
     """
@@ -32,7 +32,7 @@ def read_cells(frame: Any, what: str) -> dict[str, Cells]:
 
     Parameters
     ----------
-    frame : mapping of str to array or list; pandas, polars or pyarrow table; or sequence of mappings (rows)
+    frame : mapping of str to array, list or `Cells`; pandas, polars or pyarrow table; or sequence of mappings (rows)
     what : str
         What messages call the table.
 
@@ -79,6 +79,8 @@ def _columns(frame: Any, what: str) -> Iterable[tuple[Any, Cells]]:
 
 def _from_values(place: str, values: Any) -> Cells:
     """A column from an array, or anything that becomes one, or from a list of Python values."""
+    if isinstance(values, Cells):
+        return values
     if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
         raise UsageError(f"{place}: expected an array or a list of values, found {shorten(values)}")
     if isinstance(values, list | tuple):

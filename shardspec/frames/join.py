@@ -1,7 +1,9 @@
 """Match the rows of a table with the rows of a dataset by a key, and make fields of the table's other columns."""
 
 from collections.abc import Collection, Iterable, Sequence
+from hashlib import blake2b
 from itertools import islice
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +20,9 @@ from shardspec.wording import counted, did_you_mean, list_some, shorten
 NO_ROW = -1
 _NAMED = 5
 """Keys that a message names."""
+_IDENTITY_BYTES = 16
+_AT_ONCE = 1 << 16
+"""Keys that are sought at once."""
 
 
 class JoinedColumns(NamedTuple):
@@ -218,26 +223,42 @@ def _match(cells: Cells, keys: DatasetKeys, place: str) -> tuple[IntArray, IntAr
     if not cells.valid.all():
         raise UsageError(f"{place}: expected a key in every row, found none in {np.count_nonzero(~cells.valid)}")
     given = _as_keys(cells, keys.field, place)
-    rows: dict[Any, int] = {}
-    for row, key in enumerate(given):
-        if rows.setdefault(key, row) != row:
-            raise UsageError(
-                f"{place}: expected every key once, found {shorten(key)} in rows {rows[key]} and {row} (counted from 0)"
-            )
-    values = keys.values.tolist() if isinstance(keys.values, np.ndarray) else keys.values
-    row_of = np.array([rows.get(value, NO_ROW) for value in values], np.int64)
+    known = _identities(given)
+    order = np.argsort(known, kind="stable")
+    twice = np.flatnonzero(known[order[1:]] == known[order[:-1]])
+    if len(twice):
+        one, other = min(((int(order[at]), int(order[at + 1])) for at in twice.tolist()), key=itemgetter(1))
+        raise UsageError(
+            f"{place}: expected every key once, found {shorten(given[other])} in rows {one} and {other} "
+            "(counted from 0)"
+        )
+    row_of = np.full(len(keys.valid), NO_ROW, np.int64)
+    for start in range(0, len(row_of), _AT_ONCE):
+        some = keys.values[start : start + _AT_ONCE]
+        sought = _identities(some.tolist() if isinstance(some, np.ndarray) else some)
+        row = order[np.minimum(np.searchsorted(known, sought, sorter=order), len(order) - 1)]
+        row_of[start : start + len(row)] = np.where(known[row] == sought, row, NO_ROW)
     row_of[~keys.valid] = NO_ROW
     used = np.zeros(len(given), np.bool_)
     used[row_of[row_of != NO_ROW]] = True
     return row_of, np.flatnonzero(~used)
 
 
-def _as_keys(cells: Cells, field: Field, place: str) -> list[Any]:
+def _identities(values: Iterable[Any]) -> npt.NDArray[np.bytes_]:
+    """Digests of keys, (n,), which take less memory than the keys: they are equal where, and only where, the keys are."""
+    found = bytearray()
+    for value in values:
+        data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else b"%d" % value
+        found += blake2b(data, digest_size=_IDENTITY_BYTES).digest()
+    return np.frombuffer(found, f"S{_IDENTITY_BYTES}")
+
+
+def _as_keys(cells: Cells, field: Field, place: str) -> Sequence[Any]:
     """The table's keys as the dataset's field has them."""
     values = cells.values
     if isinstance(values, np.ndarray) and (values.ndim != 1 or values.dtype.kind not in "iu"):
         raise UsageError(f"{place}: expected keys, text or integers, found {values.dtype} of {values.ndim} axes")
-    plain: list[Any] = values.tolist() if isinstance(values, np.ndarray) else values
+    plain: Sequence[Any] = values.tolist() if isinstance(values, np.ndarray) else values
     expected = str if field.kind == "text" else int
     wrong = next((value for value in plain if type(value) is not expected), None)
     if wrong is not None:

@@ -1,7 +1,11 @@
 """What only LMDB has: its map size, its pages, its tree."""
 
+import mmap
 import resource
+import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +13,7 @@ import pytest
 from support.datasets import assert_same, open_shard, read_rows, size_of, write_encoded
 
 from packer.assembly.writers.lmdb import map_bytes
+from readers.formats.lmdb.directory import Directory
 from readers.formats.lmdb.tree import LMDBTree
 from readers.formats.mapping import ByteArray, map_file
 from shardspec.columns import Columns
@@ -24,7 +29,7 @@ def blobs(rows: int, sizes: list[int]) -> Columns:
 
 
 def tree_of(path: Path, data: ByteArray, rows: int, names: Sequence[str]) -> LMDBTree:
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:
         return LMDBTree(path, file, data, rows, names)
 
 
@@ -86,6 +91,90 @@ def test_opening_a_shard_touches_little_of_it(tmp_path: Path) -> None:
     assert mapped() - before < 8_000_000
     rows = [0, 7999, 4000]
     assert_same(BLOBS, read_rows(reader, BLOBS, rows), blobs(8000, [1400]), rows)
+
+
+LONG = Schema((Field("a" * 60, "bytes", "|u1", (None,)), Field("b" * 60, "bytes", "|u1", (None,))))
+"""Long keys: few have room in a branch page, so that there are many."""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Columns]:
+    """An LMDB shard with more branch pages than are read when it is opened."""
+    folder, rng = tmp_path_factory.mktemp("large"), np.random.default_rng(0)
+    encoded = {name: [rng.bytes(900 + row % 7) for row in range(4000)] for name in LONG.names}
+    write_encoded(folder, "lmdb", LONG, encoded, batch_rows=1000)
+    return folder / "shard-00000.lmdb", encoded
+
+
+def check_values(tree: LMDBTree, data: ByteArray, encoded: Columns, rows: Sequence[int]) -> None:
+    """Check values, looked up together and one by one."""
+    for some in (rows, *([row] for row in rows[:20])):
+        for name, found in tree.locate(np.array(some), LONG.names).items():
+            for row, start, size in zip(some, found.starts, found.sizes, strict=True):
+                assert data[start : start + size].tobytes() == encoded[name][row]
+
+
+@pytest.mark.parametrize("file", ["stays", "is replaced", "is gone"])
+def test_branch_pages_are_read_when_they_are_needed(
+    large: tuple[Path, Columns], file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their name; if another file bears it by then, out of the mapping."""
+    path, encoded = tmp_path / "shard.lmdb", large[1]
+    shutil.copyfile(large[0], path)
+    read: list[int] = []
+    children = Directory._children
+    monkeypatch.setattr(
+        Directory,
+        "_children",
+        lambda self, read_page, pages, firsts, ends: (
+            read.extend(pages.tolist()) or children(self, read_page, pages, firsts, ends)
+        ),
+    )
+    data = map_file(path)
+    tree = tree_of(path, data, 4000, LONG.names)
+    upper = len(read)
+    if file != "stays":
+        path.unlink()
+    if file == "is replaced":
+        path.write_bytes(bytes(len(data)))
+    check_values(tree, data, encoded, [2000])
+    assert len(read) <= upper + 2
+    for rows in ([2000, 2001], [5, 3999, 17, 1500], range(0, 4000, 3), range(4000)):
+        check_values(tree, data, encoded, list(rows))
+    assert len(set(read)) == len(read) > upper + 32
+
+
+def test_threads_may_look_up_what_was_not_read_yet(large: tuple[Path, Columns]) -> None:
+    path, encoded = large
+    data = map_file(path)
+    tree = tree_of(path, data, 4000, LONG.names)
+    rows = np.random.default_rng(0).permutation(4000)[:800].reshape(20, 40).tolist()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(partial(check_values, tree, data, encoded), rows))
+
+
+def test_damage_in_a_branch_page_is_an_error_when_it_is_met(large: tuple[Path, Columns], tmp_path: Path) -> None:
+    """Of the kinds that a page may be damaged in: nothing of it, its number, its keys, their order, its children."""
+    path, whole = tmp_path / "shard.lmdb", large[0].read_bytes()
+    flags = np.frombuffer(whole, "<u2").reshape(-1, mmap.PAGESIZE // 2)[:, 5]
+    (branches,) = np.nonzero(flags[2:] == 1)
+    for page in (branches[3] + 2, branches[20] + 2):
+        start = int(page) * mmap.PAGESIZE
+        nodes = np.frombuffer(whole, "<u2")[start // 2 + 8 : start // 2 + 12].tolist()  # where the first four are
+        for place, value in (
+            (start, bytes(mmap.PAGESIZE)),
+            (start, b"\xff"),
+            (start + nodes[1] + 8, b"x"),
+            (start + nodes[1] + 8, b"00000000"),
+            (start + nodes[2] + 8, b"99999999"),
+            (start + nodes[1], b"\xff\xff\xff\xff"),
+        ):
+            damaged = bytearray(whole)
+            damaged[place : place + len(value)] = value
+            path.write_bytes(damaged)
+            tree = tree_of(path, map_file(path), 4000, LONG.names)
+            with pytest.raises(ShardCorruptError):
+                tree.locate(np.arange(4000), LONG.names)
 
 
 def test_a_file_that_ends_within_its_tree_is_an_error(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import os
 import sys
-import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +82,8 @@ def given_options(options: argparse.Namespace) -> dict[str, Any]:
 
 def read_config(path: str) -> dict[str, Any]:
     """Read the keys of a recipe file, in which ``-`` and ``_`` are the same. Modules beside it can be imported then."""
+    import tomllib
+
     _let_import(Path(path).absolute().parent)
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))

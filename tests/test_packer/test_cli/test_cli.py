@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.builds import OPTIONS, TESTS, write_pictures
 from support.command import environment, run_packer
-from support.hooks import before_each
+from support.hooks import at_start_of, before_each
 from support.media import scene, write_picture, write_video
 from support.packed import check_whole, fingerprints, read_samples
 
@@ -424,3 +424,20 @@ def test_rows_that_name_one_file_are_reported(tmp_path: Path) -> None:
     table.write_text("path,label\na.png,x\nb.png,x\n")
     done = run_packer("build", table, tmp_path / "single")
     assert "several rows" not in done.stderr
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["alone", "beside another's"])
+def test_the_process_ends_with_everything_done(source: Path, tmp_path: Path, kept: bool) -> None:
+    (tmp_path / "ends.py").write_text(
+        "import atexit\nfrom pathlib import Path\n"
+        "atexit.register(lambda: Path('ended').write_text('of a step'))\n"
+        "def step(samples):\n    yield from samples\n"
+    )
+    code = "import atexit, pathlib; atexit.register(lambda: pathlib.Path('measured').touch())"
+    env = environment(python_path=at_start_of(tmp_path / "site", "packer", code)) if kept else environment()
+    env.pop("PYTHONUNBUFFERED", None)
+    steps = ("--steps", "decode,ends:step", "--engine", "inline")
+    done = run_packer("build", source, tmp_path / "out", *steps, "--json", cwd=tmp_path, env=env)
+    assert json.loads(done.stdout)["out"] == str(tmp_path / "out")
+    assert (tmp_path / "ended").read_text() == "of a step"
+    assert (tmp_path / "measured").exists() == kept

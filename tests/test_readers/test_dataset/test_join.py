@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from support.datasets import face_schema, write_dataset
 from support.packed import fingerprints
 from support.packed_files import face_columns
@@ -15,7 +17,8 @@ from torch.utils.data import DataLoader
 import packer
 from readers import CenterCrop, Loader, MixedDataset, open_dataset
 from shardspec.errors import UsageError
-from shardspec.schema import Schema
+from shardspec.frames import DatasetKeys, join_frame
+from shardspec.schema import Field, NamedConfig, Schema
 
 ROWS = 12
 
@@ -84,6 +87,39 @@ def test_a_join_gives_what_packer_add_stores(root: Path) -> None:
     for name in ("score", "vector", "list", "word"):
         for a, b in zip(stored.column(name), joined.column(name), strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+KEYS = {
+    "text": st.one_of(st.text(max_size=3), st.sampled_from(["a", "a\0", "\udcff", "ä", "-1"])).filter(bool),
+    "fixed": st.one_of(st.integers(-3, 3), st.sampled_from([0, 2**61 - 1, -(2**63), 2**63 - 1])),
+}
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(sorted(KEYS)).flatmap(lambda kind: st.tuples(st.just(kind), *[st.lists(KEYS[kind])] * 2)))
+def test_rows_are_found_as_in_a_dict(made: tuple[str, list[Any], list[Any]]) -> None:
+    kind, given_keys, own = made
+    assume(given_keys)
+    field = (
+        Field("id", "text", "|u1", (None,), NamedConfig("utf8")) if kind == "text" else Field("id", "fixed", "<i8", ())
+    )
+    values = own if kind == "text" else np.array(own, np.int64)
+    keys = DatasetKeys(field, values, np.ones(len(own), np.bool_))
+    frame = {"id": given_keys, "x": np.arange(len(given_keys))}
+
+    def joined() -> Any:
+        return join_frame(frame, keys, taken=(), allow_missing=True, allow_unknown=True)
+
+    first: dict[Any, int] = {}
+    for row, key in enumerate(given_keys):
+        if first.setdefault(key, row) != row:
+            with pytest.raises(UsageError, match=rf"found .* in rows {first[key]} and {row} \(counted from 0\)"):
+                joined()
+            return
+    found = joined()
+    assert found.columns["x"].tolist() == [first.get(key, 0) for key in own]
+    assert found.columns["x_valid"].tolist() == [key in first for key in own]
+    assert found.unknown == len(set(given_keys) - set(own))
 
 
 def test_chosen_fields_transforms_and_plans_stay(root: Path) -> None:

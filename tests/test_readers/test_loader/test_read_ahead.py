@@ -101,6 +101,21 @@ def test_the_rows_of_a_dataset_come(tmp_path):
     assert np.array_equal(dataset.read_batch(rows)["image"], open_dataset(path).read_batch(rows)["image"])
 
 
+@pytest.mark.skipif(not hasattr(mmap, "MADV_WILLNEED"), reason="the system cannot be asked")
+@pytest.mark.parametrize("format", ["npy", "lmdb"])
+def test_the_first_rows_that_are_read_bring_no_others(tmp_path, format):
+    """Of a file that is not in memory, the system would read up to megabytes around each page that is touched."""
+    path = write_crops(tmp_path / "d", format, None, count=64, size=128, shard_rows=64)
+    images = path / ("shard-00000/image.npy" if format == "npy" else "shard-00000.lmdb")
+    row_pages = 128 * 128 * 3 // mmap.PAGESIZE
+    for rows in ([60], [2, 33, 47]):
+        drop(images)
+        batch = open_dataset(path, fields=["image"]).read_batch(np.array(rows))
+        assert pages(images).sum() < len(rows) * (row_pages + 4) + 40
+        drop(images)
+        assert np.array_equal(batch["image"], open_dataset(path, fields=["image"]).read_batch(np.array(rows))["image"])
+
+
 @pytest.mark.parametrize("format", sorted(FORMATS))
 @pytest.mark.parametrize("codec", [None, "jpeg"])
 def test_batches_are_the_same(tmp_path, format, codec):

@@ -1,0 +1,41 @@
+"""Texts in little room, and the arrays of numbers that columns of a table become."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer.sources.values import parse_cells, parse_numbers
+from packer.workspace.spool import PackedTexts
+
+NUMBERS = st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(["", "007", "-0"]))
+
+
+def test_they_are_those_of_a_list() -> None:
+    expected = [f"key {number}\udcff ä" * (number % 3) for number in range(3000)]
+    texts = PackedTexts()
+    for first in range(0, 3000, 1100):
+        texts.extend(expected[first : first + 1100])
+    assert len(texts) == 3000
+    assert list(texts) == expected
+    assert [texts[at] for at in (0, 1023, 1024, 1099, 1100, 2999, -1, 5)] == [
+        expected[at] for at in (0, 1023, 1024, 1099, 1100, 2999, -1, 5)
+    ]
+    assert list(texts[1000:1200]) == expected[1000:1200]
+    assert list(PackedTexts()) == []
+
+
+@settings(max_examples=200)
+@given(st.lists(NUMBERS, max_size=6))
+def test_numbers_are_those_of_a_list(values: list[Any]) -> None:
+    cells = [str(value) for value in values]
+    found, expected = parse_numbers(cells), parse_cells(cells)
+    kinds = {type(value) for value in expected}
+    if found is None:
+        assert not kinds <= {float} or None in expected
+        assert kinds != {int} or not all(-(2**63) <= value < 2**63 for value in expected)
+    else:
+        assert found.dtype == (np.dtype("<i8") if kinds == {int} or not kinds else np.dtype("<f8"))
+        assert found.tolist() == expected
+        assert {type(value) for value in found.tolist()} == kinds
