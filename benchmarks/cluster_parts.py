@@ -29,8 +29,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,11 @@ import numpy as np
 import packer
 from benchmarks.measure import machine, versions
 from benchmarks.pack_pictures import make_photos
+from packer.assembly.plan import ShardPlan
 from packer.builds.job import BuildJob
+from packer.builds.parts.draft import Draft
+from packer.builds.parts.early import EarlyCut
+from packer.jobs.early import EarlyShards
 from packer.jobs.engines.base import Event
 from packer.jobs.engines.processes import ProcessesEngine
 from packer.jobs.engines.worker import Worker
@@ -106,15 +111,21 @@ def median_of(runs: int, measure: Callable[[], Mapping[str, float]]) -> dict[str
     return {name: statistics.median(one[name] for one in found) for name in found[0]}
 
 
-def write_items(path: Path, items: int, *, wait_ms: float = 0.0, samples: int = 1, alone: bool = True) -> Path:
+SIDE = 80
+"""Pixels of this width and height take 19,200 bytes, as a face does."""
+
+
+def write_items(
+    path: Path, items: int, *, wait_ms: float = 0.0, samples: int = 1, alone: bool = True, side: int = SIDE
+) -> Path:
     """A table of items for `wait_step`; each is a task of its own if they are to be alone."""
     data = path.with_name("alone.npy" if alone else "small.npy")
     with data.open("wb") as file:
         file.truncate(_ALONE_BYTES if alone else 128)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(("path", "wait_ms", "samples", "number"))
-        writer.writerows((data.name, wait_ms, samples, number) for number in range(items))
+        writer.writerow(("path", "wait_ms", "samples", "side", "number"))
+        writer.writerows((data.name, wait_ms, samples, side, number) for number in range(items))
     return path
 
 
@@ -253,13 +264,16 @@ class Bench:
         table = self._folder / "items.csv"
         parts = [self.build(write_items(table, count), **OF_STEP) for count in (few, many)]
         rows = self.build(write_items(table, few, samples=41), **OF_STEP)
-        big = self.build(write_items(table, few, samples=41), shard_size=10**6, **OF_STEP)
+        small = self.build(write_items(table, few, samples=201, side=4), **OF_STEP)
+        with _offers() as offers:
+            self.build(write_items(table, few, samples=41), shard_size=10**6, **OF_STEP)
         with _takes_nothing_in():
+            big = self.build(write_items(table, few, samples=41), shard_size=10**6, **OF_STEP)
             late = [self.build(write_items(table, count), **OF_STEP) for count in (few, many)]
-            late_rows = self.build(write_items(table, few, samples=41), **OF_STEP)
+            late_small = self.build(write_items(table, few, samples=201, side=4), **OF_STEP)
         part_s = _slope(parts, "cut", many - few)
-        more = rows["rows"] - parts[0]["rows"]
-        row_s = max(0.0, (rows["cut"] - parts[0]["cut"]) / more)
+        more = small["rows"] - parts[0]["rows"]
+        row_s = max(0.0, (small["cut"] - parts[0]["cut"]) / more)
         byte_s = (rows["shards"] - parts[0]["shards"]) / (rows["bytes"] - parts[0]["bytes"])
         shards = big["shards_made"] - rows["shards_made"]
         return {
@@ -267,7 +281,8 @@ class Bench:
             "cut_row_s": row_s,
             "cut_s": max(0.0, parts[0]["cut"] - few * part_s),
             "take_part_s": max(0.0, _slope(late, "cut", many - few) - part_s),
-            "take_row_s": max(0.0, (late_rows["cut"] - late[0]["cut"]) / more - row_s),
+            "take_row_s": max(0.0, (late_small["cut"] - late[0]["cut"]) / more - row_s),
+            "early_shard_s": offers.seconds / offers.count,
             "shard_byte_s": max(0.0, byte_s),
             "shard_s": max(0.0, (big["shards"] - rows["shards"]) / shards),
             "commit_s": rows["commit"],
@@ -294,11 +309,43 @@ class Bench:
         }
 
 
+@dataclass
+class _Offers:
+    """The early shards of builds, and the coordinator's CPU seconds for them."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+
+@contextmanager
+def _offers() -> Iterator[_Offers]:
+    """Measure what the coordinator does for early shards: to find them, and to have them written."""
+    found, look, offer = _Offers(), EarlyCut.look, EarlyShards.offer
+
+    def timed_look(cut: EarlyCut, draft: Draft) -> Iterator[ShardPlan]:
+        before = time.process_time()
+        plans = list(look(cut, draft))
+        found.seconds += (time.process_time() - before) * bool(plans)
+        found.count += len(plans)
+        return iter(plans)
+
+    def timed_offer(shards: EarlyShards, plans: Iterable[ShardPlan]) -> None:
+        before, plans = time.process_time(), list(plans)
+        offer(shards, plans)
+        found.seconds += (time.process_time() - before) * bool(plans)
+
+    EarlyCut.look, EarlyShards.offer = timed_look, timed_offer  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        EarlyCut.look, EarlyShards.offer = look, offer  # type: ignore[method-assign]
+
+
 @contextmanager
 def _takes_nothing_in() -> Iterator[None]:
-    """Have builds open all parts after the last task, as the agent does that makes the cut."""
+    """Have builds open all parts after the last task, as the agent does that makes the cut, and write no shard early."""
     takes_in = BuildJob.taking_in
-    BuildJob.taking_in = lambda job, space: nullcontext(lambda made: None)  # type: ignore[method-assign]
+    BuildJob.taking_in = lambda job, space: nullcontext(lambda made: ())  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -394,6 +441,12 @@ def operations(folder: Path, few: int, many: int) -> dict[str, float]:
     def a_task(role: str) -> float:
         return (counts[1][role] - counts[0][role]) / (many - few)
 
+    def coordinated(traced: Mapping[str, int]) -> int:  # the first part is opened while tasks still run
+        return traced["coordinator"] + traced["cut"]
+
+    def written(traced: Mapping[str, int]) -> int:
+        return traced["worker"] + traced["shard"]
+
     return {
         "list_item_operations": 1.0,
         "look_task_operations": a_task("look"),
@@ -401,13 +454,14 @@ def operations(folder: Path, few: int, many: int) -> dict[str, float]:
         "task_end_operations": a_task("worker"),
         "source_operations": a_task("source") + 2.0,  # `wait_step` does not open and close it
         "coordinator_task_operations": a_task("coordinator"),
+        "early_shard_operations": max(0.0, (coordinated(cut) - coordinated(counts[1])) / shards),
         "cut_part_operations": a_task("cut"),
         "shard_part_operations": a_task("shard"),
         "delete_part_operations": a_task("coordinating shards"),
         "coordinator_shard_operations": max(
             0.0, (cut["coordinating shards"] - counts[1]["coordinating shards"]) / shards
         ),
-        "shard_operations": max(0.0, (cut["shard"] - counts[1]["shard"]) / shards),
+        "shard_operations": max(0.0, (written(cut) - written(counts[1])) / shards),
         "commit_shard_operations": max(0.0, (cut["commit"] - counts[1]["commit"]) / shards),
     }
 

@@ -241,6 +241,22 @@ class Handed(NamedTuple):
     at_s: float
 
 
+class Early(NamedTuple):
+    """The shards that are written while tasks still run, as units behind the tasks (`packer.jobs.early`).
+
+    Attributes
+    ----------
+    needs : sequence of int
+        For each shard, the task that has to be done, and all before it.
+    shard_s, operations : float
+        Seconds of the coordinator for one of them, and operations of the file system.
+    """
+
+    needs: Sequence[int]
+    shard_s: float
+    operations: float
+
+
 class Central:
     """One coordinator: it hears that a unit is done, and gives the next one out.
 
@@ -254,24 +270,50 @@ class Central:
     files : FileSystem
     taken_operations : float
         Of the file system, for what is made of a unit; threads ask for them, and nothing waits.
+    early : Early, optional
     """
 
     def __init__(
-        self, units: int, unit_s: float, operations: float, files: FileSystem, taken_operations: float = 0.0
+        self,
+        units: int,
+        unit_s: float,
+        operations: float,
+        files: FileSystem,
+        taken_operations: float = 0.0,
+        early: Early | None = None,
     ) -> None:
         self._left = deque(range(units))
         self._server = Server()
         self._unit_s, self._operations, self._files = unit_s, operations, files
         self._taken_operations = taken_operations
+        self._early = early or Early((), 0.0, 0.0)
+        self._done, self._prefix, self._cut = bytearray(units), 0, 0
+        self._whole: deque[int] = deque()
 
-    def next(self, now_s: float, node: int, done: bool) -> Handed:
+    def next(self, now_s: float, node: int, done: int | None) -> Handed:
         """What a worker does next that is ready, or has done a unit."""
         at_s = self._server.use(now_s, self._unit_s)
-        if done and self._operations:
-            at_s = self._server.use(now_s, self._files.operate(at_s, self._operations) - at_s)
-        if done and self._taken_operations:
-            self._files.operate(at_s, self._taken_operations, AHEAD)
+        if done is not None and done < len(self._done):
+            if self._operations:
+                at_s = self._server.use(now_s, self._files.operate(at_s, self._operations) - at_s)
+            if self._taken_operations:
+                self._files.operate(at_s, self._taken_operations, AHEAD)
+            at_s = self._take_in(done, at_s)
+        if self._whole:
+            return Handed(self._whole.popleft(), at_s)
         return Handed(self._left.popleft(), at_s) if self._left else Handed(None, math.inf)
+
+    def _take_in(self, done: int, now_s: float) -> float:
+        """Take in a task, and offer the shards that are whole with it; returns when that is done."""
+        early, self._done[done] = self._early, 1
+        while self._prefix < len(self._done) and self._done[self._prefix]:
+            self._prefix += 1
+        while self._cut < len(early.needs) and early.needs[self._cut] < self._prefix:
+            self._whole.append(len(self._done) + self._cut)
+            self._cut += 1
+            offered_s = self._files.operate(self._server.use(now_s, early.shard_s), early.operations)
+            now_s = self._server.use(now_s, offered_s - now_s)
+        return now_s
 
 
 class Agents:
@@ -321,11 +363,11 @@ class Agents:
         self._mean_s = mean_s
         self._known = [False] * nodes
 
-    def next(self, now_s: float, node: int, done: bool) -> Handed:
+    def next(self, now_s: float, node: int, done: int | None) -> Handed:
         """What a worker does next that is ready, or has done a unit."""
         agent, local = self._agents[node], self._local[node]
         at_s = agent.use(now_s, self._unit_s)
-        if done:
+        if done is not None:
             self._idle[node] += 1
             self._known[node] = True
             if self._operations:
@@ -369,6 +411,7 @@ def run_units(
     operations: Callable[[int], tuple[float, float]],
     files: FileSystem,
     publish_s: float,
+    optional: int = 0,
 ) -> Stage:
     """Simulate a stage.
 
@@ -386,6 +429,8 @@ def run_units(
         Operations of the file system before a unit's work, and after it.
     publish_s : float
         Seconds for publishing what a unit has made, on a local disk.
+    optional : int
+        So many of the last units may be left undone.
     """
     queue: list[tuple[float, int, str, int, int]] = []
     number = 0
@@ -394,15 +439,16 @@ def run_units(
             queue.append((at_s, number, "free", node, -1))
             number += 1
     heapq.heapify(queue)
-    done, worked_s, end_s = bytearray(len(unit_s)), 0.0, 0.0
+    done, count, worked_s, end_s = bytearray(len(unit_s)), 0, 0.0, 0.0
     while queue:
         now_s, _, what, node, unit = heapq.heappop(queue)
         number += 1
         if what in ("free", "done"):
             if what == "done":
                 done[unit] += 1
+                count += 1
                 end_s = max(end_s, now_s)
-            handed = feed.next(now_s, node, what == "done")
+            handed = feed.next(now_s, node, unit if what == "done" else None)
             if handed.unit is not None:
                 heapq.heappush(queue, (handed.at_s, number, "begin", node, handed.unit))
         elif what == "begin":
@@ -414,9 +460,9 @@ def run_units(
         else:
             moved_s = files.move(now_s, node, write(unit)) + publish_s
             heapq.heappush(queue, (files.operate(moved_s, operations(unit)[1]), number, "done", node, unit))
-    if any(count != 1 for count in done):
+    if done.count(1) != count or any(times != 1 for times in done[: len(unit_s) - optional]):
         raise AssertionError(f"units done once: {done.count(1)} of {len(done)}")
-    return Stage(end_s, len(done), worked_s)
+    return Stage(end_s, count, worked_s)
 
 
 LIMITS = ("start", "plan", "coordinator", "metadata", "bandwidth", "cut", "shards")
@@ -464,6 +510,14 @@ def simulate(
     now_s = stage("plan_s", 0.0, planned_s)
     before = files.operate(now_s, 2 + len(tasks) * parts.of("look_task_operations", "metadata"))
     drawn = _drawn(build, tasks)
+    whole = build.items * build.part_bytes
+    shards = max(1, math.ceil(whole / build.shard_bytes))
+    of_shard = _Shard.of(build, parts, shards)
+    early = Early(
+        _needs(build, tasks, shards) if way == "srun" and without != "shards" else (),
+        parts.of("early_shard_s", "coordinator"),
+        parts.of("early_shard_operations", "coordinator"),
+    )
     feed = _feed(
         way,
         len(tasks),
@@ -478,22 +532,25 @@ def simulate(
         parts.of("take_part_s", "coordinator")
         + build.items_a_task * build.rows * parts.of("take_row_s", "coordinator"),
         parts.of("cut_part_operations", "cut"),
+        early,
     )
     size = [float(count) for count in tasks]
+    count = len(tasks)
     of_task = (parts.of("task_begin_operations", "metadata"), parts.of("task_end_operations", "metadata"))
     of_item = parts.of("source_operations", "metadata")
     done = run_units(
         feed,
         _ready(before, build.start_s, build.workers, cluster, way, parts),
-        drawn,
-        lambda unit: size[unit] * build.source_bytes,
-        lambda unit: size[unit] * build.part_bytes,
-        lambda unit: (of_task[0] + of_item * size[unit], of_task[1]),
+        [*drawn, *[of_shard.seconds] * len(early.needs)],
+        lambda unit: size[unit] * build.source_bytes if unit < count else of_shard.size,
+        lambda unit: size[unit] * build.part_bytes if unit < count else of_shard.size,
+        lambda unit: (of_task[0] + of_item * size[unit], of_task[1]) if unit < count else of_shard.operations,
         files,
         parts.of("publish_s", "metadata"),
+        len(early.needs),
     )
     now_s = stage("tasks_s", now_s, done.end_s)
-    seconds |= {"tasks": done.done, "worked_s": done.worked_s}
+    seconds |= {"tasks": count, "early": done.done - count, "worked_s": done.worked_s}
     rows = build.items * build.rows
     cut_s = len(tasks) * parts.of("cut_part_s", "cut") + rows * parts.of("cut_row_s", "cut")
     cut_operations = 0.0
@@ -502,18 +559,17 @@ def simulate(
         cut_operations = len(tasks) * parts.of("cut_part_operations", "cut")
     cut_s += parts.of("cut_s", "cut") + (PAUSE_S / 2 if way == "array" and without != "cut" else 0.0)
     now_s = stage("cut_s", now_s, max(now_s + cut_s, files.operate(now_s, cut_operations, AHEAD)))
-    whole = build.items * build.part_bytes
-    shards = max(1, math.ceil(whole / build.shard_bytes))
     deletions = len(tasks) * parts.of("delete_part_operations", "shards")
-    written_s = _write_shards(build, cluster, way, parts, files, shards, now_s)
+    written_s = _write_shards(build, cluster, way, parts, files, of_shard, shards - (done.done - count), now_s)
     if way == "srun":  # the coordinator deletes parts while shards are written, and the finishing job of an array later
         written_s = max(written_s, files.operate(now_s, deletions, AHEAD))
-    now_s = stage("shards_s", now_s, written_s)
+    placed = (done.done - count) * parts.of("coordinator_shard_operations", "shards")
+    now_s = stage("shards_s", now_s, max(written_s, files.operate(now_s, placed, AHEAD)))
     commit_s = parts.of("commit_s", "shards") + shards * parts.of("commit_shard_s", "shards")
     commit_operations = shards * parts.of("commit_shard_operations", "shards")
     if way == "array":  # the claims, and their ends, are removed one after another
         commit_operations += 2 * count_blocks(len(tasks))
-    committed_s = files.operate(now_s + commit_s, commit_operations)
+    committed_s = files.operate(now_s + commit_s, commit_operations, AHEAD)
     stage("commit_s", now_s, committed_s if way == "srun" else files.operate(committed_s, deletions, AHEAD))
     seconds["s"] = sum(seconds[name] for name in ("plan_s", "tasks_s", "cut_s", "shards_s", "commit_s"))
     return {**seconds, "shards": shards, "operations": files.operations}
@@ -546,10 +602,11 @@ def _feed(
     operations: float,
     take_s: float = 0.0,
     taken_operations: float = 0.0,
+    early: Early | None = None,
 ) -> Central | Agents:
     if way == "srun":
         unit_s = parts.coordinator_s(cluster.nodes * workers) + take_s
-        return Central(units, unit_s, operations, files, taken_operations)
+        return Central(units, unit_s, operations, files, taken_operations, early)
     return Agents(
         cluster.nodes,
         workers,
@@ -565,23 +622,44 @@ def _feed(
     )
 
 
+class _Shard(NamedTuple):
+    """What one shard takes: seconds of a core, bytes read and written, operations before and after."""
+
+    seconds: float
+    size: float
+    operations: tuple[float, float]
+
+    @classmethod
+    def of(cls, build: Build, parts: Parts, shards: int) -> "_Shard":
+        """One of so many shards of a build."""
+        size = build.items * build.part_bytes / shards
+        seconds = parts.of("shard_s", "shards") + size * parts.of("shard_byte_s", "shards")
+        before = len(build.tasks()) / shards * parts.of("shard_part_operations", "shards")
+        return cls(seconds, size, (before, parts.of("shard_operations", "shards")))
+
+
+def _needs(build: Build, tasks: Sequence[int], shards: int) -> list[int]:
+    """The task with the first row behind each shard but the last."""
+    ends = np.cumsum(tasks)
+    rows = np.arange(1, shards) * (build.items / shards)
+    return [int(task) for task in np.searchsorted(ends, rows, side="right")]
+
+
 def _write_shards(
-    build: Build, cluster: Cluster, way: str, parts: Parts, files: FileSystem, shards: int, now_s: float
+    build: Build, cluster: Cluster, way: str, parts: Parts, files: FileSystem, of: _Shard, shards: int, now_s: float
 ) -> float:
-    """When all shards are written."""
+    """When the shards are written that were not before."""
+    if not shards:
+        return now_s
     workers = min(build.workers, math.ceil(shards / cluster.nodes)) if way == "srun" else min(build.workers, shards)
-    size = build.items * build.part_bytes / shards
-    tasks = len(build.tasks()) / shards
-    unit_s = parts.of("shard_s", "shards") + size * parts.of("shard_byte_s", "shards")
-    before = tasks * parts.of("shard_part_operations", "shards")
     noted = parts.of("coordinator_shard_operations", "shards")
     done = run_units(
-        _feed(way, shards, 1, unit_s, workers, cluster, parts, files, noted),
+        _feed(way, shards, 1, of.seconds, workers, cluster, parts, files, noted),
         _ready(now_s, parts.of("shard_start_s", "start"), workers, cluster, way, parts, agent=False),
-        [unit_s] * shards,
-        lambda _: size,
-        lambda _: size,
-        lambda _: (before, parts.of("shard_operations", "shards")),
+        [of.seconds] * shards,
+        lambda _: of.size,
+        lambda _: of.size,
+        lambda _: of.operations,
         files,
         parts.of("publish_s", "shards"),
     )

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-SIDE = 80
-
 
 def wait(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Wait for the item's `wait_ms`, and give as many `samples`, of 19,200 bytes each, which is what a face takes."""
+    """Wait for the item's `wait_ms`, and give as many `samples` of `side` x `side` pixels; 80 take what a face does."""
     for sample in samples:
         time.sleep(sample["wait_ms"] / 1e3)
-        image = np.full((SIDE, SIDE, 3), sample["number"] % 251, np.uint8)
+        side = int(sample["side"])
+        image = np.full((side, side, 3), sample["number"] % 251, np.uint8)
         for _ in range(sample["samples"]):
             yield {"image": image}

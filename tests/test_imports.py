@@ -362,6 +362,20 @@ def test_planning_a_build_loads_no_heavy_library() -> None:
     assert not loaded_by("from packer import build, Recipe, BuildOptions") & set(HEAVY)
 
 
+def test_a_worker_that_keeps_pictures_loads_no_library_of_pixels() -> None:
+    code = (
+        "import packer.jobs.worker, packer.builds.work\n"
+        "from packer.recipe import Recipe\n"
+        "from packer.steps.chain import Equipment, Pipeline\n"
+        "from packer.steps.encode import Encoder\n"
+        "from packer.steps.plain import PlainPictures\n"
+        "recipe = Recipe()\n"
+        "assert PlainPictures.of(recipe, Encoder(recipe))\n"
+        "Pipeline(recipe, {}, Equipment())"
+    )
+    assert not loaded_by(code) & {*HEAVY, "filelock", "tqdm"} - {"simplejpeg"}
+
+
 def test_the_command_answers_help_without_heavy_libraries() -> None:
     for arguments in (
         ["--help"],

@@ -4,8 +4,8 @@ import itertools
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -26,6 +26,9 @@ from shardspec.schema import Field, Schema
 BATCH_BYTES = 16 * 10**6
 BATCH_ROWS = 1024
 """The most bytes in a batch of rows between the parts and a writer."""
+
+OF_TASKS = ("tasks", "first")
+"""The keys of a row source's configuration that say which rows there are."""
 
 _INDEX_ROWS = 1 << 16
 _NEAR_ROWS = 1 << 13
@@ -91,21 +94,33 @@ class ShardPlan:
         """The source's rows in a shard, in order."""
         return _rows_at(self.order, self.cuts[number], self.cuts[number + 1])
 
+    def under(self, key: str) -> "ShardPlan":
+        """The plan with another folder of shards."""
+        return replace(self, key=key)
+
+    @property
+    def form(self) -> str:
+        """What decides the bytes of a row in a shard; it says nothing of which rows there are."""
+        return json.dumps([self.format, {key: value for key, value in self.rows.items() if key not in OF_TASKS}])
+
     def save(self) -> None:
         """Write the plan, and flush order, reports and index with it. From here on, a resume starts with the shards."""
         fsync_tree(self.workspace.final)
         if self.workspace.order.exists():
             fsync_file(self.workspace.order)
+        write_durably(self.workspace.assembly, self.dumps())
+
+    def dumps(self) -> bytes:
+        """The plan as JSON."""
         sizes = [vars(size) for size in self.sizes]
         rows, cuts = dict(self.rows), list(self.cuts)
         document = {"rows": rows, "format": self.format, "cuts": cuts, "sizes": sizes, "first": self.first}
-        document |= {"key": self.key, "shuffled": self.shuffled}
-        write_durably(self.workspace.assembly, json.dumps(document).encode())
+        return json.dumps(document | {"key": self.key, "shuffled": self.shuffled}).encode()
 
     @classmethod
-    def load(cls, workspace: Workspace) -> "ShardPlan":
-        """Read the plan of a workspace."""
-        document = json.loads(workspace.promised(workspace.assembly).read_bytes())
+    def load(cls, workspace: Workspace, path: Path | None = None) -> "ShardPlan":
+        """Read the plan of a workspace, or another one that lies at a path."""
+        document = json.loads(workspace.promised(path or workspace.assembly).read_bytes())
         sizes = tuple(ShardSize(**size) for size in document["sizes"])
         cuts, first = tuple(document["cuts"]), document.get("first", 0)
         key, shuffled = document.get("key", ""), document.get("shuffled", workspace.order.exists())
@@ -149,10 +164,8 @@ def plan_assembly(
     first : int
         The number of the first shard in its name.
     """
-    bytes_of = np.full(len(source), sum(f.row_bytes for f in source.schema if f.is_fixed), np.int64)
     lengths = source.sizes()
-    for values in lengths.values():
-        bytes_of += values
+    bytes_of = row_sizes(source.schema, lengths, len(source))
     cuts = _cut_pieces(bytes_of if order is None else bytes_of[order], pieces)
     sizes = []
     for start, stop in itertools.pairwise(cuts):
@@ -176,12 +189,19 @@ class PlannedShards:
         """Write one shard, unless it was published already, and return its manifest entry as JSON."""
         if self._plan is None:
             self._plan = ShardPlan.load(self._workspace)
-        plan, name = self._plan, self._plan.shard_name(number)
-        schema = plan.source.schema
-        size = plan.sizes[number]
+        return self._write(self._plan, number)
+
+    def write_early(self, number: int) -> dict[str, Any]:
+        """Write one shard while tasks still run (`packer.jobs.early`), and return its manifest entry as JSON."""
+        plan = ShardPlan.load(self._workspace, self._workspace.early_plan(number))
+        with closing(plan.source):
+            return self._write(plan, 0)
+
+    def _write(self, plan: ShardPlan, number: int) -> dict[str, Any]:
+        schema, size = plan.source.schema, plan.sizes[number]
         batches = read_batches(plan.source, plan.shard_rows(number), schema.names, size.row_bytes)
-        owner = self._workspace.owner
-        return write_shard(plan.published(number), plan.format, name, schema, size, batches, owner).to_json()
+        published, name = plan.published(number), plan.shard_name(number)
+        return write_shard(published, plan.format, name, schema, size, batches, self._workspace.owner).to_json()
 
     def close(self) -> None:
         """Close the rows."""
@@ -255,6 +275,14 @@ def _read_scalars(source: RowSource, order: IntArray | None, fields: Sequence[Fi
 def shuffled(rows: int, seed: int) -> IntArray:
     """The row numbers in a random order drawn from a seed."""
     return np.random.Generator(np.random.PCG64(seed)).permutation(rows)
+
+
+def row_sizes(schema: Schema, lengths: Mapping[str, Lengths], rows: int) -> npt.NDArray[np.int64]:
+    """The encoded bytes of each row, (rows,), if its varying values have these encoded `lengths`."""
+    bytes_of = np.full(rows, sum(field.row_bytes for field in schema if field.is_fixed), np.int64)
+    for values in lengths.values():
+        bytes_of += values
+    return bytes_of
 
 
 def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int) -> tuple[int, ...]:

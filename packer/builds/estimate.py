@@ -307,6 +307,8 @@ def _pack(
     def on_item(what: str, _item: int, samples: int, _reason: str) -> None:
         if what == "end":
             ended.append(samples)
+        elif what == "packed":
+            ended.extend([1] * samples)
 
     with closing(BuildWork(space, small, functions, dict(enumerate(moved)), equipment=equipment)) as work:
 
@@ -326,12 +328,12 @@ def _pack(
             seconds = run(again) / times
     part = Part(space.part(tried))
     columns = choose_columns([part])
-    reports = [*settled_reports(part, columns)]
-    rejected = [report for report in reports if not report.samples]
-    reason = f"{rejected[0].name!r}, {rejected[0].step}: {rejected[0].reason}" if rejected else None
+    rejected = [found for found in settled_reports(part, columns) if not found.report.samples]
+    first = rejected[0].report if rejected else None
+    reason = None if first is None else f"{first.name!r}, {first.step}: {first.reason}"
     rows = part.group(columns)
     samples, size = (0, 0) if rows is None else (len(rows), rows.bytes)
-    return _Tried(len(items), samples, size, len(rejected), seconds, reason)
+    return _Tried(len(items), samples, size, sum(len(found.names) for found in rejected), seconds, reason)
 
 
 def _is_read_in_passes(item: Item) -> bool:

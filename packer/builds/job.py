@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,9 @@ from packer.builds.growing.growth import Comparison
 from packer.builds.growing.kept import keep_parts
 from packer.builds.growing.superseding import find_rows, without_superseded, write_superseded
 from packer.builds.listing import Remarks
-from packer.builds.parts.intake import Draft, Intake
+from packer.builds.parts.draft import Draft
+from packer.builds.parts.early import EarlyCut
+from packer.builds.parts.intake import Intake
 from packer.builds.parts.part import Columns
 from packer.builds.parts.rows import PartRows, describe_rows
 from packer.builds.parts.schema import SchemaSettler
@@ -37,7 +39,7 @@ from packer.builds.reports import BrokenTracks, EarlierReports, Known, ReportWri
 from packer.builds.work import BuildWork
 from packer.jobs.history import note, noted
 from packer.jobs.job import failed_item
-from packer.jobs.plan import Assembly, Made, Task
+from packer.jobs.plan import Assembly, Made, TakeIn, Task
 from packer.recipe import TRACK_RULES, Recipe
 from packer.recipe.engines import ENGINES, FOR_FUNCTIONS
 from packer.recipe.fields import Declaration
@@ -240,9 +242,12 @@ class BuildJob:
         return BuildWork(space, self.plan, self._functions, self._live, equipment=equipment)
 
     @contextmanager
-    def taking_in(self, space: Workspace) -> Iterator[Callable[[Iterable[int]], None]]:
+    def taking_in(self, space: Workspace) -> Iterator[TakeIn]:
         """See `JobPlan`: their reports are written, and their schema and the lengths of their rows noted."""
-        self._intake = self._open_intake(space)
+        recipe, early = self._recipe, None
+        if recipe.shuffle is None and self.base is None:
+            early = EarlyCut(space, recipe.format, recipe.shard_size)
+        self._intake = self._open_intake(space, early)
         try:
             yield self._intake.look
         finally:
@@ -250,7 +255,7 @@ class BuildJob:
                 self._intake.close()
                 self._intake = None
 
-    def _open_intake(self, space: Workspace) -> Intake:
+    def _open_intake(self, space: Workspace, early: EarlyCut | None = None) -> Intake:
         layouts = {len(layout.names): name for name, layout in LAYOUTS.items()}
         fields = codecs_by_field(self._recipe) if self._declaration is None else self._declaration.fields
         base, compared = self.base, self._comparison
@@ -264,7 +269,7 @@ class BuildJob:
             return Draft(make_settler(), reports, partial(self._known, space), columns)
 
         fits = None if base is None else partial(make_settler().fits, schema=base.shard_schema)
-        return Intake(space, self.tasks, make_draft, fits)
+        return Intake(space, self.tasks, make_draft, fits, early)
 
     def assemble(self, space: Workspace) -> Assembly:
         """Write the reports and settle the schema.
@@ -329,8 +334,9 @@ class BuildJob:
         if self._comparison is not None:
             yield from map(self._comparison.known, read_items(space.items, *task))
             return
-        for index in range(task.start, task.stop):
-            yield Known(self._facts[FACTS_BYTES * index : FACTS_BYTES * (index + 1)].hex(), index)
+        facts, digits = self._facts[FACTS_BYTES * task.start : FACTS_BYTES * task.stop].hex(), 2 * FACTS_BYTES
+        for place, index in enumerate(range(task.start, task.stop)):
+            yield Known(facts[digits * place : digits * (place + 1)], index)
 
     def generations(self, space: Workspace) -> Sequence[Made]:
         """See `JobPlan`."""

@@ -16,6 +16,7 @@ from packer.recipe import Recipe
 from packer.sources.base import Listing, count_listed
 from packer.sources.item import Item
 from packer.sources.rows import digest_value
+from packer.steps.plain import keeps_pictures
 from packer.workspace.lines import line_encoder
 from packer.workspace.machines import MADE_ON
 from packer.workspace.spool import Again, Spool
@@ -27,12 +28,12 @@ TASK_ITEMS = 32
 """The most items in a task of a small build."""
 
 _MOST_TASK_ITEMS = 512
-_TASKS = 256
-"""In a large one, a task has that share of the items: a file and two messages for a few items would be much work."""
+_TASKS, _TASKS_OF_KEPT = 256, 64
+"""In a large one, a task has that share of the items: a file and two messages for a few items would be much work. Of
+pictures whose bytes are kept, it has more: a small one takes less time than its share of those."""
 
 TASK_BYTES = 16 * 10**6
-"""The most bytes in a task, unless it is one item, or items that are read in one pass over an archive; so the cut into
-tasks depends on the source alone."""
+"""The most bytes in a task, unless it is one item, or items that are read in one pass over an archive."""
 
 _COUNTED = 500
 VIDEO_WEIGHT = 8
@@ -187,7 +188,8 @@ def make_plan(
     lines : ItemLines
     """
     items: Sequence[Item] = listing.items[: recipe.limit]
-    lines, digest, cut = ItemLines(), hashlib.sha256(), _Cut(len(items))
+    lines, digest = ItemLines(), hashlib.sha256()
+    cut = _Cut(len(items), _TASKS_OF_KEPT if keeps_pictures(recipe) else _TASKS)
     for item in items:
         columns = _digest_columns(item)
         known = _digest_facts(item, columns)
@@ -220,10 +222,10 @@ def make_plan(
 
 
 class _Cut:
-    """Cuts items, of which the number is known, into tasks as they come."""
+    """Cuts items, of which the number is known, into tasks as they come; a large number into about so many."""
 
-    def __init__(self, items: int) -> None:
-        self._most = min(_MOST_TASK_ITEMS, max(TASK_ITEMS, items // _TASKS))
+    def __init__(self, items: int, tasks: int) -> None:
+        self._most = min(_MOST_TASK_ITEMS, max(TASK_ITEMS, items // tasks))
         self._tasks = Tasks()
         self._start = self._start_offset = self._offset = self._size = self._items = 0
         self._last: Item | None = None

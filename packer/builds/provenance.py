@@ -1,7 +1,6 @@
 """What decides the bytes besides the recipe: library versions, and the detector's runtime that ``auto`` resolves to."""
 
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from packer.recipe import Recipe
@@ -9,6 +8,7 @@ from packer.steps.encode import load_to_baseline
 from packer.steps.faces.boxes import digest_file_or_folder
 from packer.vision.detect.runtime import gpu_name, resolve_runtime
 from packer.vision.landmarks import KINDS
+from packer.workspace.machines import library_version
 from shardspec.errors import UsageError
 from shardspec.formats import get_format
 from shardspec.registry import import_target
@@ -58,7 +58,7 @@ def describe_runtime(recipe: Recipe, *, declared: bool = False) -> dict[str, str
         origin = _file_of(step)
         if origin is not None:
             runtime[f"file of step {step}"] = digest_file_or_folder(origin)
-    runtime.update((name, _version(name)) for name in sorted(names))
+    runtime.update((name, library_version(name)) for name in sorted(names))
     return dict(sorted(runtime.items()))
 
 
@@ -74,12 +74,12 @@ def _file_of(step: str) -> str | None:
 
 def describe_writing(format: str) -> dict[str, str]:
     """Versions of this project and of the libraries that encode samples and write a format, by name."""
-    return {name: _version(name) for name in sorted({*_CORE, *get_format(format).libraries})}
+    return {name: library_version(name) for name in sorted({*_CORE, *get_format(format).libraries})}
 
 
 def library_versions(format: str) -> dict[str, str]:
     """Versions of this project and of the libraries that write a format."""
-    return {name: _version(name) for name in sorted({"facepack", "numpy", *get_format(format).libraries})}
+    return {name: library_version(name) for name in sorted({"facepack", "numpy", *get_format(format).libraries})}
 
 
 def _detector(recipe: Recipe) -> str:
@@ -92,10 +92,3 @@ def _detector(recipe: Recipe) -> str:
         return name
     except ValueError as error:
         raise UsageError(str(error)) from error
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "missing"

@@ -3,16 +3,16 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
+from itertools import islice, repeat
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from packer.sources.item import ItemReport
+from packer.sources.item import AlikeReports, ItemReport
 from packer.workspace.lines import line_encoder
 from packer.workspace.paths import attempt_beside
 from shardspec.entries import Counts
@@ -279,10 +279,16 @@ class ReportWriter:
         """See the class; known once all lines are written."""
         return {} if self._earlier is None else self._earlier.left
 
-    def add(self, reports: Iterable[ItemReport], known: Iterable[Known | None] = repeat(None)) -> None:
+    def add(self, reports: Iterable[AlikeReports], known: Iterable[Known | None] = repeat(None)) -> None:
         """Write the reports of some items, in order, each with what it is known by."""
-        for report, by in zip(reports, known, strict=False):
-            self._add(report, by)
+        known = iter(known)
+        for names, report in reports:
+            if self._earlier is None:
+                self._add(names, report, [*islice(known, len(names))])
+                continue
+            for name, by in zip(names, known, strict=False):
+                earlier = None if by is None else self._earlier.copy(by.number, self._items, self._rejects)
+                self._add([name], report, [by], earlier)
 
     def finish(self) -> None:
         """Write what follows the last report, and give the files their names."""
@@ -306,66 +312,115 @@ class ReportWriter:
         """The counts of what was added, without items that are rejected once more."""
         return Counts(**{**self._counts, "ignored_files": ignored})
 
-    def _add(self, report: ItemReport, known: Known | None) -> None:
-        packed = report.samples > 0 or report.empty
-        earlier = None
-        if known is not None and self._earlier is not None:
-            earlier = self._earlier.copy(known.number, self._items, self._rejects)
-            if earlier is not None and (earlier.state == "packed" or (earlier.state == "rejected" and packed)):
-                self._earlier.leave(earlier)
+    def _add(
+        self, names: Sequence[str], report: ItemReport, known: Sequence[Known | None], earlier: Earlier | None = None
+    ) -> None:
+        """Write the reports of items that follow one another, and of which the same became.
+
+        Parameters
+        ----------
+        names : sequence of str
+        report : ItemReport
+        known : sequence of Known or None
+        earlier : Earlier, optional
+            What the dataset says that is added to, of one item.
+        """
+        items, packed = len(names), report.samples > 0 or report.empty
         again = earlier is not None and earlier.state == "rejected"
+        if self._earlier is not None and earlier is not None and (earlier.state == "packed" or (again and packed)):
+            self._earlier.leave(earlier)
         self.mended += again and packed
         if packed or not again:
-            self._counts["items"] += 1
-            self._counts["packed_items" if packed else "rejected_items"] += 1
-        self._counts["samples"] += report.samples
-        self._counts["progressive_jpegs"] += report.progressive
-        self.marked += report.marked
-        self.refilled += report.refilled
-        self.unused_boxes += report.unused_boxes
+            self._counts["items"] += items
+            self._counts["packed_items" if packed else "rejected_items"] += items
+        self._counts["samples"] += items * report.samples
+        self._counts["progressive_jpegs"] += items * report.progressive
+        self.marked += items * report.marked
+        self.refilled += items * report.refilled
+        self.unused_boxes += items * report.unused_boxes
         if report.followed or report.lost:
-            self._add_tracks(report)
+            self._add_tracks(report, items)
         state = "packed" if packed else "rejected"
-        item: dict[str, Any] = {"item": report.name, "state": state, "samples": report.samples, "frames": report.frames}
+        found: dict[str, Any] = {"state": state, "samples": report.samples, "frames": report.frames}
         if report.faces is not None:
-            item["faces"] = report.faces
+            found["faces"] = report.faces
         if report.progressive:
-            item["progressive"] = report.progressive
+            found["progressive"] = report.progressive
         if report.refilled:
-            item["refilled"] = report.refilled
-        if packed and known is not None and (remarks := len(report.skipped) + (report.damage is not None)):
-            item["remarks"] = remarks
-        if known is not None:
-            item["facts"] = known.facts
-            if generation := earlier.generation if earlier is not None and again and not packed else known.generation:
-                item["generation"] = generation
-        self._items.write(encode_line(item))
+            found["refilled"] = report.refilled
+        remarks = len(report.skipped) + (report.damage is not None) if packed else 0
+        generation = earlier.generation if earlier is not None and again and not packed else None
+        self._items.write(_encode_items(names, found, remarks, known, generation))
         if not packed:
-            self._reject(kind="item", item=report.name, step=report.step, reason=report.reason)
+            for name in names:
+                self._reject(kind="item", item=name, step=report.step, reason=report.reason)
             return
+        if remarks:
+            for name in names:
+                self._remark(name, report)
+
+    def _remark(self, name: str, report: ItemReport) -> None:
+        """Write what is to be said of an item that is packed."""
         for reason, frames in report.skipped.items():
             self._counts["frames_without_sample"] += len(frames)
-            self._reject(kind="frames", item=report.name, reason=reason, frames=frames)
+            self._reject(kind="frames", item=name, reason=reason, frames=frames)
         if report.damage is not None:
             self._counts["damaged_items"] += 1
-            self._reject(kind="damage", item=report.name, reason=report.damage)
+            self._reject(kind="damage", item=name, reason=report.damage)
 
     def _reject(self, **line: Any) -> None:
         self._rejects.write(encode_line(line))
 
-    def _add_tracks(self, report: ItemReport) -> None:
+    def _add_tracks(self, report: ItemReport, videos: int) -> None:
         found = self.broken_tracks
         if report.followed:
-            found = replace(found, of=found.of + 1)
+            found = replace(found, of=found.of + videos)
         if 3 * report.lost > report.followed and 2 * report.samples <= report.face_frames:
-            frames, samples = found.frames + report.face_frames, found.samples + report.samples
-            found = replace(found, videos=found.videos + 1, frames=frames, samples=samples)
+            frames, samples = found.frames + videos * report.face_frames, found.samples + videos * report.samples
+            found = replace(found, videos=found.videos + videos, frames=frames, samples=samples)
         self.broken_tracks = found
+
+
+def _encode_items(
+    names: Iterable[str],
+    found: Mapping[str, Any],
+    remarks: int,
+    known: Iterable[Known | None],
+    generation: int | None,
+) -> bytes:
+    """The lines of items in ``items.jsonl``. What they have in common is encoded once.
+
+    Parameters
+    ----------
+    names : iterable of str
+    found : mapping
+        What is said of each.
+    remarks : int
+        Said of those that are known.
+    known : iterable of Known or None
+    generation : int or None
+        That of an item which stays in it.
+    """
+    plain = _ENCODE(found)[1:-1]
+    counted = f', "remarks": {remarks}' if remarks else ""
+    ends = []
+    for by in known:
+        if by is None:
+            ends.append("")
+            continue
+        number = by.generation if generation is None else generation
+        ends.append(f'{counted}, "facts": "{by.facts}"' + (f', "generation": {number}' if number else ""))
+    lines = [f'{{"item": {_ENCODE(name)}, {plain}{end}}}\n' for name, end in zip(names, ends, strict=True)]
+    return _to_bytes("".join(lines))
 
 
 def encode_line(document: Mapping[str, Any]) -> bytes:
     """A line of a report: JSON in UTF-8; a name that is invalid UTF-8 keeps its odd bytes as JSON escapes."""
-    return _ENCODE(document).encode("utf-8", "backslashreplace") + b"\n"
+    return _to_bytes(_ENCODE(document) + "\n")
+
+
+def _to_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")
 
 
 _ENCODE = line_encoder(ensure_ascii=False)

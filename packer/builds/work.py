@@ -2,16 +2,19 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import cached_property
+from itertools import islice, takewhile
 from typing import Any, TextIO
 
 from packer.assembly.plan import PlannedShards
 from packer.builds.growing.kept import KeptItems, built_key
-from packer.builds.parts.part import Part
+from packer.builds.parts.part import ItemRun, Part
 from packer.builds.parts.writer import PartWriter
 from packer.builds.plan import BuildPlan
+from packer.jobs.early import GIVEN_UP
 from packer.jobs.plan import OnItem, Unit, Verdicts
 from packer.jobs.progress import reason_kind
 from packer.recipe import Recipe
@@ -22,13 +25,13 @@ from packer.steps.call import MadeEncoder, step_of
 from packer.steps.chain import Equipment, Pipeline, Step, StepError
 from packer.steps.encode import Encoder
 from packer.steps.packed import PACKED_KEY, sample_key
-from packer.steps.plain import PlainPictures
+from packer.steps.plain import PlainPictures, keeps_pictures
 from packer.vision.faults import find_memory_error, may_pass
 from packer.workspace import Workspace
-from packer.workspace.checkpoints import FLUSHED
 from packer.workspace.durable import writing
 from packer.workspace.fresh import reading
-from shardspec.errors import CodecError, SchemaError, system_reason
+from packer.workspace.paths import FLUSHED
+from shardspec.errors import BuildError, CodecError, SchemaError, system_reason
 from shardspec.registry import import_target
 
 READ_PAUSES_S = (0.5, 2.0)
@@ -69,7 +72,6 @@ class BuildWork:
         self._pipeline: Pipeline | None = None
         self._shards = PlannedShards(workspace)
         self._items: TextIO | None = None
-        self._kept: KeptItems | None = None
 
     @classmethod
     def of_plan(cls, workspace: Workspace, document: Mapping[str, Any], equipment: Equipment) -> "BuildWork":
@@ -87,6 +89,8 @@ class BuildWork:
                 self._encoder = MadeEncoder(Declaration.from_json(self.plan.declared))
             else:
                 self._encoder = Encoder(self._recipe)
+                if not keeps_pictures(self._recipe):
+                    self._encoder.prepare()
                 self._plain = PlainPictures.of(self._recipe, self._encoder)
             self._pipeline = Pipeline(self._recipe, functions, self._equipment)
 
@@ -103,6 +107,8 @@ class BuildWork:
         with writing(self.workspace.out):
             if unit.do == "shard":
                 return self._shards.write(unit.number)
+            if unit.do == "early":
+                return self._write_early(unit.number)
             if unit.do == "join":
                 return self._join(unit.number)
             task = self.plan.tasks[unit.number]
@@ -117,16 +123,19 @@ class BuildWork:
                 target = self.workspace.part(unit.number)
             space = self.workspace
             with PartWriter(target, space.owner, flushed=space.elsewhere) as part:
-                for item in items:
+                at = 0
+                while at < len(items):
+                    if taken := self._plain_items(items, at, part, verdicts, on_item):
+                        at += taken
+                        continue
+                    item = items[at]
                     on_item("start", item.index, 0, "")
-                    report = self._kept_item(item, part)
-                    if report is None:
-                        item = self._whole(item)
-                        report = self._plain_item(item, part, verdicts) or self._item(item, part, verdicts, on_item)
+                    report = self._kept_item(item, part) or self._item(self._whole(item), part, verdicts, on_item)
                     reason = "" if report.step is None else f"{report.step}: {report.reason}"
                     on_item("end", item.index, report.samples, reason)
+                    at += 1
                 part.finish()
-            return {**_summary(part.reports), "bytes": part.bytes, **self._flushed()}
+            return {**_summary(part.runs), "bytes": part.bytes, **self._flushed()}
 
     def close(self) -> None:
         """Close the parts, and what items were read from."""
@@ -136,33 +145,45 @@ class BuildWork:
         if self._pipeline is not None:
             self._pipeline.close()
 
+    def _write_early(self, number: int) -> dict[str, Any]:
+        """Write a shard while tasks still run; if that fails, for want of room, say, it is tried again in the end."""
+        try:
+            return self._shards.write_early(number)
+        except (OSError, BuildError) as error:
+            return {GIVEN_UP: str(error)}
+
     def _whole(self, item: Item) -> Item:
         """An item from the plan's file, with its arrays."""
         found = self._live.get(item.index, item)
         return replace(found, columns=with_arrays(found.columns, self.plan.arrays)) if self.plan.arrays else found
 
+    @cached_property
+    def _kept(self) -> KeptItems:
+        """What earlier plans in this workspace have made of items."""
+        return KeptItems(self.workspace, self.plan)
+
     def _kept_item(self, item: Item, part: PartWriter) -> ItemReport | None:
         """Append what an earlier plan in this workspace has made of an equal item, if it has."""
-        if self._kept is None:
-            self._kept = KeptItems(self.workspace, self.plan)
         return self._kept.copy(item, part)
 
-    def _plain_item(self, item: Item, part: PartWriter, verdicts: Verdicts) -> ItemReport | None:
-        """Append the sample of an item that can go the short way, if it can."""
+    def _plain_items(
+        self, items: Sequence[Item], first: int, part: PartWriter, verdicts: Verdicts, on_item: OnItem
+    ) -> int:
+        """Append the samples of the next items that can go the short way, and return how many items these are."""
         self.prepare()
-        if self._plain is None or item.index in verdicts:
-            return None
-        row = self._plain.row(item, built_key(item, 0))
-        if row is None:
-            return None
-        part.begin()
-        part.append(row)
-        found = {"name": item.name, "samples": 1, "frames": 1}
-        if row["image"].progressive:
-            found["progressive"] = 1
-        report = ItemReport.from_json(found)
-        part.end(report)
-        return report
+        if self._plain is None:
+            return 0
+        kept = self._kept
+        new = takewhile(lambda item: item not in kept and item.index not in verdicts, islice(items, first, None))
+        found = self._plain.take(
+            map(self._whole, new),
+            lambda item: on_item("start", item.index, 0, ""),
+            lambda item: built_key(item, 0),
+        )
+        if found:
+            part.add(found.columns, found.names, found.reports)
+            on_item("packed", items[first].index, len(found), "")
+        return len(found)
 
     def _item(self, item: Item, part: PartWriter, verdicts: Verdicts, on_item: OnItem) -> ItemReport:
         """Run the steps over one item and append its samples; an item that fails becomes a reject without samples."""
@@ -232,20 +253,21 @@ class BuildWork:
                 part.finish()
         for path in paths:
             path.unlink(missing_ok=True)
-        return {**_summary(Part(joined).reports()), **self._flushed()}
+        return {**_summary(Part(joined).runs), **self._flushed()}
 
     def _flushed(self) -> dict[str, Any]:
         """What the journal says of a part that this process has flushed itself."""
         return {FLUSHED: True} if self.workspace.elsewhere else {}
 
 
-def _summary(reports: Iterable[ItemReport]) -> dict[str, Any]:
+def _summary(runs: Iterable[ItemRun]) -> dict[str, Any]:
     """What the journal says of the items of a task: their samples, and the rejected ones by step and reason."""
     rows, rejected = 0, Counter[str]()
-    for report in reports:
-        rows += report.samples
+    for run in runs:
+        report = run.to_report()
+        rows += report.samples * len(run.names)
         if not report.samples and not report.empty:
-            rejected[f"{report.step}: {reason_kind(str(report.reason))}"] += 1
+            rejected[f"{report.step}: {reason_kind(str(report.reason))}"] += len(run.names)
     return {"rows": rows, **({"rejected": dict(rejected)} if rejected else {})}
 
 

@@ -5,10 +5,12 @@ command is in `packer.cli.line`.
 """
 
 import atexit
+import gc
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from types import FrameType
 
@@ -16,6 +18,9 @@ EXIT_INTERRUPTED = 130
 
 _PATIENCE = 2
 """The number of signals during which a command may end in order; one more ends it at once."""
+
+
+_MATH_THREADS = "OPENBLAS_NUM_THREADS"
 
 
 class Interrupts:
@@ -79,19 +84,70 @@ class Interrupts:
             raise KeyboardInterrupt
 
 
+class _End:
+    """Ends the process once everything is done, as the interpreter does, which first takes every module apart.
+
+    Attributes
+    ----------
+    status : int or None
+        The exit status; None leaves the end to the interpreter.
+    """
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        # What is registered first comes last. Those who were here before us, such as a measurement, come after that.
+        if not atexit._ncallbacks() and not sys.flags.dev_mode:
+            atexit.register(self._end)
+
+    def _end(self) -> None:
+        if self.status is None:
+            return
+        with suppress(Exception):  # the interpreter says what is wrong with a stream
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self.status)
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    """Make the imports of a new process inside the block quick.
+
+    Nothing of what they make is garbage, so there is no use in looking for it. And numpy's library of linear algebra
+    starts no threads: they keep the processors busy for a moment, and are not needed.
+    """
+    gc.disable()
+    chosen = os.environ.get(_MATH_THREADS)
+    os.environ.setdefault(_MATH_THREADS, "1")
+    try:
+        yield
+    finally:
+        if chosen is None:
+            del os.environ[_MATH_THREADS]  # it is not meant for processes that are started later
+        gc.freeze()
+        gc.enable()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status (see `packer.cli.line`).
 
     Without `arguments`, those of the process are used, and the caller is to end the process with that status.
     """
-    interrupts = Interrupts()
     if arguments is None:
-        atexit.register(interrupts.ignore)
+        return _run_process()
+    interrupts = Interrupts()
     try:
         # Not list(arguments): once `packer list` has run, that name in this package is its module.
-        run = import_module("packer.cli.line").prepare(sys.argv[1:] if arguments is None else [*arguments])
-        status: int = run(interrupts)
+        status: int = import_module("packer.cli.line").prepare([*arguments])(interrupts)
     finally:
-        if arguments is not None:
-            interrupts.give_back()
+        interrupts.give_back()
     return status
+
+
+def _run_process() -> int:
+    """Run the command line of this process, which is over then."""
+    interrupts, end = Interrupts(), _End()
+    atexit.register(interrupts.ignore)
+    with _importing():
+        run = import_module("packer.cli.line").prepare(sys.argv[1:])
+    end.status = status = run(interrupts)
+    return int(status)

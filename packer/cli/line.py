@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -68,6 +67,9 @@ def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
     if options.command is None:
         parser.print_help()
         return lambda interrupts: 2
+    get_ready = getattr(_module_of(name or ""), "prepare", None)
+    if get_ready is not None:
+        get_ready(options)
     return partial(_run, options, arguments)
 
 
@@ -115,7 +117,7 @@ def _run_command(options: Namespace) -> int:
 def _parser(chosen: str | None) -> "tuple[CommandParser, CommandParser | None]":
     """The parser and the chosen command's parser. Only that command gets its arguments; no other module is imported."""
     parser = CommandParser(prog="packer", description="Pack image and face datasets once; read them fast in training.")
-    parser.add_argument("--version", action="version", version=f"packer {version('facepack')}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     parsers: dict[str, CommandParser] = {}
     for name, help in COMMANDS.items():
@@ -129,6 +131,17 @@ def _parser(chosen: str | None) -> "tuple[CommandParser, CommandParser | None]":
 def _module_of(command: str) -> Any:
     """The module of a command."""
     return import_module(f"packer.cli.commands.{command.replace('-', '_')}")
+
+
+class _Version(argparse.Action):
+    """Prints the version and ends. Other commands need not find out what it is."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        """Print the version and end."""
+        from importlib.metadata import version
+
+        print(f"packer {version('facepack')}")
+        parser.exit()
 
 
 class CommandParser(argparse.ArgumentParser):

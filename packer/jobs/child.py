@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from packer.jobs.process import LATER, inherited_environment, module_command
+from packer.jobs.process import IMPORTS, LATER, inherited_environment, module_command
 
 _READER_JOIN_S = 5.0
 """Limit on waiting for the reading thread, a daemon: a grandchild outside the process group may hold the pipe open."""
@@ -48,7 +48,7 @@ class Child:
     variables : mapping of str to str, optional
         Further environment variables.
     early : EarlyWorkers, optional
-        Processes that were started with this command already; one of them is taken if there is one.
+        Processes that were started with the beginning of this command; one of them is taken if there is one.
 
     Attributes
     ----------
@@ -151,9 +151,16 @@ class EarlyWorkers:
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
 
-    def start(self, commands: Iterable[Sequence[str]]) -> None:
-        """Start a process for each command, as `Child` takes it."""
-        variables = {**inherited_environment(), LATER: "1"}
+    def start(self, commands: Iterable[Sequence[str]], imports: Iterable[str] = ()) -> None:
+        """Start a process for each command, as `Child` takes it, of which the last arguments may be left out.
+
+        Parameters
+        ----------
+        commands : iterable of sequence of str
+        imports : iterable of str
+            Modules that the processes import while they wait.
+        """
+        variables = {**inherited_environment(), LATER: "1", IMPORTS: " ".join(imports)}
         with contextlib.suppress(OSError):  # what hinders it is reported when a worker is needed
             for command in commands:
                 self._waiting[tuple(command)] = _start(module_command(*command), subprocess.DEVNULL, variables)
@@ -172,13 +179,15 @@ class EarlyWorkers:
 
     def take(self, command: Sequence[str], log: Path, variables: Mapping[str, str]) -> "subprocess.Popen[bytes] | None":
         """A process of a command, which begins now; None if there is none."""
-        process = self._waiting.pop(tuple(command), None)
-        if process is None:
+        begun = next((known for known in self._waiting if known == tuple(command[: len(known)])), None)
+        if begun is None:
             return None
+        process = self._waiting.pop(begun)
         assert process.stdin is not None
         log.write_bytes(b"")
+        first = {"log": str(log), "variables": dict(variables), "arguments": list(command[len(begun) :])}
         with contextlib.suppress(OSError):
-            process.stdin.write(json.dumps({"log": str(log), "variables": dict(variables)}).encode() + b"\n")
+            process.stdin.write(json.dumps(first).encode() + b"\n")
             process.stdin.flush()
             if process.poll() is None:
                 return process

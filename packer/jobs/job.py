@@ -4,7 +4,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,8 +14,9 @@ from typing import Any
 
 from packer.assembly.plan import ShardPlan
 from packer.jobs.child import EarlyWorkers
+from packer.jobs.early import EarlyShards
 from packer.jobs.engines.base import Engine, Event
-from packer.jobs.plan import JobPlan, Made, Unit
+from packer.jobs.plan import JobPlan, Made, TakeIn, Unit
 from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.result import JobResult
 from packer.jobs.schedule import ItemTally, Schedule, describe_lost
@@ -25,7 +27,7 @@ from packer.recipe.recipe import WORKER_BYTES
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
-from packer.workspace.checkpoints import FLUSHED, Checkpoints, drop_unflushed, flush_all
+from packer.workspace.checkpoints import Checkpoints, drop_unflushed, flush_all
 from packer.workspace.commit import commit
 from packer.workspace.durable import write_durably, write_if_changed, writing
 from packer.workspace.folder import (
@@ -41,7 +43,7 @@ from packer.workspace.fresh import machine_run, wait_for
 from packer.workspace.lines import LineFile
 from packer.workspace.lock import FolderLock
 from packer.workspace.machines import MADE_ON, here
-from packer.workspace.paths import WORKSPACE_LAYOUT
+from packer.workspace.paths import FLUSHED, WORKSPACE_LAYOUT
 from packer.workspace.replacement import finish_replacement
 from packer.workspace.sharing.array import close_to_agents, open_to_agents
 from packer.workspace.spool import Again
@@ -352,25 +354,27 @@ class Job:
 
     def _make(self) -> Manifest:
         """Do what is left of the job."""
+        written: Collection[int] = ()
         try:
             if self.workspace.assembly.exists():
                 assembly = ShardPlan.load(self.workspace)
             else:
                 with self.plan.taking_in(self.workspace) as take_in:
-                    self._run_tasks(take_in)
-                    assembly = self._cut()
-            shards = assemble_shards(assembly, self._run_units, self._listener)
+                    early = self._run_tasks(take_in)
+                    assembly, written = self._cut(early), early.written
+            shards = assemble_shards(assembly, self._run_units, self._listener, written)
         finally:
             self._close_engine()
         return self._commit(assembly, shards)
 
-    def _run_tasks(self, take_in: Callable[[Iterable[int]], None]) -> None:
-        """Run every unfinished task."""
+    def _run_tasks(self, take_in: TakeIn) -> EarlyShards:
+        """Run every unfinished task, and write the shards that are whole meanwhile."""
         plan = self.plan
-        if not plan.tasks:
-            return
-        finished = plan.finished(self.workspace)
+        finished = plan.finished(self.workspace) if plan.tasks else ()
         missing = [number for number in range(len(plan.tasks)) if number not in finished]
+        early = EarlyShards(self.workspace, len(plan.tasks), len(missing))
+        if not plan.tasks:
+            return early
         items = sum(task.stop - task.start for task in plan.tasks)
         done = items - sum(plan.tasks[number].stop - plan.tasks[number].start for number in missing)
         tally, promised = ItemTally(plan.tasks), set[int]()
@@ -379,7 +383,7 @@ class Job:
             Checkpoints(self.workspace) as checkpoints,
             Stage(self._listener, plan.stage, items, plan.items_are, done) as stage,
         ):
-            take_in(finished)
+            early.offer(take_in(finished))
 
             def on_event(event: Event) -> None:
                 reasons = [ended.reason for ended in event.ends if ended.rejected]
@@ -392,12 +396,14 @@ class Job:
                     raise failed_item(item_name(self.workspace.items, task, failed.item), failed.reason)
                 made = []
                 if event.kind == "done" and event.unit is not None:
-                    journal.append(done_line(event))
-                    note_part(event.unit, FLUSHED in event.result)
-                    if event.unit.do != "item":
+                    early.note(event)
+                    if event.unit.do != "early":
+                        journal.append(done_line(event))
+                        note_part(event.unit, FLUSHED in event.result)
+                    if event.unit.do in ("task", "join"):
                         made.append(event.unit.number)
                 journal.look()
-                take_in(made)
+                early.offer(take_in(made))
 
             def note_part(unit: Unit, flushed: bool) -> None:
                 alone = unit.do == "item"
@@ -416,10 +422,12 @@ class Job:
                 shares_detector=plan.shares_detector,
                 needs_gpus=plan.needs_gpus,
                 announced=plan.announce(done),
+                urgent=early.units,
             )
             # A look at each part, when it is made, would keep the coordinator of many workers waiting.
             for number in sorted(promised - self.workspace.finished_tasks()) if promised else ():
                 wait_for(self.workspace.part(number))
+        return early
 
     def _run_units(
         self,
@@ -429,8 +437,9 @@ class Job:
         shares_detector: bool = False,
         needs_gpus: bool = False,
         announced: str = "",
+        urgent: deque[Unit] | None = None,
     ) -> None:
-        """Run units until all are done. A lost worker is reported in one line.
+        """Run units until all are done, and those that become urgent meanwhile. A lost worker is reported in one line.
 
         The workers of one stage go on with the next, unless they hold models, or more of them would have work.
         """
@@ -448,7 +457,7 @@ class Job:
             self._listener.on_message(f"{announced} {engine.describe(len(units))}")
         limit_s = self._options.item_timeout if ENGINES[self._options.engine].limits_items else None
         try:
-            Schedule(engine, self.workspace, self.plan.tasks, report, limit_s).run(units)
+            Schedule(engine, self.workspace, self.plan.tasks, report, limit_s).run(units, urgent=urgent)
         except BaseException:
             self._close_engine()
             raise
@@ -497,10 +506,12 @@ class Job:
         )
         return engine
 
-    def _cut(self) -> ShardPlan:
+    def _cut(self, early: EarlyShards) -> ShardPlan:
         """Write reports and index, and cut the rows into shards. The assembly plan is written last."""
         before = None if self.plan.base is None else self._index_files(self.plan.base)
-        return cut_into_shards(self.plan, self.workspace, before)
+        assembly = cut_into_shards(self.plan, self.workspace, before, early.adopt)
+        early.tidy(assembly)
+        return assembly
 
     def _index_files(self, base: Manifest) -> dict[str, Path]:
         """The checked index files of a dataset, by field."""

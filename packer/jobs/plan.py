@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, overload
 
-from packer.assembly.plan import Piece
+from packer.assembly.plan import Piece, ShardPlan
 from packer.assembly.rows import RowSource
 from packer.workspace import Workspace
 from packer.workspace.columns import FieldColumn
@@ -22,7 +22,14 @@ Verdicts = Mapping[int, tuple[str, str]]
 
 OnItem = Callable[[str, int, int, str], None]
 """Called with ``"start"`` or ``"end"``, the item's index, the samples that it yielded, and why it yielded none; between
-them with ``"frame"``, the index, the number of frames examined so far, and an empty text."""
+them with ``"frame"``, the index, the number of frames examined so far, and an empty text. In place of several ends in a
+row, of items that yielded one sample each, with ``"packed"``, the index of the first, their number, and an empty text.
+"""
+
+
+TakeIn = Callable[[Iterable[int]], Iterable[ShardPlan]]
+"""Called again and again, with the tasks whose results were made meanwhile; takes no longer than a moment, and returns
+plans of one shard each, which are whole now and were not before, if nothing that follows changes the form of the rows."""
 
 
 class Task(NamedTuple):
@@ -88,15 +95,16 @@ class Unit(NamedTuple):
 
     Attributes
     ----------
-    do : {"task", "item", "join", "shard"}
-        A whole task; one item of a task, by itself; the join of a task's items into its part; a shard to write.
+    do : {"task", "item", "join", "early", "shard"}
+        A whole task; one item of a task, by itself; the join of a task's items into its part; a shard to write, while
+        tasks still run or afterwards.
     number : int
-        The number of the task, or of the shard.
+        The number of the task, of the early shards (`packer.jobs.early`), or of the shard.
     item : int
         The item for ``"item"``; otherwise -1.
     """
 
-    do: Literal["task", "item", "join", "shard"]
+    do: Literal["task", "item", "join", "early", "shard"]
     number: int
     item: int = -1
 
@@ -104,6 +112,9 @@ class Unit(NamedTuple):
     def has_items(self) -> bool:
         """Whether the unit works on items."""
         return self.do in ("task", "item")
+
+    def __str__(self) -> str:
+        return f"{self.do}{' shard' * (self.do == 'early')} {self.number}"
 
 
 class Work(Protocol):
@@ -296,12 +307,8 @@ class JobPlan(Protocol):
         """Open the work, which does the units in this process."""
         ...
 
-    def taking_in(self, space: Workspace) -> AbstractContextManager[Callable[[Iterable[int]], None]]:
-        """While tasks run, gather what `assemble` needs of those that are done; it is called inside the block, if at all.
-
-        What is entered is called again and again, with the tasks whose results were made meanwhile, and takes no longer
-        than a moment.
-        """
+    def taking_in(self, space: Workspace) -> AbstractContextManager[TakeIn]:
+        """While tasks run, gather what `assemble` needs of those that are done; it is called inside the block, if at all."""
         ...
 
     def assemble(self, space: Workspace) -> Assembly:

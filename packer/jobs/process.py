@@ -22,12 +22,23 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES = 1 << 26
 
 _ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
+    (
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+        "VECLIB_MAXIMUM_THREADS",
+        "OPENCV_FOR_THREADS_NUM",
+    ),
+    "1",
 )
 """Environment variables that make the libraries of a new process use one thread."""
 
 LATER = "PACKER_LATER"
 """Environment variable of a process that is started before all is known that it needs (`wait_to_begin`)."""
+
+IMPORTS = "PACKER_IMPORTS"
+"""Environment variable of such a process: the modules to import until then."""
 
 Requests = queue.SimpleQueue[dict[str, Any]]
 
@@ -79,10 +90,10 @@ def take_streams() -> tuple[int, TextIO]:
     return requests, answers
 
 
-def wait_to_begin(descriptor: int) -> None:
+def wait_to_begin(descriptor: int) -> list[str]:
     """Read the first line of the requests: with which log and environment variables this process goes on.
 
-    It ends if there is none.
+    It ends if there is none. Returned are the arguments that were left out when it was started.
     """
     line = b""
     while not line.endswith(b"\n"):
@@ -95,6 +106,7 @@ def wait_to_begin(descriptor: int) -> None:
     for taken in (1, 2):
         os.dup2(log, taken)
     os.close(log)
+    return list(map(str, begun["arguments"]))
 
 
 def read_requests(descriptor: int) -> Requests:

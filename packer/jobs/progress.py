@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Protocol
 
-from tqdm import tqdm
-
 from packer.workspace.durable import code_of_others
 from shardspec.errors import UsageError
 from shardspec.wording import counted, cut, list_some, shorten
@@ -134,7 +132,7 @@ class Terminal:
     def on_message(self, line: str) -> None:
         """Print a line, above the bar if there is one."""
         if self._is_terminal:
-            tqdm.write(line, file=sys.stderr)
+            _tqdm().write(line, file=sys.stderr)
         else:
             print(line, file=sys.stderr, flush=True)
 
@@ -150,7 +148,7 @@ class Terminal:
 
     def _move_bar(self, progress: Progress) -> None:
         if self._bar is None:
-            self._bar = tqdm(
+            self._bar = _tqdm()(
                 total=progress.total,
                 initial=progress.resumed,
                 desc=progress.stage,
@@ -164,6 +162,13 @@ class Terminal:
         if progress.ended:
             self._bar.close()
             self._bar = None
+
+
+def _tqdm() -> Any:
+    """The library's class of bars. Only what is shown on a terminal needs it: neither a log nor a worker process does."""
+    from tqdm import tqdm
+
+    return tqdm
 
 
 def describe_progress(progress: Progress) -> str:

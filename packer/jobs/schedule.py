@@ -70,7 +70,12 @@ class Schedule:
         self._looked_s = 0.0
         self._verdicts: dict[int, tuple[str, str]] = {}
 
-    def run(self, units: Iterable[Unit], more: Callable[[], Collection[Unit]] = tuple) -> None:
+    def run(
+        self,
+        units: Iterable[Unit],
+        more: Callable[[], Collection[Unit]] = tuple,
+        urgent: deque[Unit] | None = None,
+    ) -> None:
         """Run all units.
 
         Parameters
@@ -78,6 +83,8 @@ class Schedule:
         units : iterable of Unit
         more : callable
             Called while a worker has nothing to do and no item is to be run alone: further units, if there are any now.
+        urgent : deque of Unit, optional
+            Units without items that are put here while others run; they are taken from it, and run before any that wait.
 
         Raises
         ------
@@ -86,6 +93,8 @@ class Schedule:
         """
         self._add(units)
         while True:
+            while urgent:
+                self._waiting.appendleft((urgent.pop(), False))
             if not self._waiting and not self._alone and self._engine.idle():
                 self._add(more())
             if not (self._waiting or self._alone or self._running):
@@ -200,9 +209,7 @@ class Schedule:
         """Blame no item, since none was under way. Units beside this one may be to blame, so at last it runs alone."""
         self._idle_deaths[unit] += 1
         if self._idle_deaths[unit] >= UNIT_DEATHS:
-            raise BuildError(
-                f"workers die while they do {unit.do} {unit.number} ({how}): run the same command again to resume"
-            )
+            raise BuildError(f"workers die while they do {unit} ({how}): run the same command again to resume")
         self._again(unit)
         return "it is done again"
 
@@ -273,7 +280,7 @@ def describe_lost(event: Event, workspace: Workspace, tasks: Sequence[Task]) -> 
         return ""
     unit = event.unit
     item = unit.item if event.item is None and unit.do == "item" else event.item
-    at = f"{unit.do} {unit.number}" if item is None else repr(item_name(workspace.items, tasks[unit.number], item))
+    at = str(unit) if item is None else repr(item_name(workspace.items, tasks[unit.number], item))
     return f"packer: a worker process {_ENDS[event.kind]} at {at} ({event.message}): {event.follows}"
 
 

@@ -1,7 +1,7 @@
 """The stage of the shards: cut the rows into shards, write every unfinished shard of the plan, and delete parts that no shard needs any more."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +18,7 @@ from packer.jobs.plan import JobPlan, Unit
 from packer.jobs.progress import ProgressListener, Stage
 from packer.workspace import Workspace, append_line
 from packer.workspace.durable import fsync_folder
-from packer.workspace.fresh import AHEAD, is_far, wait_for
+from packer.workspace.fresh import AHEAD, ask_each, is_far, wait_for
 from packer.workspace.paths import RECORD_NAME
 from shardspec.entries import Shard
 from shardspec.errors import BuildError
@@ -28,37 +28,58 @@ RunUnits = Callable[[list[Unit], Callable[[Event], None]], None]
 """Runs units until all are done, and passes every event on."""
 
 
-def cut_into_shards(plan: JobPlan, space: Workspace, before: Mapping[str, Path] | None = None) -> ShardPlan:
+def cut_into_shards(
+    plan: JobPlan,
+    space: Workspace,
+    before: Mapping[str, Path] | None = None,
+    adopt: Callable[[ShardPlan], ShardPlan] = lambda assembly: assembly,
+) -> ShardPlan:
     """Write reports and index, and cut the rows of all tasks into shards. The assembly plan is written last.
 
     Parameters
     ----------
     before : mapping of str to Path, optional
         By field, the index of the rows of the dataset that is added to.
+    adopt : callable
+        See `packer.jobs.early.EarlyShards`.
     """
     found = plan.assemble(space)
     with closing(open_rows(found.rows, space) if found.source is None else found.source) as source:
         assembly = plan_assembly(space, found.rows, source, found.format, found.pieces, found.order, found.first_shard)
         write_index(source, found.order, space.final / INDEX_FOLDER, before, found.superseded)
+    assembly = adopt(assembly)
     assembly.save()
     return assembly
 
 
-def assemble_shards(plan: ShardPlan, run: RunUnits, listener: ProgressListener) -> tuple[Shard, ...]:
-    """Write the unfinished shards of an assembly plan, and return all shards in order."""
+def assemble_shards(
+    plan: ShardPlan, run: RunUnits, listener: ProgressListener, early: Collection[int] = ()
+) -> tuple[Shard, ...]:
+    """Write the unfinished shards of an assembly plan, and return all shards in order.
+
+    Parameters
+    ----------
+    plan : ShardPlan
+    run : callable
+    listener : ProgressListener
+    early : collection of int
+        The numbers of those that this call has written already.
+    """
     workspace, count = plan.workspace, len(plan.sizes)
     root = workspace.shard_folder
     shards: dict[int, Shard] = {}
     plan.staging.mkdir(exist_ok=True)
-    for number in range(count):
-        shard = place_shard(root, plan.published(number))
+    placed = ask_each(root, lambda number: place_shard(root, plan.published(number)), range(count))
+    for number, shard in enumerate(placed):
         if shard is not None:
             shards[number] = shard
         else:
             workspace.take_away(plan.published(number))
-    with _Parts(plan) as parts, Stage(listener, "writing", count, "shards", len(shards)) as stage:
-        for number in shards:
+    with _Parts(plan) as parts, Stage(listener, "writing", count, "shards", len(shards) - len(early)) as stage:
+        for number, shard in shards.items():
             parts.release(number)
+            if number in early:
+                stage.advance(1, size=shard.bytes)
 
         def on_event(event: Event) -> None:
             size = 0

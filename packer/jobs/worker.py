@@ -5,14 +5,15 @@ the mapped file PLACE (`packer.jobs.place`). The worker ends when its standard i
 it never outlives the build. Steps, and programs that they run, see an empty standard input; what they print goes to
 standard error. AHEAD is 1 if the worker is to decode ahead, otherwise 0. DETECTOR is the descriptor of a connection to
 the detecting process, whose answers may take LIMIT seconds. A worker that is started early (`EarlyWorkers`) imports
-what nearly every build of pictures needs, and then waits to begin; until then, it touches nothing.
+what it will need, and then waits to begin; until then, it touches nothing, and it is told then which arguments were
+left out, from AHEAD on.
 """
 
 import os
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any, TextIO
 
 from packer.jobs.place import Place
 from packer.jobs.plan import Unit, Work
-from packer.jobs.process import LATER, Requests, entry_point, one_thread, read_requests, send, wait_to_begin
+from packer.jobs.process import IMPORTS, LATER, Requests, entry_point, one_thread, read_requests, send, wait_to_begin
 from packer.steps.chain import Equipment
 from packer.vision.detect.remote import DetectorLost, RemoteDetector
 from packer.workspace import Workspace
@@ -36,9 +37,6 @@ WORKS: Mapping[str, Entry] = {
     "split": Entry("packer.packed.work:RepackWork"),
 }
 """The class that does the units of a plan, by the plan's kind."""
-
-_OF_PICTURES = ("packer.builds.work", "packer.steps.decode", "packer.steps.resize", "packer.vision.encode")
-"""What a worker that was started early imports."""
 
 _ENDS_S = 0.1
 """Items that end within this time of one another are reported together: a message takes as long as a tiny picture."""
@@ -61,14 +59,15 @@ def open_work(space: Workspace, equipment: Equipment) -> Work:
     return work
 
 
-def main(workspace: Path, place: Path, equipment: Equipment) -> None:
-    """Serve units until the end of standard input."""
+def main(workspace: Path, place: Path, more: Sequence[str]) -> None:
+    """Serve units until the end of standard input; `more` are the arguments from AHEAD on."""
     with entry_point() as (descriptor, answers):
         if os.environ.pop(LATER, ""):
-            for module in _OF_PICTURES:
+            for module in os.environ.pop(IMPORTS, "").split():
                 with suppress(ImportError):  # what a build needs and lacks is reported when it begins
                     import_module(module)
-            wait_to_begin(descriptor)
+            more = [*more, *wait_to_begin(descriptor)]
+        equipment = _equip(*more)
         requests = read_requests(descriptor)
         try:
             _work(workspace, Place(place), equipment, requests, answers)
@@ -111,10 +110,11 @@ def _serve(work: Work, place: Place, request: dict[str, Any], answers: TextIO) -
         if what == "frame":
             place.set_frames(samples)
             return
+        items, samples = (samples, 1) if what == "packed" else (1, samples)
         if ends and (last := ends[-1])[0] + last[3] == item and last[1] == samples and last[2] == reason == "":
-            last[3] += 1
+            last[3] += items
         else:
-            ends.append([item, samples, reason, 1])
+            ends.append([item, samples, reason, items])
         place.set(None)
         now_s = time.monotonic()
         if now_s - sent_s > _ENDS_S or reason:
@@ -141,4 +141,4 @@ def _equip(ahead: str, *detector: str) -> Equipment:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), _equip(*sys.argv[3:]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

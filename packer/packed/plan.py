@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from packer.assembly.plan import Piece, ShardPlan, shuffled
 from packer.builds.provenance import library_versions
-from packer.jobs.plan import Assembly, Made, Task, describe_changes, join_changes
+from packer.jobs.plan import Assembly, Made, TakeIn, Task, describe_changes, join_changes
 from packer.packed.work import RepackWork
 from packer.recipe import Recipe
 from packer.recipe.checks import parse_bytes, plain_value
@@ -252,9 +252,9 @@ class Repack:
         """See `JobPlan`."""
         return RepackWork(space, self.plan.rows)
 
-    def taking_in(self, space: Workspace) -> AbstractContextManager[Callable[[Iterable[int]], None]]:
+    def taking_in(self, space: Workspace) -> AbstractContextManager[TakeIn]:
         """See `JobPlan`: their shards say everything."""
-        return nullcontext(lambda made: None)
+        return nullcontext(lambda made: ())
 
     def assemble(self, space: Workspace) -> Assembly:
         """See `JobPlan`."""

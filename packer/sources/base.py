@@ -258,8 +258,15 @@ _REPORT: ContextVar[Callable[[int], None] | None] = ContextVar("_REPORT", defaul
 
 @contextmanager
 def counting(report: Callable[[int], None]) -> Iterator[None]:
-    """Inside the block, have sources say how many more items they have listed."""
-    token = _REPORT.set(report)
+    """Inside the block, have sources say how many more items they have listed; whoever was told before still is."""
+    before = _REPORT.get()
+
+    def both(count: int) -> None:
+        report(count)
+        if before is not None:
+            before(count)
+
+    token = _REPORT.set(both)
     try:
         yield
     finally:

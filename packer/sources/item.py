@@ -419,4 +419,19 @@ class ItemReport:
         return {name: value for name, value in vars(self).items() if value != _NEW_REPORT[name] and name != "watch"}
 
 
+class AlikeReports(NamedTuple):
+    """What became of items that follow one another, if it is the same.
+
+    Attributes
+    ----------
+    names : sequence of str
+        Those of the items.
+    report : ItemReport
+        Of the first.
+    """
+
+    names: Sequence[str]
+    report: ItemReport
+
+
 _NEW_REPORT = {**vars(ItemReport("")), "name": None}

@@ -1,7 +1,8 @@
 """Encoding: a sample's values become bytes, together with what assembly needs to determine the schema."""
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -11,7 +12,6 @@ from packer.recipe import Recipe
 from packer.recipe.encodings import LOSSY, picture_codec
 from packer.recipe.field_types import FieldType, as_array
 from packer.vision.decode.jpeg_header import (
-    PROGRESSIVE,
     PROGRESSIVE_MARK,
     JpegHeader,
     has_restart_markers,
@@ -19,6 +19,7 @@ from packer.vision.decode.jpeg_header import (
     restart_interval,
 )
 from shardspec.codecs import codec_for
+from shardspec.codecs.base import Codec
 from shardspec.columns import Buffer, fixed_bytes
 from shardspec.errors import SchemaError
 from shardspec.fields import is_mask_name, is_picture_field
@@ -64,6 +65,21 @@ class EncodedValue(NamedTuple):
     spec: ColumnSpec
     progressive: bool = False
     marked: bool = False
+
+
+class EncodedColumn(NamedTuple):
+    """Values of one field in several rows, all of the same kind.
+
+    Attributes
+    ----------
+    data, shapes : sequence
+        Those of each value (`EncodedValue`).
+    spec : ColumnSpec
+    """
+
+    data: Sequence[Buffer]
+    shapes: Sequence[tuple[int, ...]]
+    spec: ColumnSpec
 
 
 def image_codec(recipe: Recipe) -> NamedConfig:
@@ -122,11 +138,24 @@ class Encoder:
             else codec_for(Field(name, "bytes", "|u1", (None, None, 3), codec)).encode
             for name, codec in recipe.field_codecs.items()
         }
-        self._exact = codec_for(Field("exact", "bytes", "|u1", (None, None, 3), LOSSLESS_CODEC))
-        field = Field("image", "bytes", "|u1", (None, None, 3), image_codec(recipe))
-        self._encode_picture = _picture_encoder(recipe, None if recipe.encode == "raw" else codec_for(field))
+        self._recipe = recipe
         self._text = codec_for(Field("text", "text", "|u1", (None,), NamedConfig("utf8")))
         self._json = codec_for(Field("json", "text", "|u1", (None,), NamedConfig("json")))
+
+    # Made for the first picture that is encoded: where all are kept, none of the libraries is needed.
+    @cached_property
+    def _exact(self) -> Codec:
+        return codec_for(Field("exact", "bytes", "|u1", (None, None, 3), LOSSLESS_CODEC))
+
+    @cached_property
+    def _encode_picture(self) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
+        recipe = self._recipe
+        field = Field("image", "bytes", "|u1", (None, None, 3), image_codec(recipe))
+        return _picture_encoder(recipe, None if recipe.encode == "raw" else codec_for(field))
+
+    def prepare(self) -> None:
+        """Load what encodes pictures; otherwise, the first picture does."""
+        _ = self._encode_picture
 
     def encode(self, sample: dict[str, Any], *, whole: bool = True) -> dict[str, EncodedValue]:
         """Encode all values of a sample; keys with a leading underscore are left out.
@@ -158,14 +187,15 @@ class Encoder:
             out["image"] = out["image"]._replace(marked=has_restart_markers(bytes(out["image"].data)))
         return out
 
-    def text(self, value: str) -> EncodedValue:
-        """A text as a value."""
-        data = self._text.encode(value)
-        return EncodedValue(data, (len(data),), _TEXT)
+    def encode_text(self, value: str) -> bytes:
+        """The bytes of a text.
 
-    def picture(self, data: bytes, header: JpegHeader) -> EncodedValue:
-        """A picture whose bytes are kept, by its header."""
-        return EncodedValue(data, (header.height, header.width, 3), _PICTURE, header.frame_marker == PROGRESSIVE)
+        Raises
+        ------
+        CodecError
+            If it cannot be stored.
+        """
+        return bytes(self._text.encode(value))
 
     def _use(self, name: Any) -> Use:
         """How the field of a name is stored; kept, since nearly all samples have the same names."""
@@ -206,7 +236,8 @@ class Encoder:
             except struct.error:
                 pass  # an integer of more than 64 bits, or of 64 without a sign
         if isinstance(value, str):
-            return self.text(value)
+            data = self.encode_text(value)
+            return EncodedValue(data, (len(data),), _TEXT)
         if isinstance(value, bytes | bytearray | memoryview):
             return EncodedValue(bytes(value), (len(value),), ColumnSpec("blob", "|u1", 1))
         if isinstance(value, dict | list | tuple):
@@ -218,6 +249,16 @@ class Encoder:
                 return EncodedValue(self._exact.encode(array), array.shape, ColumnSpec("lossless", "|u1", 3))
             return EncodedValue(self._encode_picture(array), array.shape, _PICTURE)
         return EncodedValue(fixed_bytes(array), array.shape, ColumnSpec("array", array.dtype.str, array.ndim))
+
+
+def text_column(texts: Sequence[bytes]) -> EncodedColumn:
+    """Texts that were encoded."""
+    return EncodedColumn(texts, [(len(text),) for text in texts], _TEXT)
+
+
+def picture_column(pictures: Sequence[bytes], headers: Iterable[JpegHeader]) -> EncodedColumn:
+    """Pictures whose bytes are kept, by their headers."""
+    return EncodedColumn(pictures, [(header.height, header.width, 3) for header in headers], _PICTURE)
 
 
 def _picture_encoder(recipe: Recipe, codec: Any) -> Callable[[npt.NDArray[np.uint8]], Buffer]:

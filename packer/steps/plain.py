@@ -1,16 +1,17 @@
-"""The short way of plain pictures whose bytes are kept: from the file to the row, without the chain.
+"""The short way of plain pictures whose bytes are kept: from the files to the rows, several at a time, without the chain.
 
 For a small picture the chain takes longer than all that is done with the picture itself. Whatever is not plain (a
 picture that does not pass the check, a file that has changed, a further file) goes the long way, which says why.
 """
 
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packer.recipe import Recipe
 from packer.sources.item import PACKED_ROW, Item
-from packer.steps.encode import EncodedValue, Encoder
+from packer.steps.encode import EncodedColumn, EncodedValue, Encoder, picture_column, text_column
+from packer.vision.decode.jpeg_header import PROGRESSIVE
 from shardspec.errors import CodecError, SchemaError
 from shardspec.registry import import_target
 
@@ -20,11 +21,35 @@ if TYPE_CHECKING:
 _MOST_BYTES = 1 << 18
 """Larger files go the long way, which looks at their first bytes before it reads the rest."""
 
+_TOGETHER_ITEMS, _TOGETHER_BYTES = 128, 1 << 20
+"""The most items that are taken together, and the bytes at which no more are."""
+
 _SUFFIXES = (".jpg", ".jpeg", ".JPG", ".JPEG")
 
 _OPEN = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
-Row = dict[str, EncodedValue]
+_REPORT: Mapping[str, Any] = {"samples": 1, "frames": 1}
+_REPORTS = ({**_REPORT}, {**_REPORT, "progressive": 1})
+
+
+class PlainItems(NamedTuple):
+    """Plain pictures that follow one another, each of which is a row.
+
+    Attributes
+    ----------
+    columns : dict of str to EncodedColumn
+        The rows.
+    names : list of str
+    reports : list of dict
+        What the report of each item says, as JSON, without its name (`packer.sources.item.ItemReport`).
+    """
+
+    columns: dict[str, EncodedColumn]
+    names: list[str]
+    reports: list[dict[str, Any]]
+
+    def __len__(self) -> int:
+        return len(self.names)
 
 
 def keeps_pictures(recipe: Recipe) -> bool:
@@ -57,43 +82,78 @@ class PlainPictures:
         plain = reads and keeps_pictures(recipe) and not recipe.restart_markers and not recipe.field_codecs
         return cls(encoder) if plain else None
 
-    def row(self, item: Item, key: str) -> Row | None:
-        """The row of an item; None if it has to go the long way.
+    def take(self, items: Iterable[Item], begin: Callable[[Item], None], key_of: Callable[[Item], str]) -> PlainItems:
+        """The first of some items, as far as they can go the short way, have the same columns, and are not too many.
 
         Parameters
         ----------
-        item : Item
-        key : str
-            The key of the item's only sample.
+        items : iterable of Item
+        begin : callable
+            Called with each item before its file is opened, also with one that turns out not to be plain.
+        key_of : callable
+            The key of an item's only sample.
         """
-        if (
-            item.path is None
-            or item.member is not None
-            or item.reject is not None
-            or item.files
-            or item.arrays
-            or not item.mtime_ns
-            or not 0 < item.bytes <= _MOST_BYTES
-            or not item.name.endswith(_SUFFIXES)
-        ):
-            return None
-        columns, encoder = item.columns, self._encoder
-        if columns and (PACKED_ROW in columns or "image" in columns):
-            return None
-        data = _read(item.path, item.bytes, item.mtime_ns)
-        header = None if data is None else self._check(data)
-        if data is None or header is None:
-            return None
-        try:
-            row = {"source": encoder.text(item.name)}
-            if columns:
-                row |= encoder.encode({**columns})
-            row |= self._frame
-            row["key"] = encoder.text(key)
-        except (SchemaError, CodecError):
-            return None
-        row["image"] = encoder.picture(data, header)
-        return row
+        names, sources, keys, pictures, headers = list[str](), list[bytes](), list[bytes](), list[bytes](), []
+        own: dict[str, list[EncodedValue]] = {}
+        size = 0
+        for item in items:
+            if not _may_be_plain(item):
+                break
+            begin(item)
+            try:
+                source, key = self._encoder.encode_text(item.name), self._encoder.encode_text(key_of(item))
+                values = self._encoder.encode({**item.columns}) if item.columns else {}
+            except (SchemaError, CodecError):
+                break
+            if names and not _are_alike(values, own):
+                break
+            data = _read(str(item.path), item.bytes, item.mtime_ns)
+            header = None if data is None else self._check(data)
+            if data is None or header is None:
+                break
+            names.append(item.name)
+            sources.append(source)
+            keys.append(key)
+            pictures.append(data)
+            headers.append(header)
+            for name, value in values.items():
+                own.setdefault(name, []).append(value)
+            size += len(data)
+            if size >= _TOGETHER_BYTES or len(names) == _TOGETHER_ITEMS:
+                break
+        if not names:
+            return PlainItems({}, [], [])
+        columns = {"source": text_column(sources)}
+        columns |= {name: _column(values) for name, values in own.items()}
+        columns |= {name: _column([value] * len(names)) for name, value in self._frame.items()}
+        columns |= {"key": text_column(keys), "image": picture_column(pictures, headers)}
+        return PlainItems(columns, names, [_REPORTS[header.frame_marker == PROGRESSIVE] for header in headers])
+
+
+def _may_be_plain(item: Item) -> bool:
+    """Whether an item may be a plain picture, as far as its file need not be opened to know."""
+    columns = item.columns
+    return (
+        item.path is not None
+        and item.member is None
+        and item.reject is None
+        and not item.files
+        and not item.arrays
+        and item.mtime_ns != 0
+        and 0 < item.bytes <= _MOST_BYTES
+        and item.name.endswith(_SUFFIXES)
+        and not (columns and (PACKED_ROW in columns or "image" in columns))
+    )
+
+
+def _are_alike(values: Mapping[str, EncodedValue], own: Mapping[str, list[EncodedValue]]) -> bool:
+    """Whether an item's columns are those of the items before it."""
+    return values.keys() == own.keys() and all(values[name].spec == found[0].spec for name, found in own.items())
+
+
+def _column(values: list[EncodedValue]) -> EncodedColumn:
+    data, shapes, specs, *_ = zip(*values, strict=True)
+    return EncodedColumn(data, shapes, specs[0])
 
 
 def _read(path: str, size: int, mtime_ns: int) -> bytes | None:

@@ -1,17 +1,8 @@
-"""``resize``: bring pictures to one size, averaging areas where they shrink, together with their masks and geometry."""
-
-from collections.abc import Callable, Collection, Iterator
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+"""``resize``: bring pictures to one size, together with their masks and geometry."""
 
 from packer.recipe import Recipe
-from packer.steps.chain import Equipment, Sample, Step, require_image
-from packer.vision.decode.limits import MAX_PIXELS
-from packer.vision.geometry.resize import resize_exact, resize_nearest, resize_shorter, scale_geometry
-from shardspec.errors import ItemError
-from shardspec.fields import is_further_picture, is_mask_name
+from packer.steps.chain import Equipment, Step
+from shardspec.registry import import_target
 
 
 def make(recipe: Recipe, _equipment: Equipment) -> Step:
@@ -19,84 +10,6 @@ def make(recipe: Recipe, _equipment: Equipment) -> Step:
     size = recipe.size
     if size is None or recipe.resize == "none":
         return lambda samples: samples
-    scale = resize_exact if recipe.resize == "exact" else resize_shorter
-
-    def resize(samples: Iterator[Sample]) -> Iterator[Sample]:
-        for sample in samples:
-            require_image(sample)
-            if recipe.resize == "shorter":
-                _check_proportions(sample["image"].shape[:2], size)
-            image = scale(sample["image"], size)
-            old, new = sample["image"].shape[:2], image.shape[:2]
-            further = _further(sample, old, new)
-            _check_resample(further, recipe)
-            masks = {name: _fit(name, recipe)(value, new) for name, value in further.items()}
-            masks |= {name: resize_nearest(value, new) for name, value in _maps(sample, old, new).items()}
-            yield {**sample, **scale_geometry(sample, old, new), **masks, "image": image}
-
-    return resize
-
-
-def _further(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict[str, npt.NDArray[np.uint8]]:
-    """Further pictures as large as ``image``, which are resized with it; others are left as they are."""
-    if old == new:
-        return {}
-    return {
-        name: value
-        for name, value in sample.items()
-        if isinstance(name, str) and is_further_picture(name) and _is_picture(value, old)
-    }
-
-
-def _maps(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict[str, npt.NDArray[Any]]:
-    """Masks and label maps that are no pictures, as steps make them: arrays (H, W) or (H, W, C) as large as ``image``."""
-    if old == new:
-        return {}
-    return {
-        name: value
-        for name, value in sample.items()
-        if isinstance(name, str)
-        and is_mask_name(name)
-        and isinstance(value, np.ndarray)
-        and value.ndim in (2, 3)
-        and value.shape[:2] == old
-        and not (is_further_picture(name) and _is_picture(value, old))
-    }
-
-
-def _fit(name: str, recipe: Recipe) -> Callable[[npt.NDArray[np.uint8], tuple[int, int]], npt.NDArray[np.uint8]]:
-    """How a further picture is resized: as ``also_resample`` says.
-
-    By default the picture of ``also``, which may be a label map, keeps its values, unless it is a crop already, which
-    the step ``faces`` has averaged.
-    """
-    keeps = name == recipe.also_field and all(step.use != "faces" for step in recipe.chain)
-    return (
-        resize_nearest
-        if recipe.also_resample == "nearest" or (recipe.also_resample is None and keeps)
-        else resize_exact
-    )
-
-
-def _check_resample(further: Collection[str], recipe: Recipe) -> None:
-    """Refuse to average what may be a label map unless the user has chosen so; ``--also`` documents what it does."""
-    unsaid = [name for name in further if name != recipe.also_field]
-    if unsaid and recipe.also_resample is None:
-        raise ItemError(
-            f"also_resample: expected area or nearest to resize {', '.join(map(repr, unsaid))} as well, found neither: "
-            "choose nearest for label maps, whose values must not be mixed, otherwise area"
-        )
-
-
-def _is_picture(value: Any, sides: tuple[int, int]) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.shape == (*sides, 3)
-
-
-def _check_proportions(sides: tuple[int, int], size: int) -> None:
-    """Refuse a narrow strip of a picture, whose longer side would grow beyond the limit of pixels."""
-    shorter, longer = min(sides), max(sides)
-    if size * size * longer > MAX_PIXELS * shorter:
-        raise ItemError(
-            f"expected at most {MAX_PIXELS} pixels once the shorter side has {size}, "
-            f"found a picture of {sides[1]} x {sides[0]}"
-        )
+    # Not imported above: pictures that stay as they are need none of its libraries.
+    step: Step = import_target("packer.steps.scale:make_scaling", what="step 'resize'", extra="pack")(recipe, size)
+    return step

@@ -17,13 +17,10 @@ from packer.workspace.durable import fsync_file, fsync_folder, writing
 from packer.workspace.folder import remove_shards
 from packer.workspace.fresh import machine_run
 from packer.workspace.lines import append_line
-from packer.workspace.paths import Workspace
+from packer.workspace.paths import FLUSHED, Workspace
 
 INTERVAL_S = 10.0
 """Seconds between two checkpoints. A job of less has none: it is as quickly done again."""
-
-FLUSHED = "flushed"
-"""The key in the journal's line of a task whose part was flushed by its maker, before it was published."""
 
 
 class Checkpoints:

@@ -98,6 +98,11 @@ def ask_ahead(ask: Callable[[T], S], values: Iterable[T]) -> Iterator[S]:
                 future.cancel()
 
 
+def ask_each(folder: Path, ask: Callable[[T], S], values: Iterable[T]) -> Iterator[S]:
+    """What a function finds for each value, in order; many of them at a time if a folder lies on a network file system."""
+    return ask_ahead(ask, values) if is_far(folder) else map(ask, values)
+
+
 @contextmanager
 def reading() -> Iterator[None]:
     """Name a failed read as such, with host and file system, where `writing` would call it a failed write."""

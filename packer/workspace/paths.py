@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from packer.workspace.durable import fsync_folder, remove_tree
-from packer.workspace.fresh import wait_for
+from packer.workspace.fresh import ask_each, wait_for
 from packer.workspace.lines import read_lines
 from shardspec.layout import MANIFEST_NAME, PLAN_NAME, REJECTS_NAME
 
 PARTS_A_FOLDER = 1000
 """The most parts in one folder: listing a folder of a million files on a shared file system is slow."""
 
-WORKSPACE_LAYOUT = 2
-"""Counts the changes of where the results of a plan lie; an unfinished build of another layout is begun anew."""
+WORKSPACE_LAYOUT = 3
+"""Counts the changes of where the results of a plan lie, and of what they say; an unfinished build of another layout is
+begun anew."""
+
+FLUSHED = "flushed"
+"""The key in the journal's line of a task whose part was flushed by its maker, before it was published."""
 
 RECORD_NAME = "record.json"
 """A shard's entry in the manifest, in the folder in which the shard was published."""
@@ -191,6 +195,15 @@ class Workspace:
         return self.root / self.aside / "assembly.json"
 
     @property
+    def early(self) -> Path:
+        """What belongs to the shards that are written while tasks still run (`packer.jobs.early`)."""
+        return self.root / "early"
+
+    def early_plan(self, number: int) -> Path:
+        """The plan of one such shard."""
+        return self.early / f"{number:05d}.json"
+
+    @property
     def counts(self) -> Path:
         """What became of the items; it exists once every task is done."""
         return self.root / self.aside / "counts.json"
@@ -334,6 +347,8 @@ class Workspace:
 
     def remove(self) -> None:
         """Remove everything; the lock, and the record of a finished replacement, last."""
+        many = [*self.staging.glob("*/*"), *(self.root / "claims").glob("*/*")]
+        list(ask_each(self.root, _try_to_remove, many))
         for path in self.root.iterdir() if self.root.is_dir() else ():
             if not self.is_of_lock(path) and path != self.successor:
                 with suppress(OSError):
@@ -341,6 +356,11 @@ class Workspace:
         shutil.rmtree(self.root, ignore_errors=True)
         if self.out.is_dir():
             fsync_folder(self.out)
+
+
+def _try_to_remove(path: Path) -> None:
+    with suppress(OSError):
+        remove_tree(path)
 
 
 _GONE = ".gone"

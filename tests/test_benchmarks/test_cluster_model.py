@@ -46,6 +46,8 @@ NAMES = [
     "cut_row_s",
     "cut_s",
     "delete_part_operations",
+    "early_shard_operations",
+    "early_shard_s",
     "launch_s",
     "list_item_operations",
     "look_task_operations",

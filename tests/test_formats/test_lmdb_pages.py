@@ -40,12 +40,13 @@ def by_library(path: Path, entries: Entries, map_bytes: int) -> bytes:
 def by_us(path: Path, entries: Entries, map_bytes: int, flushed_every: int) -> bytes:
     with path.open("wb", buffering=0) as file:
         pages = LMDBPages(file.fileno(), PAGE, map_bytes)
-        for number, (key, value) in enumerate(entries):
-            reused = bytearray(value)
-            pages.put(key, reused)
-            if number % flushed_every == 0:
-                pages.flush()
-                reused[:] = bytes(len(reused))  # what was flushed is needed no longer
+        for first in range(0, len(entries), flushed_every):
+            reused = [(key, bytearray(value)) for key, value in entries[first : first + flushed_every]]
+            pages.put(reused[:3])
+            pages.put(iter(reused[3:]))
+            pages.flush()
+            for _, value in reused:  # what was flushed is needed no longer
+                value[:] = bytes(len(value))
         pages.finish()
     return path.read_bytes()
 

@@ -100,8 +100,7 @@ class _Pages:
 
     def put(self, entries: Iterable[tuple[bytes, Buffer]]) -> None:
         """Append entries."""
-        for key, value in entries:
-            self._pages.put(key, value)
+        self._pages.put(entries)
         self._pages.flush()
 
     def close(self) -> None:

@@ -9,6 +9,9 @@ wherever a page has none.
 
 import os
 import struct
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from operator import sub
 from typing import Any
 
 from packer.workspace.durable import write_all
@@ -26,6 +29,7 @@ _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _FLAGS = 0x4000 | 0x08
 """Of the environment: a file and no folder; and of its tree of free pages: its keys are integers."""
 _NO_PAGE = 2**64 - 1
+_NUMBER_TO_COME = bytes(_PAGE_NUMBER.size)
 _BUFFER = 1 << 20
 _METAS = 2
 _WAITING_BYTES = 1 << 22
@@ -64,16 +68,29 @@ class _Page:
         """Whether a branch has room for one more child."""
         return self.upper - self.lower >= _CHILD.size + len(key) + 2
 
-    def add_node(self, size: int) -> int:
-        """Make room for a node, the last one, and return where it begins."""
-        self.upper -= size + (size & 1)
-        _PLACE.pack_into(self.memory, self.lower, self.upper)
-        self.lower += 2
-        return self.upper
+    def add_nodes(self, pieces: Sequence[Buffer], sizes: Sequence[int]) -> None:
+        """Add some nodes, the last ones.
+
+        Parameters
+        ----------
+        pieces : sequence of bytes-like
+            What they consist of, back to front.
+        sizes : sequence of int
+            Bytes of each, front to back.
+        """
+        places = [*accumulate(sizes, sub, initial=self.upper)][1:]
+        data = b"".join(reversed(pieces))
+        self.memory[self.upper - len(data) : self.upper] = data
+        struct.pack_into(f"<{len(places)}H", self.memory, self.lower, *places)
+        self.upper -= len(data)
+        self.lower += _PLACE.size * len(places)
 
     def add_child(self, key: bytes, number: int) -> None:
         """Add the last child of a branch."""
-        start = self.add_node(_CHILD.size + len(key))
+        size = _CHILD.size + len(key)
+        self.upper = start = self.upper - size - (size & 1)
+        _PLACE.pack_into(self.memory, self.lower, start)
+        self.lower += _PLACE.size
         _pack_child(self.memory, start, number, len(key))
         self.memory[start + _CHILD.size : start + _CHILD.size + len(key)] = key
 
@@ -114,28 +131,38 @@ class LMDBPages:
         self._seen: tuple[int, int] = (0, _HEADER.size + _META.size)
         self._patches: list[tuple[int, int, int]] = []
 
-    def put(self, key: bytes, value: Buffer) -> None:
-        """Append an entry. The value may be needed until `flush`."""
-        size = _NODE.size + len(key) + len(value)
-        big = size > self._most_node
-        if big:
-            size = _NODE.size + len(key) + _PAGE_NUMBER.size
-        leaf = self._leaf
-        if leaf is None or leaf.upper - leaf.lower < size + (size & 1) + 2:
-            leaf = self._begin_leaf(key)
-        start = leaf.add_node(size)
-        _NODE.pack_into(leaf.memory, start, len(value), _BIG if big else 0, len(key))
-        start += _NODE.size
-        leaf.memory[start : start + len(key)] = key
-        start += len(key)
-        if big:
-            pages = -(-(_HEADER.size + len(value)) // self._page_bytes)
-            self._pages += pages
-            self._overflow += pages
-            self._big.append((start, value, self._spare.pop() if pages == 1 and self._spare else None))
-        else:
-            leaf.memory[start : start + len(value)] = value
-        self._entries += 1
+    def put(self, entries: Iterable[tuple[bytes, Buffer]]) -> None:
+        """Append entries. Values may be needed until `flush`."""
+        leaf, room = self._leaf, 0 if self._leaf is None else self._leaf.upper - self._leaf.lower
+        # What lies in a page comes last to first, so its nodes are put together when all are known.
+        pieces, sizes = list[Buffer](), list[int]()
+        for key, value in entries:
+            size = end = _NODE.size + len(key) + len(value)
+            big = size > self._most_node
+            if big:
+                size = end = _NODE.size + len(key) + _PAGE_NUMBER.size
+            size += size & 1
+            if leaf is None or room < size + _PLACE.size:
+                if leaf is not None:
+                    leaf.add_nodes(pieces, sizes)
+                leaf, pieces, sizes = self._begin_leaf(key), [], []
+                room = leaf.upper - leaf.lower
+            room -= size + _PLACE.size
+            start = leaf.lower + room + _PLACE.size * (len(sizes) + 1)
+            sizes.append(size)
+            if size > end:
+                pieces.append(leaf.memory[start + end : start + size])
+            if big:
+                pages = -(-(_HEADER.size + len(value)) // self._page_bytes)
+                self._pages += pages
+                self._overflow += pages
+                spare = self._spare.pop() if pages == 1 and self._spare else None
+                self._big.append((start + end - _PAGE_NUMBER.size, value, spare))
+            pieces.append(_NUMBER_TO_COME if big else value)
+            pieces.append(_NODE.pack(len(value), _BIG if big else 0, len(key)) + key)
+            self._entries += 1
+        if leaf is not None:
+            leaf.add_nodes(pieces, sizes)
 
     def flush(self) -> None:
         """Write what can be written, and need no value of before any longer."""
@@ -238,7 +265,8 @@ class LMDBPages:
         buffer, at = self._room()
         buffer[at : at + first] = memory[:first]
         buffer[at + last : at + self._page_bytes] = memory[last:]
-        self._cover(at, first, last)
+        if at == self._page_bytes:
+            self._cover(first, last)
         if parent is not None:
             parent.children.append(self._next)
         self._next += 1
@@ -255,7 +283,8 @@ class LMDBPages:
         if end < at + size:
             rest = at + size - end
             buffer[end : at + size] = bytes(rest) if page is None else page[-rest:]
-        self._cover(at, size, size)
+        if at == size:
+            self._cover(size, size)
         self._filled += size
         self._next += pages
         if pages > 1:
@@ -268,9 +297,9 @@ class LMDBPages:
             self._toggle()
         return self._buffers[self._buffer], self._filled
 
-    def _cover(self, at: int, first: int, last: int) -> None:
-        """Note where the second meta page, the buffer's old bytes, shows between two places of the next page."""
-        if self._buffer or at != self._page_bytes:
+    def _cover(self, first: int, last: int) -> None:
+        """Note where the second meta page, its buffer's old bytes, shows between two places of the next page."""
+        if self._buffer:
             return
         self._seen = max(first, self._seen[0]), min(last, self._seen[1])
         if self._seen[0] < self._seen[1]:

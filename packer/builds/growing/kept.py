@@ -70,9 +70,12 @@ class KeptItems:
     def __len__(self) -> int:
         return len(self._places)
 
+    def __contains__(self, item: Item) -> bool:
+        return bool(self._places) and item_facts(item) in self._places
+
     def count(self, items: Iterable[Item]) -> int:
         """How many of some items were put aside."""
-        return sum(item_facts(item) in self._places for item in items) if self._places else 0
+        return sum(item in self for item in items) if self._places else 0
 
     def copy(self, item: Item, part: PartWriter) -> ItemReport | None:
         """Append what was made of an equal item, under this item's number; None if there is none."""

@@ -12,7 +12,7 @@ import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,27 @@ Columns = Mapping[str, ColumnSpec]
 """The columns that the rows of a group share, in the order of a row's bytes, which is the order of the names."""
 
 
+class ItemRun(NamedTuple):
+    """Items that follow one another and of which the same became, so that it is said once.
+
+    Attributes
+    ----------
+    names : list of str
+    report : dict
+        What the report of each says, as JSON, without its name.
+    group : int or None
+        The number of the group of their rows; None if they have none.
+    """
+
+    names: list[str]
+    report: dict[str, Any]
+    group: int | None
+
+    def to_report(self) -> ItemReport:
+        """The report of any of the items, under the name of the first."""
+        return ItemReport.from_json({"name": self.names[0], **self.report})
+
+
 class Part:
     """A finished part, mapped into memory.
 
@@ -44,8 +65,8 @@ class Part:
     ----------
     groups : list of RowGroup
         One group in most parts, one more for each kind of odd item; none if no item yielded a sample.
-    group_of : list of int or None
-        The group of each item's rows; None if it has no rows.
+    runs : list of ItemRun
+        What became of the task's items, in order.
     """
 
     def __init__(self, path: Path, *, fetched: bool = False) -> None:
@@ -57,19 +78,18 @@ class Part:
         finally:
             os.close(descriptor)
         if found[-8:] != MARK:
-            raise BuildError(
-                f"{path}: expected a finished part of this build, found something else: "
-                "remove the .build folder and build again"
-            )
+            raise _no_part(path)
         self._view = view = memoryview(found)
         footer = json.loads(bytes(view[int.from_bytes(view[-16:-8], "little") : -16]))
-        self._reports: list[dict[str, Any]] = footer["reports"]
-        self.group_of: list[int | None] = footer["group_of"]
+        reports, groups = footer["reports"], footer["group_of"]
+        if not all("names" in report for report in reports):  # of an earlier version
+            raise _no_part(path)
+        self.runs = [ItemRun(report.pop("names"), report, group) for report, group in zip(reports, groups, strict=True)]
         self.groups = list(_read_groups(view, footer))
 
     def reports(self) -> list[ItemReport]:
         """What became of the task's items, in order."""
-        return list(map(ItemReport.from_json, self._reports))
+        return [ItemReport.from_json({"name": name, **run.report}) for run in self.runs for name in run.names]
 
     def group(self, columns: Columns) -> "RowGroup | None":
         """The rows that have these columns; None if no row has them."""
@@ -78,6 +98,13 @@ class Part:
     def row_data(self) -> memoryview:
         """The bytes of all rows."""
         return self._view[: sum(group.bytes for group in self.groups)]
+
+
+def _no_part(path: Path) -> BuildError:
+    return BuildError(
+        f"{path}: expected a finished part of this build, found something else: "
+        "remove the .build folder and build again"
+    )
 
 
 def _fetch(descriptor: int) -> None:
@@ -171,6 +198,14 @@ class RowGroup:
         starts = self.starts[rows] + self.lengths[rows, :column].sum(axis=1)
         ends = starts + lengths
         return [self._view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def numbers(self, name: str) -> npt.NDArray[Any]:
+        """The values of a column of single numbers, (rows,)."""
+        column, dtype = list(self.columns).index(name), np.dtype(self.columns[name].dtype)
+        starts = self.starts + self.lengths[:, :column].sum(axis=1)
+        whole: npt.NDArray[np.uint8] = np.frombuffer(self._view, np.uint8)
+        found: npt.NDArray[Any] = whole[starts[:, None] + np.arange(dtype.itemsize)].view(dtype)[:, 0]
+        return found
 
 
 def to_json(columns: Columns) -> list[Any]:

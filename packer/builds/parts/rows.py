@@ -11,7 +11,7 @@ from packer.builds.parts.opened import open_part
 from packer.builds.parts.part import Columns as PartColumns
 from packer.builds.parts.part import Part, RowGroup, describe_difference, from_json, to_json
 from packer.builds.parts.taken import TakenRows
-from packer.sources.item import ItemReport
+from packer.sources.item import AlikeReports, ItemReport
 from packer.steps.encode import ColumnSpec
 from packer.workspace import Workspace
 from shardspec.codecs.raw import SHAPE_DTYPE
@@ -46,6 +46,7 @@ class PartRows:
         named = [name for name, spec in self._columns.items() if spec.kind == "class"]
         self._numbers = {name: _class_numbers(self.schema[name]) for name in named}
         self._ends = np.cumsum(np.array(config["tasks"], np.int64))
+        self._first = config.get("first", 0)
         self._taken = taken if len(self) else None  # without rows, the schema is that of other rows
         self._open: OrderedDict[int, RowGroup] = OrderedDict()
 
@@ -56,12 +57,12 @@ class PartRows:
         """Encoded bytes of every value of the fields that are not fixed."""
         varying = [field for field in self.schema if not field.is_fixed]
         if self._taken is not None:
-            return {field.name: _longer(self._taken.lengths(field.name), _prefix_bytes(field)) for field in varying}
+            return {field.name: longer(self._taken.lengths(field.name), prefix_bytes(field)) for field in varying}
         table = LengthTable([field.name for field in varying], len(self))
         for task in self._tasks_with_rows():
             part = self._part(task)
             names = list(part.columns)
-            table.append([part.lengths[:, names.index(field.name)] + _prefix_bytes(field) for field in varying])
+            table.append([part.lengths[:, names.index(field.name)] + prefix_bytes(field) for field in varying])
         return table.columns
 
     def read(self, rows: IntArray, fields: Sequence[str]) -> Columns:
@@ -76,7 +77,7 @@ class PartRows:
             local = rows[places] - (int(self._ends[task - 1]) if task else 0)
             for name in fields:
                 values: list[Any] = part.values(name, local)
-                if _prefix_bytes(self.schema[name]):
+                if prefix_bytes(self.schema[name]):
                     shapes = part.axes(name)[local].astype(SHAPE_DTYPE)
                     values = [shape.tobytes() + bytes(value) for shape, value in zip(shapes, values, strict=True)]
                 for place, value in zip(places.tolist(), values, strict=True):
@@ -108,7 +109,7 @@ class PartRows:
         return np.flatnonzero(np.diff(self._ends, prepend=0)).tolist()
 
     def _part(self, task: int) -> RowGroup:
-        rows = self._open.pop(task, None) or open_part(self._workspace, task).group(self._columns)
+        rows = self._open.pop(task, None) or open_part(self._workspace, self._first + task).group(self._columns)
         assert rows is not None
         self._open[task] = rows
         if len(self._open) > _OPEN_PARTS:
@@ -128,7 +129,9 @@ class ColumnCount:
     def add(self, part: Part) -> None:
         """Count the items of a part, which follows those that were added before."""
         kinds = [tuple(group.columns.items()) for group in part.groups]
-        self._items.update(kinds[number] for number in part.group_of if number is not None)
+        for run in part.runs:
+            if run.group is not None:
+                self._items[kinds[run.group]] += len(run.names)
 
     def choose(self, fits: Callable[[PartColumns], bool] | None = None) -> PartColumns:
         """The columns that most items' samples have, in a tie those that come first; none if no item yielded a sample.
@@ -152,20 +155,20 @@ def choose_columns(parts: Iterable[Part]) -> PartColumns:
     return count.choose()
 
 
-def settled_reports(part: Part, columns: PartColumns) -> Iterator[ItemReport]:
+def settled_reports(part: Part, columns: PartColumns) -> Iterator[AlikeReports]:
     """What became of a part's items; those whose samples have other columns become rejects."""
-    for report, number in zip(part.reports(), part.group_of, strict=True):
-        if number is None or part.groups[number].columns == columns:
-            yield report
-            continue
-        reason = (
-            "expected the fields that the samples of most items have, found others: "
-            f"{describe_difference(columns, part.groups[number].columns)}"
-        )
-        yield ItemReport(report.name, frames=report.frames, faces=report.faces, step="encode", reason=reason)
+    for run in part.runs:
+        report = run.to_report()
+        if run.group is not None and part.groups[run.group].columns != columns:
+            reason = (
+                "expected the fields that the samples of most items have, found others: "
+                f"{describe_difference(columns, part.groups[run.group].columns)}"
+            )
+            report = ItemReport(report.name, frames=report.frames, faces=report.faces, step="encode", reason=reason)
+        yield AlikeReports(run.names, report)
 
 
-def describe_rows(columns: PartColumns, tasks: Sequence[int], schema: Schema) -> dict[str, Any]:
+def describe_rows(columns: PartColumns, tasks: Sequence[int], schema: Schema, first: int = 0) -> dict[str, Any]:
     """The configuration of `PartRows`.
 
     Parameters
@@ -176,11 +179,14 @@ def describe_rows(columns: PartColumns, tasks: Sequence[int], schema: Schema) ->
         Number of rows with these columns in each task's part.
     schema : Schema
         The schema settled over those rows.
+    first : int
+        The first of these tasks.
     """
-    return {"kind": "parts", "columns": to_json(columns), "tasks": list(tasks), "schema": schema.to_json()}
+    rows = {"kind": "parts", "columns": to_json(columns), "schema": schema.to_json()}
+    return {**rows, "tasks": list(tasks), "first": first}
 
 
-def _longer(lengths: Lengths, more: int) -> Lengths:
+def longer(lengths: Lengths, more: int) -> Lengths:
     """Lengths of values with so many more bytes each."""
     if not more:
         return lengths
@@ -193,7 +199,7 @@ def _class_numbers(field: Field) -> dict[bytes, int]:
     return {name.encode(): number for number, name in enumerate(field.classes or ())}
 
 
-def _prefix_bytes(field: Field) -> int:
+def prefix_bytes(field: Field) -> int:
     """Bytes of the shape that precedes a raw array of varying shape."""
     if field.kind == "bytes" and field.codec.name == "raw" and len(field.shape) > 1:
         return len(field.shape) * SHAPE_DTYPE.itemsize

@@ -24,6 +24,11 @@ class TakenRows:
     ----------
     columns : mapping of str to ColumnSpec
         Those of the rows.
+
+    Attributes
+    ----------
+    rows, bytes : int
+        How many rows were taken in, and the encoded bytes of all their values.
     """
 
     def __init__(self, columns: Columns) -> None:
@@ -35,6 +40,7 @@ class TakenRows:
         self._codes: dict[str, dict[bytes, int]] = {name: {} for name, spec in columns.items() if spec.kind == "class"}
         self._places = list(columns)
         self.rows = 0
+        self.bytes = 0
 
     def add(self, group: RowGroup) -> None:
         """Take in the rows of a part."""
@@ -43,17 +49,20 @@ class TakenRows:
             if name in self._lengths:
                 self._lengths[name].add(group.lengths[:, place], low[place], high[place])
             if name in self._index:
-                values = group.values(name, np.arange(len(group)))
-                if name in self._codes:
-                    codes = self._codes[name]
-                    numbers = [codes.setdefault(bytes(value), len(codes)) for value in values]
-                    values = [memoryview(np.array(numbers, _CODE).tobytes())]
-                self._index[name].add(b"".join(values))
+                found = self._encode(group, name) if name in self._codes else group.numbers(name)
+                self._index[name].add(found.tobytes())
         self.rows += len(group)
+        self.bytes += group.bytes
 
-    def lengths(self, name: str) -> Lengths:
-        """The encoded bytes of a column's values, (rows,); not of names of classes."""
-        return self._lengths[name].all(self.rows)
+    def _encode(self, group: RowGroup, name: str) -> npt.NDArray[np.int32]:
+        """The codes of the names of classes in a column."""
+        codes = self._codes[name]
+        names = map(bytes, group.values(name, np.arange(len(group))))
+        return np.array([codes.setdefault(one, len(codes)) for one in names], _CODE)
+
+    def lengths(self, name: str, rows: range | None = None) -> Lengths:
+        """The encoded bytes of a column's values, (rows,), in all rows or a copy of those in some; not of names of classes."""
+        return self._lengths[name].all(self.rows) if rows is None else self._lengths[name].some(rows)
 
     def classes(self, name: str) -> list[bytes]:
         """The names of classes in a column, in the order in which they came."""
@@ -91,6 +100,13 @@ class _Lengths:
             return whole.view(np.uint32) if self._all.typecode == "I" else whole.view(np.int64)
         same = self._same or 0
         return np.full(rows, same, np.uint32) if same <= _UINT32_MAX else np.full(rows, same, np.int64)
+
+    def some(self, rows: range) -> Lengths:
+        """A copy of some of them: as long as more may come, nothing may look into the array itself."""
+        if self._all is None:
+            return self.all(len(rows))
+        copy = np.array(self._all[rows.start : rows.stop])
+        return copy.view(np.uint32) if self._all.typecode == "I" else copy.view(np.int64)
 
 
 def _dtype(columns: Columns, name: str) -> np.dtype[Any]:

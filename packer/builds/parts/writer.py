@@ -4,13 +4,14 @@ import json
 import os
 import sys
 from array import array
-from collections.abc import Callable, Mapping
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, chain
 from pathlib import Path
+from typing import Any
 
-from packer.builds.parts.part import MARK, Columns, Part, describe_difference, to_json
+from packer.builds.parts.part import MARK, Columns, ItemRun, Part, describe_difference, to_json
 from packer.sources.item import ItemReport
-from packer.steps.encode import ColumnSpec, EncodedValue
+from packer.steps.encode import ColumnSpec, EncodedColumn, EncodedValue
 from packer.workspace.durable import fsync_file, publish, write_all
 from packer.workspace.paths import attempt_beside
 from shardspec.columns import Buffer
@@ -18,6 +19,9 @@ from shardspec.errors import SchemaError
 
 _FLUSH_BYTES, _FLUSH_VALUES = 1 << 20, 512
 """The most bytes and values that wait to be written with one call; the system takes 1024 values at a time."""
+
+
+_BYTES = {bytes}
 
 
 class _Rows:
@@ -28,6 +32,13 @@ class _Rows:
         self.names, self.specs = tuple(columns), tuple(columns.values())
         self.starts, self.lengths, self.shapes = array("q"), array("q"), array("i")
 
+    def add(self, end: int, datas: Sequence[Buffer], shapes: Iterable[int]) -> None:
+        """Add the values of some rows, one after another, the first of which begins at `end`."""
+        lengths = array("q", map(len, datas))
+        self.starts.extend([*accumulate(lengths, initial=end)][: -1 : len(self.names)])
+        self.lengths.extend(lengths)
+        self.shapes.extend(shapes)
+
     def cut(self, rows: int) -> None:
         """Keep the first rows only."""
         axes = sum(spec.ndim for spec in self.specs)
@@ -37,7 +48,7 @@ class _Rows:
 class PartWriter:
     """Writes one part. Use as a context manager; without `finish`, nothing is left.
 
-    Each item starts with `begin` and ends with `end`.
+    Each item starts with `begin` and ends with `end`; items with one row each may be added together, with `add`.
 
     Parameters
     ----------
@@ -52,8 +63,8 @@ class PartWriter:
 
     Attributes
     ----------
-    reports : list of ItemReport
-        Reports of the items that have ended.
+    runs : list of ItemRun
+        What became of the items that have ended.
     """
 
     def __init__(self, path: Path, owner: str = "", *, flushed: bool = False) -> None:
@@ -66,8 +77,7 @@ class PartWriter:
         self._groups: list[_Rows] = []
         self._group: int | None = None
         self._offset, self._rows = 0, 0
-        self.reports: list[ItemReport] = []
-        self._group_of: list[int | None] = []
+        self.runs: list[ItemRun] = []
 
     def __enter__(self) -> "PartWriter":
         return self
@@ -98,15 +108,8 @@ class PartWriter:
         if specs != group.specs or names != group.names:
             found = dict(zip(names, specs, strict=True))
             raise SchemaError(f"the sample differs from those before it: {describe_difference(group.columns, found)}")
-        group.starts.append(self._end)
-        group.lengths.extend(map(len, datas))
-        group.shapes.extend(chain.from_iterable(shapes))
-        self._write(*datas)
-        if self._pending:
-            for data in datas:
-                if type(data) is not bytes:  # a step may change its arrays once it goes on
-                    self._flush()
-                    break
+        group.add(self._end, datas, chain.from_iterable(shapes))
+        self._write_row(datas)
 
     def undo(self) -> None:
         """Forget every row of the item."""
@@ -121,22 +124,46 @@ class PartWriter:
 
     def end(self, report: ItemReport) -> None:
         """End the item."""
-        self.reports.append(report)
-        self._group_of.append(self._group)
+        document = report.to_json()
+        self._end_items([document.pop("name")], document, self._group)
+
+    def add(
+        self, columns: Mapping[str, EncodedColumn], names: Iterable[str], reports: Iterable[dict[str, Any]]
+    ) -> None:
+        """Append items that have one row each, from `begin` to `end`.
+
+        Parameters
+        ----------
+        columns : mapping of str to EncodedColumn
+            Their rows.
+        names : iterable of str
+            Those of the items.
+        reports : iterable of dict
+            What the report of each says, as JSON, without its name.
+        """
+        fields = tuple(sorted(columns))
+        datas, shapes, specs = zip(*[columns[field] for field in fields], strict=True)
+        number = self._find_group(fields, specs)
+        values = [*chain.from_iterable(zip(*datas, strict=True))]
+        axes = chain.from_iterable(chain.from_iterable(zip(*shapes, strict=True)))
+        self._groups[number].add(self._end, values, axes)
+        self._write_row(values)
+        for name, report in zip(names, reports, strict=True):
+            self._end_items([name], report, number)
 
     def extend(self, part: "Part") -> None:
         """Append all rows and reports of another part."""
         offset = self._end
         self._write(part.row_data())
-        places = []
-        for rows in part.groups:
-            places.append(self._find_group(tuple(rows.columns), tuple(rows.columns.values())))
-            group = self._groups[places[-1]]
+        places: dict[int | None, int | None] = {None: None}
+        for before, rows in enumerate(part.groups):
+            number = places[before] = self._find_group(tuple(rows.columns), tuple(rows.columns.values()))
+            group = self._groups[number]
             group.starts.extend((rows.starts + offset).tolist())
             group.lengths.extend(rows.lengths.ravel().tolist())
             group.shapes.extend(rows.shapes.ravel().tolist())
-        self.reports.extend(part.reports())
-        self._group_of.extend(None if number is None else places[number] for number in part.group_of)
+        for run in part.runs:
+            self._end_items(run.names, run.report, places[run.group])
 
     def copy(self, part: "Part", place: int, key_of: Callable[[int], str] | None) -> ItemReport:
         """Append one item of another part, from `begin` to `end`.
@@ -153,10 +180,11 @@ class PartWriter:
         -------
         ItemReport
         """
-        reports, number = part.reports(), part.group_of[place]
+        reports, groups = part.reports(), [run.group for run in part.runs for _ in run.names]
+        number = groups[place]
         self.begin()
         if number is not None:
-            before = zip(reports[:place], part.group_of, strict=False)
+            before = zip(reports[:place], groups, strict=False)
             first = sum(report.samples for report, group in before if group == number)
             for ordinal, row in enumerate(range(first, first + reports[place].samples)):
                 values = part.groups[number].row(row)
@@ -184,8 +212,8 @@ class PartWriter:
         footer = {
             "groups": [[len(group.starts), to_json(group.columns)] for group in self._groups],
             "index_offset": index_offset,
-            "reports": [report.to_json() for report in self.reports],
-            "group_of": self._group_of,
+            "reports": [{"names": run.names, **run.report} for run in self.runs],
+            "group_of": [run.group for run in self.runs],
         }
         document = json.dumps(footer, separators=(",", ":")).encode()
         self._write(document, footer_offset.to_bytes(8, "little") + MARK)
@@ -197,6 +225,18 @@ class PartWriter:
         self._finished = True
         if self._flushed and not published:
             fsync_file(self.path)
+
+    def _end_items(self, names: Sequence[str], report: dict[str, Any], group: int | None) -> None:
+        """Note what became of the items that follow."""
+        if not self.runs or self.runs[-1][1:] != (report, group):
+            self.runs.append(ItemRun([], report, group))
+        self.runs[-1].names.extend(names)
+
+    def _write_row(self, values: Sequence[Buffer]) -> None:
+        """Write values that whoever made them may change later, as a step does with its arrays, unless they are bytes."""
+        self._write(*values)
+        if self._pending and {*map(type, values)} != _BYTES:
+            self._flush()
 
     def _write(self, *values: Buffer) -> None:
         """Write values one after another, together with later ones if they are small."""

@@ -1,7 +1,7 @@
 """What a writer adds to a job: tasks that the caller's own loop has done, and the schema of its samples."""
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
@@ -10,7 +10,7 @@ from packer.builds.parts.part import Part
 from packer.builds.parts.rows import describe_rows
 from packer.builds.parts.schema import SchemaSettler
 from packer.builds.provenance import describe_writing
-from packer.jobs.plan import Assembly, Made, OnItem, Task, Unit, Verdicts
+from packer.jobs.plan import Assembly, Made, OnItem, TakeIn, Task, Unit, Verdicts
 from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
 from packer.steps.encode import image_codec
@@ -106,9 +106,9 @@ class WrittenJob:
         """See `JobPlan`."""
         return WrittenWork(space)
 
-    def taking_in(self, space: Workspace) -> AbstractContextManager[Callable[[Iterable[int]], None]]:
+    def taking_in(self, space: Workspace) -> AbstractContextManager[TakeIn]:
         """See `JobPlan`: the loop has done them all."""
-        return nullcontext(lambda made: None)
+        return nullcontext(lambda made: ())
 
     def assemble(self, space: Workspace) -> Assembly:
         """Settle the schema over the parts."""

@@ -38,6 +38,8 @@ class InlineEngine:
             def progress(what: str, item: int, samples: int, reason: str) -> None:
                 if what == "end":
                     self._events.append(Event("items", unit, ends=(Ended(item, samples, reason),)))
+                elif what == "packed":
+                    self._events.append(Event("items", unit, ends=(Ended(item, 1, reason, samples),)))
 
             try:
                 if unit.has_items:

@@ -160,6 +160,9 @@ class ProcessesEngine:
 
     def _end_workers(self) -> None:
         """End all workers."""
+        for worker in self._workers:
+            if worker is not None:
+                worker.kill()  # all at once, since the system takes a moment to clear the memory of each
         for place, worker in enumerate(self._workers):
             if worker is not None:
                 worker.end()

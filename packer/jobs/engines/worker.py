@@ -3,16 +3,18 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from packer.jobs.plan import Unit
 from packer.workspace import Workspace
 
+if TYPE_CHECKING:
+    from packer.jobs.plan import Unit
 
-def worker_command(workspace: Workspace, place: int, decodes_ahead: bool) -> list[str]:
-    """The module and the arguments of a worker on this host."""
-    at = str(place_file(workspace, place))
-    return ["packer.jobs.worker", str(workspace.root), at, str(int(decodes_ahead))]
+
+def worker_command(workspace: Workspace, place: int, decodes_ahead: bool | None = None) -> list[str]:
+    """The module and the arguments of a worker on this host; without the last one while that is not known."""
+    command = ["packer.jobs.worker", str(workspace.root), str(place_file(workspace, place))]
+    return command if decodes_ahead is None else [*command, str(int(decodes_ahead))]
 
 
 def place_file(workspace: Workspace, place: int) -> Path:
@@ -70,6 +72,9 @@ class Worker(ABC):
     @abstractmethod
     def send(self, request: Mapping[str, Any]) -> None:
         """Send a request. If the worker has died, the end of its answers reports that."""
+
+    def kill(self) -> None:  # noqa: B027 -- not every worker can be killed so
+        """Have the worker end soon, with all that it started, if nothing has to be waited for; `end` comes next."""
 
     @abstractmethod
     def end(self) -> None:

@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
 UPRIGHT = 1  # the first row is the top, the first column the left side
+_TURNED = range(2, 9)
 _TAG = 0x0112  # "Orientation", EXIF 2.32, table 4
 _SHORT, _LONG = 3, 4  # the tag's type is SHORT; some writers use LONG
 
@@ -55,6 +55,10 @@ def orient(image: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uin
     -------
     ndarray, (H, W, 3) or (W, H, 3), uint8, C-contiguous. The same object for orientation 1.
     """
+    if orientation not in _TURNED:
+        return image
+    import cv2  # here, since most pictures are upright
+
     match orientation:
         case 2:
             turned = cv2.flip(image, 1)
@@ -68,8 +72,6 @@ def orient(image: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uin
             turned = cv2.rotate(image, cv2.ROTATE_90_CLOCKWISE)
         case 7:
             turned = cv2.rotate(cv2.transpose(image), cv2.ROTATE_180)
-        case 8:
-            turned = cv2.rotate(image, cv2.ROTATE_90_COUNTERCLOCKWISE)
         case _:
-            return image
+            turned = cv2.rotate(image, cv2.ROTATE_90_COUNTERCLOCKWISE)
     return np.asarray(turned, np.uint8)

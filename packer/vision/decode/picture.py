@@ -7,22 +7,10 @@ first picture is taken.
 
 import os
 import re
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from io import BytesIO
 
 import numpy as np
 import numpy.typing as npt
-from PIL import (
-    BmpImagePlugin,
-    GifImagePlugin,
-    ImageFile,
-    JpegImagePlugin,
-    PngImagePlugin,
-    TiffImagePlugin,
-    WebPImagePlugin,
-)
 
 from packer.vision.decode.jpeg import check_cmyk, check_strict, coded_as, decode_strict
 from packer.vision.decode.jpeg_header import JpegHeader, read_header
@@ -37,18 +25,8 @@ from packer.vision.decode.limits import (
 )
 from packer.vision.decode.netpbm import decode_netpbm
 from packer.vision.decode.orientation import UPRIGHT, exif_orientation, orient
-from packer.vision.decode.rgb import to_rgb
+from shardspec.registry import import_target
 
-# The plugin classes and not Image.open, whose check against decompression bombs sets a limit and a warning for the
-# process.
-_PLUGINS: dict[str, Callable[[BytesIO], ImageFile.ImageFile]] = {
-    "BMP": BmpImagePlugin.BmpImageFile,
-    "GIF": GifImagePlugin.GifImageFile,
-    "JPEG": JpegImagePlugin.JpegImageFile,
-    "PNG": PngImagePlugin.PngImageFile,
-    "TIFF": TiffImagePlugin.TiffImageFile,
-    "WebP": WebPImagePlugin.WebPImageFile,
-}
 _MAGIC = (
     ("JPEG", re.compile(rb"\xff\xd8\xff")),
     ("PNG", re.compile(rb"\x89PNG\r\n\x1a\n")),
@@ -224,17 +202,9 @@ def _decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDAr
     """Pixels in RGB as stored, and the orientation to turn them from (TIFF: Pillow has already turned them)."""
     if kind == "WebP":  # its plugin allocates the canvas on opening
         check_size(*_webp_size(data), max_pixels)
+    decode = import_target("packer.vision.decode.rgb:decode_by_pillow", what=f"a {kind} picture", extra="pack")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with _PLUGINS[kind](BytesIO(data)) as image:
-                check_size(*image.size, max_pixels)
-                with needing_memory(kind, *image.size):
-                    image.load()
-                    pixels = to_rgb(
-                        image, bits=data[24] if kind == "PNG" else 8
-                    )  # its header gives the depth at byte 24
-                exif = image.info.get("exif", b"") if kind != "TIFF" else b""
+        pixels, exif = decode(data, kind, max_pixels)
     except (PictureError, MemoryError):
         raise
     except Exception as error:

@@ -1,10 +1,37 @@
-"""The single rule by which every kind of pixel becomes ``uint8`` RGB (as a table: ``docs/pictures.md``)."""
+"""What Pillow decodes, and the single rule by which every kind of pixel becomes ``uint8`` RGB.
+
+As a table: ``docs/pictures.md``. Ordinary JPEGs do not pass here, so the library is loaded by the first other picture.
+"""
+
+import warnings
+from collections.abc import Callable
+from io import BytesIO
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import (
+    BmpImagePlugin,
+    GifImagePlugin,
+    Image,
+    ImageFile,
+    JpegImagePlugin,
+    PngImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+)
 
-from packer.vision.decode.limits import PictureError
+from packer.vision.decode.limits import PictureError, check_size, needing_memory
+
+# The plugin classes and not Image.open, whose check against decompression bombs sets a limit and a warning for the
+# process.
+_PLUGINS: dict[str, Callable[[BytesIO], ImageFile.ImageFile]] = {
+    "BMP": BmpImagePlugin.BmpImageFile,
+    "GIF": GifImagePlugin.GifImageFile,
+    "JPEG": JpegImagePlugin.JpegImageFile,
+    "PNG": PngImagePlugin.PngImageFile,
+    "TIFF": TiffImagePlugin.TiffImageFile,
+    "WebP": WebPImagePlugin.WebPImageFile,
+}
 
 _BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262  # TIFF 6.0, section 8
 _WHITE_IS_ZERO = 0
@@ -14,6 +41,35 @@ _REFUSED = {
     "F": "32-bit floats",
     "LAB": "CIE L*a*b* colours",
 }
+
+
+def decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDArray[np.uint8], bytes]:
+    """Decode a picture by the library, of the kind that its first bytes say.
+
+    Returns
+    -------
+    pixels : ndarray, (H, W, 3), uint8
+        RGB as stored; of a TIFF upright, since Pillow turns it.
+    exif : bytes
+        The picture's EXIF block; empty if it has none, or is a TIFF.
+
+    Raises
+    ------
+    PictureError
+        If the picture is too large, or has a kind of pixel that the rule excludes.
+    MemoryError
+        If memory does not suffice.
+    Exception
+        Of any kind, if the picture is damaged (SyntaxError, struct.error, EOFError).
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with _PLUGINS[kind](BytesIO(data)) as image:
+            check_size(*image.size, max_pixels)
+            with needing_memory(kind, *image.size):
+                image.load()
+                pixels = to_rgb(image, bits=data[24] if kind == "PNG" else 8)  # its header gives the depth at byte 24
+            return pixels, image.info.get("exif", b"") if kind != "TIFF" else b""
 
 
 def to_rgb(image: Image.Image, *, bits: int = 8) -> npt.NDArray[np.uint8]:

@@ -28,7 +28,7 @@ from packer.jobs.plan import Tasks
 from packer.jobs.shards import cut_into_shards
 from packer.recipe import Recipe
 from packer.sources.item import ItemReport
-from packer.steps.encode import ColumnSpec, EncodedValue, image_codec
+from packer.steps.encode import ColumnSpec, EncodedColumn, EncodedValue, image_codec
 from packer.workspace import Workspace
 from shardspec.columns import Buffer
 
@@ -193,6 +193,31 @@ def test_columns_that_only_the_first_parts_have_are_not_those_that_count(tmp_pat
     assert draft.reports.counts(0).rejected_items == 2
     assert len((tmp_path / "items").read_text().splitlines()) == TASKS
     assert len(opened) == 2 * TASKS
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_items_added_together_make_the_part_of_items_added_one_by_one(tmp_path: Path, rows: int) -> None:
+    values = {
+        "image": [encoded(bytes(n + 1), "image", "|u1", (n + 1, 1, 1)) for n in range(rows)],
+        "time": [encoded(np.float64(n).tobytes(), "array", "<f8", ()) for n in range(rows)],
+    }
+    named = ({"samples": 1, "frames": 1}, {"samples": 1, "frames": 1, "progressive": 1})
+    found = [(f"{n}", named[n == 1]) for n in range(rows)]
+    with PartWriter(tmp_path / "alone") as alone:
+        for n, (name, report) in enumerate(found):
+            alone.begin()
+            alone.append({field: column[n] for field, column in values.items()})
+            alone.end(ItemReport(name, **report))
+        alone.finish()
+    with PartWriter(tmp_path / "together") as together:
+        columns = {
+            field: EncodedColumn([one.data for one in column], [one.shape for one in column], column[0].spec)
+            for field, column in values.items()
+        }
+        together.add(columns, *zip(*found, strict=True))
+        together.finish()
+    assert (tmp_path / "together").read_bytes() == (tmp_path / "alone").read_bytes()
+    assert Part(tmp_path / "together").reports() == [ItemReport(name, **report) for name, report in found]
 
 
 def test_lengths_that_are_alike_that_differ_and_that_are_huge() -> None:

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from support.builds import OPTIONS, TESTS, write_pictures
 from support.command import environment, run_packer
-from support.hooks import before_each
+from support.hooks import at_start_of, before_each
 from support.media import scene, write_picture, write_video
 from support.packed import check_whole, fingerprints, read_samples
+from support.processes import wait_for, workers_in
 
 from packer import Recipe
 from packer.cli import main
@@ -358,13 +359,14 @@ def test_too_many_rejects_are_status_3_and_the_dataset_is_there(source: Path, tm
 
 
 @pytest.mark.parametrize("sign", ["SIGINT", "SIGTERM"])
-@pytest.mark.parametrize("module", ["argparse", "packer.cli.arguments", "numpy", "packer.builds.build"])
+@pytest.mark.parametrize("module", ["argparse", "packer.cli.arguments", "numpy", "packer.builds.listing"])
 def test_an_interrupt_while_modules_are_imported_is_quiet(source: Path, tmp_path: Path, module: str, sign: str) -> None:
     condition, deed = f"arguments[0] == {module!r}", f"os.kill(os.getpid(), signal.{sign})"
     env = environment(python_path=before_each(tmp_path / "hooks", "packer", "import", condition, deed))
     done = run_packer("build", source, tmp_path / "out", env=env, expect=130)
     assert (done.stdout, done.stderr) == ("", "packer: interrupted\n")
     assert not (tmp_path / "out").exists()
+    wait_for("the end of a worker that was started meanwhile", lambda: not workers_in(tmp_path / "out"))
 
 
 def test_a_table_is_packed_with_its_columns(source: Path, tmp_path: Path) -> None:
@@ -424,3 +426,20 @@ def test_rows_that_name_one_file_are_reported(tmp_path: Path) -> None:
     table.write_text("path,label\na.png,x\nb.png,x\n")
     done = run_packer("build", table, tmp_path / "single")
     assert "several rows" not in done.stderr
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["alone", "beside another's"])
+def test_the_process_ends_with_everything_done(source: Path, tmp_path: Path, kept: bool) -> None:
+    (tmp_path / "ends.py").write_text(
+        "import atexit\nfrom pathlib import Path\n"
+        "atexit.register(lambda: Path('ended').write_text('of a step'))\n"
+        "def step(samples):\n    yield from samples\n"
+    )
+    code = "import atexit, pathlib; atexit.register(lambda: pathlib.Path('measured').touch())"
+    env = environment(python_path=at_start_of(tmp_path / "site", "packer", code)) if kept else environment()
+    env.pop("PYTHONUNBUFFERED", None)
+    steps = ("--steps", "decode,ends:step", "--engine", "inline")
+    done = run_packer("build", source, tmp_path / "out", *steps, "--json", cwd=tmp_path, env=env)
+    assert json.loads(done.stdout)["out"] == str(tmp_path / "out")
+    assert (tmp_path / "ended").read_text() == "of a step"
+    assert (tmp_path / "measured").exists() == kept

@@ -89,3 +89,33 @@ def test_only_the_same_command_takes_one(tmp_path: Path, monkeypatch: pytest.Mon
             assert answers.get(timeout=PATIENCE_S)[1] == {"event": "died"}
             assert child.describe_death() == "exit status 0: last words"
             child.end()
+
+
+def test_arguments_that_were_left_out_are_given_when_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "listener.py").write_text(
+        "import json, sys\n"
+        "from packer.jobs.process import take_streams, wait_to_begin\n"
+        "requests, answers = take_streams()\n"
+        "answers.write(json.dumps({'event': 'begun', 'more': [*sys.argv[1:], *wait_to_begin(requests)]}) + '\\n')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with EarlyWorkers() as early:
+        early.start([["listener", "a"], ["listener", "ab"]])
+        for command in (["listener", "ab"], ["listener", "a", "b", "c"]):
+            answers: Answers = queue.SimpleQueue()
+            child = Child(command, tmp_path / "log", answers, early=early)
+            assert answers.get(timeout=PATIENCE_S)[1] == {"event": "begun", "more": command[1:]}
+            child.end()
+        assert not early._waiting
+
+
+@pytest.mark.parametrize(("pictures_of", "started"), [(32, 1), (33, 2)])
+def test_a_second_one_is_started_for_a_second_task(tmp_path: Path, pictures_of: int, started: int) -> None:
+    rows = [{"path": f"{number}.png"} for number in range(pictures_of)]
+    seen = tmp_path / "started"
+    code = f"open({str(seen)!r}, 'a').write('e')"
+    env = environment(python_path=at_start_of(tmp_path / "site", "packer.jobs.worker", code))
+    (tmp_path / "table.csv").write_text("path\n" + "".join(f"{row['path']}\n" for row in rows))
+    write_pictures(tmp_path, [row["path"] for row in rows])
+    run_packer("build", tmp_path / "table.csv", tmp_path / "out", "--workers", "2", env=env)
+    assert seen.read_text() == started * "e"

@@ -70,7 +70,7 @@ def build(source: Any, out: Path, **options: Any) -> Any:
 def begin(source: Path, out: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     """Leave a build unfinished, its first task done."""
     with monkeypatch.context() as patch:
-        import packer.steps.resize as module
+        import packer.steps.scale as module
 
         whole = module.resize_shorter
         seen: list[int] = []
@@ -153,8 +153,8 @@ def test_an_unfinished_build_of_an_earlier_layout_is_begun_anew(source: Path, tm
     with pytest.raises(Stop):
         build(source, out, **options, progress=Listener())
     space = Workspace(out / ".build")
-    (record,) = space.staging.glob("*/*/record.json")
-    record.replace(space.staging / f"{record.parent.name}.json")
+    for record in list(space.staging.glob("*/*/record.json")):
+        record.replace(space.staging / f"{record.parent.name}.json")
     plan = json.loads(space.plan.read_bytes())
     del plan["made_on"]["layout"]
     space.plan.write_text(json.dumps(plan))
@@ -289,9 +289,9 @@ def test_another_library_is_an_error_that_names_the_difference(
     begin(source, out, monkeypatch)
     import packer.builds.provenance as runtime
 
-    installed = runtime._version
+    installed = runtime.library_version
     with monkeypatch.context() as patch:
-        patch.setattr(runtime, "_version", lambda name: "0.0.1" if name == "pillow" else installed(name))
+        patch.setattr(runtime, "library_version", lambda name: "0.0.1" if name == "pillow" else installed(name))
         with pytest.raises(ResumeMismatchError, match=r"runtime pillow: was '.*', now '0\.0\.1'"):
             build(source, out)
     build(source, out)
@@ -397,7 +397,7 @@ def test_a_finished_build_of_another_source_names_the_difference(
     import packer.builds.provenance as runtime
 
     with monkeypatch.context() as patch:
-        patch.setattr(runtime, "_version", lambda _: "0.0.1")
+        patch.setattr(runtime, "library_version", lambda _: "0.0.1")
         with pytest.raises(UsageError, match=r"runtime pillow: was '.*', now '0\.0\.1'"):
             build(source, out)
 
@@ -651,10 +651,12 @@ def test_after_a_restart_of_the_machine_shards_of_parts_that_were_not_flushed_do
         build(source, out, shard_size=2000, progress=Stopper())
     for part in parts_of(out):
         part.write_bytes(b"")
+    before = len(list(Workspace(out / ".build").staging.glob("*/*/record.json")))
     restart_machine(monkeypatch)
     result = build(source, out, shard_size=2000)
     clock = result.manifest.wall_clock
-    assert (clock["tasks_run"], clock["shards_written"]) == (4, len(result.manifest.shards) + 1)
+    assert before > 1
+    assert (clock["tasks_run"], clock["shards_written"]) == (4, len(result.manifest.shards) + before)
     build(source, tmp_path / "whole", shard_size=2000)
     assert fingerprints(out) == fingerprints(tmp_path / "whole")
 

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -87,14 +87,14 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the items that go the short way."""
     found: list[str] = []
-    row = PlainPictures.row
+    take = PlainPictures.take
 
-    def note(self: PlainPictures, item: Item, key: str) -> Any:
-        made = row(self, item, key)
-        found.extend([] if made is None else [Path(item.name).name])
+    def note(self: PlainPictures, *given: Any) -> Any:
+        made = take(self, *given)
+        found.extend(Path(name).name for name in made.names)
         return made
 
-    monkeypatch.setattr(PlainPictures, "row", note)
+    monkeypatch.setattr(PlainPictures, "take", note)
     return found
 
 
@@ -136,6 +136,15 @@ def test_the_short_way_and_the_chain_give_the_same_dataset(
     assert build(given, tmp_path / "long", **options) == short
 
 
+@pytest.mark.parametrize("limit", ["_TOGETHER_ITEMS", "_TOGETHER_BYTES"])
+def test_pictures_taken_one_by_one_or_together_give_the_same_dataset(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    together = build(rows(source), tmp_path / "together", root=(str(source),))
+    monkeypatch.setattr(f"packer.steps.plain.{limit}", 1)
+    assert build(rows(source), tmp_path / "alone", root=(str(source),)) == together
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -162,19 +171,22 @@ def test_a_picture_that_has_changed_since_it_was_listed_is_rejected(
     for name in ("a.jpg", "b.jpg"):
         tmp_path.joinpath("in").mkdir(exist_ok=True)
         tmp_path.joinpath("in", name).write_bytes(data)
-    row = PlainPictures.row
+    take = PlainPictures.take
 
-    def changed(self: PlainPictures, item: Item, key: str) -> Any:
-        path = Path(str(item.path))
-        if item.name == "a.jpg" and change == "gone":
-            path.unlink()
-        elif item.name == "a.jpg":
-            new = {"longer": data + b"\0", "shorter": data[:-1], "same size": data[:-1] + b"\0"}.get(change, data)
-            path.write_bytes(new)
-            os.utime(path, ns=(item.mtime_ns, item.mtime_ns + 10**9 * (change in ("newer", "same size"))))
-        return row(self, item, key)
+    def changed(self: PlainPictures, items: Iterable[Item], begin: Callable[[Item], None], *more: Any) -> Any:
+        def change_and_begin(item: Item) -> None:
+            path = Path(str(item.path))
+            if item.name == "a.jpg" and change == "gone":
+                path.unlink()
+            elif item.name == "a.jpg":
+                new = {"longer": data + b"\0", "shorter": data[:-1], "same size": data[:-1] + b"\0"}.get(change, data)
+                path.write_bytes(new)
+                os.utime(path, ns=(item.mtime_ns, item.mtime_ns + 10**9 * (change in ("newer", "same size"))))
+            begin(item)
 
-    monkeypatch.setattr(PlainPictures, "row", changed)
+        return take(self, items, change_and_begin, *more)
+
+    monkeypatch.setattr(PlainPictures, "take", changed)
     build(tmp_path / "in", tmp_path / "out")
     (line,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
     assert line["item"] == "a.jpg"

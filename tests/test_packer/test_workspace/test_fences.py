@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from support.packed import check_whole, fingerprints
 from support.processes import wait_for
 
 import packer
+from packer.assembly.plan import ShardPlan
 from packer.builds.plan import TASK_ITEMS
 from packer.jobs.progress import Progress
 from packer.workspace import Workspace, append_line
@@ -87,19 +89,40 @@ def wake(process: "subprocess.Popen[str]") -> dict[str, Any]:
     return said
 
 
-@pytest.mark.parametrize(("do", "stage", "number"), [("task", "packing", 1), ("shard", "writing", 1)])
+def last_unit(out: Path, do: str) -> int:
+    """The number of the last task or shard; a shard before it may be written already while tasks run."""
+    space = Workspace(out / ".build")
+    return len(ShardPlan.load(space).sizes) - 1 if do == "shard" else 1
+
+
+@pytest.mark.parametrize(("do", "stage"), [("task", "packing"), ("shard", "writing")])
 def test_a_worker_that_wakes_up_after_the_commit_changes_nothing(
-    source: Path, tmp_path: Path, whole: dict[int, Any], do: str, stage: str, number: int
+    source: Path, tmp_path: Path, whole: dict[int, Any], do: str, stage: str
 ) -> None:
     out = tmp_path / "out"
     with pytest.raises(StopError):
         packer.build(source, out, size=16, progress=Stopper(stage, 1), **HOW)
-    with zombie(out, do, number) as process:
+    with zombie(out, do, last_unit(out, do)) as process:
         packer.build(source, out, size=16, progress=False, **HOW)
         assert not (out / ".build").exists()
         assert "No such file" in wake(process)["error"]
     assert not (out / ".build").exists()
     check_whole(out)
+    assert fingerprints(out) == whole[16]
+
+
+def test_a_worker_that_wakes_up_with_an_early_shard_changes_nothing(
+    source: Path, tmp_path: Path, whole: dict[int, Any]
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(StopError):
+        packer.build(source, out, size=16, progress=Stopper("packing", TASK_ITEMS + 1), **HOW)
+    (early,) = (out / ".build" / "staging").glob("*/shard-*")
+    shutil.rmtree(early)
+    with zombie(out, "early", 0) as process:
+        packer.build(source, out, size=16, progress=False, **HOW)
+        assert "No such file" in wake(process)["result"]["given_up"]
+    assert not (out / ".build").exists()
     assert fingerprints(out) == whole[16]
 
 
@@ -110,7 +133,7 @@ def test_a_worker_of_an_older_plan_puts_nothing_into_a_newer_one(
     out = tmp_path / "out"
     with pytest.raises(StopError):
         packer.build(source, out, size=24, progress=Stopper(stage, 1), **HOW)
-    with zombie(out, do, 1) as process:
+    with zombie(out, do, last_unit(out, do)) as process:
         with pytest.raises(StopError):  # just before the new plan would do what the old worker has in hand
             packer.build(source, out, size=16, overwrite=True, progress=Stopper(stage, 1), **HOW)
         before = [path.name for path in (*parts_of(out), *records_of(out))]
@@ -128,7 +151,7 @@ def test_the_first_of_two_attempts_counts(
     out = tmp_path / "out"
     with pytest.raises(StopError):
         packer.build(source, out, size=16, progress=Stopper(stage, 1), **HOW)
-    number = 1
+    number = last_unit(out, do)
     with zombie(out, do, number) as first, zombie(out, do, number) as second:
         a, b = wake(second), wake(first)
         assert a["result"] == b["result"]
