@@ -225,9 +225,9 @@ def _match(cells: Cells, keys: DatasetKeys, place: str) -> tuple[IntArray, IntAr
     given = _as_keys(cells, keys.field, place)
     known = _identities(given)
     order = np.argsort(known, kind="stable")
-    twice = np.flatnonzero(known[order[1:]] == known[order[:-1]])
-    if len(twice):
-        one, other = min(((int(order[at]), int(order[at + 1])) for at in twice.tolist()), key=itemgetter(1))
+    pairs = _twice(known, order)
+    if pairs:
+        one, other = min(pairs, key=itemgetter(1))
         raise UsageError(
             f"{place}: expected every key once, found {shorten(given[other])} in rows {one} and {other} "
             "(counted from 0)"
@@ -242,6 +242,16 @@ def _match(cells: Cells, keys: DatasetKeys, place: str) -> tuple[IntArray, IntAr
     used = np.zeros(len(given), np.bool_)
     used[row_of[row_of != NO_ROW]] = True
     return row_of, np.flatnonzero(~used)
+
+
+def _twice(known: npt.NDArray[np.bytes_], order: IntArray) -> list[tuple[int, int]]:
+    """The rows of each key that is there more than once, by twos, given the order of the keys."""
+    pairs = []
+    for start in range(0, len(order), _AT_ONCE):
+        some = order[start : start + _AT_ONCE + 1]
+        same = np.flatnonzero(known[some[1:]] == known[some[:-1]])
+        pairs += [(int(some[at]), int(some[at + 1])) for at in same.tolist()]
+    return pairs
 
 
 def _identities(values: Iterable[Any]) -> npt.NDArray[np.bytes_]:

@@ -10,7 +10,7 @@ import pytest
 from support.builds import write_pictures
 
 import packer
-from benchmarks.pack_scale import make_files, run, write_table
+from benchmarks.pack_scale import make_files, run, write_scores, write_table
 from packer.sources.item import Item
 
 ITEMS = 100
@@ -65,8 +65,12 @@ def test_a_million_items_take_as_much_memory_as_some_thousands(tmp_path: Path) -
             "verify": ("verify", str(out), "--quiet"),
             "split": ("split", str(out), str(parts), "--by", "source", "--ratios", "train=0.9,val=0.1", *workers),
             "merge": ("merge", str(parts / "train"), str(parts / "val"), str(tmp_path / f"merged-{items}"), *workers),
+            "convert": ("convert", str(out), str(tmp_path / f"other-{items}"), "--format", "lmdb", *workers),
+            "add": ("add", str(out), str(tmp_path / "scores.csv"), "--quiet"),
         }
         for name, command in commands.items():
+            if name == "add":
+                write_scores(tmp_path / "scores.csv", out)
             found.setdefault(name, []).append(run(command).own_bytes)
     assert {name: (more - less) / (MANY - FEW) < 100 for name, (less, more) in found.items()} == dict.fromkeys(
         found, True
