@@ -2,13 +2,10 @@
 
 import json
 import mmap
-import os
 import platform
 import re
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,8 +24,6 @@ PLAN, OWNER = "PACKER_PLAN", "PACKER_OWNER"
 
 _RUNTIME = "runtime"
 _MACHINE = "machine.json"
-_DESCRIBED = (".dist-info", ".egg-info")
-_DASHES = re.compile(r"[-_.]+")
 _VERSION = re.compile(r"(?:missing|[0-9][^ ]{0,39})\Z")
 
 
@@ -101,45 +96,13 @@ def _check_libraries(expected: Mapping[str, Any], there: str) -> None:
 
 
 def library_version(name: str) -> str:
-    """The version of an installed library, or ``missing``: what `importlib.metadata.version` finds, in a tenth of the time.
-
-    Most of the time goes into what that module imports. It is asked where a library does not lie in a folder as usual.
-    """
-    with suppress(OSError, UnicodeDecodeError):
-        folder = _described_in(name)
-        if folder is not None:
-            with (folder / "METADATA").open(encoding="utf-8") as lines:
-                for line in map(str.rstrip, lines):
-                    if not line:
-                        break
-                    if line.startswith("Version: "):
-                        return line.removeprefix("Version: ").strip()
-    from importlib.metadata import PackageNotFoundError, version
+    """The version of an installed library, or ``missing``."""
+    from importlib.metadata import PackageNotFoundError, version  # most of the time goes into this import
 
     try:
         return version(name)
     except (PackageNotFoundError, ValueError):
         return "missing"
-
-
-def _described_in(name: str) -> Path | None:
-    """The ``.dist-info`` folder that comes first on the Python path; None where it has to be looked for in other ways."""
-    wanted = _folded(name)
-    for place in sys.path:
-        try:
-            entries = os.listdir(place or os.curdir)  # noqa: PTH208 -- many
-        except FileNotFoundError:
-            continue
-        described = [entry for entry in entries if entry.endswith(_DESCRIBED)]
-        found = [entry for entry in described if _folded(entry.rpartition(".")[0].partition("-")[0]) == wanted]
-        if found:
-            return Path(place, found[0]) if len(found) == 1 and found[0].endswith(_DESCRIBED[0]) else None
-    return None
-
-
-def _folded(name: str) -> str:
-    """The name of a library as it is compared."""
-    return _DASHES.sub("_", name).lower()
 
 
 def first_machine(space: Workspace) -> dict[str, str]:

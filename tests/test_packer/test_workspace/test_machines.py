@@ -2,7 +2,7 @@
 
 import json
 import socket
-from importlib.metadata import distributions, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from packer.steps.chain import Equipment
 from packer.workspace import Workspace, append_line, fresh
 from packer.workspace.checkpoints import Checkpoints, drop_unflushed
 from packer.workspace.fresh import reading, wait_for
-from packer.workspace.machines import MADE_ON, enter_plan, library_version
+from packer.workspace.machines import MADE_ON, enter_plan
 from shardspec.errors import BuildError
 
 
@@ -134,20 +134,3 @@ def test_what_never_comes_is_named_with_host_and_mount(tmp_path: Path, monkeypat
     assert "same command again" in str(caught.value)
     with pytest.raises(BuildError, match=r"items\.jsonl: cannot be read on host"), reading():
         (tmp_path / "items.jsonl").read_bytes()
-
-
-def test_versions_are_those_that_the_library_of_metadata_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def place(name: str, folder: str, lines: str) -> None:
-        (tmp_path / name / folder).mkdir(parents=True)
-        (tmp_path / name / folder / ("METADATA" if folder.endswith("dist-info") else "PKG-INFO")).write_text(lines)
-
-    place("a", "Some.Lib-1.2.3.dist-info", "Metadata-Version: 2.1\nName: Some.Lib\nVersion: 1.2.3\n\nVersion: 9\n")
-    place("b", "some_lib-4.0.dist-info", "Metadata-Version: 2.1\nName: some-lib\nVersion: 4.0\n")
-    place("b", "older.egg-info", "Metadata-Version: 1.0\nName: older\nVersion: 0.5+local.1\n")
-    place("b", "broken-7.dist-info", "Metadata-Version: 2.1\nName: broken\n")
-    for folder in ("b", "a", "none"):
-        monkeypatch.syspath_prepend(tmp_path / folder)
-    found = [library_version(name) for name in ("some-lib", "SOME_lib", "older", "no-such-library", "")]
-    assert found == ["1.2.3", "1.2.3", "0.5+local.1", "missing", "missing"]
-    for name in sorted({one.metadata["Name"] for one in distributions()} - {"broken"}):
-        assert library_version(name) == version(name)
