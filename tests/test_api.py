@@ -17,11 +17,11 @@ from support.builds import write_pictures
 from support.command import REPOSITORY
 
 import packer
-from packer.builds.build import OPTION_NAMES
 from packer.builds.detect import DETECT_OPTIONS
 from packer.cli import main
 from packer.cli.line import COMMANDS, _parser
 from packer.jobs.result import Result
+from packer.recipe.options import OPTION_NAMES
 from shardspec.errors import UsageError
 
 LAZY = ("packer", "packer.vision.detect", "readers", "readers.augment", "readers.lightning", "shardspec")

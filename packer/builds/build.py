@@ -13,38 +13,20 @@ from packer.builds.listing import Remarks, counted_stage, list_items
 from packer.builds.plan import TASK_ITEMS
 from packer.builds.provenance import describe_runtime
 from packer.builds.result import BuildResult, check_rejects
-from packer.jobs.child import EarlyWorkers
-from packer.jobs.engines.worker import worker_command
+from packer.jobs.engines.early import EarlyStart
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.recipe import Recipe, StepSpec, refuse_unknown
 from packer.recipe.engines import FOR_FUNCTIONS
 from packer.recipe.fields import Declaration
-from packer.recipe.options import BUILD_OPTION_NAMES, BuildOptions
-from packer.recipe.resources import count_workers
+from packer.recipe.options import BUILD_OPTION_NAMES, OPTION_NAMES, BuildOptions
 from packer.sources.base import Listing, Source, counting
 from packer.sources.opening import open_source
-from packer.steps.chain import STEPS, Step, check_steps
-from packer.steps.plain import keeps_pictures
+from packer.steps.chain import Step, check_steps
 from packer.workspace import Workspace
 from packer.workspace.folder import clear_addition, committed, finish_left
 from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER, Layout
-
-OPTION_NAMES = tuple(spec.name for kind in (Recipe, BuildOptions) for spec in dataclasses.fields(kind))
-"""Options of the build, as keyword arguments, on the command line and in a recipe file."""
-
-_OWN_WORKERS = "processes"
-"""The engine whose workers may be started early."""
-
-_WITH_MODELS = frozenset({"detect", "faces"})
-"""The steps whose workers load models, or share a process that does."""
-
-_WORK, _OF_PIXELS = "packer.builds.work", ("packer.steps.scale", "packer.vision.encode")
-"""Modules of all workers, and of those that make pictures anew."""
-
-_EARLY = 2
-"""So many are at most: more would only wait for a core that the plan needs."""
 
 _INSTEAD: Mapping[str, str] = {
     "config": "pass the keys of the file as arguments, **tomllib.load(file)",
@@ -97,9 +79,22 @@ def build(
     TooManyRejectsError
         If the build finished with more rejects than allowed, or if no item yielded a sample.
     """
+    return build_early(None, source, out, recipe=recipe, progress=progress, **options)
+
+
+def build_early(
+    early: EarlyStart | None,
+    source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source,
+    out: str | os.PathLike[str],
+    *,
+    recipe: Recipe | None = None,
+    progress: bool | ProgressListener = True,
+    **options: Any,
+) -> BuildResult:
+    """`build`, of which something may have been started already."""
     opened, target, chosen, how, functions = _resolve(source, out, recipe, options)
     check_steps(chosen, functions)
-    return run_build(opened, target, chosen, how, progress, functions)
+    return run_build(opened, target, chosen, how, progress, functions, early=early)
 
 
 def run_build(
@@ -110,6 +105,7 @@ def run_build(
     progress: bool | ProgressListener,
     functions: Mapping[str, Step] | None = None,
     declaration: Declaration | None = None,
+    early: EarlyStart | None = None,
 ) -> BuildResult:
     """List the items of a source and pack them (see `build`).
 
@@ -117,53 +113,27 @@ def run_build(
     ----------
     functions, declaration
         See `packer.builds.job.BuildJob`.
+    early : EarlyStart, optional
+        What was started already.
     """
     listener = listener_of(progress)
-    with EarlyWorkers() as early:
-        waiting = _early_commands(out, recipe, options)
-        imports = _early_imports(recipe)
-        early.start(waiting[:1], imports)
-        del waiting[:1]
+    with early or EarlyStart() as begun:
+        begun.begin(out, recipe, options)
 
         def on_listed(items: int) -> None:
-            if waiting and items > TASK_ITEMS:  # there is a second task
-                early.start(waiting, imports)
-                waiting.clear()
+            begun.count(-(-items // TASK_ITEMS))  # there are more only where files are large
 
         planned = plan_build(source, out, recipe, options, listener, functions, declaration, on_listed)
         if isinstance(planned, BuildResult):
             check_rejects(planned, options)
             return planned
         plan, notes, growth = planned
-        done = Job(plan, out, options, listener, early).run()
+        done = Job(plan, out, options, listener, begun.workers).run()
     more = {name: getattr(plan, name) for name in ("marked", "refilled", "broken_tracks", "unused_boxes")}
     growth = None if growth is None else dataclasses.replace(growth, mended=plan.mended)
     result = BuildResult(**vars(done), **more, growth=growth, notes=notes)
     check_rejects(result, options)
     return result
-
-
-def _early_commands(out: Path, recipe: Recipe, options: BuildOptions) -> list[list[str]]:
-    """The commands of the workers that a new build of pictures needs as soon as it is planned.
-
-    The second and any further one are of use if there is more than one task. Others hold models, or are started by an
-    engine of many hosts; and a dataset may turn out to be finished.
-    """
-    if (
-        options.engine != _OWN_WORKERS
-        or not _WITH_MODELS.isdisjoint(step.use for step in recipe.chain)
-        or options.grows
-        or Layout(out).manifest.exists()
-    ):
-        return []
-    workers = min(count_workers(options.workers, recipe.preset, _EARLY), _EARLY)
-    return [worker_command(Workspace(out / BUILD_FOLDER), place) for place in range(workers)]
-
-
-def _early_imports(recipe: Recipe) -> list[str]:
-    """The modules that nearly every item of a recipe needs."""
-    own = [STEPS[step.use].target.partition(":")[0] for step in recipe.chain if step.use in STEPS]
-    return [_WORK, *own, *([] if keeps_pictures(recipe) else _OF_PIXELS)]
 
 
 def plan_build(

@@ -67,6 +67,9 @@ def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
     if options.command is None:
         parser.print_help()
         return lambda interrupts: 2
+    get_ready = getattr(_module_of(name or ""), "prepare", None)
+    if get_ready is not None:
+        get_ready(options)
     return partial(_run, options, arguments)
 
 

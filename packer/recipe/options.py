@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 
 from packer.recipe.checks import check_value, documented, kinds_of, option, plain_value
 from packer.recipe.engines import ENGINES
+from packer.recipe.recipe import Recipe
 from shardspec.errors import UsageError
 from shardspec.problems import Problems
 from shardspec.wording import shorten
@@ -156,3 +157,6 @@ class BuildOptions:
 
 
 BUILD_OPTION_NAMES = frozenset(spec.name for spec in fields(BuildOptions))
+
+OPTION_NAMES = tuple(spec.name for kind in (Recipe, BuildOptions) for spec in fields(kind))
+"""Options of a build, as keyword arguments, on the command line and in a recipe file."""

@@ -5,16 +5,20 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from packer.builds.build import OPTION_NAMES, build, dry_run
-from packer.builds.result import BuildResult
 from packer.cli.arguments import add_option, add_output_arguments, print_result
+from packer.jobs.engines.early import EarlyStart
 from packer.recipe import Recipe, refuse_unknown
-from packer.recipe.options import BuildOptions
-from shardspec.errors import TooManyRejectsError, UsageError, system_reason
+from packer.recipe.options import BUILD_OPTION_NAMES, OPTION_NAMES, BuildOptions
+from shardspec.errors import ShardspecError, TooManyRejectsError, UsageError, system_reason
+from shardspec.registry import import_target
+
+if TYPE_CHECKING:
+    from packer.builds.result import BuildResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,17 +48,38 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
             add_option(group, spec)
 
 
+def prepare(options: argparse.Namespace) -> None:
+    """Start the first worker, and import meanwhile what this process needs. What is wrong with the call is said later."""
+    options.early = EarlyStart()
+    with suppress(ShardspecError, OSError, ValueError):
+        chosen = _chosen(options)
+        how = BuildOptions(**{name: chosen.pop(name) for name in BUILD_OPTION_NAMES & chosen.keys()})
+        recipe = Recipe.from_options(chosen)
+        if not options.dry_run:
+            options.early.begin(Path(options.out).absolute(), recipe, how)
+    options.build, options.try_out = (
+        import_target(f"packer.builds.build:{name}", what="a build", extra="pack")
+        for name in ("build_early", "dry_run")
+    )
+
+
 def run(options: argparse.Namespace) -> int:
     """Build, and print what was made."""
-    chosen = read_config(options.config) if options.config else {}
-    chosen |= given_options(options)
-    if options.dry_run:
-        print_result(options, dry_run(options.source, options.out, progress=not options.quiet, **chosen))
-        return 0
-    return print_build(options, lambda: build(options.source, options.out, progress=not options.quiet, **chosen))
+    source, out, progress = options.source, options.out, not options.quiet
+    with options.early as early:
+        chosen = _chosen(options)
+        if options.dry_run:
+            print_result(options, options.try_out(source, out, progress=progress, **chosen))
+            return 0
+        return print_build(options, lambda: options.build(early, source, out, progress=progress, **chosen))
 
 
-def print_build(options: argparse.Namespace, call: Callable[[], BuildResult]) -> int:
+def _chosen(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of the build: those of the recipe file, and those that were given on the command line."""
+    return {**(read_config(options.config) if options.config else {}), **given_options(options)}
+
+
+def print_build(options: argparse.Namespace, call: "Callable[[], BuildResult]") -> int:
     """Call a build, and print what was made, also if it has more rejects than allowed."""
     too_many: TooManyRejectsError | None = None
     try:
@@ -71,8 +96,10 @@ def print_build(options: argparse.Namespace, call: Callable[[], BuildResult]) ->
 
 def _let_import(folder: Path) -> None:
     """Make modules beside a recipe file importable, here and in the worker processes: the file may name their steps."""
-    sys.path.insert(0, str(folder))
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if sys.path[0] != str(folder) or before[0] != str(folder):  # the file may have been read before
+        sys.path.insert(0, str(folder))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), *before)))
 
 
 def given_options(options: argparse.Namespace) -> dict[str, Any]:

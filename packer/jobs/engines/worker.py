@@ -3,10 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from packer.jobs.plan import Unit
 from packer.workspace import Workspace
+
+if TYPE_CHECKING:
+    from packer.jobs.plan import Unit
 
 
 def worker_command(workspace: Workspace, place: int, decodes_ahead: bool | None = None) -> list[str]:

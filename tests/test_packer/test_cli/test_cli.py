@@ -14,6 +14,7 @@ from support.command import environment, run_packer
 from support.hooks import at_start_of, before_each
 from support.media import scene, write_picture, write_video
 from support.packed import check_whole, fingerprints, read_samples
+from support.processes import wait_for, workers_in
 
 from packer import Recipe
 from packer.cli import main
@@ -358,13 +359,14 @@ def test_too_many_rejects_are_status_3_and_the_dataset_is_there(source: Path, tm
 
 
 @pytest.mark.parametrize("sign", ["SIGINT", "SIGTERM"])
-@pytest.mark.parametrize("module", ["argparse", "packer.cli.arguments", "numpy", "packer.builds.build"])
+@pytest.mark.parametrize("module", ["argparse", "packer.cli.arguments", "numpy", "packer.builds.listing"])
 def test_an_interrupt_while_modules_are_imported_is_quiet(source: Path, tmp_path: Path, module: str, sign: str) -> None:
     condition, deed = f"arguments[0] == {module!r}", f"os.kill(os.getpid(), signal.{sign})"
     env = environment(python_path=before_each(tmp_path / "hooks", "packer", "import", condition, deed))
     done = run_packer("build", source, tmp_path / "out", env=env, expect=130)
     assert (done.stdout, done.stderr) == ("", "packer: interrupted\n")
     assert not (tmp_path / "out").exists()
+    wait_for("the end of a worker that was started meanwhile", lambda: not workers_in(tmp_path / "out"))
 
 
 def test_a_table_is_packed_with_its_columns(source: Path, tmp_path: Path) -> None:
