@@ -203,7 +203,7 @@ class FoundFiles:
             if name.endswith("/"):
                 self._scan_ahead(above, ahead)
             beside = sidecars.get(_stem(name), ()) if self._keeps_sidecars and not name.endswith("/") else ()
-            yield FoundFile(above + name, [above + other for other in sorted(beside, key=os.fsencode)])
+            yield FoundFile(above + name, beside and [above + other for other in sorted(beside, key=os.fsencode)])
 
     def _scan(self, path: str) -> Iterable[Entry]:
         """The entries of a folder, which may have been asked for before."""
