@@ -79,7 +79,7 @@ class ShardPlan:
 
     def shard_name(self, number: int) -> str:
         """The name of a shard."""
-        return f"shard-{self.first + number:05d}"
+        return shard_name(self.first + number)
 
     @property
     def staging(self) -> Path:
@@ -125,6 +125,11 @@ class ShardPlan:
         cuts, first = tuple(document["cuts"]), document.get("first", 0)
         key, shuffled = document.get("key", ""), document.get("shuffled", workspace.order.exists())
         return cls(document["rows"], document["format"], cuts, sizes, workspace, first, key, shuffled)
+
+
+def shard_name(number: int) -> str:
+    """The name of a shard, given its number in the dataset."""
+    return f"shard-{number:05d}"
 
 
 class Piece(NamedTuple):

@@ -149,7 +149,7 @@ class BuildWork:
         """Write a shard while tasks still run; if that fails, for want of room, say, it is tried again in the end."""
         try:
             return self._shards.write_early(number)
-        except (OSError, BuildError) as error:
+        except (OSError, BuildError, MemoryError) as error:
             return {GIVEN_UP: str(error)}
 
     def _whole(self, item: Item) -> Item:

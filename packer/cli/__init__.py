@@ -9,10 +9,11 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from types import FrameType
+from pathlib import Path
+from types import FrameType, ModuleType
 
 EXIT_INTERRUPTED = 130
 
@@ -87,6 +88,8 @@ class Interrupts:
 class _End:
     """Ends the process once everything is done, as the interpreter does, which first takes every module apart.
 
+    Where modules of the user's own were loaded, such as steps, the end is the interpreter's: they may have files open.
+
     Attributes
     ----------
     status : int or None
@@ -100,12 +103,20 @@ class _End:
             atexit.register(self._end)
 
     def _end(self) -> None:
-        if self.status is None:
+        if self.status is None or not _are_installed(sys.modules.values()):
             return
         with suppress(Exception):  # the interpreter says what is wrong with a stream
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(self.status)
+
+
+def _are_installed(modules: Iterable[ModuleType]) -> bool:
+    """Whether modules are those of this project and of what is installed."""
+    own = [str(Path(__file__).parents[2] / name) + os.sep for name in ("packer", "readers", "shardspec")]
+    places = (*own, sys.prefix, sys.base_prefix, "<")
+    files = (getattr(module, "__file__", None) for module in [*modules])
+    return all(file is None or file.startswith(places) for file in files)
 
 
 @contextmanager

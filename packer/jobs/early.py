@@ -1,19 +1,24 @@
 """Shards that are written while tasks still run. They count if the plan of all shards has them, as is seen at the end.
 
 Then little is left after the last task, and parts are read while the system still has them in memory. Until then every
-part stays, so such shards are written only where there is room for two copies of the samples.
+part stays, so such shards are written only while the disk has room for all parts and all shards.
 """
 
+import itertools
 import shutil
 import uuid
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
 
-from packer.assembly.plan import ShardPlan
+from packer.assembly.plan import ShardPlan, shard_name
 from packer.assembly.shard import published_shard
 from packer.jobs.engines.base import Event
 from packer.jobs.plan import Unit
-from packer.workspace import Workspace, append_line
+from packer.workspace import Workspace
 from packer.workspace.durable import write_durably
 from packer.workspace.fresh import ask_each, wait_for
 from packer.workspace.paths import RECORD_NAME
@@ -24,7 +29,18 @@ GIVEN_UP = "given_up"
 """Key of the result of a unit whose shard could not be written; the last stage tries again, and reports why."""
 
 _MARGIN = 1.5
-"""So many times the room is asked for that parts and shards are expected to need: later items may yield more."""
+"""So many times the room is asked for that is expected to be needed: later items may yield more, and others write, too."""
+
+_CLOSED = "closed"
+"""A file that says that a call ended while there were such shards, for want of room maybe: the next has none."""
+
+
+class _Given(NamedTuple):
+    """A shard that is being written, or was: its form's key, its number, its encoded bytes."""
+
+    key: str
+    first: int
+    bytes: int
 
 
 class EarlyShards:
@@ -43,55 +59,79 @@ class EarlyShards:
     ----------
     units : deque of Unit
         What is to be done before any further task; the schedule takes units from it.
-    written : set of int
-        The numbers of the shards that this call has written and that count, once the plan of all shards is adopted.
+    adopted, written : list of int
+        The numbers of the shards that count, and of those among them that this call has written; known once the plan of
+        all shards is adopted.
     """
 
     def __init__(self, space: Workspace, tasks: int, missing: int) -> None:
         self._space = space
         self._tasks = tasks
         self._missing = missing
-        self._packed = self._packed_bytes = self._bytes = 0
-        self._given: dict[int, ShardPlan] = {}
+        self._packed = self._packed_bytes = 0
+        self._there = 0
+        self._last = ""
+        self._offered: deque[ShardPlan] = deque()
+        self._given: dict[int, _Given] = {}
         self._done: set[int] = set()
-        self._closed = False
+        self._numbers = itertools.count()
+        self._closed = (space.early / _CLOSED).exists()
         self.units: deque[Unit] = deque()
-        self.written: set[int] = set()
+        self.adopted: list[int] = []
+        self.written: list[int] = []
 
     def offer(self, plans: Iterable[ShardPlan]) -> None:
-        """Have shards written that are whole, as long as there is room."""
-        for found in plans:
-            plan = found.under(self._key(found))
+        """Have shards written that are whole, as long as there is room; those that it is not there for yet wait."""
+        if self._closed:
+            return
+        for plan in plans:
+            named = plan.under(self._key(plan))
+            if named.key != self._last:
+                self._begin(named.key)
+            self._offered.append(named)
+        while self._offered and not self._closed:
+            plan = self._offered[0]
             if published_shard(plan.published(0)) is not None:
-                self._bytes += _size(plan)
-            elif not self._closed and self._has_room():
-                number = len(self._given)
-                plan.staging.mkdir(exist_ok=True)
-                self._space.early_plan(number).write_bytes(plan.dumps())
-                self._given[number] = plan
-                self._bytes += _size(plan)
-                self.units.append(Unit("early", number))
+                self._there += _size(plan)
+            elif self._has_room():
+                self._give(plan)
+            else:
+                return
+            self._offered.popleft()
 
     def note(self, event: Event) -> None:
         """Note that a unit is done."""
         assert event.unit is not None
+        number = event.unit.number
         if event.unit.do == "task":
             self._packed += 1
             self._packed_bytes += event.result.get("bytes", 0)
-        if event.unit.do != "early":
+        if event.unit.do != "early" or number not in self._given:
             return
-        if GIVEN_UP in event.result:
-            self._closed = True
-            del self._given[event.unit.number]
+        given = self._given[number]
+        if given.key != self._last:
+            del self._given[number]
+        elif GIVEN_UP not in event.result and event.result.get("name") == shard_name(given.first):
+            self._done.add(number)
+            self._there += given.bytes
         else:
-            self._done.add(event.unit.number)
-            append_line(self._space.journal, {"did": "shard", "number": self._given[event.unit.number].first})
-        if self._closed and self._done == self._given.keys():  # their room is needed
-            self._clear()
+            self.close()
+
+    def close(self) -> None:
+        """Write no more, and remove what was written: its room is needed. The next call begins with none, either."""
+        self._closed = True
+        self._given.clear()
+        self._done.clear()
+        self._offered.clear()
+        self.units.clear()
+        clear_early(self._space)
+        with suppress(OSError):  # the next call tries again, then
+            self._space.early.mkdir()
+            (self._space.early / _CLOSED).touch()
 
     def adopt(self, plan: ShardPlan) -> ShardPlan:
         """The plan of all shards, with those that were written early and belong to it."""
-        if not self._space.early.exists():
+        if self._closed or not self._base.exists():
             return plan
         early = plan.under(self._key(plan))
         ours = {self._given[number].first for number in self._done if self._given[number].key == early.key}
@@ -102,13 +142,29 @@ class EarlyShards:
             return self._counts(early, number)
 
         there = list(ask_each(self._space.root, counts, range(len(plan.sizes)))) if early.staging.exists() else []
-        self.written = {number for number, counted in enumerate(there) if counted and plan.first + number in ours}
-        return early if any(there) else plan
+        self.adopted = [number for number, counted in enumerate(there) if counted]
+        self.written = [number for number in self.adopted if plan.first + number in ours]
+        return early if self.adopted else plan
 
-    def tidy(self, plan: ShardPlan) -> None:
-        """Remove what does not belong to the plan of all shards, once that is saved."""
-        if self._space.early.exists():
-            self._clear(except_of=plan.key)
+    def _begin(self, key: str) -> None:
+        """Begin with a form of the rows; shards of other forms are void, and a worker that is at one finds no folder."""
+        self._last, self._there = key, 0
+        self._offered.clear()
+        self.units.clear()
+        for path in sorted(self._space.staging.iterdir()):
+            if path.name != key:
+                self._space.take_away(path)
+
+    def _give(self, plan: ShardPlan) -> None:
+        number = next(self._numbers)
+        try:
+            plan.staging.mkdir(exist_ok=True)
+            self._space.early_plan(number).write_bytes(plan.dumps())
+        except OSError:
+            self.close()
+            return
+        self._given[number] = _Given(plan.key, plan.first, _size(plan))
+        self.units.append(Unit("early", number))
 
     def _counts(self, plan: ShardPlan, number: int) -> bool:
         """Whether a shard was written early."""
@@ -120,30 +176,39 @@ class EarlyShards:
             )
         return shard is not None
 
-    def _key(self, plan: ShardPlan) -> str:
-        """The key of the shards of a form. As long as the parts are the same, so is its first half."""
-        base = self._space.early / "key"
-        if not base.exists():
-            self._clear()
+    @property
+    def _base(self) -> Path:
+        return self._space.early / "key"
+
+    @cached_property
+    def _key_of_parts(self) -> str:
+        """Drawn once for the parts of a plan; it is removed before any of them is (`remove_shards`)."""
+        if not self._base.exists():
+            clear_early(self._space)
             self._space.early.mkdir()
-            write_durably(base, uuid.uuid4().hex.encode())
-        return sha256_json([base.read_text("ascii"), plan.form])[:32]
+            write_durably(self._base, uuid.uuid4().hex.encode())
+        return self._base.read_text("ascii")
+
+    def _key(self, plan: ShardPlan) -> str:
+        """The key of the shards of a form."""
+        return sha256_json([self._key_of_parts, plan.form])[:32]
 
     def _has_room(self) -> bool:
         """Whether there is room for all parts and all shards at the same time."""
         if not self._packed:
             return False
         a_task = self._packed_bytes / self._packed
-        more = a_task * (self._missing - self._packed) + max(0.0, a_task * self._tasks - self._bytes)
+        more = a_task * (self._missing - self._packed) + max(0.0, a_task * self._tasks - self._there)
         return shutil.disk_usage(self._space.root).free > _MARGIN * more
 
-    def _clear(self, except_of: str = "") -> None:
-        """Remove the early shards, but for those of a form."""
-        if self._space.early.exists():
-            self._space.take_away(self._space.early)
-        for path in sorted(self._space.staging.iterdir()):
-            if path.name != except_of:
-                self._space.take_away(path)
+
+def clear_early(space: Workspace, except_of: str = "") -> None:
+    """Remove the early shards of a workspace, but for those in a folder that the plan of all shards has now."""
+    if space.early.exists():
+        space.take_away(space.early)
+    for path in sorted(space.staging.iterdir()):
+        if path.name != except_of:
+            space.take_away(path)
 
 
 def _size(plan: ShardPlan) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 from packer.assembly.plan import ShardPlan
 from packer.jobs.child import EarlyWorkers
-from packer.jobs.early import EarlyShards
+from packer.jobs.early import EarlyShards, clear_early
 from packer.jobs.engines.base import Engine, Event
 from packer.jobs.plan import JobPlan, Made, TakeIn, Unit
 from packer.jobs.progress import ProgressListener, Stage
@@ -305,6 +305,7 @@ class Job:
                 f"packer: another version of packer has begun the {self.plan.kind} in this folder, and this one cannot "
                 "go on with it: it begins anew"
             )
+            self._drop_kept()
             return False
         return True
 
@@ -312,6 +313,7 @@ class Job:
         """Clear the workspace of another plan, but keep what this one can use; return whether there may be any."""
         space = self.workspace
         if not _is_laid_out_alike(old):
+            self._drop_kept()
             return False
         drop_unflushed(space.of_plan(old["fingerprint"]))
         line = self.plan.take_over(space, old) if old["kind"] == self.plan.kind else None
@@ -321,6 +323,11 @@ class Job:
         discard(space, aside=space.replaced.exists() or space.base.exists(), kept=True)
         self._listener.on_message(line)
         return True
+
+    def _drop_kept(self) -> None:
+        """Remove the parts of earlier plans, which another version has made."""
+        if self.workspace.kept.exists():
+            self.workspace.take_away(self.workspace.kept)
 
     def _count_sessions(self) -> None:
         self._sessions += sum(line.get("did") == "session" for line in self.workspace.read_journal())
@@ -362,6 +369,7 @@ class Job:
                 with self.plan.taking_in(self.workspace) as take_in:
                     early = self._run_tasks(take_in)
                     assembly, written = self._cut(early), early.written
+            clear_early(self.workspace, except_of=assembly.key)
             shards = assemble_shards(assembly, self._run_units, self._listener, written)
         finally:
             self._close_engine()
@@ -416,14 +424,18 @@ class Job:
                     checkpoints.add(unit.number, flushed=flushed)
 
             units = [Unit("task", number) for number in missing]
-            self._run_units(
-                units,
-                on_event,
-                shares_detector=plan.shares_detector,
-                needs_gpus=plan.needs_gpus,
-                announced=plan.announce(done),
-                urgent=early.units,
-            )
+            try:
+                self._run_units(
+                    units,
+                    on_event,
+                    shares_detector=plan.shares_detector,
+                    needs_gpus=plan.needs_gpus,
+                    announced=plan.announce(done),
+                    urgent=early.units,
+                )
+            except (BuildError, OSError):  # maybe for want of room, which a quota does not show before
+                early.close()
+                raise
             # A look at each part, when it is made, would keep the coordinator of many workers waiting.
             for number in sorted(promised - self.workspace.finished_tasks()) if promised else ():
                 wait_for(self.workspace.part(number))
@@ -510,7 +522,8 @@ class Job:
         """Write reports and index, and cut the rows into shards. The assembly plan is written last."""
         before = None if self.plan.base is None else self._index_files(self.plan.base)
         assembly = cut_into_shards(self.plan, self.workspace, before, early.adopt)
-        early.tidy(assembly)
+        for number in early.adopted:
+            append_line(self.workspace.journal, {"did": "shard", "number": number})
         return assembly
 
     def _index_files(self, base: Manifest) -> dict[str, Path]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from packer.jobs.early import GIVEN_UP
 from packer.jobs.engines.base import LOOK_S, Clock, Engine, Event
 from packer.jobs.plan import Task, Unit
 from packer.sources.item import item_name
@@ -208,6 +209,9 @@ class Schedule:
     def _after_idle_death(self, unit: Unit, how: str) -> str:
         """Blame no item, since none was under way. Units beside this one may be to blame, so at last it runs alone."""
         self._idle_deaths[unit] += 1
+        if unit.do == "early" and self._idle_deaths[unit] >= TASK_DEATHS:
+            self._on_event(Event("done", unit, result={GIVEN_UP: how}))
+            return "it is written in the end"
         if self._idle_deaths[unit] >= UNIT_DEATHS:
             raise BuildError(f"workers die while they do {unit} ({how}): run the same command again to resume")
         self._again(unit)

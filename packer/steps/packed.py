@@ -36,7 +36,7 @@ class PackedItems:
         self._samples: PackedSamples | None = None
         self._block: Columns = {}
         self._of_block = range(0)
-        self._next = 0
+        self._next = -1
 
     def load(self, item: Item) -> dict[str, Any]:
         """All fields of an item's row, decoded; nothing for an item of another kind.
@@ -81,7 +81,7 @@ class PackedItems:
 
     def close(self) -> None:
         """Close the dataset that is open."""
-        self._block, self._of_block, self._next = {}, range(0), 0
+        self._block, self._of_block, self._next = {}, range(0), -1
         if self._samples is not None:
             self._samples.rows.close()
             self._samples = None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,6 +154,24 @@ def test_threads_may_look_up_what_was_not_read_yet(large: tuple[Path, Columns]) 
         list(pool.map(partial(check_values, tree, data, encoded), rows))
 
 
+def test_a_lookup_goes_on_while_others_read_the_rest(
+    large: tuple[Path, Columns], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, encoded = large
+    data, needed, nested = map_file(path), Directory._read_needed, []
+
+    def meanwhile(directory: Directory, *found: Any) -> Any:
+        if not nested:
+            nested.append(directory)
+            check_values(tree, data, encoded, list(range(4000)))
+        return needed(directory, *found)
+
+    monkeypatch.setattr(Directory, "_read_needed", meanwhile)
+    tree = tree_of(path, data, 4000, LONG.names)
+    check_values(tree, data, encoded, [17])
+    assert nested
+
+
 def test_damage_in_a_branch_page_is_an_error_when_it_is_met(large: tuple[Path, Columns], tmp_path: Path) -> None:
     """Of the kinds that a page may be damaged in: nothing of it, its number, its keys, their order, its children."""
     path, whole = tmp_path / "shard.lmdb", large[0].read_bytes()
@@ -168,6 +187,7 @@ def test_damage_in_a_branch_page_is_an_error_when_it_is_met(large: tuple[Path, C
             (start + nodes[1] + 8, b"00000000"),
             (start + nodes[2] + 8, b"99999999"),
             (start + nodes[1], b"\xff\xff\xff\xff"),
+            (start + 12, b"\x11\x00"),  # room for half a node's place
         ):
             damaged = bytearray(whole)
             damaged[place : place + len(value)] = value

@@ -11,7 +11,8 @@ from packer.workspace import Workspace
 from shardspec.schema import Schema
 
 _CHANGES = 3
-"""So often the form of the rows may change; each time, all shards before are void, and the cut begins at the first row."""
+"""When the form of the rows has changed so often, no further shard is found: each time, all shards before are void, and
+the cut begins at the first row."""
 
 _ROWS = 1 << 18
 """Rows that are cut at a time, so that a cut that begins again takes little memory."""
@@ -48,6 +49,7 @@ class EarlyCut:
             schema = draft.settler.settle()
             if (schema, draft.columns) != self._form:
                 self._begin((schema, draft.columns))
+                continue
             stop = min(draft.taken.rows, self._start + rows)
             found = list(self._cut(draft, schema, range(self._start, stop)))
             yield from found

@@ -119,7 +119,7 @@ class Directory:
         self._branches, self._firsts, self._ends = level, firsts, ends
         self._known = self._know([], np.zeros(len(level), np.bool_))
         if len(level) <= _AT_OPENING:
-            self._known = self._read_further(read, np.arange(len(level)))
+            self._known = self._read_further(read, np.arange(len(level)), self._known)
 
     def find(self, ordinals: IntArray) -> tuple[IntArray, IntArray]:
         """The numbers of the leaf pages that hold some keys, and the keys' places in the order of each page."""
@@ -127,7 +127,7 @@ class Directory:
         if known.read is not None:
             branches = np.searchsorted(self._firsts, ordinals, side="right") - 1
             if not known.read[branches].all():
-                known = self._read_needed(branches)
+                known = self._read_needed(known, branches)
         leaf = np.searchsorted(known.firsts, ordinals.astype(self._dtype), side="right") - 1
         return known.leaves[leaf].astype(np.int64), ordinals - known.firsts[leaf]
 
@@ -137,13 +137,12 @@ class Directory:
         if known.read is not None:
             branch = int(np.searchsorted(self._firsts, ordinal, side="right")) - 1
             if not known.read[branch]:
-                known = self._read_needed(np.array([branch]))
+                known = self._read_needed(known, np.array([branch]))
         leaf = bisect_right(known.first_ordinals, ordinal) - 1
         return known.leaf_numbers[leaf], ordinal - known.first_ordinals[leaf]
 
-    def _read_needed(self, branches: IntArray) -> _Known:
+    def _read_needed(self, known: _Known, branches: IntArray) -> _Known:
         """What is known once some branch pages have been read, or all, if that is many."""
-        known = self._known
         assert known.read is not None
         wanted = known.read.copy()
         wanted[branches] = True
@@ -154,8 +153,7 @@ class Directory:
             found = self._known = self._read_further(read, np.flatnonzero(wanted & ~known.read), known)
         return found
 
-    def _read_further(self, read: "_Read", branches: IntArray, known: _Known | None = None) -> _Known:
-        known = self._known if known is None else known
+    def _read_further(self, read: "_Read", branches: IntArray, known: _Known) -> _Known:
         assert known.read is not None
         done = known.read.copy()
         done[branches] = True

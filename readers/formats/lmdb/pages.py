@@ -16,6 +16,8 @@ BRANCH, LEAF, OVERFLOW = 1, 2, 4
 NODE_BYTES = 8
 """Bytes of the four numbers that a node begins with."""
 
+_SLOT_BYTES = 2
+
 
 @dataclass(frozen=True)
 class Pages:
@@ -39,7 +41,7 @@ class Pages:
         """Number of nodes of pages of one kind, given their headers, (n, HEADER_BYTES), and their numbers."""
         flags, lower = heads.view("<u2")[:, 5], heads.view("<u2")[:, 6].astype(np.int64)
         bad = (heads.view("<u8")[:, 0] != pages.astype(np.uint64)) | (flags != kind)
-        if (bad | (lower <= HEADER_BYTES) | (lower > self.bytes)).any():
+        if (bad | (lower < HEADER_BYTES + _SLOT_BYTES) | (lower > self.bytes)).any():
             raise self.corrupt("sound pages in the tree", "a damaged one")
         counts: IntArray = (lower - HEADER_BYTES) >> 1
         return counts

@@ -31,6 +31,7 @@ from packer.recipe import Recipe
 from packer.sources.item import ItemReport
 from packer.steps.encode import ColumnSpec, EncodedValue, image_codec
 from packer.workspace import Workspace
+from shardspec.errors import BuildError
 from shardspec.schema import Schema
 
 ITEMS = 3 * TASK_ITEMS + 4
@@ -43,7 +44,7 @@ class Watch:
 
     def __init__(self, out: Path, item: int) -> None:
         self._staging, self._item = out / ".build" / "staging", item
-        self.shards = -1
+        self.shards = self.folders = -1
 
     def on_message(self, line: str) -> None:
         """Nothing."""
@@ -52,6 +53,7 @@ class Watch:
         """Count."""
         if (progress.stage, progress.done, progress.ended) == ("packing", self._item, False):
             self.shards = len(list(self._staging.glob("*/*/record.json")))
+            self.folders = len(list(self._staging.iterdir()))
 
 
 def pictures(folder: Path, larger: int | None = None) -> Path:
@@ -100,8 +102,8 @@ def test_a_picture_of_another_size_makes_the_shards_before_it_void(tmp_path: Pat
     source, watch = pictures(tmp_path / "source", larger), Watch(tmp_path / "out", ITEMS - 1)
     result = packer.build(source, tmp_path / "out", progress=watch, **HOW)
     assert watch.shards >= 4
-    voided = result.manifest.wall_clock["shards_written"] - len(result.manifest.shards)
-    assert voided == {0: 0, ITEMS - 1: 5}.get(larger, 1 + 2 * (larger > 2 * TASK_ITEMS))
+    assert watch.folders == 1, "what is void is removed at once"
+    assert result.manifest.wall_clock["shards_written"] == len(result.manifest.shards)
     assert fingerprints(tmp_path / "out") == without(source, tmp_path / "whole")
 
 
@@ -146,9 +148,41 @@ def test_a_shard_that_cannot_be_written_early_is_written_in_the_end(
     monkeypatch.setattr(assembly, "write_shard", refuse)
     watch = Watch(tmp_path / "out", ITEMS - 1)
     packer.build(source, tmp_path / "out", progress=watch, **HOW)
-    assert calls == [True] * 3 + [False] * 6
+    assert calls == [True] * 2 + [False] * 6
     assert watch.shards == 0, "their room was needed"
     assert fingerprints(tmp_path / "out") == whole
+
+
+def test_a_build_that_finds_no_room_goes_on_without_early_shards(
+    source: Path, tmp_path: Path, without: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quota shows only when it is met, by a part, say."""
+    whole, finish = without(source, tmp_path / "whole"), PartWriter.finish
+    staging = tmp_path / "out" / ".build" / "staging"
+
+    def refuse(part: PartWriter) -> None:
+        if list(staging.glob("*/*/record.json")):
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        finish(part)
+
+    monkeypatch.setattr(PartWriter, "finish", refuse)
+    with pytest.raises(BuildError, match="Disk quota exceeded"):
+        packer.build(source, tmp_path / "out", progress=False, **HOW)
+    assert not list(staging.iterdir())
+    watch = Watch(tmp_path / "out", ITEMS - 1)
+    packer.build(source, tmp_path / "out", progress=watch, **HOW)
+    assert watch.shards == 0
+    assert fingerprints(tmp_path / "out") == whole
+
+
+def test_shards_that_there_was_no_room_for_are_written_once_there_is(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage, room = shutil.disk_usage(tmp_path), iter([0] * 50)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage._replace(free=next(room, usage.free)))
+    watch = Watch(tmp_path / "out", ITEMS - 1)
+    packer.build(source, tmp_path / "out", progress=watch, **HOW)
+    assert watch.shards == 5
 
 
 class Row(NamedTuple):
