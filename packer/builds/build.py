@@ -151,8 +151,7 @@ def plan_build(
     Parameters
     ----------
     on_listed : callable, optional
-        Called with the number of items that are to be packed, while they are listed and at the end: with at least that,
-        so far.
+        Called with a lower bound of the number of items to be packed while they are listed, and in the end with the number.
 
     Returns
     -------

@@ -258,7 +258,7 @@ _REPORT: ContextVar[Callable[[int], None] | None] = ContextVar("_REPORT", defaul
 
 @contextmanager
 def counting(report: Callable[[int], None]) -> Iterator[None]:
-    """Inside the block, have sources say how many more items they have listed; whoever was told before still is."""
+    """Inside the block, have sources say how many more items they have listed; an outer block goes on being told."""
     before = _REPORT.get()
 
     def both(count: int) -> None:

@@ -59,8 +59,9 @@ def parse_numbers(cells: Iterable[str]) -> npt.NDArray[Any] | None:
             return np.frombuffer(array(code, map(parse, cells)), code)
         except ValueError:
             continue
-        except OverflowError:  # a larger integer
-            break
+        except OverflowError:  # a larger integer; if all are integers, a list holds them
+            if all(map(_is_integer, cells)):
+                break
     return None
 
 
@@ -84,6 +85,14 @@ def _parse_integer(cell: str) -> int:
     if str(int(cell)) != cell:
         raise ValueError(cell)
     return int(cell)
+
+
+def _is_integer(cell: str) -> bool:
+    try:
+        _parse_integer(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def is_decimal(cell: str) -> bool:

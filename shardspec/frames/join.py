@@ -255,7 +255,7 @@ def _twice(known: npt.NDArray[np.bytes_], order: IntArray) -> list[tuple[int, in
 
 
 def _identities(values: Iterable[Any]) -> npt.NDArray[np.bytes_]:
-    """Digests of keys, (n,), which take less memory than the keys: they are equal where, and only where, the keys are."""
+    """Digests of keys, (n,), which take less memory than the keys: they are equal exactly where the keys are."""
     found = bytearray()
     for value in values:
         data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else b"%d" % value

@@ -169,7 +169,7 @@ def test_the_coordinator_is_read_between_what_was_measured_and_beyond() -> None:
 @pytest.mark.parametrize(("items", "size"), [(40, 1000), (9000, 1000), (200, 500_000), (50, 3 * 10**7), (20_000, 10)])
 def test_tasks_are_those_of_the_planner(items: int, size: int) -> None:
     listed = [Item(n, f"{n:06d}.jpg", f"{n:06d}.jpg", size, 0) for n in range(items)]
-    plan, _ = make_plan(Recipe(preset="images"), {}, Listing(listed))
+    plan, _ = make_plan(Recipe(preset="images", size=256), {}, Listing(listed))
     build = Build(items, 1.0, 0.0, size, 1.0, 1.0, 1, 0.0)
     assert [task.stop - task.start for task in plan.tasks] == build.tasks()
 

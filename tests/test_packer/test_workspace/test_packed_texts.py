@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from packer.sources.values import parse_cells, parse_numbers
@@ -28,6 +28,8 @@ def test_they_are_those_of_a_list() -> None:
 
 @settings(max_examples=200)
 @given(st.lists(NUMBERS, max_size=6))
+@example([2**63, 0.0])
+@example([2**63, 0])
 def test_numbers_are_those_of_a_list(values: list[Any]) -> None:
     cells = [str(value) for value in values]
     found, expected = parse_numbers(cells), parse_cells(cells)
