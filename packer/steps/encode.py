@@ -1,7 +1,7 @@
 """Encoding: a sample's values become bytes, together with what assembly needs to determine the schema."""
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -12,6 +12,7 @@ from packer.recipe import Recipe
 from packer.recipe.encodings import LOSSY, picture_codec
 from packer.recipe.field_types import FieldType, as_array
 from packer.vision.decode.jpeg_header import (
+    PROGRESSIVE,
     PROGRESSIVE_MARK,
     JpegHeader,
     has_restart_markers,
@@ -256,9 +257,9 @@ def text_column(texts: Sequence[bytes]) -> EncodedColumn:
     return EncodedColumn(texts, [(len(text),) for text in texts], _TEXT)
 
 
-def picture_column(pictures: Sequence[bytes], headers: Iterable[JpegHeader]) -> EncodedColumn:
-    """Pictures whose bytes are kept, by their headers."""
-    return EncodedColumn(pictures, [(header.height, header.width, 3) for header in headers], _PICTURE)
+def kept_picture(data: bytes, header: JpegHeader) -> EncodedValue:
+    """A JPEG whose bytes are kept, by its header."""
+    return EncodedValue(data, (header.height, header.width, 3), _PICTURE, header.frame_marker == PROGRESSIVE)
 
 
 def _picture_encoder(recipe: Recipe, codec: Any) -> Callable[[npt.NDArray[np.uint8]], Buffer]:

@@ -1,22 +1,26 @@
-"""The short way of plain pictures whose bytes are kept: from the files to the rows, several at a time, without the chain.
+"""The short way of plain pictures: from the files to the rows, several at a time, without the chain.
 
 For a small picture the chain takes longer than all that is done with the picture itself. Whatever is not plain (a
-picture that does not pass the check, a file that has changed, a further file) goes the long way, which says why.
+picture that does not pass the check or does not decode, a file that has changed, a further file) goes the long way,
+which says why.
 """
 
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from packer.recipe import Recipe
 from packer.sources.item import PACKED_ROW, Item
-from packer.steps.encode import EncodedColumn, EncodedValue, Encoder, picture_column, text_column
-from packer.vision.decode.jpeg_header import PROGRESSIVE
+from packer.steps.encode import KEPT, EncodedColumn, EncodedValue, Encoder, Kept, kept_picture, text_column
 from shardspec.errors import CodecError, SchemaError
 from shardspec.registry import import_target
 
 if TYPE_CHECKING:
     from packer.vision.decode.jpeg_header import JpegHeader
+    from packer.vision.decode.picture import Picture
 
 _MOST_BYTES = 1 << 18
 """Larger files go the long way, which looks at their first bytes before it reads the rest."""
@@ -24,12 +28,12 @@ _MOST_BYTES = 1 << 18
 _TOGETHER_ITEMS, _TOGETHER_BYTES = 128, 1 << 20
 """The most items that are taken together, and the bytes at which no more are."""
 
-_SUFFIXES = (".jpg", ".jpeg", ".JPG", ".JPEG")
+_KEPT_SUFFIXES = (".jpg", ".jpeg", ".JPG", ".JPEG")
 
 _OPEN = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
-_REPORT: Mapping[str, Any] = {"samples": 1, "frames": 1}
-_REPORTS = ({**_REPORT}, {**_REPORT, "progressive": 1})
+_Encode = Callable[[bytes], EncodedValue | None]
+"""Makes the picture of a row from the bytes of its file; None if only the long way can, or can say why it cannot be."""
 
 
 class PlainItems(NamedTuple):
@@ -64,23 +68,22 @@ class PlainPictures:
 
     Parameters
     ----------
+    recipe : Recipe
     encoder : Encoder
     """
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, recipe: Recipe, encoder: Encoder) -> None:
         self._encoder = encoder
-        self._check: Callable[[bytes], JpegHeader | None] = import_target(
-            "packer.vision.decode.picture:check_kept", what="step 'decode'", extra="pack"
-        )
+        self._keeps = keeps_pictures(recipe) and not recipe.restart_markers
+        self._encode = _keep() if self._keeps else _scale(recipe, encoder)
         self._frame = encoder.encode({"frame": 0, "time": 0.0})
 
     @classmethod
     def of(cls, recipe: Recipe, encoder: Encoder) -> "PlainPictures | None":
         """The short way of a recipe; None if it has none."""
         steps = [step.use for step in recipe.chain]
-        reads = steps[:1] == ["decode"] and "decode" not in steps[1:]
-        plain = reads and keeps_pictures(recipe) and not recipe.restart_markers and not recipe.field_codecs
-        return cls(encoder) if plain else None
+        plain = steps[:1] == ["decode"] and set(steps[1:]) <= {"resize"}
+        return cls(recipe, encoder) if plain and recipe.also is None and not recipe.field_codecs else None
 
     def take(self, items: Iterable[Item], begin: Callable[[Item], None], key_of: Callable[[Item], str]) -> PlainItems:
         """The first of some items, as far as they can go the short way, have the same columns, and are not too many.
@@ -93,11 +96,11 @@ class PlainPictures:
         key_of : callable
             The key of an item's only sample.
         """
-        names, sources, keys, pictures, headers = list[str](), list[bytes](), list[bytes](), list[bytes](), []
+        names, sources, keys, pictures = list[str](), list[bytes](), list[bytes](), list[EncodedValue]()
         own: dict[str, list[EncodedValue]] = {}
         size = 0
         for item in items:
-            if not _may_be_plain(item):
+            if not (_is_plain_kept(item) if self._keeps else _is_plain_scaled(item)):
                 break
             begin(item)
             try:
@@ -108,17 +111,16 @@ class PlainPictures:
             if names and not _are_alike(values, own):
                 break
             data = _read(str(item.path), item.bytes, item.mtime_ns)
-            header = None if data is None else self._check(data)
-            if data is None or header is None:
+            picture = None if data is None else self._encode(data)
+            if data is None or picture is None:
                 break
             names.append(item.name)
             sources.append(source)
             keys.append(key)
-            pictures.append(data)
-            headers.append(header)
+            pictures.append(picture)
             for name, value in values.items():
                 own.setdefault(name, []).append(value)
-            size += len(data)
+            size += max(len(data), len(picture.data))
             if size >= _TOGETHER_BYTES or len(names) == _TOGETHER_ITEMS:
                 break
         if not names:
@@ -126,8 +128,58 @@ class PlainPictures:
         columns = {"source": text_column(sources)}
         columns |= {name: _column(values) for name, values in own.items()}
         columns |= {name: _column([value] * len(names)) for name, value in self._frame.items()}
-        columns |= {"key": text_column(keys), "image": picture_column(pictures, headers)}
-        return PlainItems(columns, names, [_REPORTS[header.frame_marker == PROGRESSIVE] for header in headers])
+        columns |= {"key": text_column(keys), "image": _column(pictures)}
+        return PlainItems(columns, names, [*map(_report, pictures)])
+
+
+def _keep() -> _Encode:
+    """The picture is the file itself, once that is checked."""
+    check: Callable[[bytes], JpegHeader | None] = import_target(
+        "packer.vision.decode.picture:check_kept", what="step 'decode'", extra="pack"
+    )
+
+    def keep(data: bytes) -> EncodedValue | None:
+        header = check(data)
+        return None if header is None else kept_picture(data, header)
+
+    return keep
+
+
+def _scale(recipe: Recipe, encoder: Encoder) -> _Encode:
+    """The picture is decoded, resized and encoded, or kept if nothing changes it."""
+    decode: Callable[[bytes], Picture] = import_target(
+        "packer.vision.decode.picture:decode_picture", what="step 'decode'", extra="pack"
+    )
+    resize = _resize_of(recipe)
+
+    def scale(data: bytes) -> EncodedValue | None:
+        try:
+            picture = decode(data)
+            whole = Kept(picture.image, data, "jpeg") if picture.passthrough else None
+            return encoder.encode({"image": resize(picture.image), KEPT: whole})["image"]
+        except Exception:  # whatever it is, the chain meets it again
+            return None
+
+    return scale
+
+
+def _resize_of(recipe: Recipe) -> Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]:
+    resizes = any(step.use == "resize" for step in recipe.chain)
+    if not resizes or recipe.size is None or recipe.resize == "none":
+        return lambda image: image
+    make: Callable[..., Any] = import_target("packer.steps.scale:make_scale", what="step 'resize'", extra="pack")
+    scale: Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]] = make(recipe, recipe.size)
+    return scale
+
+
+def _is_plain_kept(item: Item) -> bool:
+    return item.name.endswith(_KEPT_SUFFIXES) and _may_be_plain(item)
+
+
+def _is_plain_scaled(item: Item) -> bool:
+    """Masks, landmarks and the like, arrays of two axes or more, may have to be resized with the picture."""
+    maps = any(isinstance(value, np.ndarray) and value.ndim > 1 for value in item.columns.values())
+    return not maps and not item.is_video and _may_be_plain(item)
 
 
 def _may_be_plain(item: Item) -> bool:
@@ -141,7 +193,6 @@ def _may_be_plain(item: Item) -> bool:
         and not item.arrays
         and item.mtime_ns != 0
         and 0 < item.bytes <= _MOST_BYTES
-        and item.name.endswith(_SUFFIXES)
         and not (columns and (PACKED_ROW in columns or "image" in columns))
     )
 
@@ -154,6 +205,16 @@ def _are_alike(values: Mapping[str, EncodedValue], own: Mapping[str, list[Encode
 def _column(values: list[EncodedValue]) -> EncodedColumn:
     data, shapes, specs, *_ = zip(*values, strict=True)
     return EncodedColumn(data, shapes, specs[0])
+
+
+def _report(picture: EncodedValue) -> dict[str, Any]:
+    """What the report of an item says."""
+    said = {"samples": 1, "frames": 1}
+    if picture.progressive:
+        said["progressive"] = 1
+    if picture.marked:
+        said["marked"] = 1
+    return said
 
 
 def _read(path: str, size: int, mtime_ns: int) -> bytes | None:

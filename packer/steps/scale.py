@@ -16,20 +16,30 @@ from shardspec.fields import is_further_picture, is_mask_name
 
 def make_scaling(recipe: Recipe, size: int) -> Step:
     """The step of a recipe with a size."""
-    scale = resize_exact if recipe.resize == "exact" else resize_shorter
+    scale = make_scale(recipe, size)
 
     def resize(samples: Iterator[Sample]) -> Iterator[Sample]:
         for sample in samples:
             require_image(sample)
-            if recipe.resize == "shorter":
-                _check_proportions(sample["image"].shape[:2], size)
-            image = scale(sample["image"], size)
+            image = scale(sample["image"])
             old, new = sample["image"].shape[:2], image.shape[:2]
             further = _further(sample, old, new)
             _check_resample(further, recipe)
             masks = {name: _fit(name, recipe)(value, new) for name, value in further.items()}
             masks |= {name: resize_nearest(value, new) for name, value in _maps(sample, old, new).items()}
             yield {**sample, **scale_geometry(sample, old, new), **masks, "image": image}
+
+    return resize
+
+
+def make_scale(recipe: Recipe, size: int) -> Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]:
+    """How a recipe with a size resizes ``image``."""
+    scale = resize_exact if recipe.resize == "exact" else resize_shorter
+
+    def resize(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        if recipe.resize == "shorter":
+            _check_proportions(image.shape[:2], size)
+        return scale(image, size)
 
     return resize
 

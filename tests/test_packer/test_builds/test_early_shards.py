@@ -40,18 +40,18 @@ HOW: dict[str, Any] = {"shard_size": 4_000, "encode": "raw", "engine": "inline"}
 
 
 class Watch:
-    """Counts the shards that are there when an item ends."""
+    """Counts the shards that are there as soon as so many items have ended."""
 
-    def __init__(self, out: Path, item: int) -> None:
-        self._staging, self._item = out / ".build" / "staging", item
+    def __init__(self, out: Path, items: int) -> None:
+        self._staging, self._items = out / ".build" / "staging", items
         self.shards = self.folders = -1
 
     def on_message(self, line: str) -> None:
         """Nothing."""
 
     def on_progress(self, progress: packer.Progress) -> None:
-        """Count."""
-        if (progress.stage, progress.done, progress.ended) == ("packing", self._item, False):
+        """Count, once."""
+        if progress.stage == "packing" and progress.done >= self._items and self.shards < 0:
             self.shards = len(list(self._staging.glob("*/*/record.json")))
             self.folders = len(list(self._staging.iterdir()))
 
@@ -178,7 +178,7 @@ def test_a_build_that_finds_no_room_goes_on_without_early_shards(
 def test_shards_that_there_was_no_room_for_are_written_once_there_is(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage, room = shutil.disk_usage(tmp_path), iter([0] * 50)
+    usage, room = shutil.disk_usage(tmp_path), iter([0, 0])
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage._replace(free=next(room, usage.free)))
     watch = Watch(tmp_path / "out", ITEMS - 1)
     packer.build(source, tmp_path / "out", progress=watch, **HOW)

@@ -136,6 +136,63 @@ def test_the_short_way_and_the_chain_give_the_same_dataset(
     assert build(given, tmp_path / "long", **options) == short
 
 
+MADE: dict[str, dict[str, Any]] = {
+    "resized": {"size": 32},
+    "resized and enlarged": {"size": 70, "resize": "exact", "encode": "webp", "quality": 80},
+    "as large": {"size": 61},
+    "png": {"encode": "png"},
+    "raw": {"encode": "raw", "size": 16},
+    "baseline": {"progressive": "baseline"},
+    "restart markers": {"restart_markers": True},
+    "decoded alone": {"steps": "decode", "encode": "png"},
+}
+"""Recipes whose pictures are decoded, whatever their kind."""
+
+WHOLE = (*PLAIN, "cmyk.jpg", "other.png", "png.jpg", "renamed.jpe", "turned.jpg")
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("case", MADE)
+def test_pictures_that_are_made_anew_are_the_same_by_the_short_way(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[str], case: str, columns: bool
+) -> None:
+    given, root = (rows(source), {"root": (str(source),)}) if columns else (source, {})
+    short = build(given, tmp_path / "short", **root, **MADE[case])
+    # Each is read by the decoder of its kind; what a field cannot hold goes the long way.
+    assert sorted(taken) == sorted(set(WHOLE) - {"grey.jpg"} if columns else WHOLE)
+    check_whole(tmp_path / "short")
+    monkeypatch.setattr(PlainPictures, "of", lambda *_: None)
+    assert build(given, tmp_path / "long", **root, **MADE[case]) == short
+
+
+@pytest.mark.parametrize("name", ["mask", "crop_mask"])
+def test_a_column_that_is_resized_with_its_picture_goes_the_long_way(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[str], name: str
+) -> None:
+    path = next(source.rglob("baseline.jpg"))
+    given = [{"path": str(path), name: np.arange(83 * 61, dtype=np.uint16).reshape(83, 61)}]
+    short = build(given, tmp_path / "short", size=32, root=(str(source),))
+    assert not taken
+    monkeypatch.setattr(PlainPictures, "of", lambda *_: None)
+    assert build(given, tmp_path / "long", size=32, root=(str(source),)) == short
+
+
+@pytest.mark.parametrize("error", [MemoryError, RuntimeError])
+def test_whatever_goes_wrong_on_the_short_way_is_tried_again_by_the_chain(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    long = build(source, tmp_path / "long", size=32)
+    failed = []
+
+    def fail(data: bytes) -> None:
+        failed.append(data)
+        raise error
+
+    monkeypatch.setattr("packer.vision.decode.picture.decode_picture", fail)
+    assert build(source, tmp_path / "short", size=32) == long
+    assert failed
+
+
 @pytest.mark.parametrize("limit", ["_TOGETHER_ITEMS", "_TOGETHER_BYTES"])
 def test_pictures_taken_one_by_one_or_together_give_the_same_dataset(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
@@ -148,17 +205,13 @@ def test_pictures_taken_one_by_one_or_together_give_the_same_dataset(
 @pytest.mark.parametrize(
     "options",
     [
-        {"size": 32},
-        {"encode": "png"},
-        {"progressive": "baseline"},
-        {"restart_markers": True},
         {"encode_field": "mask=png"},
         {"also": "mask"},
         {"steps": "resize,decode"},
         {"steps": "decode,support.steps:add_field"},
     ],
 )
-def test_a_recipe_that_looks_at_pixels_has_no_short_way(options: dict[str, Any]) -> None:
+def test_a_recipe_with_further_pictures_or_steps_has_no_short_way(options: dict[str, Any]) -> None:
     recipe = Recipe.from_options(options)
     assert PlainPictures.of(recipe, Encoder(recipe)) is None
 
