@@ -45,15 +45,15 @@ from packer.assembly.plan import ShardPlan
 from packer.builds.job import BuildJob
 from packer.builds.parts.draft import Draft
 from packer.builds.parts.early import EarlyCut
-from packer.jobs.early import EarlyShards
 from packer.jobs.engines.base import Event
 from packer.jobs.engines.processes import ProcessesEngine
 from packer.jobs.engines.worker import Worker
-from packer.jobs.job import done_line
 from packer.jobs.place import Place
 from packer.jobs.plan import Tasks, Unit
 from packer.jobs.progress import Progress, Stage, listener_of
 from packer.jobs.schedule import ItemTally, Schedule
+from packer.jobs.stages.early import EarlyShards
+from packer.jobs.stages.tasks import done_line
 from packer.recipe.engines import Team
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace

@@ -242,7 +242,7 @@ class Handed(NamedTuple):
 
 
 class Early(NamedTuple):
-    """The shards that are written while tasks still run, as units behind the tasks (`packer.jobs.early`).
+    """The shards that are written while tasks still run, as units behind the tasks (`packer.jobs.stages.early`).
 
     Attributes
     ----------

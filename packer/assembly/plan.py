@@ -197,7 +197,7 @@ class PlannedShards:
         return self._write(self._plan, number)
 
     def write_early(self, number: int) -> dict[str, Any]:
-        """Write one shard while tasks still run (`packer.jobs.early`), and return its manifest entry as JSON."""
+        """Write one shard while tasks still run (`packer.jobs.stages.early`), and return its manifest entry as JSON."""
         plan = ShardPlan.load(self._workspace, self._workspace.early_plan(number))
         with closing(plan.source):
             return self._write(plan, 0)

@@ -38,8 +38,8 @@ from packer.builds.plan import (
 from packer.builds.reports import BrokenTracks, EarlierReports, Known, ReportWriter
 from packer.builds.work import BuildWork
 from packer.jobs.history import note, noted
-from packer.jobs.job import failed_item
 from packer.jobs.plan import Assembly, Made, TakeIn, Task
+from packer.jobs.stages.tasks import failed_item
 from packer.recipe import TRACK_RULES, Recipe
 from packer.recipe.engines import ENGINES, FOR_FUNCTIONS
 from packer.recipe.fields import Declaration

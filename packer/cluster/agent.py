@@ -20,11 +20,11 @@ from packer.builds.plan import BuildPlan
 from packer.cluster.limits import TimeLimit
 from packer.cluster.phase import PAUSE_S, Phase, Share, WatchedEngine
 from packer.jobs.engines.base import Engine, Event
-from packer.jobs.job import done_line, failed_item
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.jobs.schedule import Gain, ItemTally, Schedule, describe_lost
-from packer.jobs.shards import cut_into_shards
+from packer.jobs.stages.shards import cut_into_shards
+from packer.jobs.stages.tasks import done_line, failed_item
 from packer.recipe import Recipe
 from packer.recipe.engines import ENGINES, Team
 from packer.recipe.options import BuildOptions

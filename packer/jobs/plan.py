@@ -99,7 +99,7 @@ class Unit(NamedTuple):
         A whole task; one item of a task, by itself; the join of a task's items into its part; a shard to write, while
         tasks still run or afterwards.
     number : int
-        The number of the task, of the early shards (`packer.jobs.early`), or of the shard.
+        The number of the task, of the early shards (`packer.jobs.stages.early`), or of the shard.
     item : int
         The item for ``"item"``; otherwise -1.
     """

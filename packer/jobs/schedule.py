@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from packer.jobs.early import GIVEN_UP
 from packer.jobs.engines.base import LOOK_S, Clock, Engine, Event
 from packer.jobs.plan import Task, Unit
+from packer.jobs.stages.early import GIVEN_UP
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
 from shardspec.errors import BuildError

@@ -196,7 +196,7 @@ class Workspace:
 
     @property
     def early(self) -> Path:
-        """What belongs to the shards that are written while tasks still run (`packer.jobs.early`)."""
+        """What belongs to the shards that are written while tasks still run (`packer.jobs.stages.early`)."""
         return self.root / "early"
 
     def early_plan(self, number: int) -> Path:

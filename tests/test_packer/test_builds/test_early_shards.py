@@ -25,8 +25,8 @@ from packer.builds.parts.schema import SchemaSettler
 from packer.builds.parts.writer import PartWriter
 from packer.builds.plan import TASK_ITEMS
 from packer.builds.reports import ReportWriter
-from packer.jobs import early as module
 from packer.jobs.plan import Task
+from packer.jobs.stages import early as module
 from packer.recipe import Recipe
 from packer.sources.item import ItemReport
 from packer.steps.encode import ColumnSpec, EncodedValue, image_codec

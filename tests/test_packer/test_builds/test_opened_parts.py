@@ -25,7 +25,7 @@ from packer.builds.parts.taken import TakenRows
 from packer.builds.parts.writer import PartWriter
 from packer.builds.reports import ReportWriter
 from packer.jobs.plan import Tasks
-from packer.jobs.shards import cut_into_shards
+from packer.jobs.stages.shards import cut_into_shards
 from packer.recipe import Recipe
 from packer.sources.item import ItemReport
 from packer.steps.encode import ColumnSpec, EncodedColumn, EncodedValue, image_codec
@@ -270,7 +270,7 @@ def test_a_build_on_a_network_file_system_gives_the_same_bytes(
 ) -> None:
     """Files are asked for, parts opened and deleted, many at a time."""
     deleted: list[Path] = []
-    places = ("builds.parts.opened", "jobs.shards", "sources.base", "sources.folders.finding")
+    places = ("builds.parts.opened", "jobs.stages.shards", "sources.base", "sources.folders.finding")
     for place in (f"packer.{name}" for name in places):
         monkeypatch.setattr(f"{place}.is_far", lambda _: True)
     unlink = Path.unlink

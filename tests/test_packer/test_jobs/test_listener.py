@@ -81,12 +81,12 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("engine", ["inline", "processes"])
-def test_a_build_is_heard_item_by_item(source: Path, tmp_path: Path, engine: str) -> None:
+def test_a_build_is_heard_while_it_runs(source: Path, tmp_path: Path, engine: str) -> None:
     ear = Ear()
     options: dict[str, Any] = {"engine": engine, "shard_size": "20kB", "encode": "raw"}
     result = packer.build(source, tmp_path / "out", progress=ear, **options)
     assert ear.stages() == [("packing", "items"), ("writing", "shards")]
-    check_stage(ear.of("packing"), TASK_ITEMS + 5, one_by_one=engine == "inline")
+    check_stage(ear.of("packing"), TASK_ITEMS + 5, one_by_one=False)
     check_stage(ear.of("writing"), len(result.manifest.shards))
     last = ear.of("packing")[-1]
     assert (last.samples, last.rejects) == (TASK_ITEMS + 4, 1)
@@ -155,13 +155,14 @@ def test_a_listener_ends_a_build_which_the_same_call_resumes(
 ) -> None:
     options: dict[str, Any] = {"engine": engine, "workers": 1, "shard_size": "20kB", "encode": "raw"}
     packer.build(source, tmp_path / "whole", progress=False, **options)
-    ear = Ear(lambda progress: (progress.stage, progress.done) == (stage, done))
+    ear = Ear(lambda progress: progress.stage == stage and progress.done >= done)
     with pytest.raises(Stopped):
         packer.build(source, tmp_path / "out", progress=ear, **options)
     assert (tmp_path / "out" / BUILD_FOLDER).is_dir()
     assert not (tmp_path / "out" / "manifest.json").exists()
     last, begun = ear.heard[-1], done > 0
-    assert (last.stage, last.done, last.ended, last.failed) == (stage, done, begun, begun)
+    assert (last.stage, last.ended, last.failed) == (stage, begun, begun)
+    assert last.done >= done
     again = Ear()
     result = packer.build(source, tmp_path / "out", progress=again, **options)
     assert result.resumed

@@ -250,19 +250,26 @@ def test_an_unfinished_overwrite_goes_on_with_another_source(
 def note_decoded(patch: pytest.MonkeyPatch, names: list[str]) -> None:
     """Note the names of the items that are worked on."""
     from packer.builds.work import BuildWork
+    from packer.steps.plain import PlainPictures
 
-    whole = BuildWork._pack
+    whole, take = BuildWork._pack, PlainPictures.take
 
     def noted(work: Any, item: Any, *more: Any) -> Any:
         names.append(item.name)
         return whole(work, item, *more)
 
+    def note_taken(plain: Any, *given: Any) -> Any:
+        taken = take(plain, *given)
+        names.extend(taken.names)
+        return taken
+
     patch.setattr(BuildWork, "_pack", noted)
+    patch.setattr(PlainPictures, "take", note_taken)
 
 
 def test_a_crash_while_parts_are_put_aside(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever plan comes next, no part counts for the items of another."""
-    import packer.jobs.job as module
+    import packer.jobs.stages.entry as module
 
     for attempt, name in enumerate(("discard", "append_line")):
         out = tmp_path / f"out-{attempt}"
@@ -597,7 +604,7 @@ def test_parts_that_are_damaged_are_reported(source: Path, tmp_path: Path, monke
 
 def restart_machine(patch: pytest.MonkeyPatch, run: str = "another") -> None:
     """From here on, what was begun was begun in another run of the machine."""
-    for name in ("packer.jobs.job", "packer.workspace.checkpoints"):
+    for name in ("packer.jobs.stages.entry", "packer.workspace.checkpoints"):
         patch.setattr(f"{name}.machine_run", lambda: run)
 
 
@@ -621,7 +628,7 @@ def test_after_a_restart_of_the_machine_only_flushed_parts_count(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval_s: float
 ) -> None:
     out = tmp_path / "out"
-    monkeypatch.setattr("packer.jobs.job.Checkpoints", partial(Checkpoints, interval_s=interval_s))
+    monkeypatch.setattr("packer.jobs.stages.tasks.Checkpoints", partial(Checkpoints, interval_s=interval_s))
     begin(source, out, monkeypatch)
     part = parts_of(out)[0]
     if interval_s:
@@ -693,7 +700,7 @@ def test_a_full_disk_is_reported_when_parts_are_flushed(
     def full(path: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr("packer.jobs.job.Checkpoints", partial(Checkpoints, interval_s=0.0))
+    monkeypatch.setattr("packer.jobs.stages.tasks.Checkpoints", partial(Checkpoints, interval_s=0.0))
     with monkeypatch.context() as patch:
         patch.setattr("packer.workspace.checkpoints.fsync_file", full)
         with pytest.raises(BuildError, match=r"part-000000: cannot be written: No space left on device"):

@@ -41,7 +41,7 @@ def cut_into_shards(
     before : mapping of str to Path, optional
         By field, the index of the rows of the dataset that is added to.
     adopt : callable
-        See `packer.jobs.early.EarlyShards`.
+        See `packer.jobs.stages.early.EarlyShards`.
     """
     found = plan.assemble(space)
     with closing(open_rows(found.rows, space) if found.source is None else found.source) as source:

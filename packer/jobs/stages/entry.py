@@ -1,0 +1,243 @@
+"""Entering the folder of a job: the dataset is found there finished, the job is resumed, or it begins."""
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from packer.jobs.plan import JobPlan
+from packer.workspace import Workspace, append_line
+from packer.workspace.checkpoints import drop_unflushed
+from packer.workspace.durable import write_durably, write_if_changed
+from packer.workspace.folder import begun_on, committed, discard, make_room, make_room_beside
+from packer.workspace.fresh import machine_run
+from packer.workspace.machines import MADE_ON, here
+from packer.workspace.paths import WORKSPACE_LAYOUT
+from packer.workspace.replacement import finish_replacement
+from packer.workspace.sharing.array import close_to_agents
+from packer.workspace.spool import Again
+from shardspec.errors import BuildError, ResumeMismatchError, UsageError
+from shardspec.layout import BUILD_FOLDER, Layout
+from shardspec.manifest import Manifest
+from shardspec.wording import counted
+
+
+class Entry:
+    """The way of one plan into one folder.
+
+    Parameters
+    ----------
+    plan : JobPlan
+    layout : Layout
+        The dataset's folder.
+    space : Workspace
+        Of the plan, in that folder.
+    overwrite : bool
+        Whether the plan is to replace whatever dataset is there.
+    on_message : callable
+        Called with lines for the user.
+
+    Attributes
+    ----------
+    sessions : int
+        The calls that have worked on the job, this one included.
+    """
+
+    def __init__(
+        self, plan: JobPlan, layout: Layout, space: Workspace, overwrite: bool, on_message: Callable[[str], None]
+    ) -> None:
+        self._plan = plan
+        self._layout = layout
+        self._space = space
+        self._overwrite = overwrite
+        self._on_message = on_message
+        self.sessions = 1
+
+    def find_finished(self) -> Manifest | None:
+        """What this plan has made, if nothing else is under way. Takes no lock, so the folder may be read-only."""
+        if self._overwrite or self._plan.base is not None or self._plan.rewritten is not None:
+            return None
+        with suppress(OSError, BuildError):  # reported when the folder is entered
+            manifest = None if self._space.root.exists() else committed(self._layout)
+            return manifest if manifest is not None and self._plan.made(manifest) else None
+        return None
+
+    def enter_alone(self) -> Manifest | None:
+        """Enter the folder once no agent is at work in it."""
+        reopen, goes_on = close_to_agents(self._space, self._on_message), False
+        try:
+            made = None
+            if self._plan.rewritten is not None:
+                self._enter_to_rewrite(self._plan.rewritten)
+            elif self._plan.base is not None:
+                self._enter_beside(self._plan.base)
+            else:
+                made = self._enter()
+            goes_on = made is None
+        finally:
+            if not goes_on:
+                reopen()
+        return made
+
+    def clear(self) -> None:
+        """Make room for a job that cannot be resumed: nothing is written.
+
+        Raises
+        ------
+        UsageError, ResumeMismatchError
+            If the folder holds anything other than a dataset to overwrite, or the unfinished build of another plan.
+        """
+        space, overwrite = self._space, self._overwrite
+        replaced = finish_replacement(space)
+        manifest = committed(self._layout)
+        if not replaced and begun_on(space, manifest) and not overwrite:
+            self._refuse_other_plan(json.loads(space.plan.read_bytes()))
+        why = "" if manifest is None else counted(manifest.samples, "sample")
+        reopen = close_to_agents(space, self._on_message)
+        try:
+            make_room(self._layout, space, manifest, overwrite, why, self._plan.remedy)
+        except BaseException:
+            reopen()
+            raise
+
+    def _enter(self) -> Manifest | None:
+        """Enter the folder: return the dataset if this plan has made it, resume the plan's build, or begin it."""
+        plan, space, overwrite = self._plan, self._space, self._overwrite
+        replaced = finish_replacement(space)
+        manifest = committed(self._layout)
+        begun = not replaced and begun_on(space, manifest)
+        if manifest is not None and plan.made(manifest) and (replaced or not overwrite):
+            if not begun:  # an unfinished replacement of this dataset stays for the call that began it
+                space.remove()
+            return manifest
+        why = (
+            ""
+            if manifest is None or overwrite
+            else f"made by another plan: {plan.describe_made(self._layout, manifest)}"
+        )
+        if begun:
+            old = json.loads(space.plan.read_bytes())
+            same = old["fingerprint"] == plan.fingerprint
+            if same and (manifest is None or overwrite) and self._continues(old):
+                self._resume()
+                return None
+            goes_on = space.replaced.exists() if overwrite else manifest is None
+            if goes_on and self._take_over(old):
+                if manifest is not None:
+                    write_durably(space.replaced, manifest.dumps())
+                self._write_plan()
+                return None
+            if manifest is None and not overwrite and not same:
+                self._refuse_other_plan(old)
+            if same:
+                why += "; an unfinished build of this plan is to replace it: add --overwrite to resume it"
+        make_room(self._layout, space, manifest, overwrite, why, plan.remedy)
+        self._write_plan()
+        return None
+
+    def _enter_beside(self, base: Manifest) -> None:
+        """Enter the folder of a dataset: resume the plan's addition to it, or begin it."""
+        space = self._space
+        self._check_standing(base)
+        if space.plan.exists() and not space.replaced.exists():
+            old = json.loads(space.plan.read_bytes())
+            if begun_on(space, base) and self._continues(old):
+                self._resume()
+                return
+            self._take_over(old)
+        make_room_beside(space, base)
+        self._write_plan()
+
+    def _enter_to_rewrite(self, standing: Manifest) -> None:
+        """Enter the folder of a dataset: resume the plan that writes it anew, or begin it."""
+        space = self._space
+        self._check_standing(standing)
+        if space.plan.exists():
+            old = json.loads(space.plan.read_bytes())
+            if old["kind"] != self._plan.kind:
+                raise UsageError(
+                    f"{self._layout.root}: expected a dataset at rest, found an unfinished {old['kind']} in its folder: "
+                    f"run its command again, or delete {BUILD_FOLDER}"
+                )
+            if begun_on(space, standing) and self._continues(old):
+                self._resume()
+                return
+        discard(space, aside=True)
+        write_durably(space.replaced, standing.dumps())
+        self._write_plan()
+
+    def _check_standing(self, expected: Manifest) -> None:
+        """Check that the dataset in the folder is still the one that the plan was made for."""
+        if self._space.successor.exists() or committed(self._layout) != expected:
+            raise BuildError(
+                f"{self._layout.root}: expected the dataset that the work was planned for, found that it has changed "
+                "since: run the same command again"
+            )
+
+    def _continues(self, old: Mapping[str, Any]) -> bool:
+        """Whether an unfinished plan is this one, and its folder can be gone on with."""
+        if old["fingerprint"] != self._plan.fingerprint:
+            return False
+        if not _is_laid_out_alike(old):
+            self._on_message(
+                f"packer: another version of packer has begun the {self._plan.kind} in this folder, and this one cannot "
+                "go on with it: it begins anew"
+            )
+            self._drop_kept()
+            return False
+        return True
+
+    def _take_over(self, old: Mapping[str, Any]) -> bool:
+        """Clear the workspace of another plan, but keep what this one can use; return whether there may be any."""
+        space = self._space
+        if not _is_laid_out_alike(old):
+            self._drop_kept()
+            return False
+        drop_unflushed(space.of_plan(old["fingerprint"]))
+        line = self._plan.take_over(space, old) if old["kind"] == self._plan.kind else None
+        if line is None:
+            return False
+        self._count_sessions()
+        discard(space, aside=space.replaced.exists() or space.base.exists(), kept=True)
+        self._on_message(line)
+        return True
+
+    def _drop_kept(self) -> None:
+        """Remove the parts of earlier plans, which another version has made."""
+        if self._space.kept.exists():
+            self._space.take_away(self._space.kept)
+
+    def _count_sessions(self) -> None:
+        self.sessions += sum(line.get("did") == "session" for line in self._space.read_journal())
+
+    def _resume(self) -> None:
+        self._space.sweep()
+        drop_unflushed(self._space)
+        self._count_sessions()
+        self._write_plan()  # again: the same files may have been moved since
+        self._plan.take_up(self._space)
+
+    def _refuse_other_plan(self, old: Mapping[str, Any]) -> None:
+        kind = old["kind"]
+        if kind == self._plan.kind:
+            difference = self._plan.describe(self._space, old)
+        else:
+            difference = f"it is a {kind}, and this a {self._plan.kind}"
+        raise ResumeMismatchError(
+            f"{self._layout.root}: the unfinished {kind} in this folder was started with other settings ({difference}): "
+            "repeat the original command to resume it, or add --overwrite to discard it"
+        )
+
+    def _write_plan(self) -> None:
+        """Write what workers read, the plan last; from here on this call counts as a session of the job."""
+        self._space.create_results(len(self._plan.tasks))
+        lines = self._plan.take_item_lines()
+        write_if_changed(self._space.items, Again(lambda: (line.encode("ascii") for line in lines)))
+        made_on = {**here(), "layout": WORKSPACE_LAYOUT}
+        write_if_changed(self._space.plan, [json.dumps({**self._plan.to_json(), MADE_ON: made_on}).encode()])
+        append_line(self._space.journal, {"did": "session", "machine_run": machine_run()})
+
+
+def _is_laid_out_alike(plan: Mapping[str, Any]) -> bool:
+    """Whether the results of a plan lie where this version of packer looks for them."""
+    return bool(plan.get(MADE_ON, {}).get("layout") == WORKSPACE_LAYOUT)

@@ -1,0 +1,119 @@
+"""The stage of the tasks: every unfinished task runs, and what each has made is taken in as it ends."""
+
+import time
+from typing import Any
+
+from packer.jobs.engines.base import Event
+from packer.jobs.plan import JobPlan, TakeIn, Unit
+from packer.jobs.progress import ProgressListener, Stage
+from packer.jobs.schedule import ItemTally
+from packer.jobs.stages.early import EarlyShards
+from packer.jobs.workers import Workers
+from packer.sources.item import item_name
+from packer.workspace import Workspace
+from packer.workspace.checkpoints import Checkpoints
+from packer.workspace.fresh import wait_for
+from packer.workspace.lines import LineFile
+from packer.workspace.paths import FLUSHED
+from shardspec.errors import BuildError
+
+
+def run_tasks(
+    plan: JobPlan, space: Workspace, workers: Workers, listener: ProgressListener, take_in: TakeIn, *, rejects: bool
+) -> EarlyShards:
+    """Run every unfinished task, and write the shards that are whole meanwhile.
+
+    Parameters
+    ----------
+    plan : JobPlan
+    space : Workspace
+    workers : Workers
+    listener : ProgressListener
+    take_in : callable
+        Takes in what finished tasks have made (`JobPlan.taking_in`).
+    rejects : bool
+        Whether an item may be rejected; otherwise the first that would be ends the job.
+
+    Returns
+    -------
+    EarlyShards
+
+    Raises
+    ------
+    BuildError
+        If the job cannot continue.
+    """
+    finished = plan.finished(space) if plan.tasks else ()
+    missing = [number for number in range(len(plan.tasks)) if number not in finished]
+    early = EarlyShards(space, len(plan.tasks), len(missing))
+    if not plan.tasks:
+        return early
+    items = sum(task.stop - task.start for task in plan.tasks)
+    done = items - sum(plan.tasks[number].stop - plan.tasks[number].start for number in missing)
+    tally, promised = ItemTally(plan.tasks), set[int]()
+    with (
+        LineFile(space.journal) as journal,
+        Checkpoints(space) as checkpoints,
+        Stage(listener, plan.stage, items, plan.items_are, done) as stage,
+    ):
+        early.offer(take_in(finished))
+
+        def on_event(event: Event) -> None:
+            reasons = [ended.reason for ended in event.ends if ended.rejected]
+            gain, frames = tally.take(event), event.frames if event.kind == "tick" else None
+            stage.advance(*gain, size=event.result.get("bytes", 0), reasons=reasons, frames=frames)
+            failed = next((ended for ended in event.ends if ended.rejected), None)
+            if failed is not None and not rejects:
+                assert event.unit is not None
+                task = plan.tasks[event.unit.number]
+                raise failed_item(item_name(space.items, task, failed.item), failed.reason)
+            made = []
+            if event.kind == "done" and event.unit is not None:
+                early.note(event)
+                if event.unit.do != "early":
+                    journal.append(done_line(event))
+                    note_part(event.unit, FLUSHED in event.result)
+                if event.unit.do in ("task", "join"):
+                    made.append(event.unit.number)
+            journal.look()
+            early.offer(take_in(made))
+
+        def note_part(unit: Unit, flushed: bool) -> None:
+            alone = unit.do == "item"
+            made = space.item_part(unit.number, unit.item) if alone else space.part(unit.number)
+            if flushed and alone:  # maybe on another machine
+                wait_for(made)
+            elif flushed:
+                promised.add(unit.number)
+            if not alone and (flushed or made.exists()):
+                checkpoints.add(unit.number, flushed=flushed)
+
+        units = [Unit("task", number) for number in missing]
+        try:
+            workers.run(
+                units,
+                on_event,
+                shares_detector=plan.shares_detector,
+                needs_gpus=plan.needs_gpus,
+                announced=plan.announce(done),
+                urgent=early.units,
+            )
+        except (BuildError, OSError):  # maybe for want of room, which a quota does not show before
+            early.close()
+            raise
+        # A look at each part, when it is made, would keep the coordinator of many workers waiting.
+        for number in sorted(promised - space.finished_tasks()) if promised else ():
+            wait_for(space.part(number))
+    return early
+
+
+def done_line(event: Event) -> dict[str, Any]:
+    """The line of the journal that a unit is done, and when."""
+    assert event.unit is not None
+    unit, at_s = event.unit, round(time.time(), 2)
+    return {"did": unit.do, "number": unit.number, "at_s": at_s, **event.result}
+
+
+def failed_item(item: str, why: str) -> BuildError:
+    """The error for an item that yielded no sample, if that is to end the job."""
+    return BuildError(f"item {item!r} gave no sample, and --on-error is fail: {why}")

@@ -1,0 +1,132 @@
+"""The workers of a job, which go on from one of its stages to the next."""
+
+import sys
+from collections import deque
+from collections.abc import Callable
+
+from packer.jobs.child import EarlyWorkers
+from packer.jobs.engines.base import Engine, Event
+from packer.jobs.plan import JobPlan, Unit
+from packer.jobs.schedule import Schedule, describe_lost
+from packer.recipe.engines import ENGINES, Team
+from packer.recipe.options import BuildOptions
+from packer.recipe.recipe import WORKER_BYTES
+from packer.recipe.resources import count_workers, has_core_to_spare
+from packer.workspace import Workspace
+from shardspec.registry import resolve
+
+_WITH_MODELS = "faces"
+"""The preset whose workers hold models, whose memory the next stage can use."""
+
+
+class Workers:
+    """The workers of one job, started when there is work for them.
+
+    Parameters
+    ----------
+    plan : JobPlan
+    space : Workspace
+    options : BuildOptions
+    on_message : callable
+        Called with lines for the user.
+    check : callable
+        Called with every event, before anything else: raises if the work must not go on.
+    early : EarlyWorkers, optional
+        Workers that were started before the plan was made.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        space: Workspace,
+        options: BuildOptions,
+        on_message: Callable[[str], None],
+        check: Callable[[], None],
+        early: EarlyWorkers | None = None,
+    ) -> None:
+        self._plan = plan
+        self._space = space
+        self._options = options
+        self._on_message = on_message
+        self._check = check
+        self._early = early
+        self._lost_hosts: set[str] = set()
+        self._engine: Engine | None = None
+        self._size = 0
+
+    def run(
+        self,
+        units: list[Unit],
+        on_event: Callable[[Event], None],
+        *,
+        shares_detector: bool = False,
+        needs_gpus: bool = False,
+        announced: str = "",
+        urgent: deque[Unit] | None = None,
+    ) -> None:
+        """Run units until all are done, and those that become urgent meanwhile. A lost worker is reported in one line.
+
+        The workers of one stage go on with the next, unless they hold models, or more of them would have work.
+        """
+        if not units:
+            return
+        engine = self._engine_for(len(units), shares_detector, needs_gpus)
+
+        def report(event: Event) -> None:
+            self._check()
+            if lost := describe_lost(event, self._space, self._plan.tasks):
+                self._on_message(lost)
+            on_event(event)
+
+        if announced:
+            self._on_message(f"{announced} {engine.describe(len(units))}")
+        limit_s = self._options.item_timeout if ENGINES[self._options.engine].limits_items else None
+        try:
+            Schedule(engine, self._space, self._plan.tasks, report, limit_s).run(units, urgent=urgent)
+        except BaseException:
+            self.close()
+            raise
+        if self._plan.preset == _WITH_MODELS:
+            self.close()
+
+    def _engine_for(self, units: int, shares_detector: bool, needs_gpus: bool) -> Engine:
+        """The engine for some units: the one that is open, if it will do."""
+        workers = self._count_workers(units)
+        if self._engine is None or self._size < workers:
+            self.close()
+            self._engine, self._size = self._open_engine(units, workers, shares_detector, needs_gpus), workers
+        return self._engine
+
+    def _count_workers(self, units: int) -> int:
+        """How many workers there are to be; for an engine that finds its own hosts, how many at most."""
+        entry, requested = ENGINES[self._options.engine], self._options.workers
+        if entry.many_hosts:
+            return sys.maxsize if str(requested) == "auto" else int(requested)
+        return count_workers(requested, self._plan.preset, units) if entry.many_workers else 1
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = None
+
+    def _open_engine(self, units: int, workers: int, shares_detector: bool, needs_gpus: bool) -> Engine:
+        options, entry = self._options, ENGINES[self._options.engine]
+        # A worker that waits for the detecting process has nothing else to do meanwhile.
+        ahead = shares_detector or (not entry.many_hosts and has_core_to_spare(min(workers, units)))
+        team = Team(
+            workers,
+            options.item_timeout,
+            ahead,
+            shares_detector,
+            per_node=options.workers_per_node,
+            worker_bytes=WORKER_BYTES[self._plan.preset],
+            gpus=needs_gpus,
+            address=options.ray_address,
+            lost=self._lost_hosts,
+            early=self._early,
+        )
+        engine: Engine = resolve("engine", options.engine, ENGINES)(
+            self._space, lambda: self._plan.open_work(self._space), team
+        )
+        return engine
