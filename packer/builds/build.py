@@ -13,7 +13,7 @@ from packer.builds.listing import Remarks, counted_stage, list_items
 from packer.builds.plan import TASK_ITEMS
 from packer.builds.provenance import describe_runtime
 from packer.builds.result import BuildResult, check_rejects
-from packer.jobs.engines.early import EarlyStart
+from packer.jobs.engines.standby import Standby
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.recipe import Recipe, StepSpec, refuse_unknown
@@ -79,11 +79,11 @@ def build(
     TooManyRejectsError
         If the build finished with more rejects than allowed, or if no item yielded a sample.
     """
-    return build_early(None, source, out, recipe=recipe, progress=progress, **options)
+    return build_on_standby(None, source, out, recipe=recipe, progress=progress, **options)
 
 
-def build_early(
-    early: EarlyStart | None,
+def build_on_standby(
+    standby: Standby | None,
     source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source,
     out: str | os.PathLike[str],
     *,
@@ -94,7 +94,7 @@ def build_early(
     """`build`, of which something may have been started already."""
     opened, target, chosen, how, functions = _resolve(source, out, recipe, options)
     check_steps(chosen, functions)
-    return run_build(opened, target, chosen, how, progress, functions, early=early)
+    return run_build(opened, target, chosen, how, progress, functions, standby=standby)
 
 
 def run_build(
@@ -105,7 +105,7 @@ def run_build(
     progress: bool | ProgressListener,
     functions: Mapping[str, Step] | None = None,
     declaration: Declaration | None = None,
-    early: EarlyStart | None = None,
+    standby: Standby | None = None,
 ) -> BuildResult:
     """List the items of a source and pack them (see `build`).
 
@@ -113,11 +113,11 @@ def run_build(
     ----------
     functions, declaration
         See `packer.builds.job.BuildJob`.
-    early : EarlyStart, optional
+    standby : Standby, optional
         What was started already.
     """
     listener = listener_of(progress)
-    with early or EarlyStart() as begun:
+    with standby or Standby() as begun:
         begun.begin(out, recipe, options)
 
         def on_listed(items: int) -> None:

@@ -19,13 +19,14 @@ from packer.jobs.progress import reason_kind
 from packer.jobs.stages.early import GIVEN_UP
 from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
-from packer.sources.item import Item, ItemReport, items_of
+from packer.sources.item import Item, items_of
 from packer.sources.values import with_arrays
 from packer.steps.call import MadeEncoder, step_of
 from packer.steps.chain import Equipment, Pipeline, Step, StepError
 from packer.steps.encode import Encoder
 from packer.steps.packed import PACKED_KEY, sample_key
 from packer.steps.plain import PlainPictures, keeps_pictures
+from packer.steps.report import ItemReport
 from packer.vision.faults import find_memory_error, may_pass
 from packer.workspace import Workspace
 from packer.workspace.durable import writing

@@ -47,7 +47,7 @@ class Child:
         By default, that of `inherited_environment`.
     variables : mapping of str to str, optional
         Further environment variables.
-    early : EarlyWorkers, optional
+    standby : StandbyWorkers, optional
         Processes that were started with the beginning of this command; one of them is taken if there is one.
 
     Attributes
@@ -67,11 +67,11 @@ class Child:
         prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         variables: Mapping[str, str] | None = None,
-        early: "EarlyWorkers | None" = None,
+        standby: "StandbyWorkers | None" = None,
     ) -> None:
         self.log = log
         self.ready = False
-        taken = None if early is None else early.take(command, log, variables or {})
+        taken = None if standby is None else standby.take(command, log, variables or {})
         if taken is not None:
             self.process = taken
         else:
@@ -141,7 +141,7 @@ class Child:
         self.take({"event": "died"}, answers)
 
 
-class EarlyWorkers:
+class StandbyWorkers:
     """Worker processes that import what they need while the coordinating process still plans.
 
     They wait to be taken; a process that was not, or has died meanwhile, costs nothing but its time. Use as a context

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.assembly.plan import ShardPlan
-from packer.jobs.child import EarlyWorkers
+from packer.jobs.child import StandbyWorkers
 from packer.jobs.plan import JobPlan, Made
 from packer.jobs.progress import ProgressListener
 from packer.jobs.result import JobResult
@@ -47,7 +47,7 @@ class Job:
         The dataset's folder.
     options : BuildOptions
     listener : ProgressListener
-    early : EarlyWorkers, optional
+    standby : StandbyWorkers, optional
         Workers that were started before the plan was made.
     """
 
@@ -57,7 +57,7 @@ class Job:
         out: Path,
         options: BuildOptions,
         listener: ProgressListener,
-        early: EarlyWorkers | None = None,
+        standby: StandbyWorkers | None = None,
     ) -> None:
         self.plan = plan
         self.layout = Layout(out)
@@ -67,7 +67,7 @@ class Job:
         self._lock: FolderLock | None = None
         self._started_s = time.time()
         self._entry = Entry(plan, self.layout, self.workspace, options.overwrite, listener.on_message)
-        self._workers = Workers(plan, self.workspace, options, listener.on_message, self._check_lock, early)
+        self._workers = Workers(plan, self.workspace, options, listener.on_message, self._check_lock, standby)
 
     def run(self) -> JobResult:
         """Do the job, resume it, or find that it is done.

@@ -184,7 +184,7 @@ class JobPlan(Protocol):
     kind : str
         A key of `packer.jobs.worker.WORKS`.
     preset : str
-        A key of `packer.recipe.recipe.WORKER_BYTES`: how much memory is allowed for a worker.
+        A key of `packer.recipe.resources.WORKER_BYTES`: how much memory is allowed for a worker.
     stage, items_are : str
         What the tasks do, and what their items are, for the progress display, such as ``"packing"`` and ``"items"``.
     shares_detector : bool

@@ -4,14 +4,13 @@ import sys
 from collections import deque
 from collections.abc import Callable
 
-from packer.jobs.child import EarlyWorkers
+from packer.jobs.child import StandbyWorkers
 from packer.jobs.engines.base import Engine, Event
 from packer.jobs.plan import JobPlan, Unit
 from packer.jobs.schedule import Schedule, describe_lost
 from packer.recipe.engines import ENGINES, Team
 from packer.recipe.options import BuildOptions
-from packer.recipe.recipe import WORKER_BYTES
-from packer.recipe.resources import count_workers, has_core_to_spare
+from packer.recipe.resources import WORKER_BYTES, count_workers, has_core_to_spare
 from packer.workspace import Workspace
 from shardspec.registry import resolve
 
@@ -31,7 +30,7 @@ class Workers:
         Called with lines for the user.
     check : callable
         Called with every event, before anything else: raises if the work must not go on.
-    early : EarlyWorkers, optional
+    standby : StandbyWorkers, optional
         Workers that were started before the plan was made.
     """
 
@@ -42,14 +41,14 @@ class Workers:
         options: BuildOptions,
         on_message: Callable[[str], None],
         check: Callable[[], None],
-        early: EarlyWorkers | None = None,
+        standby: StandbyWorkers | None = None,
     ) -> None:
         self._plan = plan
         self._space = space
         self._options = options
         self._on_message = on_message
         self._check = check
-        self._early = early
+        self._standby = standby
         self._lost_hosts: set[str] = set()
         self._engine: Engine | None = None
         self._size = 0
@@ -124,7 +123,7 @@ class Workers:
             gpus=needs_gpus,
             address=options.ray_address,
             lost=self._lost_hosts,
-            early=self._early,
+            standby=self._standby,
         )
         engine: Engine = resolve("engine", options.engine, ENGINES)(
             self._space, lambda: self._plan.open_work(self._space), team

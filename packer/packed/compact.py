@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from packer.assembly.plan import Piece
-from packer.builds.reports import encode_line
 from packer.jobs.history import note, noted
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
@@ -20,6 +19,7 @@ from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
 from packer.workspace.columns import FieldColumn
 from packer.workspace.folder import finish_left
+from packer.workspace.lines import encode_line
 from shardspec.entries import BUILD_KINDS, Generation, total
 from shardspec.layout import BUILD_FOLDER, ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest, sha256_json

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from packer.builds.reports import encode_line
 from packer.packed.plan import Input
+from packer.workspace.lines import encode_line
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME
 
 Line = tuple[bytes, dict[str, Any]]

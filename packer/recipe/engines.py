@@ -110,7 +110,7 @@ class Team:
         Of the cluster, if the engine needs one; None for its own default.
     lost : set of str
         Hosts that were lost and are not back. The engine keeps it, also for the one that follows it in the same job.
-    early : EarlyWorkers or None
+    standby : StandbyWorkers or None
         Processes that were started already.
     """
 
@@ -123,7 +123,7 @@ class Team:
     gpus: bool = False
     address: str | None = None
     lost: set[str] = field(default_factory=set)
-    early: Any = None
+    standby: Any = None
 
     def fitting(self, cores: int, memory: int | None) -> int:
         """How many workers a host has room for, at least one.

@@ -30,12 +30,6 @@ PRESETS: Mapping[str, tuple[str, ...]] = {
 }
 """The built-in steps of each preset, in order."""
 
-WORKER_BYTES: Mapping[str, int] = {"faces": 1500 * 10**6, "images": 400 * 10**6, "rows": 300 * 10**6}
-"""Memory allowed for one worker, generously, by preset, and for ``"rows"``, work over packed datasets.
-
-Enough for 1080p frames and the detector, or for pictures of tens of megapixels.
-"""
-
 DEFAULT_FACE_SIZE = 224
 ALIGNED_SIZES: Mapping[str, int] = {"arcface": 112, "deepfakebench": 256}
 """Values of ``align_as``, and the side of the crops that each project makes by default, in pixels."""

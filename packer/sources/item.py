@@ -2,15 +2,14 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TextIO
 
 from packer.workspace.lines import line_encoder
 from packer.workspace.spool import Spool
-from shardspec.wording import cut
 
 PICTURE_SUFFIXES = frozenset(
     {".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
@@ -331,106 +330,3 @@ def items_of(file: TextIO, start: int, stop: int, offset: int) -> Iterator[Item]
 def item_name(path: Path, task: tuple[int, int, int], index: int) -> str:
     """The name of an item of a task; the task is ``(start, stop, offset)`` as in `read_items`."""
     return next(item.name for item in read_items(path, *task) if item.index == index)
-
-
-@dataclass
-class ItemReport:
-    """What became of one item. Steps reach it as ``sample["_report"]`` and add to it.
-
-    Attributes
-    ----------
-    name : str
-    samples : int
-        Number of samples that the item gave.
-    frames : int
-        Number of frames that were examined; a picture counts as one.
-    faces : int or None
-        Number of faces that the detector found, wanted or not; None where no detector ran.
-    skipped : dict of str to list of int
-        Frames that gave no sample, by reason.
-    progressive : int
-        Number of samples whose picture was a progressive JPEG and was stored without being decoded and encoded again.
-    marked : int
-        Number of samples whose picture has restart markers, where the recipe asks for them.
-    refilled : int
-        Number of sampled frames in whose place a nearby frame gave the samples.
-    face_frames : int
-        Number of frames of a video whose faces were joined into tracks by the step ``faces``.
-    followed : int
-        Number of faces in these frames, without those in the first of the frames.
-    lost : int
-        Number of those faces that start a new track.
-    unused_boxes : int
-        Number of given boxes for frames that were not sampled, or could not be read.
-    damage : str or None
-        What could not be read or cut.
-    empty : bool
-        Whether the item has no samples on purpose, and is no reject.
-    step, reason : str or None
-        Where and why the item was rejected.
-    watch : callable or None
-        Called with `frames` after each frame of a video, so that others see how far the item is.
-    """
-
-    name: str
-    samples: int = 0
-    frames: int = 0
-    faces: int | None = None
-    skipped: dict[str, list[int]] = field(default_factory=dict)
-    progressive: int = 0
-    marked: int = 0
-    refilled: int = 0
-    face_frames: int = 0
-    followed: int = 0
-    lost: int = 0
-    unused_boxes: int = 0
-    damage: str | None = None
-    empty: bool = False
-    step: str | None = None
-    reason: str | None = None
-    watch: Callable[[int], None] | None = field(default=None, repr=False, compare=False)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> "ItemReport":
-        """Read what `to_json` made. Whatever it does not say is as in the class: to set it takes longer than to read."""
-        report = cls.__new__(cls)
-        vars(report).update(document)
-        if "skipped" not in document:
-            report.skipped = {}
-        return report
-
-    def count_frame(self) -> None:
-        """Count a frame that is examined."""
-        self.frames += 1
-        if self.watch is not None:
-            self.watch(self.frames)
-
-    def skip(self, frame: int, reason: str) -> None:
-        """Record a frame that gives no sample."""
-        self.skipped.setdefault(cut(reason, REASON_LENGTH), []).append(frame)
-
-    def add_damage(self, what: str) -> None:
-        """Record that something could not be read or cut."""
-        self.damage = cut(f"{self.damage}; {what}" if self.damage else what, REASON_LENGTH)
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as JSON, without what is as in a new report."""
-        return {name: value for name, value in vars(self).items() if value != _NEW_REPORT[name] and name != "watch"}
-
-
-class AlikeReports(NamedTuple):
-    """What became of items that follow one another, if it is the same.
-
-    Attributes
-    ----------
-    names : sequence of str
-        Those of the items.
-    report : ItemReport
-        Of the first.
-    """
-
-    names: Sequence[str]
-    report: ItemReport
-
-
-_NEW_REPORT = {**vars(ItemReport("")), "name": None}

@@ -14,8 +14,9 @@ import numpy as np
 from packer.recipe import Recipe, StepSpec
 from packer.sources.archives.arrays import read_arrays
 from packer.sources.contents import close_contents
-from packer.sources.item import REASON_LENGTH, Item, ItemReport
+from packer.sources.item import REASON_LENGTH, Item
 from packer.steps.packed import PackedItems
+from packer.steps.report import ItemReport
 from packer.vision.detect.detections import FaceDetector
 from packer.vision.faults import describe_error
 from shardspec.errors import ItemError, UsageError

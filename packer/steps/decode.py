@@ -11,10 +11,11 @@ import numpy as np
 
 from packer.recipe import Recipe
 from packer.sources.contents import opener
-from packer.sources.item import PACKED_ROW, Item, ItemReport
+from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, Equipment, Sample, Step
 from packer.steps.encode import KEPT, Kept
 from packer.steps.plain import keeps_pictures
+from packer.steps.report import ItemReport
 from packer.steps.second import open_reader, second_pictures
 from packer.vision.decode.jpeg_header import PROGRESSIVE
 from packer.vision.decode.limits import PictureError, VideoError

@@ -45,7 +45,7 @@ class PlainItems(NamedTuple):
         The rows.
     names : list of str
     reports : list of dict
-        What the report of each item says, as JSON, without its name (`packer.sources.item.ItemReport`).
+        What the report of each item says, as JSON, without its name (`packer.steps.report.ItemReport`).
     """
 
     columns: dict[str, EncodedColumn]

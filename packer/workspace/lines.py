@@ -35,6 +35,20 @@ def line_encoder(**options: Any) -> Callable[[Any], str]:
     return lambda value: "".join(prepared(value, 0))
 
 
+encode_json = line_encoder(ensure_ascii=False)
+"""Encodes a value as JSON; of its characters, only those are escaped that must be."""
+
+
+def to_utf8(text: str) -> bytes:
+    """JSON as UTF-8; what is no valid text, such as a file's name in another encoding, becomes JSON's escapes."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def encode_line(document: Any) -> bytes:
+    """A line of a report, in UTF-8 (`to_utf8`)."""
+    return to_utf8(encode_json(document) + "\n")
+
+
 def append_line(path: Path, document: Any) -> None:
     """Append one JSON line. A line that a crash cut short is ended first, so that it spoils no other."""
     with LineFile(path) as lines:

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from shardspec.errors import BuildError, system_reason
+from shardspec.errors import BuildError, ShardspecError, system_reason
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -291,12 +291,12 @@ class NumberSpool:
 
 
 @contextmanager
-def writing_temporary() -> Iterator[None]:
+def writing_temporary(kind: type[ShardspecError] = BuildError) -> Iterator[None]:
     """Say what to do if a temporary file cannot be written, which has nothing to do with the dataset's folder."""
     try:
         yield
     except OSError as error:
-        raise BuildError(
+        raise kind(
             f"{tempfile.gettempdir()}: cannot be written: {system_reason(error)}: "
             "name a folder with room for temporary files in TMPDIR"
         ) from error

@@ -12,7 +12,8 @@ from typing import Any
 from packer.builds.parts.part import Part
 from packer.builds.parts.writer import PartWriter
 from packer.builds.plan import BuildPlan, item_facts
-from packer.sources.item import PACKED_ROW, Item, ItemReport, read_items
+from packer.sources.item import PACKED_ROW, Item, read_items
+from packer.steps.report import ItemReport
 from packer.workspace import Workspace
 from packer.workspace.durable import fsync_file, write_durably
 from packer.workspace.machines import first_machine, machine_kind

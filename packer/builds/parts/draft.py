@@ -9,7 +9,7 @@ from packer.builds.parts.schema import SchemaSettler
 from packer.builds.parts.taken import TakenRows
 from packer.builds.reports import Known, ReportWriter
 from packer.jobs.plan import Task
-from packer.sources.item import AlikeReports, ItemReport
+from packer.steps.report import AlikeReports, ItemReport
 
 
 class Draft:

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from packer.sources.item import ItemReport
 from packer.steps.encode import ColumnSpec, EncodedValue
+from packer.steps.report import ItemReport
 from shardspec.errors import BuildError
 
 MARK = b"PARTv3\r\n"

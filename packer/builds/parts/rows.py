@@ -11,8 +11,8 @@ from packer.builds.parts.opened import open_part
 from packer.builds.parts.part import Columns as PartColumns
 from packer.builds.parts.part import Part, RowGroup, describe_difference, from_json, to_json
 from packer.builds.parts.taken import TakenRows
-from packer.sources.item import AlikeReports, ItemReport
 from packer.steps.encode import ColumnSpec
+from packer.steps.report import AlikeReports, ItemReport
 from packer.workspace import Workspace
 from shardspec.codecs.raw import SHAPE_DTYPE
 from shardspec.columns import Columns, IntArray

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from packer.builds.parts.part import MARK, Columns, ItemRun, Part, describe_difference, to_json
-from packer.sources.item import ItemReport
 from packer.steps.encode import ColumnSpec, EncodedColumn, EncodedValue
+from packer.steps.report import ItemReport
 from packer.workspace.durable import fsync_file, publish, write_all
 from packer.workspace.paths import attempt_beside
 from shardspec.columns import Buffer

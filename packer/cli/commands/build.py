@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer.cli.arguments import add_option, add_output_arguments, print_result
-from packer.jobs.engines.early import EarlyStart
+from packer.jobs.engines.standby import Standby
 from packer.recipe import Recipe, refuse_unknown
 from packer.recipe.options import BUILD_OPTION_NAMES, OPTION_NAMES, BuildOptions
 from shardspec.errors import ShardspecError, TooManyRejectsError, UsageError, system_reason
@@ -50,28 +50,28 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
 
 def prepare(options: argparse.Namespace) -> None:
     """Start the first worker, and import meanwhile what this process needs. What is wrong with the call is said later."""
-    options.early = EarlyStart()
+    options.standby = Standby()
     with suppress(ShardspecError, OSError, ValueError, TypeError):
         chosen = _chosen(options)
         how = BuildOptions(**{name: chosen.pop(name) for name in BUILD_OPTION_NAMES & chosen.keys()})
         recipe = Recipe.from_options(chosen)
         if not options.dry_run:
-            options.early.begin(Path(options.out).absolute(), recipe, how)
+            options.standby.begin(Path(options.out).absolute(), recipe, how)
     options.build, options.try_out = (
         import_target(f"packer.builds.build:{name}", what="a build", extra="pack")
-        for name in ("build_early", "dry_run")
+        for name in ("build_on_standby", "dry_run")
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Build, and print what was made."""
     source, out, progress = options.source, options.out, not options.quiet
-    with options.early as early:
+    with options.standby as standby:
         chosen = _chosen(options)
         if options.dry_run:
             print_result(options, options.try_out(source, out, progress=progress, **chosen))
             return 0
-        return print_build(options, lambda: options.build(early, source, out, progress=progress, **chosen))
+        return print_build(options, lambda: options.build(standby, source, out, progress=progress, **chosen))
 
 
 def _chosen(options: argparse.Namespace) -> dict[str, Any]:

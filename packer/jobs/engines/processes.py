@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from typing import Any
 
-from packer.jobs.child import Answers, Child, EarlyWorkers
+from packer.jobs.child import Answers, Child, StandbyWorkers
 from packer.jobs.engines.base import LOOK_S, TICK_S, Clock, Ended, Event
 from packer.jobs.engines.detector import DetectorChild, Late
 from packer.jobs.engines.worker import Worker, place_file, worker_command
@@ -34,7 +34,7 @@ class _Worker(Child, Worker):
         decodes_ahead: bool,
         answers: Answers,
         detector: DetectorChild | None,
-        early: EarlyWorkers | None,
+        standby: StandbyWorkers | None,
     ) -> None:
         Worker.__init__(self, place, serial)
         self._at = Place.create(place_file(workspace, place))
@@ -45,7 +45,7 @@ class _Worker(Child, Worker):
                 keep = [stack.enter_context(detector.connect(serial)).fileno()]
                 command += [str(keep[0]), str(detector.item_timeout)]
             log, variables = workspace.logs / f"worker-{place:03d}.log", {PLAN: workspace.key, OWNER: workspace.owner}
-            Child.__init__(self, command, log, answers, keep=keep, variables=variables, early=early)
+            Child.__init__(self, command, log, answers, keep=keep, variables=variables, standby=standby)
 
     def take(self, message: dict[str, Any], answers: Answers) -> None:
         """See `Child`."""
@@ -205,7 +205,7 @@ class ProcessesEngine:
             self._team.decodes_ahead,
             self._answers,
             self._detector,
-            self._team.early,
+            self._team.standby,
         )
 
     def _send_pending(self, ready: Worker | None = None) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 
 from packer.jobs.process import entry_point, one_thread, read_requests, send
 from packer.recipe import Recipe
-from packer.sources.item import Item, ItemReport
+from packer.sources.item import Item
 from packer.steps.chain import Pipeline, StepError
+from packer.steps.report import ItemReport
 from shardspec.errors import ShardspecError
 
 

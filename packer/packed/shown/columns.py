@@ -1,18 +1,17 @@
 """Small fields of all rows, made in one pass over the shards and kept in temporary files rather than in memory."""
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from packer.workspace.spool import sorted_texts, temporary_file
+from packer.workspace.spool import sorted_texts, temporary_file, writing_temporary
 from readers.formats.mapping import map_open
 from readers.formats.opened import open_shards
 from readers.formats.pool import ShardPool
 from shardspec.columns import Columns, allocate
-from shardspec.errors import DatasetError, system_reason
+from shardspec.errors import DatasetError
 
 Column = npt.NDArray[Any]
 
@@ -51,31 +50,24 @@ class Kept:
 
     def __init__(self, dtype: npt.DTypeLike) -> None:
         self._dtype = np.dtype(dtype)
-        self._file = self._guarded(lambda: temporary_file(self))
+        with writing_temporary(DatasetError):
+            self._file = temporary_file(self)
         self._rows = 0
 
     def append(self, values: Column) -> None:
         """Append values."""
         data = np.ascontiguousarray(values, self._dtype)
-        self._guarded(lambda: self._file.write(data.data))
+        with writing_temporary(DatasetError):
+            self._file.write(data.data)
         self._rows += len(data)
 
     def array(self) -> Column:
         """All values; nothing can be appended afterwards."""
-        with self._file:
+        with self._file, writing_temporary(DatasetError):
             if not self._rows:
                 return np.empty(0, self._dtype)
-            self._guarded(self._file.flush)
-            return self._guarded(lambda: map_open(self._file.fileno())).view(self._dtype)  # type: ignore[no-any-return]
-
-    def _guarded(self, act: Callable[[], Any]) -> Any:
-        try:
-            return act()
-        except OSError as error:
-            raise DatasetError(
-                f"{tempfile.gettempdir()}: cannot be written: {system_reason(error)}: "
-                "name a folder with room for temporary files in TMPDIR"
-            ) from error
+            self._file.flush()
+            return map_open(self._file.fileno()).view(self._dtype)
 
 
 class Taker(Protocol):

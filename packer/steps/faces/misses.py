@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from packer.recipe import Recipe
-from packer.sources.item import ItemReport
 from packer.steps.chain import Sample
 from packer.steps.faces.frame import NO_TRACK, FrameFaces, shorter_sides
+from packer.steps.report import ItemReport
 
 Seen = tuple[float, float]
 """A face: the shorter side of its box in pixels, and its score."""

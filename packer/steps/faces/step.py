@@ -7,7 +7,6 @@ from itertools import chain, islice
 import numpy as np
 
 from packer.recipe import Recipe
-from packer.sources.item import ItemReport
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step
 from packer.steps.faces.crop import FaceCutter
 from packer.steps.faces.frame import (
@@ -24,6 +23,7 @@ from packer.steps.faces.refill import Found, Refill, refilling
 from packer.steps.faces.search import BATCH_FRAMES, FaceSearch, ItemSearch, as_frame, takes_decoded
 from packer.steps.faces.second import SecondCutter, cutting_second
 from packer.steps.faces.tracks import VideoTracks
+from packer.steps.report import ItemReport
 from packer.vision.detect.detections import FaceDetector
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from packer.sources.item import ItemReport
+from packer.steps.report import ItemReport
 from packer.vision.detect.tracks import Tracker
 
 

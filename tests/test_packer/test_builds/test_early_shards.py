@@ -28,8 +28,8 @@ from packer.builds.reports import ReportWriter
 from packer.jobs.plan import Task
 from packer.jobs.stages import early as module
 from packer.recipe import Recipe
-from packer.sources.item import ItemReport
 from packer.steps.encode import ColumnSpec, EncodedValue, image_codec
+from packer.steps.report import ItemReport
 from packer.workspace import Workspace
 from shardspec.errors import BuildError
 from shardspec.schema import Schema

@@ -27,8 +27,8 @@ from packer.builds.reports import ReportWriter
 from packer.jobs.plan import Tasks
 from packer.jobs.stages.shards import cut_into_shards
 from packer.recipe import Recipe
-from packer.sources.item import ItemReport
 from packer.steps.encode import ColumnSpec, EncodedColumn, EncodedValue, image_codec
+from packer.steps.report import ItemReport
 from packer.workspace import Workspace
 from shardspec.columns import Buffer
 

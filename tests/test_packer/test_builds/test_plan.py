@@ -13,7 +13,8 @@ from packer import Recipe
 from packer.builds.plan import TASK_BYTES, TASK_ITEMS, VIDEO_WEIGHT, BuildPlan, describe_mismatch, make_plan
 from packer.builds.provenance import describe_runtime
 from packer.sources.base import Listing
-from packer.sources.item import Item, ItemReport
+from packer.sources.item import Item
+from packer.steps.report import ItemReport
 
 names = st.text(min_size=1, max_size=12) | st.binary(min_size=1, max_size=8).map(
     lambda b: b.decode("utf-8", "surrogateescape")

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.command import read_jsonl
 
-from packer.builds.reports import EarlierReports, Known, ReportWriter
-from packer.sources.item import AlikeReports, ItemReport
+from packer.builds.growing.earlier import EarlierReports
+from packer.builds.reports import Known, ReportWriter
+from packer.steps.report import AlikeReports, ItemReport
 from shardspec.entries import Counts
 
 names = st.text(max_size=8) | st.binary(max_size=8).map(lambda b: b.decode("utf-8", "surrogateescape"))

@@ -13,10 +13,11 @@ from support.video_files import MP4_INDEX_FIRST, write_video
 import packer
 from packer import Recipe
 from packer.recipe import resources
-from packer.sources.item import Item, ItemReport
+from packer.sources.item import Item
 from packer.steps import decode
 from packer.steps.chain import ITEM, REPORT, Equipment, Pipeline, StepError
 from packer.steps.decode import THREAD_NAME, run_ahead
+from packer.steps.report import ItemReport
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader
 from shardspec.errors import ItemError

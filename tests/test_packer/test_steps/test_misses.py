@@ -16,9 +16,9 @@ from support.packed import check_whole, fingerprints
 
 import packer
 from packer.recipe import Recipe
-from packer.sources.item import ItemReport
 from packer.steps.faces.frame import FrameFaces
 from packer.steps.faces.misses import Misses, advise
+from packer.steps.report import ItemReport
 from shardspec.errors import TooManyRejectsError
 from shardspec.layout import Layout
 

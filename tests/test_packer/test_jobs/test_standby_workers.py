@@ -11,14 +11,14 @@ from support.hooks import at_start_of
 from support.packed import check_whole, fingerprints
 from support.processes import PATIENCE_S, wait_for, workers_in
 
-from packer.jobs.child import Answers, Child, EarlyWorkers
+from packer.jobs.child import Answers, Child, StandbyWorkers
 
 EARLY = "'PACKER_LATER' in os.environ"
 
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("early") / "pictures"
+    folder = tmp_path_factory.mktemp("standby") / "pictures"
     write_pictures(folder, [f"{number:02d}.png" for number in range(70)])
     return folder
 
@@ -58,10 +58,10 @@ def test_none_is_left_by_a_call_that_ends_before_its_work(tmp_path: Path, pictur
 
 
 def test_one_that_waits_ends_with_its_parent(tmp_path: Path) -> None:
-    with EarlyWorkers() as early:
-        early.start([["packer.jobs.worker", str(tmp_path), "place", "0"]])
+    with StandbyWorkers() as standby:
+        standby.start([["packer.jobs.worker", str(tmp_path), "place", "0"]])
         wait_for("a worker that waits", lambda: workers_in(tmp_path))
-        (process,) = early._waiting.values()
+        (process,) = standby._waiting.values()
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(PATIENCE_S) in (0, -signal.SIGKILL)
@@ -81,10 +81,10 @@ def test_only_the_same_command_takes_one(tmp_path: Path, monkeypatch: pytest.Mon
     )
     monkeypatch.syspath_prepend(tmp_path)
     answers: Answers = queue.SimpleQueue()
-    with EarlyWorkers() as early:
-        early.start([["greeter", "a"]])
+    with StandbyWorkers() as standby:
+        standby.start([["greeter", "a"]])
         for command, event in ((["greeter", "b"], "None"), (["greeter", "a"], "1"), (["greeter", "a"], "None")):
-            child = Child(command, tmp_path / "log", answers, variables={"NAME": "x"}, early=early)
+            child = Child(command, tmp_path / "log", answers, variables={"NAME": "x"}, standby=standby)
             assert answers.get(timeout=PATIENCE_S)[1] == {"event": event, "name": "x"}
             assert answers.get(timeout=PATIENCE_S)[1] == {"event": "died"}
             assert child.describe_death() == "exit status 0: last words"
@@ -99,14 +99,14 @@ def test_arguments_that_were_left_out_are_given_when_it_begins(tmp_path: Path, m
         "answers.write(json.dumps({'event': 'begun', 'more': [*sys.argv[1:], *wait_to_begin(requests)]}) + '\\n')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    with EarlyWorkers() as early:
-        early.start([["listener", "a"], ["listener", "ab"]])
+    with StandbyWorkers() as standby:
+        standby.start([["listener", "a"], ["listener", "ab"]])
         for command in (["listener", "ab"], ["listener", "a", "b", "c"]):
             answers: Answers = queue.SimpleQueue()
-            child = Child(command, tmp_path / "log", answers, early=early)
+            child = Child(command, tmp_path / "log", answers, standby=standby)
             assert answers.get(timeout=PATIENCE_S)[1] == {"event": "begun", "more": command[1:]}
             child.end()
-        assert not early._waiting
+        assert not standby._waiting
 
 
 @pytest.mark.parametrize(("pictures_of", "started"), [(32, 1), (33, 2)])

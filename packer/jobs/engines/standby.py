@@ -4,7 +4,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from packer.jobs.child import EarlyWorkers
+from packer.jobs.child import StandbyWorkers
 from packer.jobs.engines.worker import worker_command
 from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
@@ -15,7 +15,7 @@ from packer.workspace import Workspace
 from shardspec.layout import BUILD_FOLDER, Layout
 
 _OWN_WORKERS = "processes"
-"""The engine whose workers may be started early."""
+"""The engine whose workers may be started before there is a plan."""
 
 _WITH_MODELS = frozenset({"detect", "faces"})
 """The steps whose workers load models, or share a process that does."""
@@ -23,22 +23,22 @@ _WITH_MODELS = frozenset({"detect", "faces"})
 _WORK, _OF_PIXELS = "packer.builds.work", ("packer.steps.scale", "packer.vision.encode")
 """Modules of all workers, and of those that make pictures anew."""
 
-_EARLY = 2
-"""So many are started early at most: more would only wait for a core that the plan needs."""
+_MOST = 2
+"""So many are started at most: more would only wait for a core that the plan needs."""
 
 
-class EarlyStart:
+class Standby:
     """Starts the first worker of a build at once, and the second when there is more than one task.
 
     Use as a context manager, which ends those that nobody took.
 
     Attributes
     ----------
-    workers : EarlyWorkers
+    workers : StandbyWorkers
     """
 
     def __init__(self) -> None:
-        self.workers = EarlyWorkers()
+        self.workers = StandbyWorkers()
         self._begun = False
         self._imports: list[str] = []
         self._waiting: list[list[str]] = []
@@ -61,7 +61,7 @@ class EarlyStart:
     def count(self, tasks: int) -> None:
         """Note that there are so many tasks at least."""
         if tasks > 1:
-            self._start(_EARLY)
+            self._start(_MOST)
 
     def __enter__(self) -> Self:
         return self
@@ -89,7 +89,7 @@ def _commands(out: Path, recipe: Recipe, options: BuildOptions) -> list[list[str
         or Layout(out).manifest.exists()
     ):
         return []
-    workers = min(count_workers(options.workers, recipe.preset, _EARLY), _EARLY)
+    workers = min(count_workers(options.workers, recipe.preset, _MOST), _MOST)
     return [worker_command(Workspace(out / BUILD_FOLDER), place) for place in range(workers)]
 
 

@@ -1,0 +1,173 @@
+"""The reports of a dataset that items are added to."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.workspace.lines import encode_line
+from shardspec.errors import DatasetError
+from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
+from shardspec.manifest import Manifest
+
+GONE = "gone"
+"""State of an item that was dropped, since the source has it no more."""
+
+
+class Earlier(NamedTuple):
+    """What a dataset's reports say of an item.
+
+    Attributes
+    ----------
+    item : dict
+        Its line in ``items.jsonl``.
+    rejects : list of bytes
+        Its lines in ``rejects.jsonl``.
+    """
+
+    item: dict[str, Any]
+    rejects: list[bytes]
+
+    @property
+    def state(self) -> str:
+        """``"packed"``, ``"rejected"`` or ``"gone"``."""
+        return str(self.item["state"])
+
+    @property
+    def generation(self) -> int:
+        """The number of the generation that it counts in."""
+        return int(self.item.get("generation", 0))
+
+    def counts(self) -> dict[str, int]:
+        """What it counts for."""
+        if self.state == "rejected":
+            return {"items": 1, "rejected_items": 1}
+        frames = damaged = 0
+        for line in map(json.loads, self.rejects):
+            frames += len(line.get("frames", ()))
+            damaged += line["kind"] == "damage"
+        more = {"progressive_jpegs": self.item.get("progressive", 0), "samples": self.item["samples"]}
+        return {"items": 1, "packed_items": 1, "frames_without_sample": frames, "damaged_items": damaged, **more}
+
+
+class EarlierReports:
+    """The reports of a dataset that items are added to. Their lines are copied, in order, around those of new reports.
+
+    Parameters
+    ----------
+    layout : Layout
+    manifest : Manifest
+    gone : (items,) bool, optional
+        Which items, by their numbers, are dropped. Their lines in ``items.jsonl`` stay, with the state ``"gone"``, so that every
+        item's number stays that of its line.
+
+    Attributes
+    ----------
+    left : dict of int to Counter
+        By generation, what no longer counts in it.
+
+    Raises
+    ------
+    DatasetError
+        If a report is missing or does not match the manifest.
+    """
+
+    def __init__(self, layout: Layout, manifest: Manifest, gone: npt.NDArray[np.bool_] | None = None) -> None:
+        self._items = _Lines(checked_lines(layout, manifest, ITEMS_NAME))
+        self._rejects = _Lines(checked_lines(layout, manifest, REJECTS_NAME))
+        self._counted = _are_remarks_counted(layout, manifest)
+        self._number = 0
+        self._gone = gone
+        self.left: dict[int, Counter[str]] = {}
+
+    def copy(self, stop: int | None, items: IO[bytes], rejects: IO[bytes]) -> Earlier | None:
+        """Copy the lines of the items before number `stop`, and return what its own say; copy all for None."""
+        while self._items.following is not None:
+            raw, line = self._items.take()
+            earlier = Earlier(line, self._take_rejects(line))
+            number, self._number = self._number, self._number + 1
+            if number == stop:
+                return earlier
+            if self._gone is not None and self._gone[number] and earlier.state != GONE:
+                self.leave(earlier)
+                gone = {"item": line["item"], "state": GONE, "samples": 0, "frames": 0, "facts": line["facts"]}
+                items.write(encode_line(gone))
+            else:
+                items.write(raw)
+                rejects.writelines(earlier.rejects)
+        return None
+
+    def leave(self, earlier: Earlier) -> None:
+        """Note that an item no longer counts in its generation."""
+        self.left.setdefault(earlier.generation, Counter()).update(earlier.counts())
+
+    def _take_rejects(self, item: Mapping[str, Any]) -> list[bytes]:
+        """The lines in ``rejects.jsonl`` about the item whose line was just taken."""
+        if item["state"] == "rejected":
+            return [self._rejects.take()[0]]
+        # Where items do not count them, they are told apart by the names of neighbouring items.
+        following = self._items.following
+        alone = not self._counted and (following is None or following[1]["item"] != item["item"])
+        count = item.get("remarks", math.inf if alone and item["state"] != GONE else 0)
+        taken: list[bytes] = []
+        while len(taken) < count and (found := self._rejects.following) is not None:
+            if found[1]["kind"] == "item" or found[1]["item"] != item["item"]:
+                break
+            taken.append(self._rejects.take()[0])
+        return taken
+
+
+class _Lines:
+    """The lines of a report, each as it is and parsed.
+
+    Attributes
+    ----------
+    following : tuple or None
+        The line that is taken next; None at the end.
+    """
+
+    def __init__(self, lines: Iterator[bytes]) -> None:
+        self._lines = ((raw, json.loads(raw)) for raw in lines)
+        self.following: tuple[bytes, dict[str, Any]] | None = next(self._lines, None)
+
+    def take(self) -> tuple[bytes, dict[str, Any]]:
+        """The next line."""
+        if self.following is None:
+            raise DatasetError(f"expected a line in {REJECTS_NAME} for every rejected item, found fewer")
+        taken, self.following = self.following, next(self._lines, None)
+        return taken
+
+
+def checked_lines(layout: Layout, manifest: Manifest, name: str) -> Iterator[bytes]:
+    """The lines of a dataset's report, once its digest was compared.
+
+    Raises
+    ------
+    DatasetError
+        If the report is missing or does not match the manifest.
+    """
+    entry = manifest.find_file(name)
+    if entry is None:
+        raise DatasetError(f"{layout.root}: expected a report {name}, found none")
+    layout.check_digest(entry)
+    return _lines_of(layout.file(entry))
+
+
+def _are_remarks_counted(layout: Layout, manifest: Manifest) -> bool:
+    """Whether the packed items count all lines about them, so that one that counts none has none."""
+    items, rejects = (manifest.find_file(name) for name in (ITEMS_NAME, REJECTS_NAME))
+    assert items is not None
+    assert rejects is not None
+    # A quotation mark within a text is escaped, so what is looked for can only be a key.
+    counted = sum(json.loads(raw).get("remarks", 0) for raw in _lines_of(layout.file(items)) if b'"remarks":' in raw)
+    return bool(counted == sum(json.loads(raw)["kind"] != "item" for raw in _lines_of(layout.file(rejects))))
+
+
+def _lines_of(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from file
