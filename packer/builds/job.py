@@ -13,7 +13,7 @@ from typing import Any
 
 from packer.assembly.columns import carried_columns, carry_columns
 from packer.assembly.plan import Piece, shuffled
-from packer.builds.growing.earlier import EarlierReports
+from packer.builds.growing.earlier import EarlierReports, Known
 from packer.builds.growing.growth import Comparison
 from packer.builds.growing.kept import keep_parts
 from packer.builds.growing.superseding import find_rows, without_superseded, write_superseded
@@ -36,7 +36,7 @@ from packer.builds.plan import (
     live_columns,
     make_plan,
 )
-from packer.builds.reports import BrokenTracks, Known, ReportWriter
+from packer.builds.reports import BrokenTracks, ReportWriter
 from packer.builds.work import BuildWork
 from packer.jobs.history import note, noted
 from packer.jobs.plan import Assembly, Made, TakeIn, Task

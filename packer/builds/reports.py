@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from packer.builds.growing.earlier import Earlier, EarlierReports
+from packer.builds.growing.earlier import Earlier, EarlierReports, Known
 from packer.steps.report import AlikeReports, ItemReport
 from packer.workspace.lines import encode_json, encode_line, to_utf8
 from packer.workspace.paths import attempt_beside
@@ -38,24 +38,6 @@ class BrokenTracks:
     of: int = 0
     frames: int = 0
     samples: int = 0
-
-
-class Known(NamedTuple):
-    """By what an item is known again, and where it belongs.
-
-    Attributes
-    ----------
-    facts : str
-        The first digits of the SHA-256 of what the source says of it (`packer.builds.plan.item_facts`).
-    number : int
-        The item's number in the dataset, which is that of its line in ``items.jsonl``, from 0.
-    generation : int
-        The number of the generation that packs it, or rejects it for the first time.
-    """
-
-    facts: str
-    number: int
-    generation: int = 0
 
 
 class ReportWriter:

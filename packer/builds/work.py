@@ -14,9 +14,8 @@ from packer.builds.growing.kept import KeptItems, built_key
 from packer.builds.parts.part import ItemRun, Part
 from packer.builds.parts.writer import PartWriter
 from packer.builds.plan import BuildPlan
-from packer.jobs.plan import OnItem, Unit, Verdicts
+from packer.jobs.plan import GIVEN_UP, OnItem, Unit, Verdicts
 from packer.jobs.progress import reason_kind
-from packer.jobs.stages.early import GIVEN_UP
 from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
 from packer.sources.item import Item, items_of

@@ -25,10 +25,7 @@ from packer.workspace import Workspace, append_line
 from packer.workspace.checkpoints import flush_all
 from packer.workspace.commit import commit
 from packer.workspace.durable import write_durably, writing
-from packer.workspace.folder import (
-    give_up_replacing,
-    locked,
-)
+from packer.workspace.folder import give_up_replacing, locked
 from packer.workspace.lock import FolderLock
 from packer.workspace.sharing.array import open_to_agents
 from shardspec.entries import Generation, Shard
@@ -150,7 +147,7 @@ class Job:
         space, owner = self.workspace, os.getpid()
         with locked(space, self._listener.on_message) as self._lock:
             with writing(space.out):
-                self._entry.clear()
+                self._entry.enter_anew()
             try:
                 yield
             except BaseException:

@@ -26,6 +26,8 @@ them with ``"frame"``, the index, the number of frames examined so far, and an e
 row, of items that yielded one sample each, with ``"packed"``, the index of the first, their number, and an empty text.
 """
 
+GIVEN_UP = "given_up"
+"""Key of the result of a unit whose shard could not be written; the last stage tries again, and reports why."""
 
 TakeIn = Callable[[Iterable[int]], Iterable[ShardPlan]]
 """Called again and again, with the tasks whose results were made meanwhile; takes no longer than a moment, and returns

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from packer.jobs.engines.base import LOOK_S, Clock, Engine, Event
-from packer.jobs.plan import Task, Unit
-from packer.jobs.stages.early import GIVEN_UP
+from packer.jobs.plan import GIVEN_UP, Task, Unit
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
 from shardspec.errors import BuildError

@@ -29,7 +29,7 @@ class Workers:
     on_message : callable
         Called with lines for the user.
     check : callable
-        Called with every event, before anything else: raises if the work must not go on.
+        Called at every event, before anything else: raises if the work must not go on.
     standby : StandbyWorkers, optional
         Workers that were started before the plan was made.
     """
@@ -88,6 +88,12 @@ class Workers:
         if self._plan.preset == _WITH_MODELS:
             self.close()
 
+    def close(self) -> None:
+        """End the workers."""
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = None
+
     def _engine_for(self, units: int, shares_detector: bool, needs_gpus: bool) -> Engine:
         """The engine for some units: the one that is open, if it will do."""
         workers = self._count_workers(units)
@@ -102,12 +108,6 @@ class Workers:
         if entry.many_hosts:
             return sys.maxsize if str(requested) == "auto" else int(requested)
         return count_workers(requested, self._plan.preset, units) if entry.many_workers else 1
-
-    def close(self) -> None:
-        """End the workers."""
-        if self._engine is not None:
-            self._engine.close()
-        self._engine = None
 
     def _open_engine(self, units: int, workers: int, shares_detector: bool, needs_gpus: bool) -> Engine:
         options, entry = self._options, ENGINES[self._options.engine]

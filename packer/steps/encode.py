@@ -257,9 +257,10 @@ def text_column(texts: Sequence[bytes]) -> EncodedColumn:
     return EncodedColumn(texts, [(len(text),) for text in texts], _TEXT)
 
 
-def kept_picture(data: bytes, header: JpegHeader) -> EncodedValue:
-    """A JPEG whose bytes are kept, by its header."""
-    return EncodedValue(data, (header.height, header.width, 3), _PICTURE, header.frame_marker == PROGRESSIVE)
+def kept_picture(data: bytes, header: JpegHeader, *, looks_for_marks: bool) -> EncodedValue:
+    """A JPEG whose bytes are kept, by its header; whether it has restart markers is said if somebody asks for it."""
+    marked = looks_for_marks and has_restart_markers(data)
+    return EncodedValue(data, (header.height, header.width, 3), _PICTURE, header.frame_marker == PROGRESSIVE, marked)
 
 
 def _picture_encoder(recipe: Recipe, codec: Any) -> Callable[[npt.NDArray[np.uint8]], Buffer]:

@@ -6,6 +6,7 @@ which says why.
 """
 
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,12 +29,27 @@ _MOST_BYTES = 1 << 18
 _TOGETHER_ITEMS, _TOGETHER_BYTES = 128, 1 << 20
 """The most items that are taken together, and the bytes at which no more are."""
 
+_TOGETHER_S = 0.2
+"""Seconds after which no more items are taken: what became of them is heard when all are done."""
+
 _KEPT_SUFFIXES = (".jpg", ".jpeg", ".JPG", ".JPEG")
 
 _OPEN = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
-_Encode = Callable[[bytes], EncodedValue | None]
-"""Makes the picture of a row from the bytes of its file; None if only the long way can, or can say why it cannot be."""
+
+class _Way(NamedTuple):
+    """How the pictures of rows are made.
+
+    Attributes
+    ----------
+    is_for : callable
+        Whether it is for an item, as far as its file need not be opened to know.
+    make : callable
+        Makes the picture from the bytes of its file; None if only the chain can, or can say why it cannot be.
+    """
+
+    is_for: Callable[[Item], bool]
+    make: Callable[[bytes], EncodedValue | None]
 
 
 class PlainItems(NamedTuple):
@@ -74,8 +90,7 @@ class PlainPictures:
 
     def __init__(self, recipe: Recipe, encoder: Encoder) -> None:
         self._encoder = encoder
-        self._keeps = keeps_pictures(recipe) and not recipe.restart_markers
-        self._encode = _keep() if self._keeps else _scale(recipe, encoder)
+        self._way = _keeping(recipe) if keeps_pictures(recipe) else _making(recipe, encoder)
         self._frame = encoder.encode({"frame": 0, "time": 0.0})
 
     @classmethod
@@ -96,22 +111,23 @@ class PlainPictures:
         key_of : callable
             The key of an item's only sample.
         """
+        until_s = time.monotonic() + _TOGETHER_S
         names, sources, keys, pictures = list[str](), list[bytes](), list[bytes](), list[EncodedValue]()
         own: dict[str, list[EncodedValue]] = {}
         size = 0
         for item in items:
-            if not (_is_plain_kept(item) if self._keeps else _is_plain_scaled(item)):
+            if not (_may_be_plain(item) and self._way.is_for(item)):
                 break
             begin(item)
             try:
                 source, key = self._encoder.encode_text(item.name), self._encoder.encode_text(key_of(item))
                 values = self._encoder.encode({**item.columns}) if item.columns else {}
-            except (SchemaError, CodecError):
+            except (SchemaError, CodecError, MemoryError):
                 break
             if names and not _are_alike(values, own):
                 break
             data = _read(str(item.path), item.bytes, item.mtime_ns)
-            picture = None if data is None else self._encode(data)
+            picture = None if data is None else self._way.make(data)
             if data is None or picture is None:
                 break
             names.append(item.name)
@@ -121,7 +137,7 @@ class PlainPictures:
             for name, value in values.items():
                 own.setdefault(name, []).append(value)
             size += max(len(data), len(picture.data))
-            if size >= _TOGETHER_BYTES or len(names) == _TOGETHER_ITEMS:
+            if size >= _TOGETHER_BYTES or len(names) == _TOGETHER_ITEMS or time.monotonic() >= until_s:
                 break
         if not names:
             return PlainItems({}, [], [])
@@ -132,7 +148,7 @@ class PlainPictures:
         return PlainItems(columns, names, [*map(_report, pictures)])
 
 
-def _keep() -> _Encode:
+def _keeping(recipe: Recipe) -> _Way:
     """The picture is the file itself, once that is checked."""
     check: Callable[[bytes], JpegHeader | None] = import_target(
         "packer.vision.decode.picture:check_kept", what="step 'decode'", extra="pack"
@@ -140,19 +156,19 @@ def _keep() -> _Encode:
 
     def keep(data: bytes) -> EncodedValue | None:
         header = check(data)
-        return None if header is None else kept_picture(data, header)
+        return None if header is None else kept_picture(data, header, looks_for_marks=recipe.restart_markers)
 
-    return keep
+    return _Way(lambda item: item.name.endswith(_KEPT_SUFFIXES), keep)
 
 
-def _scale(recipe: Recipe, encoder: Encoder) -> _Encode:
+def _making(recipe: Recipe, encoder: Encoder) -> _Way:
     """The picture is decoded, resized and encoded, or kept if nothing changes it."""
     decode: Callable[[bytes], Picture] = import_target(
         "packer.vision.decode.picture:decode_picture", what="step 'decode'", extra="pack"
     )
     resize = _resize_of(recipe)
 
-    def scale(data: bytes) -> EncodedValue | None:
+    def make(data: bytes) -> EncodedValue | None:
         try:
             picture = decode(data)
             whole = Kept(picture.image, data, "jpeg") if picture.passthrough else None
@@ -160,26 +176,22 @@ def _scale(recipe: Recipe, encoder: Encoder) -> _Encode:
         except Exception:  # whatever it is, the chain meets it again
             return None
 
-    return scale
+    return _Way(_has_picture_alone, make)
 
 
 def _resize_of(recipe: Recipe) -> Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]:
-    resizes = any(step.use == "resize" for step in recipe.chain)
-    if not resizes or recipe.size is None or recipe.resize == "none":
+    if recipe.size is None:
         return lambda image: image
     make: Callable[..., Any] = import_target("packer.steps.scale:make_scale", what="step 'resize'", extra="pack")
     scale: Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]] = make(recipe, recipe.size)
     return scale
 
 
-def _is_plain_kept(item: Item) -> bool:
-    return item.name.endswith(_KEPT_SUFFIXES) and _may_be_plain(item)
-
-
-def _is_plain_scaled(item: Item) -> bool:
+def _has_picture_alone(item: Item) -> bool:
     """Masks, landmarks and the like, arrays of two axes or more, may have to be resized with the picture."""
-    maps = any(isinstance(value, np.ndarray) and value.ndim > 1 for value in item.columns.values())
-    return not maps and not item.is_video and _may_be_plain(item)
+    return not item.is_video and not any(
+        isinstance(value, np.ndarray) and value.ndim > 1 for value in item.columns.values()
+    )
 
 
 def _may_be_plain(item: Item) -> bool:

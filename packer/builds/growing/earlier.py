@@ -19,6 +19,24 @@ GONE = "gone"
 """State of an item that was dropped, since the source has it no more."""
 
 
+class Known(NamedTuple):
+    """By what an item is known again, and where it belongs.
+
+    Attributes
+    ----------
+    facts : str
+        The first digits of the SHA-256 of what the source says of it (`packer.builds.plan.item_facts`).
+    number : int
+        The item's number in the dataset, which is that of its line in ``items.jsonl``, from 0.
+    generation : int
+        The number of the generation that packs it, or rejects it for the first time.
+    """
+
+    facts: str
+    number: int
+    generation: int = 0
+
+
 class Earlier(NamedTuple):
     """What a dataset's reports say of an item.
 

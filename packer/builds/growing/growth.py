@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from packer.builds.growing.earlier import Known
 from packer.builds.growing.fitting import (
     check_added_fields,
     check_built,
@@ -18,7 +19,6 @@ from packer.builds.growing.fitting import (
 )
 from packer.builds.growing.items import FACTS_DIGITS, WAS_GONE, WAS_PACKED, WAS_REJECTED, DatasetItems, find_to_retry
 from packer.builds.plan import item_facts
-from packer.builds.reports import Known
 from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
 from packer.sources.base import Listing

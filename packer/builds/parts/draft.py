@@ -3,11 +3,12 @@
 from array import array
 from collections.abc import Callable, Iterable
 
+from packer.builds.growing.earlier import Known
 from packer.builds.parts.part import Columns, Part
 from packer.builds.parts.rows import choose_columns, settled_reports
 from packer.builds.parts.schema import SchemaSettler
 from packer.builds.parts.taken import TakenRows
-from packer.builds.reports import Known, ReportWriter
+from packer.builds.reports import ReportWriter
 from packer.jobs.plan import Task
 from packer.steps.report import AlikeReports, ItemReport
 

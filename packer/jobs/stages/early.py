@@ -17,16 +17,13 @@ from typing import NamedTuple
 from packer.assembly.plan import ShardPlan, shard_name
 from packer.assembly.shard import published_shard
 from packer.jobs.engines.base import Event
-from packer.jobs.plan import Unit
+from packer.jobs.plan import GIVEN_UP, Unit
 from packer.workspace import Workspace
 from packer.workspace.durable import write_durably
 from packer.workspace.fresh import ask_each, wait_for
 from packer.workspace.paths import RECORD_NAME
 from shardspec.errors import BuildError
 from shardspec.manifest import sha256_json
-
-GIVEN_UP = "given_up"
-"""Key of the result of a unit whose shard could not be written; the last stage tries again, and reports why."""
 
 _MARGIN = 1.5
 """So many times the room is asked for that is expected to be needed: later items may yield more, and others write, too."""

@@ -79,13 +79,15 @@ class Entry:
                 reopen()
         return made
 
-    def clear(self) -> None:
-        """Make room for a job that cannot be resumed: nothing is written.
+    def enter_anew(self) -> None:
+        """Enter the folder for a job that cannot be resumed: what may be replaced is put aside, and no plan is written.
 
         Raises
         ------
         UsageError, ResumeMismatchError
             If the folder holds anything other than a dataset to overwrite, or the unfinished build of another plan.
+        BuildError
+            If agents are at work in it.
         """
         space, overwrite = self._space, self._overwrite
         replaced = finish_replacement(space)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.command import read_jsonl
 
-from packer.builds.growing.earlier import EarlierReports
-from packer.builds.reports import Known, ReportWriter
+from packer.builds.growing.earlier import EarlierReports, Known
+from packer.builds.reports import ReportWriter
 from packer.steps.report import AlikeReports, ItemReport
 from shardspec.entries import Counts
 

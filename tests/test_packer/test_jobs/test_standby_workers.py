@@ -13,7 +13,7 @@ from support.processes import PATIENCE_S, wait_for, workers_in
 
 from packer.jobs.child import Answers, Child, StandbyWorkers
 
-EARLY = "'PACKER_LATER' in os.environ"
+STANDBY = "'PACKER_LATER' in os.environ"
 
 
 @pytest.fixture(scope="module")
@@ -33,16 +33,16 @@ def expected(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> object
 @pytest.mark.parametrize(
     ("deed", "started"),
     [
-        ("", "ee"),
-        (f"if {EARLY}: sys.exit(1)", "eell"),
-        (f"if {EARLY}: os.kill(os.getpid(), signal.SIGKILL)", "eell"),
+        ("", "ss"),
+        (f"if {STANDBY}: sys.exit(1)", "ssll"),
+        (f"if {STANDBY}: os.kill(os.getpid(), signal.SIGKILL)", "ssll"),
     ],
     ids=["alive", "ended", "killed"],
 )
 def test_those_that_live_do_the_work_and_others_are_replaced(
     tmp_path: Path, pictures: Path, expected: object, deed: str, started: str
 ) -> None:
-    count = f"open({str(tmp_path / 'started')!r}, 'a').write('e' if {EARLY} else 'l')"
+    count = f"open({str(tmp_path / 'started')!r}, 'a').write('s' if {STANDBY} else 'l')"
     env = environment(python_path=at_start_of(tmp_path / "site", "packer.jobs.worker", f"{count}\n{deed}"))
     run_packer("build", pictures, tmp_path / "out", "--workers", "2", env=env)
     check_whole(tmp_path / "out")

@@ -116,6 +116,7 @@ def rows(source: Path) -> list[Mapping[str, Any]]:
 CASES: dict[str, Callable[[Path], tuple[Any, dict[str, Any]]]] = {
     "folder": lambda source: (source, {}),
     "labels": lambda source: (source, {"label_from": "folder", "steps": "decode,resize", "shuffle": 3}),
+    "restart markers": lambda source: (source, {"restart_markers": True}),
     "columns": lambda source: (rows(source), {"root": (str(source),)}),
     "first pictures": lambda source: (source, {"limit": 5}),
 }
@@ -129,7 +130,7 @@ def test_the_short_way_and_the_chain_give_the_same_dataset(
     short = build(given, tmp_path / "short", **options)
     assert taken
     assert set(taken) <= set(PLAIN)
-    if case in ("folder", "labels"):
+    if case in ("folder", "labels", "restart markers"):
         assert sorted(taken) == sorted(PLAIN)
     check_whole(tmp_path / "short")
     monkeypatch.setattr(PlainPictures, "of", lambda *_: None)
@@ -143,7 +144,7 @@ MADE: dict[str, dict[str, Any]] = {
     "png": {"encode": "png"},
     "raw": {"encode": "raw", "size": 16},
     "baseline": {"progressive": "baseline"},
-    "restart markers": {"restart_markers": True},
+    "restart markers": {"restart_markers": True, "size": 32},
     "decoded alone": {"steps": "decode", "encode": "png"},
 }
 """Recipes whose pictures are decoded, whatever their kind."""
@@ -193,13 +194,33 @@ def test_whatever_goes_wrong_on_the_short_way_is_tried_again_by_the_chain(
     assert failed
 
 
-@pytest.mark.parametrize("limit", ["_TOGETHER_ITEMS", "_TOGETHER_BYTES"])
+@pytest.mark.parametrize("options", [{}, {"size": 32}])
+@pytest.mark.parametrize(("limit", "value"), [("_TOGETHER_ITEMS", 1), ("_TOGETHER_BYTES", 1), ("_TOGETHER_S", 0.0)])
 def test_pictures_taken_one_by_one_or_together_give_the_same_dataset(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    limit: str,
+    value: float,
 ) -> None:
-    together = build(rows(source), tmp_path / "together", root=(str(source),))
-    monkeypatch.setattr(f"packer.steps.plain.{limit}", 1)
-    assert build(rows(source), tmp_path / "alone", root=(str(source),)) == together
+    counts: list[int] = []
+    take = PlainPictures.take
+
+    def count(self: PlainPictures, *given: Any) -> Any:
+        made = take(self, *given)
+        counts.append(len(made))
+        return made
+
+    monkeypatch.setattr(PlainPictures, "take", count)
+    monkeypatch.setattr("packer.steps.plain._TOGETHER_S", 3600.0)
+    plain = [row for row in rows(source) if Path(row["path"]).name in PLAIN]
+    together = build(plain, tmp_path / "together", root=(str(source),), **options)
+    assert max(counts) > 1
+    counts.clear()
+    monkeypatch.setattr(f"packer.steps.plain.{limit}", value)
+    assert build(plain, tmp_path / "alone", root=(str(source),), **options) == together
+    assert max(counts) == 1
 
 
 @pytest.mark.parametrize(
