@@ -28,6 +28,7 @@ from packer.builds.plan import (
     FACTS_BYTES,
     BuildPlan,
     ItemLines,
+    describe_changed_terms,
     describe_made,
     describe_mismatch,
     describe_taken_over,
@@ -106,7 +107,6 @@ class BuildJob:
     stage = "packing"
     items_are = "items"
     rewritten = None
-    remedy = ", or --update to add what is new in the source"
 
     def __init__(
         self,
@@ -217,6 +217,11 @@ class BuildJob:
         names = Again(lambda: (str(line.get("item")) for line in read_lines(layout.items)))
         before = names if layout.items.exists() else None
         return describe_made(manifest, before, self.plan, self._lines)
+
+    def remedy(self, manifest: Manifest) -> str:
+        """See `JobPlan`: what the source has more, if nothing else differs."""
+        differs = describe_changed_terms(manifest.generations[-1], self.plan)
+        return "" if differs else ", or --update to add what is new in the source"
 
     def announce(self, done: int) -> str:
         """See `JobPlan`."""

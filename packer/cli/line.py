@@ -5,6 +5,7 @@ allowed; 130 ended by Ctrl-C, ``kill`` or Slurm's time limit.
 """
 
 import argparse
+import codecs
 import io
 import os
 import shlex
@@ -58,7 +59,9 @@ def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
     """Read the command line and import what its command needs; the result runs it and returns the exit status."""
     sys.path.append(str(Path.cwd()))  # a step named module:function may lie in the current folder
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # a folder's name may be invalid UTF-8
+        # A folder's name may be invalid UTF-8; what another encoding lacks is no reason to end with an error.
+        utf8 = codecs.lookup(sys.stdout.encoding).name == "utf-8"
+        sys.stdout.reconfigure(errors="surrogateescape" if utf8 else "backslashreplace")
     name = next((word for word in arguments if not word.startswith("-")), None)
     parser, command = _parser(name)
     options, rest = parser.parse_known_args(arguments)

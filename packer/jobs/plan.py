@@ -195,8 +195,6 @@ class JobPlan(Protocol):
         Whether each worker over the tasks wants a GPU of its own, from an engine that can ask for one.
     notes : sequence of str
         Lines for the user, reported before the work begins.
-    remedy : str
-        What may be done about another dataset in the folder, besides replacing it; for a message.
     base : Manifest or None
         The dataset in the folder that the job adds to; None if it makes a dataset of its own.
     rewritten : Manifest or None
@@ -238,9 +236,8 @@ class JobPlan(Protocol):
         """Lines for the user."""
         ...
 
-    @property
-    def remedy(self) -> str:
-        """What may be done about another dataset."""
+    def remedy(self, manifest: Manifest) -> str:
+        """What may be done about another dataset in the folder, besides replacing it, to be appended to a message."""
         ...
 
     @property

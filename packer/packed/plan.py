@@ -185,7 +185,6 @@ class Repack:
     shares_detector: ClassVar[bool] = False
     needs_gpus: ClassVar[bool] = False
     notes: ClassVar[tuple[str, ...]] = ()
-    remedy: ClassVar[str] = ""
     base: ClassVar[None] = None
 
     @property
@@ -228,6 +227,10 @@ class Repack:
     def describe_made(self, layout: Layout, manifest: Manifest) -> str:
         """See `JobPlan`."""
         return self.plan.describe_made(manifest)
+
+    def remedy(self, manifest: Manifest) -> str:
+        """See `JobPlan`: nothing."""
+        return ""
 
     def announce(self, done: int) -> str:
         """See `JobPlan`."""

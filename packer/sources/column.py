@@ -9,7 +9,7 @@ import numpy as np
 
 from packer.recipe import field_name
 from packer.sources.chunks import Chunk
-from packer.sources.values import array_type, convert, is_decimal, keep_cells, missing_list, parse_cells
+from packer.sources.values import array_type, convert, is_decimal, is_nan, keep_cells, missing_list, parse_cells
 from shardspec.errors import UsageError
 from shardspec.wording import LENGTH, cut, shorten
 
@@ -57,7 +57,7 @@ class Column:
         self._names: set[str] | None = set() if is_label else None
         self._cells: type[Any] = int
         self._kinds: set[type[Any]] = set()
-        self._beyond = self._infinite = False
+        self._nans = self._beyond = self._infinite = False
         self._odd = self.field == "image"
         self._values: Sequence[Any] | None = None
         self._valid: Sequence[bool] | None = None
@@ -113,6 +113,9 @@ class Column:
             If the values have several types, or one is invalid.
         """
         if self.is_cells and self._wanted is None:
+            if self._nans and not self._kinds:
+                self._cells, self._kinds = str, {str}
+            self._missing |= self._nans and self._cells is not str
             self._odd |= self._infinite if self._cells is float else self._beyond and self._cells is int
         else:
             mixed = len(self._kinds) > 1 and self._kinds != {int, float}
@@ -149,22 +152,26 @@ class Column:
         return [value if ok else stand_in for value, ok in zip(values, valid, strict=True)], valid
 
     def _scan_cells(self, cells: Sequence[str]) -> None:
-        """Take in cells: all are integers, or else all numbers, or else they are texts."""
+        """Take in cells: all are integers, or else all numbers, or else they are texts. NaN is missing among numbers."""
         known = list(filter(None, cells))
         self._missing |= len(known) < len(cells)
-        if known and self._cells is int:
-            numbers = _all_integers(known)
-            if numbers is None:
+        numbers = known
+        if self._cells is not str and any(map(is_nan, known)):
+            numbers = [cell for cell in known if not is_nan(cell)]
+            self._nans = True
+        if numbers and self._cells is int:
+            integers = _all_integers(numbers)
+            if integers is None:
                 self._cells = float
             else:
-                self._look_at_integers(numbers)
-        if known and self._cells is float:
-            floats = _all_decimals(known)
+                self._look_at_integers(integers)
+        if numbers and self._cells is float:
+            floats = _all_decimals(numbers)
             if floats is None:
                 self._cells = str
             else:
                 self._infinite |= _INFINITE in floats or -_INFINITE in floats
-        if known:
+        if numbers:
             self._kinds = {self._cells}
         if self._names is not None and known:
             self._names.update(cell.strip() for cell in known)  # what are integers now may turn out to be texts
@@ -181,7 +188,7 @@ class Column:
         """Values of Python's own types; a missing one is None or NaN."""
         if self.is_cells:
             if self._wanted is None and self._cells is not str:
-                return [self._cells(cell) if cell else None for cell in values]
+                return [self._cells(cell) if cell and not (self._nans and is_nan(cell)) else None for cell in values]
             values = [cell or None for cell in values]
         if any(issubclass(kind, np.generic) for kind in set(map(type, values))):
             values = [value.item() if isinstance(value, np.generic) else value for value in values]

@@ -221,7 +221,7 @@ def _check_names(fields: Mapping[str, str]) -> None:
             )
         if field in RESERVED - {"image"}:
             raise UsageError(
-                f"column {shorten(column)} would become field {shorten(field)}, which the pack stage writes itself: rename it"
+                f"column {shorten(column)} would become field {shorten(field)}, a name that is kept for what packer makes of faces, frames and pictures: rename it"
             )
         taken[field] = column
 

@@ -15,7 +15,7 @@ import numpy as np
 from packer.sources.base import Listing, Roots
 from packer.sources.chunks import CHUNK_ROWS, Chunk, chunks_of
 from packer.sources.rows import Lines, list_rows, where_in
-from packer.sources.values import keep_cells, parse_cells, parse_numbers
+from packer.sources.values import keep_cells, parse_cells, parse_numbers, without_doubles
 from packer.workspace.spool import PackedTexts
 from shardspec.errors import UsageError, system_reason
 from shardspec.frames import Cells
@@ -233,7 +233,8 @@ class JsonLinesTable(_LinesTable):
                 if not line.strip():
                     continue
                 try:
-                    row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                    row = json.loads(text, object_pairs_hook=without_doubles)
                 except (ValueError, RecursionError) as error:
                     raise UsageError(f"{self._path}, line {number}: expected a JSON object, {error}") from error
                 if not isinstance(row, dict):

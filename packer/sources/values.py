@@ -13,7 +13,7 @@ import numpy.typing as npt
 from packer.recipe import Recipe
 from shardspec.errors import UsageError
 from shardspec.schema import AXES_MAX
-from shardspec.wording import LENGTH, cut, shorten
+from shardspec.wording import LENGTH, counted, cut, shorten
 
 TYPES = ("text", "int", "float")
 """Options of a recipe that name columns, and the type that these columns get whatever their values look like."""
@@ -24,6 +24,7 @@ ArrayType = tuple[Any, ...]
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)?(\.[0-9]+|(?<=[0-9])\.)?([eE][+-]?[0-9]{1,2})?\Z")
 _INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?\Z")
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
+_NANS = frozenset(("nan", "NaN", "NAN"))
 _INT64 = np.iinfo(np.int64)
 _FLOAT64_MAX = float(np.finfo(np.float64).max)
 _DTYPES: Mapping[frozenset[type], str] = {
@@ -66,12 +67,13 @@ def parse_numbers(cells: Iterable[str]) -> npt.NDArray[Any] | None:
 
 
 def parse_cells(cells: Iterable[str]) -> list[Any]:
-    """Texts as integers or as floats if all of them are such numbers; an empty one is missing (None)."""
-    for parse in (_parse_integer, _parse_decimal):
-        try:
-            return [parse(cell) if cell else None for cell in cells]
-        except ValueError:
-            continue
+    """Texts as integers or as floats if all of them are such numbers; one that is empty or NaN is missing (None)."""
+    if any(cell and not is_nan(cell) for cell in cells):
+        for parse in (_parse_integer, _parse_decimal):
+            try:
+                return [parse(cell) if cell and not is_nan(cell) else None for cell in cells]
+            except ValueError:
+                continue
     return keep_cells(cells)
 
 
@@ -95,6 +97,11 @@ def _is_integer(cell: str) -> bool:
     return True
 
 
+def is_nan(cell: str) -> bool:
+    """Whether a text is how programs write NaN, which is missing among numbers; alone it is a text like any other."""
+    return cell in _NANS
+
+
 def is_decimal(cell: str) -> bool:
     """Whether a text is a number in its usual spelling; the sign alone passes, too."""
     return _DECIMAL.match(cell) is not None
@@ -107,8 +114,22 @@ def _parse_decimal(cell: str) -> float:
     return float(cell)
 
 
+def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object from its pairs, for `json.loads`.
+
+    Raises
+    ------
+    ValueError
+        If a name occurs twice: Python would take the last value, and others the first.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"expected every name once, found {counted(len(pairs) - len(found), 'name')} again")
+    return found
+
+
 def convert(values: Sequence[Any], kind: str, column: str, where: Callable[[int], str]) -> list[Any]:
-    """A column's values as texts, integers or floats; missing ones (None, NaN) stay missing.
+    """A column's values as texts, integers or floats; missing ones (None, NaN, and its text if they are to be numbers) are None.
 
     Raises
     ------
@@ -120,6 +141,7 @@ def convert(values: Sequence[Any], kind: str, column: str, where: Callable[[int]
     for row, value in enumerate(values):
         plain = value.item() if isinstance(value, np.generic) else value
         missing = plain is None or (isinstance(plain, float) and math.isnan(plain))
+        missing |= kind != "text" and isinstance(plain, str) and is_nan(plain)
         try:
             found.append(None if missing else one(plain))
         except (TypeError, ValueError, OverflowError):

@@ -49,7 +49,6 @@ class WrittenJob:
     needs_gpus: ClassVar[bool] = False
     notes: ClassVar[tuple[str, ...]] = ()
     tasks: ClassVar[tuple[Task, ...]] = ()
-    remedy: ClassVar[str] = ""
     base: ClassVar[None] = None
     rewritten: ClassVar[None] = None
 
@@ -85,6 +84,10 @@ class WrittenJob:
 
     def describe_made(self, layout: Layout, manifest: Manifest) -> str:
         """See `JobPlan`: there is no plan to compare."""
+        return ""
+
+    def remedy(self, manifest: Manifest) -> str:
+        """See `JobPlan`: nothing."""
         return ""
 
     def announce(self, done: int) -> str:

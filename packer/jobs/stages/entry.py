@@ -95,9 +95,10 @@ class Entry:
         if not replaced and begun_on(space, manifest) and not overwrite:
             self._refuse_other_plan(json.loads(space.plan.read_bytes()))
         why = "" if manifest is None else counted(manifest.samples, "sample")
+        remedy = "" if manifest is None else self._plan.remedy(manifest)
         reopen = close_to_agents(space, self._on_message)
         try:
-            make_room(self._layout, space, manifest, overwrite, why, self._plan.remedy)
+            make_room(self._layout, space, manifest, overwrite, why, remedy)
         except BaseException:
             reopen()
             raise
@@ -133,7 +134,8 @@ class Entry:
                 self._refuse_other_plan(old)
             if same:
                 why += "; an unfinished build of this plan is to replace it: add --overwrite to resume it"
-        make_room(self._layout, space, manifest, overwrite, why, plan.remedy)
+        remedy = "" if manifest is None else plan.remedy(manifest)
+        make_room(self._layout, space, manifest, overwrite, why, remedy)
         self._write_plan()
         return None
 

@@ -9,10 +9,11 @@ from typing import Any
 from packer.recipe import field_name
 from packer.sources.base import describe_path
 from packer.sources.item import ItemFile
+from packer.sources.values import without_doubles
 from packer.vision.faults import may_pass
 from shardspec.errors import BuildError, system_reason
 from shardspec.fields import RESERVED
-from shardspec.wording import LONG, counted, list_some, shorten
+from shardspec.wording import LONG, list_some, shorten
 
 TEXT, OBJECT = ".txt", ".json"
 """Suffixes of sidecars, in lower or upper case."""
@@ -110,7 +111,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _parse_object(text: str) -> Mapping[str, Any]:
     try:
         document = json.loads(
-            text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_without_doubles
+            text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=without_doubles
         )
         if "\\u" in text:  # half of a surrogate pair is no character
             json.dumps(document, ensure_ascii=False).encode()
@@ -144,10 +145,3 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"expected finite numbers, found {shorten(text)}")
     return value
-
-
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError(f"expected every name once, found {counted(len(pairs) - len(found), 'name')} again")
-    return found

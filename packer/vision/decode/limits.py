@@ -44,7 +44,7 @@ def check_file_size(size: int, max_pixels: int) -> None:
     if size > largest:
         raise PictureError(
             f"expected a picture of at most {largest} bytes ({_BYTES_A_PIXEL} for each of {max_pixels} pixels), "
-            f"found a file of {size}; raise the limit of pixels if the file can be trusted"
+            f"found a file of {size}: make it smaller first"
         )
 
 
@@ -61,7 +61,7 @@ def check_size(width: int, height: int, max_pixels: int) -> None:
     if width * height > max_pixels:
         raise PictureError(
             f"expected at most {max_pixels} pixels, found a header that says {width} x {height} = {width * height}; "
-            "raise the limit if the file can be trusted"
+            "make it smaller first"
         )
 
 

@@ -247,6 +247,8 @@ def test_wrong_calls(source: Path, tmp_path: Path) -> None:
     write_pictures(source, ["z.png"])
     with pytest.raises(UsageError, match=r"'z\.png' new.*or --update to add what is new"):
         build(source, out)
+    with pytest.raises(UsageError, match=r"option size: was 16, now 8.*or --overwrite\Z"):
+        build(source, out, size=8)
     packer.convert(out, tmp_path / "npy", format="npy", workers=1, engine="inline", progress=False)
     with pytest.raises(UsageError, match="found a convert"):
         build(source, tmp_path / "npy", format="npy", update=True)

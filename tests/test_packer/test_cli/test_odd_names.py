@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from support.command import environment, run_packer
 from support.media import scene, write_picture, write_video
 from support.packed import check_whole, read_samples
 
@@ -27,3 +28,13 @@ def test_every_format_takes_them(tmp_path: Path, format: str) -> None:
     assert sorted(names, key=os.fsencode) == names
     assert sorted(set(names)) == sorted([f"{RAW}.png", f"{LONG}.png", f"{RAW}.mp4"])
     assert verify(out, deep=True).problems == ()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+def test_an_output_of_another_encoding_shows_escapes(tmp_path: Path, encoding: str) -> None:
+    name = f"sjö 日本 {'x' * 200}"
+    write_picture(tmp_path / "in" / name / "a.png", scene(0, (24, 18)))
+    env = {**environment(), "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    run_packer("build", tmp_path / "in", tmp_path / "out", "--label-from", "folder", "--quiet", env=env)
+    shown = run_packer("inspect", tmp_path / "out", env=env).stdout
+    assert ("\\u65e5" in shown) == (encoding != "utf-8")

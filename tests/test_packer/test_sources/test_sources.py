@@ -235,7 +235,9 @@ class TestTable:
     @pytest.mark.parametrize("name", ["key", "Source", "landmarks", "frame"])
     def test_columns_that_the_pack_stage_writes_itself_are_reported(self, pictures: Path, name: str) -> None:
         path = write_table(pictures, ".csv", [{"path": "0.png", name: 1}])
-        with pytest.raises(UsageError, match="which the pack stage writes itself: rename it"):
+        with pytest.raises(
+            UsageError, match="a name that is kept for what packer makes of faces, frames and pictures: rename it"
+        ):
             TableSource(path).list_items("auto", "path")
 
     @TABLES

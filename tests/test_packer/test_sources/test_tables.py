@@ -12,6 +12,7 @@ from support import builds
 from support.command import read_jsonl, run_packer
 from support.media import scene, write_picture
 
+import packer
 from packer import build, merge, verify
 from packer.assembly.samples import PackedSamples
 from packer.sources.base import Roots
@@ -100,6 +101,60 @@ class TestTypes:
         assert [bool(valid) for valid in values_of(tmp_path / "out", "x_valid")] == [True, False, True]
         assert values_of(tmp_path / "out", "y") == [1, 2, 3]
 
+    @pytest.mark.parametrize("chunk", [1, 4096])
+    def test_nan_is_missing_among_numbers_and_a_text_elsewhere(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+    ) -> None:
+        monkeypatch.setattr("packer.sources.table.CHUNK_ROWS", chunk)
+        write_pictures(tmp_path, 3)
+        columns = {
+            "floats": ["nan", "0.5", "-2"],
+            "integers": ["1", "NaN", "3"],
+            "mixed": ["1", "NAN", "0.5"],
+            "alone": ["nan", "nan", ""],
+            "names": ["nan", "7", "Ann"],
+            "asked": ["nan", "NaN", "1.0"],
+            "kept": ["nan", "1", "2"],
+            "label": ["nan", "4", "5"],
+        }
+        table = write_csv(tmp_path / "t.csv", path=["0.png", "1.png", "2.png"], **columns)
+        build(table, tmp_path / "out", int="asked", text=["kept", "label"], **QUIET)
+
+        def found(field: str) -> list[Any]:
+            values = values_of(tmp_path / "out", field)
+            if f"{field}_valid" not in open_dataset(tmp_path / "out").schema:
+                return values
+            valid = values_of(tmp_path / "out", f"{field}_valid")
+            return [value if ok else None for value, ok in zip(values, valid, strict=True)]
+
+        assert found("floats") == [None, 0.5, -2.0]
+        assert found("integers") == [1, None, 3]
+        assert found("mixed") == [1.0, None, 0.5]
+        assert found("alone") == ["nan", "nan", None]
+        assert found("names") == ["nan", "7", "Ann"]
+        assert found("asked") == [None, None, 1]
+        assert found("kept") == ["nan", "1", "2"]
+        assert open_dataset(tmp_path / "out").schema["label"].classes == ("4", "5", "nan")
+        assert open_dataset(tmp_path / "out").schema["integers"].dtype == "<i8"
+
+    def test_nan_is_missing_in_a_table_that_is_added(self, tmp_path: Path) -> None:
+        write_pictures(tmp_path / "in", 3)
+        out = tmp_path / "out"
+        build(tmp_path / "in", out, **QUIET)
+        columns = {"key": values_of(out, "key"), "good": ["nan", "1", "2"], "bad": ["1.5", "nan", "x"]}
+        packer.add(out, write_csv(tmp_path / "t.csv", **columns), allow_missing=True)
+        assert [bool(valid) for valid in values_of(out, "good_valid")] == [False, True, True]
+        assert values_of(out, "good")[1:] == [1, 2]
+        assert values_of(out, "bad") == ["1.5", "nan", "x"]
+
+    def test_a_name_that_occurs_twice_in_a_row_is_refused(self, tmp_path: Path) -> None:
+        write_pictures(tmp_path, 1)
+        (tmp_path / "t.jsonl").write_text('{"path": "0.png", "a": 1, "a": 2}\n')
+        with pytest.raises(
+            UsageError, match="line 1: expected a JSON object, expected every name once, found 1 name again"
+        ):
+            build(tmp_path / "t.jsonl", tmp_path / "out", **QUIET)
+
     def test_other_tables_too(self, tmp_path: Path) -> None:
         """They say the types themselves, and one may be of texts where the next is of numbers."""
         write_pictures(tmp_path, 2)
@@ -132,7 +187,7 @@ class TestTypes:
         [
             (["--int", "x"], "column 'x', line 3: expected int (--int x), found '1.5'"),
             (["--float", "x", "--int", "y"], "column 'y', line 3: expected int (--int y), found '1e3'"),
-            (["--float", "z"], "column 'z', line 2: expected float (--float z), found 'nan'"),
+            (["--float", "z"], "column 'z', line 2: expected float (--float z), found 'inf'"),
             (["--text", "grad"], "text: expected a column beside the paths, one of x, y, z, found 'grad'"),
             (["--text", "path"], "text: expected a column beside the paths, one of x, y, z, found 'path'"),
             (["--text", "x", "--int", "x"], "int: expected one type of column 'x', found text as well"),
@@ -140,7 +195,7 @@ class TestTypes:
     )
     def test_wrong_types_are_named_with_the_place(self, tmp_path: Path, options: list[str], message: str) -> None:
         write_pictures(tmp_path, 2)
-        columns = {"path": ["0.png", "1.png"], "x": ["1", "1.5"], "y": ["2", "1e3"], "z": ["nan", "1"]}
+        columns = {"path": ["0.png", "1.png"], "x": ["1", "1.5"], "y": ["2", "1e3"], "z": ["inf", "1"]}
         table = write_csv(tmp_path / "t.csv", **columns)
         done = run_packer("build", table, tmp_path / "out", *options, expect=2)
         assert message in done.stderr
