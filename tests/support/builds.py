@@ -33,7 +33,10 @@ def write_pictures(root: Path, names: list[str]) -> Path:
 
 def parts_of(out: Path) -> list[Path]:
     """The finished parts of a build; none while there is no folder of parts, which a build may remove at any time."""
-    found = sorted((out / ".build" / "parts").glob("*/*/part-*"))
+    try:
+        found = sorted((out / ".build" / "parts").glob("*/*/part-*"))
+    except FileNotFoundError:  # a folder in it was removed while it was listed, and the rest will be
+        return []
     return [path for path in found if path.suffix != ".partial" and ".item-" not in path.name]
 
 
