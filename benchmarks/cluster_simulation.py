@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from packer.assembly.plan import SHARD_BYTES
 from packer.builds.plan import TASK_BYTES, TASK_ITEMS
 from packer.cluster.phase import BATCH_S, PAUSE_S
-from packer.recipe import Recipe
 from packer.workspace.fresh import AHEAD
 from packer.workspace.sharing.array import block_size, count_blocks
 
@@ -84,7 +84,7 @@ class Build:
     weight: int
     start_s: float
     workers: int = CORES
-    shard_bytes: int = Recipe().shard_size
+    shard_bytes: int = SHARD_BYTES
     task_items: int = 0
 
     @property

@@ -30,6 +30,11 @@ BATCH_ROWS = 1024
 OF_TASKS = ("tasks", "first")
 """The keys of a row source's configuration that say which rows there are."""
 
+SHARD_BYTES, FIRST_SHARD_BYTES = 256 * 10**6, 32 * 10**6
+"""The most encoded bytes in a shard whose size nobody chose, and in the first ones (`most_bytes`)."""
+
+_OF_WHAT_LIES_BEFORE = 4
+
 _INDEX_ROWS = 1 << 16
 _NEAR_ROWS = 1 << 13
 """Values of the index in memory at a time, and rows read at a time for it."""
@@ -138,12 +143,12 @@ class Piece(NamedTuple):
     Attributes
     ----------
     rows : int
-    shard_bytes : int
-        The most encoded bytes in a shard; only a single larger row may exceed it.
+    shard_bytes : int or None
+        The most encoded bytes in a shard; only a single larger row may exceed it. None if nobody chose (`most_bytes`).
     """
 
     rows: int
-    shard_bytes: int
+    shard_bytes: int | None
 
 
 def plan_assembly(
@@ -290,13 +295,34 @@ def row_sizes(schema: Schema, lengths: Mapping[str, Lengths], rows: int) -> npt.
     return bytes_of
 
 
-def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int) -> tuple[int, ...]:
-    """Boundaries 0, …, N of runs of rows that together hold at most `shard_bytes`; a larger row is a run alone."""
+def most_bytes(shard_bytes: int | None, before: int) -> int:
+    """The most encoded bytes in a shard, given those of its piece that lie in shards before it.
+
+    If nobody chose, it is a quarter of what lies before, within bounds. The last shard of a dataset is written by one
+    worker while the others have nothing left to do, so it is to be a small part of the whole.
+    """
+    if shard_bytes is not None:
+        return shard_bytes
+    return min(max(before // _OF_WHAT_LIES_BEFORE, FIRST_SHARD_BYTES), SHARD_BYTES)
+
+
+def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int | None, before: int = 0) -> tuple[int, ...]:
+    """Boundaries 0, …, N of the rows that a shard holds; a row larger than a shard may be is in one of its own.
+
+    Parameters
+    ----------
+    bytes_of : (rows,) int64
+        The encoded bytes of each row.
+    shard_bytes : int or None
+        See `Piece`.
+    before : int
+        Encoded bytes of the same piece in shards before these.
+    """
     ends = np.cumsum(bytes_of)
     cuts = [0]
     while cuts[-1] < len(ends):
-        before = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
-        stop = int(np.searchsorted(ends, before + shard_bytes, side="right"))
+        done = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
+        stop = int(np.searchsorted(ends, done + most_bytes(shard_bytes, before + done), side="right"))
         cuts.append(max(stop, cuts[-1] + 1))
     return tuple(cuts)
 

@@ -34,7 +34,7 @@ def pack(
     encode: str = Recipe.encode,
     quality: int = Recipe.quality,
     subsampling: str = Recipe.subsampling,
-    shard_size: str | int = Recipe.shard_size,
+    shard_size: str | int | None = Recipe.shard_size,
     shuffle: int | None = None,
     workers: str | int = BuildOptions.workers,
     engine: str = BuildOptions.engine,

@@ -88,5 +88,4 @@ def _help(spec: "dataclasses.Field[Any]") -> str:
     text = str(spec.metadata["help"]).replace("%", "%%")
     if spec.default in (None, (), False) or "default" in text:
         return text
-    shown = f"{int(str(spec.default)) // 10**6}MB" if spec.metadata.get("bytes") else spec.default
-    return f"{text} (default {shown})"
+    return f"{text} (default {spec.default})"

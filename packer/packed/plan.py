@@ -12,7 +12,6 @@ from packer.assembly.plan import Piece, ShardPlan, shuffled
 from packer.builds.provenance import library_versions
 from packer.jobs.plan import Assembly, Made, TakeIn, Task, describe_changes, join_changes
 from packer.packed.work import RepackWork
-from packer.recipe import Recipe
 from packer.recipe.checks import parse_bytes, plain_value
 from packer.workspace import Workspace
 from packer.workspace.columns import FieldColumn
@@ -23,9 +22,6 @@ from shardspec.formats import get_format
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.wording import shorten
-
-DEFAULT_SHARD_BYTES = Recipe().shard_size
-"""The shard size for rows whose provenance does not record it."""
 
 BUILT_KEY = re.compile(rb"([0-9]{8,18})(?:-[0-9]+)+\Z")
 """Item, ordinal, and one more number for each time that a step made several samples from a packed one."""
@@ -354,10 +350,10 @@ def join_generations(plan: RepackPlan, generations: Sequence[Generation]) -> Gen
     return Generation(plan.kind, plan.fingerprint, recipe, plan.runtime, total(generations), ())
 
 
-def shard_bytes(plan: RepackPlan, generation: Generation) -> int:
-    """Encoded bytes per shard: as asked for, or as the rows were packed before."""
-    chosen = plan.options["shard_size"] or generation.recipe.get("shard_size") or DEFAULT_SHARD_BYTES
-    return int(chosen)
+def shard_bytes(plan: RepackPlan, generation: Generation) -> int | None:
+    """Encoded bytes per shard (`Piece`): as asked for, or as the rows were packed before."""
+    chosen: int | None = plan.options["shard_size"] or generation.recipe.get("shard_size")
+    return chosen
 
 
 def recipe_as_built(manifest: Manifest, generation: Generation) -> dict[str, Any]:

@@ -212,7 +212,13 @@ class Recipe:
         (), "steps instead of the preset's: names or module:function, separated by commas (in a recipe file, a list)"
     )
 
-    shard_size: int = option(256 * 10**6, "bytes of encoded samples per shard", metavar="SIZE", bytes=True, minimum=1)
+    shard_size: int | None = option(
+        None,
+        "most bytes of encoded samples in a shard (default: 256MB, and less in the first ones, from 32MB on)",
+        metavar="SIZE",
+        bytes=True,
+        minimum=1,
+    )
     shuffle: int | None = option(
         None, "store the samples in a random order drawn from this seed", metavar="SEED", minimum=0
     )
@@ -374,7 +380,7 @@ class Recipe:
         known = {spec.name: spec for spec in fields(cls)}
         refuse_unknown(options, known)
         values: dict[str, Any] = {
-            name: parse_bytes(value, name) if known[name].metadata.get("bytes") else value
+            name: parse_bytes(value, name) if known[name].metadata.get("bytes") and value is not None else value
             for name, value in options.items()
         }
         return cls(**values)

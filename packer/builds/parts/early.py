@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator
 
-from packer.assembly.plan import ShardPlan, cut_rows, row_sizes, shard_size
+from packer.assembly.plan import ShardPlan, cut_rows, most_bytes, row_sizes, shard_size
 from packer.builds.parts.draft import Draft
 from packer.builds.parts.part import Columns
 from packer.builds.parts.rows import describe_rows, longer, prefix_bytes
@@ -28,11 +28,11 @@ class EarlyCut:
     ----------
     workspace : Workspace
     format : str
-    shard_bytes : int
+    shard_bytes : int or None
         See `packer.assembly.plan.Piece`.
     """
 
-    def __init__(self, workspace: Workspace, format: str, shard_bytes: int) -> None:
+    def __init__(self, workspace: Workspace, format: str, shard_bytes: int | None) -> None:
         self._workspace = workspace
         self._format = format
         self._shard_bytes = shard_bytes
@@ -45,7 +45,7 @@ class EarlyCut:
         if not draft.columns or any(spec.kind == "class" for spec in draft.columns.values()):
             return  # the numbers of classes are known when all parts are
         rows = _ROWS
-        while draft.taken.bytes - self._bytes_before > self._shard_bytes and self._changes < _CHANGES:
+        while self._changes < _CHANGES and self._may_be_whole(draft.taken.bytes):
             schema = draft.settler.settle()
             if (schema, draft.columns) != self._form:
                 self._begin((schema, draft.columns))
@@ -57,18 +57,22 @@ class EarlyCut:
                 return
             rows = _ROWS if found else 2 * rows
 
+    def _may_be_whole(self, taken: int) -> bool:
+        """Whether the bytes taken in, without what the codecs add, are more than a shard's."""
+        return taken - self._taken_before > most_bytes(self._shard_bytes, self._bytes_before)
+
     def _begin(self, form: tuple[Schema, Columns] | None) -> None:
         """Begin with the first row."""
         self._form = form
         self._changes += form is not None
-        self._start = self._bytes_before = self._number = self._task = self._task_start = 0
+        self._start = self._bytes_before = self._taken_before = self._number = self._task = self._task_start = 0
 
     def _cut(self, draft: Draft, schema: Schema, rows: range) -> Iterator[ShardPlan]:
         """The whole shards of some rows, the last of which may belong to a shard that is not whole."""
         prefixes = {field.name: prefix_bytes(field) for field in schema if not field.is_fixed}
         lengths = {name: longer(draft.taken.lengths(name, rows), more) for name, more in prefixes.items()}
         bytes_of = row_sizes(schema, lengths, len(rows))
-        for first, last in itertools.pairwise(cut_rows(bytes_of, self._shard_bytes)[:-1]):
+        for first, last in itertools.pairwise(cut_rows(bytes_of, self._shard_bytes, self._bytes_before)[:-1]):
             at, stop = slice(first, last), rows.start + last
             size = shard_size(schema, {name: values[at] for name, values in lengths.items()}, last - first)
             while self._task_start + draft.rows[self._task] <= self._start:
@@ -81,5 +85,7 @@ class EarlyCut:
             config = describe_rows(draft.columns, draft.rows[self._task : tasks], schema, self._task)
             cuts = (self._start - self._task_start, stop - self._task_start)
             yield ShardPlan(config, self._format, cuts, (size,), self._workspace, self._number)
-            self._bytes_before += int(bytes_of[at].sum()) - sum(prefixes.values()) * (last - first)
+            encoded = int(bytes_of[at].sum())
+            self._bytes_before += encoded
+            self._taken_before += encoded - sum(prefixes.values()) * (last - first)
             self._start, self._number = stop, self._number + 1

@@ -55,8 +55,9 @@ class Writer:
         How pictures are stored whose fields are not declared.
     quality, subsampling
         As in `Picture`, for fields that are not declared.
-    shard_size : str or int
-        Bytes of encoded samples per shard.
+    shard_size : str or int, optional
+        The most bytes of encoded samples in a shard, such as ``"256MB"``. By default 256 MB, and less in the first
+        ones: a quarter of what lies before a shard, but at least 32 MB.
     shuffle : int, optional
         Store the samples in a random order drawn from this seed.
     overwrite : bool
@@ -85,7 +86,7 @@ class Writer:
         encode: str = Recipe.encode,
         quality: int = Recipe.quality,
         subsampling: str = Recipe.subsampling,
-        shard_size: str | int = Recipe.shard_size,
+        shard_size: str | int | None = Recipe.shard_size,
         shuffle: int | None = None,
         overwrite: bool = False,
         progress: bool | ProgressListener = True,

@@ -16,7 +16,14 @@ from support.packed import check_whole, fingerprints
 
 import packer
 from packer.assembly import plan as assembly
-from packer.assembly.plan import Piece, ShardPlan, plan_assembly
+from packer.assembly.plan import (
+    FIRST_SHARD_BYTES,
+    SHARD_BYTES,
+    Piece,
+    ShardPlan,
+    cut_rows,
+    plan_assembly,
+)
 from packer.builds.parts.draft import Draft
 from packer.builds.parts.early import EarlyCut
 from packer.builds.parts.part import Part
@@ -197,10 +204,31 @@ PARTS = st.lists(
 )
 
 
-@given(parts=PARTS, shard_bytes=st.integers(20, 400), window=st.sampled_from([1, 3, 1 << 18]))
+def test_shards_grow_with_what_lies_before_them() -> None:
+    row = 4 * 10**6
+    cuts = cut_rows(np.full(600, row), None)
+    sizes = [row * (stop - start) for start, stop in pairwise(cuts)]
+    assert sizes[:5] == [FIRST_SHARD_BYTES] * 5
+    assert SHARD_BYTES in sizes
+    for number, size in enumerate(sizes[:-1]):
+        most = min(max(sum(sizes[:number]) / 4, FIRST_SHARD_BYTES), SHARD_BYTES)
+        assert most - row < size <= most
+    assert sum(sizes) == 600 * row
+    assert sizes[-1] <= sum(sizes) / 5
+
+
+@pytest.fixture
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a shard holds if nobody chose: 30 to 100 bytes."""
+    monkeypatch.setattr(assembly, "FIRST_SHARD_BYTES", 30)
+    monkeypatch.setattr(assembly, "SHARD_BYTES", 100)
+
+
+@pytest.mark.usefixtures("small_shards")
+@given(parts=PARTS, shard_bytes=st.none() | st.integers(20, 400), window=st.sampled_from([1, 3, 1 << 18]))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_cut_early_is_what_is_cut_in_the_end(
-    tmp_path: Path, parts: list[list[Row]], shard_bytes: int, window: int
+    tmp_path: Path, parts: list[list[Row]], shard_bytes: int | None, window: int
 ) -> None:
     shutil.rmtree(tmp_path / ".build", ignore_errors=True)
     space = Workspace(tmp_path / ".build")
