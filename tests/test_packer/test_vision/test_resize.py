@@ -1,12 +1,13 @@
+import cv2
 import numpy as np
 import pytest
+import skimage.data
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from skimage import data
 
 from packer.vision.geometry.resize import resize_exact, resize_shorter
 
-ROCKET = data.rocket()  # (427, 640, 3)
+ROCKET = skimage.data.rocket()  # (427, 640, 3)
 
 
 def test_shorter_side():
@@ -36,6 +37,24 @@ def test_shrinking_averages_areas():
     small = resize_exact(ROCKET[:400, :600], (100, 150))
     means = ROCKET[:400, :600].reshape(100, 4, 150, 4, 3).mean(axis=(1, 3))
     assert np.abs(small - means).max() <= 0.51
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_averages_are_those_of_opencv(data):
+    height, width = data.draw(st.integers(1, 427)), data.draw(st.integers(1, 640))
+    size = data.draw(st.integers(1, height)), data.draw(st.integers(1, width))
+    if data.draw(st.booleans()):  # by whole factors
+        height, width = size[0] * max(1, height // size[0]), size[1] * max(1, width // size[1])
+    image = ROCKET[:height, :width]
+    expected = image if size == (height, width) else cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
+    assert np.array_equal(resize_exact(image, size), expected)
+
+
+def test_averages_of_large_pictures_are_those_of_opencv():
+    image = np.random.default_rng(0).integers(0, 256, (1201, 1801, 3), np.uint8)
+    expected = cv2.resize(image, (640, 427), interpolation=cv2.INTER_AREA)
+    assert np.array_equal(resize_exact(image, (427, 640)), expected)
 
 
 @pytest.mark.parametrize("size", [(100, 1280), (854, 160), 300])
