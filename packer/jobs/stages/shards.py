@@ -106,12 +106,13 @@ def assemble_shards(
 class _Parts:
     """Knows which shards still need which parts: of a shuffled dataset, every shard needs every part.
 
-    Use as a context manager. On a network file system, where each deletion takes a while, threads do them.
+    Use as a context manager. Deletions are done by a thread, so that workers need not wait for them: there may be
+    thousands before the first shard is handed out. On a network file system, where each takes a while, several do them.
     """
 
     def __init__(self, plan: ShardPlan) -> None:
         self._workspace = plan.workspace
-        self._threads = ThreadPoolExecutor(AHEAD, "parts") if is_far(plan.workspace.root) else None
+        self._threads = ThreadPoolExecutor(AHEAD if is_far(plan.workspace.root) else 1, "parts")
         self._deleting: deque[Future[None]] = deque()
         self._needed_by: Counter[int] = Counter()
         self._of_shard: list[range] = []
@@ -132,8 +133,7 @@ class _Parts:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
-        if self._threads is not None:
-            self._threads.shutdown(cancel_futures=kind is not None)
+        self._threads.shutdown(cancel_futures=kind is not None)
         if kind is None:
             self._check()
 
@@ -149,11 +149,7 @@ class _Parts:
                 self._delete(task)
 
     def _delete(self, task: int) -> None:
-        path = self._workspace.part(task)
-        if self._threads is None:
-            path.unlink(missing_ok=True)
-            return
-        self._deleting.append(self._threads.submit(path.unlink, missing_ok=True))
+        self._deleting.append(self._threads.submit(self._workspace.part(task).unlink, missing_ok=True))
         while self._deleting[0].done() and len(self._deleting) > 1:
             self._deleting.popleft().result()
 
