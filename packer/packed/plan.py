@@ -352,8 +352,8 @@ def join_generations(plan: RepackPlan, generations: Sequence[Generation]) -> Gen
 
 def shard_bytes(plan: RepackPlan, generation: Generation) -> int | None:
     """Encoded bytes per shard (`Piece`): as asked for, or as the rows were packed before."""
-    chosen: int | None = plan.options["shard_size"] or generation.recipe.get("shard_size")
-    return chosen
+    chosen = plan.options["shard_size"] or generation.recipe.get("shard_size")
+    return None if chosen is None else int(chosen)
 
 
 def recipe_as_built(manifest: Manifest, generation: Generation) -> dict[str, Any]:
