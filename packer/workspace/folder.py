@@ -53,9 +53,11 @@ def locked(workspace: Workspace, say: Callable[[str], None] = lambda _: None) ->
             # A call that was refused before it planned anything leaves no trace. Only the lock's holder may remove it.
             kept = (workspace.plan, workspace.assembly, workspace.reasons)
             if os.getpid() == owner:  # not in a fork of the process, which may still be at work
-                if made and not lock.is_lost and not any(path.exists() for path in kept):
-                    workspace.remove()
-                lock.release()
+                try:
+                    if made and not lock.is_lost and not any(path.exists() for path in kept):
+                        workspace.remove()
+                finally:
+                    lock.release()
 
 
 def refuse_files(out: Path) -> None:

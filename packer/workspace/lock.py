@@ -104,12 +104,14 @@ class FolderLock:
 
     def release(self) -> None:
         """Give the folder back."""
-        if not self.is_lost:
-            with suppress(OSError):
-                self._space.holder.unlink()
-        if self._lease is not None:
-            self._lease.release()
-        self._lock.release()
+        try:  # an interruption may end this, too; the lock would outlive the call, in a notebook say
+            if not self.is_lost:
+                with suppress(OSError):
+                    self._space.holder.unlink()
+            if self._lease is not None:
+                self._lease.release()
+        finally:
+            self._lock.release()
 
     def _acquire_lock(self) -> bool:
         """Take the system's lock; whether it is kept at all."""
