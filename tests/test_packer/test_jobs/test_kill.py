@@ -219,23 +219,23 @@ class Progress:
 
 
 def kill_at(build: Any, out: Path, moment: Moment) -> bool:
-    """Kill the build's process once a moment has come; False if it ended before."""
+    """Kill the build's process once a moment has come; False if its commit was over before."""
     wait_for("the moment", lambda: moment(out) or build.poll() is not None, pause_s=0)
     if build.poll() is not None:
         return False
     os.kill(build.pid, signal.SIGKILL)
     build.communicate()
     wait_for("the workers' end", lambda: not workers_in(out))
-    return True
+    return not (out / "manifest.json").exists()
 
 
 def kill_in_turn(command: tuple[Any, ...], progress: Progress, env: dict[str, str], builds: list[Any]) -> bool:
-    """Kill a build twice at work, then at assembly and at commit; False if it ended before its commit was seen."""
+    """Kill a build twice at work, then at assembly and at commit; False if one was over before its commit was seen."""
     for moment in (at_work, at_work, at_assembly, at_commit):
         builds.append(start_packer(*command, env=env))
         # A moment that came in an earlier session has come already.
         if not kill_at(builds[-1], progress.out, moment):
-            assert builds[-1].returncode == 0, builds[-1].communicate()[1]
+            assert builds[-1].returncode in (0, -signal.SIGKILL), builds[-1].communicate()[1]
             return moment is at_commit
         progress.after_kill()
     return True
