@@ -89,7 +89,6 @@ class Stage(Iterator[T]):
         self._running: dict[int, dict[int, float]] = {}  # by job: when each thread, by its identifier, began with it
         # parts of divided jobs, with the jobs' numbers
         self._parts: deque[tuple[int, Callable[[], T | Divided[T]]]] = deque()
-        self._beginning = 0  # jobs of which it is not known yet whether they are divided
         self._stopped = False
         self._pid = os.getpid()
         self.times = StageTimes()
@@ -167,7 +166,7 @@ class Stage(Iterator[T]):
         """Do a part of a divided job, or begin one; False at the end. No reference to a result outlives the call."""
         begin, thread = time.monotonic(), threading.get_ident()
         with self._lock:
-            while not self._stopped and not self._parts and not self._may_begin() and not self._all_begun():
+            while not self._stopped and not self._parts and not self._may_begin() and not self._all_done():
                 self._room.wait()
             if self._stopped or not (self._parts or self._may_begin()):
                 self._room.notify()
@@ -177,7 +176,6 @@ class Stage(Iterator[T]):
             if begins:
                 number, act = self._started, partial(self._work, self._started)
                 self._started += 1
-                self._beginning += 1
             else:
                 number, act = self._parts.popleft()
             start = time.monotonic()
@@ -193,7 +191,6 @@ class Stage(Iterator[T]):
             self.times.working += time.monotonic() - start
             # Without it if another thread has ended the job since this one did its part.
             self._running.get(number, {}).pop(thread, None)
-            self._beginning -= begins
             if self._stopped:
                 return True
             if isinstance(result, Divided):
@@ -210,9 +207,12 @@ class Stage(Iterator[T]):
         """Whether a job may be begun now; called with the lock held."""
         return self._started < min(self._jobs, self._taken + self._ahead)
 
-    def _all_begun(self) -> bool:
-        """Whether there will be no further job, nor a part of one; called with the lock held."""
-        return self._started >= self._jobs and not self._beginning
+    def _all_done(self) -> bool:
+        """Whether all jobs were done; called with the lock held.
+
+        No thread ends before: while others still compute, torch's MKL has been seen to hang in the end of one.
+        """
+        return self._started >= self._jobs and not self._running
 
     def _do_part(self, job: Divided[T], part: Callable[[], None]) -> T | Divided[T]:
         """Do a part of a job, and end the job if it was the last: its result, or the job itself if parts are left."""

@@ -124,6 +124,20 @@ def test_idle_threads_help_with_the_last_job() -> None:
     assert list(stage(lambda number: number if number == 0 else Divided([meet] * 2, lambda: number), 2, 2)) == [0, 1]
 
 
+def test_no_thread_ends_while_another_works() -> None:
+    release = threading.Event()
+    parts = [lambda: None, partial(release.wait, 30)]
+    begun = stage(lambda number: number if number == 0 else Divided(parts, lambda: number), 2, 2)
+    for thread in begun._threads:
+        thread.join(0.2)
+        assert thread.is_alive()
+    release.set()
+    assert list(begun) == [0, 1]
+    for thread in begun._threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
 def test_a_thread_that_comes_back_after_the_job_s_end_goes_on() -> None:
     ended, both = threading.Event(), threading.Barrier(2, timeout=10)
 
