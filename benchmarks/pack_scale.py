@@ -358,6 +358,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = options.folder or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
         names = make_files(folder, options.files)
         groups = [measure(items, folder, names, options) for items in sorted(options.items)]
     if options.json and options.json.exists():
