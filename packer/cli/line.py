@@ -12,15 +12,19 @@ import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from packer.cli import EXIT_INTERRUPTED, Interrupts
 from shardspec.errors import ShardspecError, system_reason
 from shardspec.wording import LENGTH, LONG, cut, did_you_mean, list_some, shorten
+
+if TYPE_CHECKING:
+    from packer.jobs.engines.standby_workers import StandbyWorkers
 
 COMMANDS: Mapping[str, str] = {
     "build": "pack pictures, videos or a table of them into a dataset; repeat the command to resume",
@@ -55,6 +59,10 @@ AGAIN: Mapping[str, str] = {
 """What repeating a command after an interruption does; the commands not listed leave nothing behind."""
 
 
+_WITH_WORKER = "build"
+"""The command that hands what `_start_worker` has started on to its job."""
+
+
 def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
     """Read the command line and import what its command needs; the result runs it and returns the exit status."""
     sys.path.append(str(Path.cwd()))  # a step named module:function may lie in the current folder
@@ -63,17 +71,28 @@ def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
         utf8 = codecs.lookup(sys.stdout.encoding).name == "utf-8"
         sys.stdout.reconfigure(errors="surrogateescape" if utf8 else "backslashreplace")
     name = next((word for word in arguments if not word.startswith("-")), None)
-    parser, command = _parser(name)
-    options, rest = parser.parse_known_args(arguments)
-    if rest:
-        (command or parser).refuse_rest(rest)
-    if options.command is None:
-        parser.print_help()
-        return lambda interrupts: 2
-    get_ready = getattr(_module_of(options.command), "prepare", None)
-    if get_ready is not None:
-        get_ready(options)
+    with ExitStack() as begun:
+        workers = begun.enter_context(_start_worker()) if name == _WITH_WORKER else None
+        parser, command = _parser(name)
+        options, rest = parser.parse_known_args(arguments)
+        if rest:
+            (command or parser).refuse_rest(rest)
+        if options.command is None:
+            parser.print_help()
+            return lambda interrupts: 2
+        options.workers_on_standby = workers
+        get_ready = getattr(_module_of(options.command), "prepare", None)
+        if get_ready is not None:
+            get_ready(options)
+        begun.pop_all()
     return partial(_run, options, arguments)
+
+
+def _start_worker() -> "StandbyWorkers":
+    """Start a worker before anything else that takes long: its imports, and then ours, go on side by side."""
+    workers: StandbyWorkers = import_module("packer.jobs.engines.standby_workers").StandbyWorkers()
+    workers.start(1)
+    return workers
 
 
 def _run(options: Namespace, arguments: Sequence[str], interrupts: Interrupts) -> int:

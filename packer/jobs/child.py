@@ -8,12 +8,15 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from packer.jobs.process import IMPORTS, LATER, inherited_environment, module_command
+from packer.jobs.process import inherited_environment, module_command
+
+if TYPE_CHECKING:
+    from packer.jobs.engines.standby_workers import StandbyWorkers
 
 _READER_JOIN_S = 5.0
 """Limit on waiting for the reading thread, a daemon: a grandchild outside the process group may hold the pipe open."""
@@ -48,7 +51,7 @@ class Child:
     variables : mapping of str to str, optional
         Further environment variables.
     standby : StandbyWorkers, optional
-        Processes that were started with the beginning of this command; one of them is taken if there is one.
+        Processes that were started before; one of them is taken if one has the command's module.
 
     Attributes
     ----------
@@ -77,7 +80,7 @@ class Child:
         else:
             environment = inherited_environment() if environment is None else environment
             with log.open("wb") as file:
-                self.process = _start(
+                self.process = start_process(
                     [*prefix, *module_command(*command)],
                     file,
                     {**environment, **(variables or {})},
@@ -141,62 +144,7 @@ class Child:
         self.take({"event": "died"}, answers)
 
 
-class StandbyWorkers:
-    """Worker processes that import what they need while the coordinating process still plans.
-
-    They wait to be taken; a process that was not, or has died meanwhile, costs nothing but its time. Use as a context
-    manager, which ends those that nobody took.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
-
-    def start(self, commands: Iterable[Sequence[str]], imports: Iterable[str] = ()) -> None:
-        """Start a process for each command, as `Child` takes it, of which the last arguments may be left out.
-
-        Parameters
-        ----------
-        commands : iterable of sequence of str
-        imports : iterable of str
-            Modules that the processes import while they wait.
-        """
-        variables = {**inherited_environment(), LATER: "1", IMPORTS: " ".join(imports)}
-        with contextlib.suppress(OSError):  # what hinders it is reported when a worker is needed
-            for command in commands:
-                self._waiting[tuple(command)] = _start(module_command(*command), subprocess.DEVNULL, variables)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for process in self._waiting.values():
-            process.kill()
-        for process in self._waiting.values():
-            process.communicate()
-        self._waiting.clear()
-
-    def take(self, command: Sequence[str], log: Path, variables: Mapping[str, str]) -> "subprocess.Popen[bytes] | None":
-        """A process of a command, which begins now; None if there is none."""
-        begun = next((known for known in self._waiting if known == tuple(command[: len(known)])), None)
-        if begun is None:
-            return None
-        process = self._waiting.pop(begun)
-        assert process.stdin is not None
-        log.write_bytes(b"")
-        first = {"log": str(log), "variables": dict(variables), "arguments": list(command[len(begun) :])}
-        with contextlib.suppress(OSError):
-            process.stdin.write(json.dumps(first).encode() + b"\n")
-            process.stdin.flush()
-            if process.poll() is None:
-                return process
-        process.kill()
-        process.communicate()
-        return None
-
-
-def _start(
+def start_process(
     words: Sequence[str],
     stderr: Any,
     environment: Mapping[str, str],
@@ -204,6 +152,7 @@ def _start(
     stdin: int = subprocess.PIPE,
     keep: Sequence[int] = (),
 ) -> "subprocess.Popen[bytes]":
+    """Start a process of our own, which leads its own process group; its standard output is a pipe."""
     return subprocess.Popen(  # noqa: S603 -- our own interpreter and module
         words,
         stdin=stdin,

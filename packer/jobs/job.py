@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.assembly.plan import ShardPlan
-from packer.jobs.child import StandbyWorkers
+from packer.jobs.engines.standby_workers import StandbyWorkers
 from packer.jobs.plan import JobPlan, Made
 from packer.jobs.progress import ProgressListener
 from packer.jobs.result import JobResult

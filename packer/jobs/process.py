@@ -9,7 +9,8 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -36,9 +37,6 @@ _ONE_THREAD = dict.fromkeys(
 
 LATER = "PACKER_LATER"
 """Environment variable of a process that is started before all is known that it needs (`wait_to_begin`)."""
-
-IMPORTS = "PACKER_IMPORTS"
-"""Environment variable of such a process: the modules to import until then."""
 
 Requests = queue.SimpleQueue[dict[str, Any]]
 
@@ -91,22 +89,32 @@ def take_streams() -> tuple[int, TextIO]:
 
 
 def wait_to_begin(descriptor: int) -> list[str]:
-    """Read the first line of the requests: with which log and environment variables this process goes on.
+    """Import what the first requests name, until one says with which log, variables and arguments this process begins.
 
-    It ends if there is none. Returned are the arguments that were left out when it was started.
+    The process ends if there is none. Returned are the arguments.
     """
+    while "arguments" not in (told := json.loads(_read_line(descriptor))):
+        for module in told["imports"]:
+            with suppress(ImportError):  # what a build needs and lacks is reported when it begins
+                import_module(module)
+    os.environ.update(told["variables"])
+    folders = os.environ["PYTHONPATH"].split(os.pathsep)
+    sys.path[:0] = [folder for folder in folders if folder not in sys.path]
+    log = os.open(told["log"], os.O_WRONLY | os.O_APPEND)
+    for taken in (1, 2):
+        os.dup2(log, taken)
+    os.close(log)
+    return list(map(str, told["arguments"]))
+
+
+def _read_line(descriptor: int) -> bytes:
+    """A line, and nothing of what follows it. At its end, this process ends."""
     line = b""
     while not line.endswith(b"\n"):
         line += (found := os.read(descriptor, 1))
         if not found:
             end_group()
-    begun = json.loads(line)
-    os.environ.update(begun["variables"])
-    log = os.open(begun["log"], os.O_WRONLY | os.O_APPEND)
-    for taken in (1, 2):
-        os.dup2(log, taken)
-    os.close(log)
-    return list(map(str, begun["arguments"]))
+    return line
 
 
 def read_requests(descriptor: int) -> Requests:

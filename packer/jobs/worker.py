@@ -14,13 +14,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
 from packer.jobs.place import Place
 from packer.jobs.plan import Unit, Work
-from packer.jobs.process import IMPORTS, LATER, Requests, entry_point, one_thread, read_requests, send, wait_to_begin
+from packer.jobs.process import LATER, Requests, entry_point, one_thread, read_requests, send, wait_to_begin
 from packer.steps.chain import Equipment
 from packer.vision.detect.remote import DetectorLost, RemoteDetector
 from packer.workspace import Workspace
@@ -58,18 +57,16 @@ def open_work(space: Workspace, equipment: Equipment) -> Work:
     return work
 
 
-def main(workspace: Path, place: Path, more: Sequence[str]) -> None:
-    """Serve units until the end of standard input; `more` are the arguments from AHEAD on."""
+def main(arguments: Sequence[str]) -> None:
+    """Serve units until the end of standard input."""
     with entry_point() as (descriptor, answers):
         if os.environ.pop(LATER, ""):
-            for module in os.environ.pop(IMPORTS, "").split():
-                with suppress(ImportError):  # what a build needs and lacks is reported when it begins
-                    import_module(module)
-            more = [*more, *wait_to_begin(descriptor)]
+            arguments = wait_to_begin(descriptor)
+        workspace, place, *more = arguments
         equipment = _equip(*more)
         requests = read_requests(descriptor)
         try:
-            _work(workspace, Place(place), equipment, requests, answers)
+            _work(Path(workspace), Place(Path(place)), equipment, requests, answers)
         except DetectorLost:  # neither this process nor its item is at fault
             with suppress(OSError):
                 send(answers, event="lost")
@@ -140,4 +137,4 @@ def _equip(ahead: str, *detector: str) -> Equipment:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
+    main(sys.argv[1:])

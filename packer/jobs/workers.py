@@ -4,8 +4,8 @@ import sys
 from collections import deque
 from collections.abc import Callable
 
-from packer.jobs.child import StandbyWorkers
 from packer.jobs.engines.base import Engine, Event
+from packer.jobs.engines.standby_workers import StandbyWorkers
 from packer.jobs.plan import JobPlan, Unit
 from packer.jobs.schedule import Schedule, describe_lost
 from packer.recipe.engines import ENGINES, Team

@@ -102,9 +102,10 @@ def _worker_processes() -> Iterator[tuple[str, int]]:
         try:
             with (folder / "cmdline").open("rb") as file:
                 words = file.read(_COMMAND_BYTES).split(b"\0")
+            # Not the command line: a worker that was started on standby is told later where it is to note its item.
+            mapped = (folder / "maps").read_bytes().splitlines() if _WORKER in words else []
         except OSError:  # it has just ended, or is somebody else's
             continue
-        if _WORKER in words:
-            yield from (
-                (os.path.realpath(os.fsdecode(word)), int(folder.name)) for word in words if word[-5:] == b".item"
-            )
+        for line in mapped:
+            if line.endswith(b".item"):
+                yield os.path.realpath(os.fsdecode(line.split(maxsplit=5)[5])), int(folder.name)

@@ -43,12 +43,25 @@ def command_of(process: int) -> bytes:
 
 
 def workers_in(folder: Path, module: bytes = b"packer.jobs.worker") -> list[int]:
-    """Worker processes, or those of another module of ours, in a dataset's folder, with any parent or none."""
+    """Worker processes, or those of another module of ours, in a dataset's folder, with any parent or none.
+
+    Those that were started on standby have no folder in their command line, but have mapped a file there.
+    """
     return [
         int(path.name)
         for path in Path("/proc").iterdir()
-        if path.name.isdecimal() and os.fsencode(folder) in (line := command_of(int(path.name))) and module in line
+        if path.name.isdecimal()
+        and module in (line := command_of(int(path.name)))
+        and (os.fsencode(folder) in line or os.fsencode(folder) in _maps_of(int(path.name)))
     ]
+
+
+def _maps_of(process: int) -> bytes:
+    """What a process has mapped; empty for one that is gone or dead."""
+    try:
+        return Path(f"/proc/{process}/maps").read_bytes()
+    except OSError:
+        return b""
 
 
 def is_alive(process: int) -> bool:

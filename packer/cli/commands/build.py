@@ -49,13 +49,15 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
 
 
 def prepare(options: argparse.Namespace) -> None:
-    """Start the first worker, and import meanwhile what this process needs. What is wrong with the call is said later."""
-    options.standby = Standby()
+    """Say what the first worker needs, and import meanwhile what this process does. What is wrong is said later."""
+    options.standby = Standby(options.workers_on_standby)
     with suppress(ShardspecError, OSError, ValueError, TypeError):
         chosen = _chosen(options)
         how = BuildOptions(**{name: chosen.pop(name) for name in BUILD_OPTION_NAMES & chosen.keys()})
         recipe = Recipe.from_options(chosen)
-        if not options.dry_run:
+        if options.dry_run:
+            options.workers_on_standby.close()
+        else:
             options.standby.begin(Path(options.out).absolute(), recipe, how)
     options.build, options.try_out = (
         import_target(f"packer.builds.build:{name}", what="a build", extra="pack")

@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from typing import Any
 
-from packer.jobs.child import Answers, Child, StandbyWorkers
+from packer.jobs.child import Answers, Child
 from packer.jobs.engines.base import LOOK_S, TICK_S, Clock, Ended, Event
 from packer.jobs.engines.detector import DetectorChild, Late
+from packer.jobs.engines.standby_workers import StandbyWorkers
 from packer.jobs.engines.worker import Worker, place_file, worker_command
 from packer.jobs.place import Place
 from packer.jobs.plan import Unit, Verdicts, Work

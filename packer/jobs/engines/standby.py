@@ -4,15 +4,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from packer.jobs.child import StandbyWorkers
-from packer.jobs.engines.worker import worker_command
+from packer.jobs.engines.standby_workers import StandbyWorkers
 from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers
 from packer.steps.chain import STEPS
 from packer.steps.plain import keeps_pictures
-from packer.workspace import Workspace
-from shardspec.layout import BUILD_FOLDER, Layout
+from shardspec.layout import Layout
 
 _OWN_WORKERS = "processes"
 """The engine whose workers may be started before there is a plan."""
@@ -32,19 +30,20 @@ class Standby:
 
     Use as a context manager, which ends those that nobody took.
 
-    Attributes
+    Parameters
     ----------
-    workers : StandbyWorkers
+    workers : StandbyWorkers, optional
+        One worker may have been started already.
     """
 
-    def __init__(self) -> None:
-        self.workers = StandbyWorkers()
+    def __init__(self, workers: StandbyWorkers | None = None) -> None:
+        self.workers = workers or StandbyWorkers()
         self._begun = False
         self._imports: list[str] = []
-        self._waiting: list[list[str]] = []
+        self._most = 0
 
     def begin(self, out: Path, recipe: Recipe, options: BuildOptions) -> None:
-        """Start the first worker, unless it was.
+        """Start the first worker, unless it was; end it if this build has no use for it.
 
         Parameters
         ----------
@@ -55,13 +54,15 @@ class Standby:
         """
         if not self._begun:
             self._begun = True
-            self._imports, self._waiting = _imports(recipe), _commands(out, recipe, options)
-            self._start(1)
+            self._imports, self._most = _imports(recipe), _most(out, recipe, options)
+            self.workers.start(min(1, self._most), self._imports)
+            if not self._most:
+                self.workers.close()
 
     def count(self, tasks: int) -> None:
         """Note that there are so many tasks at least."""
         if tasks > 1:
-            self._start(_MOST)
+            self.workers.start(self._most, self._imports)
 
     def __enter__(self) -> Self:
         return self
@@ -71,14 +72,9 @@ class Standby:
     ) -> None:
         self.workers.__exit__(kind, error, trace)
 
-    def _start(self, count: int) -> None:
-        commands, self._waiting = self._waiting[:count], self._waiting[count:]
-        if commands:
-            self.workers.start(commands, self._imports)
 
-
-def _commands(out: Path, recipe: Recipe, options: BuildOptions) -> list[list[str]]:
-    """The commands of the workers that a new build of pictures needs as soon as it is planned.
+def _most(out: Path, recipe: Recipe, options: BuildOptions) -> int:
+    """The number of workers that a new build of pictures needs as soon as it is planned, at most.
 
     Others hold models, or are started by an engine of many hosts; and a dataset may turn out to be finished.
     """
@@ -88,9 +84,8 @@ def _commands(out: Path, recipe: Recipe, options: BuildOptions) -> list[list[str
         or options.grows
         or Layout(out).manifest.exists()
     ):
-        return []
-    workers = min(count_workers(options.workers, recipe.preset, _MOST), _MOST)
-    return [worker_command(Workspace(out / BUILD_FOLDER), place) for place in range(workers)]
+        return 0
+    return min(count_workers(options.workers, recipe.preset, _MOST), _MOST)
 
 
 def _imports(recipe: Recipe) -> list[str]:

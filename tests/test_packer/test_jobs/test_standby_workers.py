@@ -9,9 +9,10 @@ from support.builds import write_pictures
 from support.command import environment, run_packer
 from support.hooks import at_start_of
 from support.packed import check_whole, fingerprints
-from support.processes import PATIENCE_S, wait_for, workers_in
+from support.processes import PATIENCE_S, is_alive
 
-from packer.jobs.child import Answers, Child, StandbyWorkers
+from packer.jobs.child import Answers, Child
+from packer.jobs.engines.standby_workers import StandbyWorkers
 
 STANDBY = "'PACKER_LATER' in os.environ"
 
@@ -50,40 +51,58 @@ def test_those_that_live_do_the_work_and_others_are_replaced(
     assert sorted((tmp_path / "started").read_text()) == sorted(started)
 
 
-def test_none_is_left_by_a_call_that_ends_before_its_work(tmp_path: Path, pictures: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "something.txt").write_text("else")
-    run_packer("build", pictures, tmp_path / "out", expect=2)
-    assert not workers_in(tmp_path / "out")
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        (["--engine", "inline"], 2),
+        (["--shard-size", "none"], 2),
+        (["--unknown"], 2),
+        (["--help"], 0),
+        (["--dry-run", "--engine", "inline"], 0),
+        (["--preset", "faces", "--dry-run"], 0),
+    ],
+)
+def test_none_is_left_by_a_call_that_ends_before_its_work(
+    tmp_path: Path, pictures: Path, options: list[str], status: int
+) -> None:
+    out = tmp_path / "out"
+    if "--dry-run" not in options:
+        out.mkdir()
+        (out / "something.txt").write_text("else")
+    started = tmp_path / "started"
+    code = f"open({str(started)!r}, 'a').write(str(os.getpid()) + chr(10))"
+    env = environment(python_path=at_start_of(tmp_path / "site", "packer.jobs.worker", code))
+    run_packer("build", pictures, out, *options, env=env, expect=status)
+    processes = started.read_text().split() if started.exists() else []
+    assert not any(is_alive(int(process)) for process in processes)
 
 
-def test_one_that_waits_ends_with_its_parent(tmp_path: Path) -> None:
+def test_one_that_waits_ends_with_its_parent() -> None:
     with StandbyWorkers() as standby:
-        standby.start([["packer.jobs.worker", str(tmp_path), "place", "0"]])
-        wait_for("a worker that waits", lambda: workers_in(tmp_path))
-        (process,) = standby._waiting.values()
+        standby.start(1)
+        (process,) = standby._waiting
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(PATIENCE_S) in (0, -signal.SIGKILL)
         process.stdin = None
-    assert not workers_in(tmp_path)
 
 
-def test_only_the_same_command_takes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "greeter.py").write_text(
-        "import os, sys\n"
-        "from packer.jobs.process import LATER, take_streams, wait_to_begin\n"
-        "requests, answers = take_streams()\n"
-        "if later := os.environ.get(LATER):\n"
-        "    wait_to_begin(requests)\n"
-        "print('last words')\n"
-        'answers.write(f\'{{"event": "{later}", "name": "{os.environ["NAME"]}"}}\\n\')\n'
-    )
+def test_only_a_command_of_the_same_module_takes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("greeter", "other"):
+        (tmp_path / f"{name}.py").write_text(
+            "import os, sys\n"
+            "from packer.jobs.process import LATER, take_streams, wait_to_begin\n"
+            "requests, answers = take_streams()\n"
+            "if later := os.environ.get(LATER):\n"
+            "    wait_to_begin(requests)\n"
+            "print('last words')\n"
+            'answers.write(f\'{{"event": "{later}", "name": "{os.environ["NAME"]}"}}\\n\')\n'
+        )
     monkeypatch.syspath_prepend(tmp_path)
     answers: Answers = queue.SimpleQueue()
-    with StandbyWorkers() as standby:
-        standby.start([["greeter", "a"]])
-        for command, event in ((["greeter", "b"], "None"), (["greeter", "a"], "1"), (["greeter", "a"], "None")):
+    with StandbyWorkers("greeter") as standby:
+        standby.start(1)
+        for command, event in ((["other"], "None"), (["greeter"], "1"), (["greeter"], "None")):
             child = Child(command, tmp_path / "log", answers, variables={"NAME": "x"}, standby=standby)
             assert answers.get(timeout=PATIENCE_S)[1] == {"event": event, "name": "x"}
             assert answers.get(timeout=PATIENCE_S)[1] == {"event": "died"}
@@ -91,20 +110,31 @@ def test_only_the_same_command_takes_one(tmp_path: Path, monkeypatch: pytest.Mon
             child.end()
 
 
-def test_arguments_that_were_left_out_are_given_when_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_begins_with_arguments_and_folders_that_were_not_known_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "listener.py").write_text(
         "import json, sys\n"
         "from packer.jobs.process import take_streams, wait_to_begin\n"
         "requests, answers = take_streams()\n"
-        "answers.write(json.dumps({'event': 'begun', 'more': [*sys.argv[1:], *wait_to_begin(requests)]}) + '\\n')\n"
+        "arguments = wait_to_begin(requests)\n"
+        "loaded = [name for name in ('one', 'two', 'missing') if name in sys.modules]\n"
+        "import late\n"
+        "answers.write(json.dumps({'event': 'begun', 'more': arguments, 'loaded': loaded}) + '\\n')\n"
     )
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    with StandbyWorkers() as standby:
-        standby.start([["listener", "a"], ["listener", "ab"]])
-        for command in (["listener", "ab"], ["listener", "a", "b", "c"]):
+    with StandbyWorkers("listener") as standby:
+        standby.start(1, ["one"])
+        standby.start(2, ["two", "missing"])
+        (tmp_path / "later").mkdir()
+        (tmp_path / "later" / "late.py").write_text("")
+        monkeypatch.syspath_prepend(tmp_path / "later")
+        for command, loaded in ((["listener", "ab"], ["one", "two"]), (["listener", "a", "b", "c"], ["two"])):
             answers: Answers = queue.SimpleQueue()
             child = Child(command, tmp_path / "log", answers, standby=standby)
-            assert answers.get(timeout=PATIENCE_S)[1] == {"event": "begun", "more": command[1:]}
+            assert answers.get(timeout=PATIENCE_S)[1] == {"event": "begun", "more": command[1:], "loaded": loaded}
             child.end()
         assert not standby._waiting
 

@@ -1,0 +1,93 @@
+"""Worker processes that are started before all is known that they need. Imports little: a command begins with it."""
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from packer.jobs.child import start_process
+from packer.jobs.process import LATER, inherited_environment, module_command
+
+_WORKER = "packer.jobs.worker"
+
+
+class StandbyWorkers:
+    """Processes of one of our modules that import what they need while this process still plans.
+
+    They wait to be taken; a process that was not, or has died meanwhile, costs nothing but its time. Use as a context
+    manager, which ends those that nobody took.
+
+    Parameters
+    ----------
+    module : str
+        It begins with `packer.jobs.process.wait_to_begin`.
+    """
+
+    def __init__(self, module: str = _WORKER) -> None:
+        self._module = module
+        self._waiting: list[subprocess.Popen[bytes]] = []
+        self._started = 0
+
+    def start(self, count: int, imports: Iterable[str] = ()) -> None:
+        """See that so many were started in all, and have those that wait import some modules."""
+        with contextlib.suppress(OSError):  # what hinders it is reported when a worker is needed
+            while self._started < count:
+                self._started += 1
+                variables = {**inherited_environment(), LATER: "1"}
+                self._waiting.append(start_process(module_command(self._module), subprocess.DEVNULL, variables))
+        modules = [*imports]
+        for process in self._waiting:
+            _tell(process, {"imports": modules})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End those that nobody took."""
+        for process in self._waiting:
+            process.kill()
+        for process in self._waiting:
+            process.communicate()
+        self._waiting.clear()
+
+    def take(self, command: Sequence[str], log: Path, variables: Mapping[str, str]) -> "subprocess.Popen[bytes] | None":
+        """A process that begins a command now; None if there is none for it.
+
+        Parameters
+        ----------
+        command : sequence of str
+            A module and its arguments.
+        log : Path
+            Receives what the process writes to standard error from now on.
+        variables : mapping of str to str
+            Further environment variables.
+        """
+        if command[0] != self._module or not self._waiting:
+            return None
+        process = self._waiting.pop(0)
+        log.write_bytes(b"")
+        # Modules may be found in more folders than when it was started.
+        variables = {"PYTHONPATH": inherited_environment()["PYTHONPATH"], **variables}
+        if _tell(process, {"log": str(log), "variables": variables, "arguments": [*command[1:]]}):
+            return process
+        process.kill()
+        process.communicate()
+        return None
+
+
+def _tell(process: "subprocess.Popen[bytes]", message: Mapping[str, Any]) -> bool:
+    """Send a line to a process that waits; False if it has ended."""
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):
+        process.stdin.write(json.dumps(message).encode() + b"\n")
+        process.stdin.flush()
+        return process.poll() is None
+    return False
