@@ -1,4 +1,4 @@
-"""What a packed dataset holds, by its manifest alone."""
+"""What a packed dataset holds, by its manifest."""
 
 import os
 from collections.abc import Mapping
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from packer.jobs.result import Result
 from shardspec.entries import total
+from shardspec.errors import DatasetError
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.wording import counted, list_some
@@ -70,10 +71,13 @@ class InspectReport(Result):
     path : Path
         The dataset's folder.
     manifest : Manifest
+    problem : str
+        The first file that is missing or has another size than in the manifest; empty if there is none.
     """
 
     path: Path
     manifest: Manifest
+    problem: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The facts as JSON.
@@ -83,7 +87,8 @@ class InspectReport(Result):
         dict
             ``path``, ``format``, ``samples``, ``items``, ``packed_items``, ``rejected_items`` and the other counts
             summed over the generations, ``fields``, ``shards``, ``columns``, ``superseded_samples``, ``bytes``,
-            ``digest``, ``fingerprints``, ``history``, and ``recipe``, ``runtime`` and ``wall_clock`` of the last generation.
+            ``digest``, ``problem``, ``fingerprints``, ``history``, and ``recipe``, ``runtime`` and ``wall_clock`` of the last
+            generation.
         """
         manifest = self.manifest
         return {
@@ -101,6 +106,7 @@ class InspectReport(Result):
             "superseded_samples": manifest.superseded_samples,
             "bytes": manifest.stored_bytes,
             "digest": manifest.digest,
+            "problem": self.problem,
             "fingerprints": [generation.fingerprint for generation in manifest.generations],
             "history": [note._asdict() for note in self.history],
             "recipe": dict(manifest.generations[-1].recipe),
@@ -156,6 +162,7 @@ class InspectReport(Result):
             f"{facts['ignored_files']} ignored, "
             f"{counted(facts['progressive_jpegs'], 'progressive JPEG')} found",
             *self._describe_superseded(),
+            *([f"problem: {self.problem} (packer verify looks for all)"] if self.problem else []),
             f"digest: {facts['digest']}",
             "fields:",
         ]
@@ -169,7 +176,7 @@ class InspectReport(Result):
 
 
 def inspect(dataset: str | os.PathLike[str]) -> InspectReport:
-    """What a packed dataset holds, by its manifest alone.
+    """What a packed dataset holds, by its manifest; of the other files, only existence and size are looked at.
 
     Parameters
     ----------
@@ -185,5 +192,11 @@ def inspect(dataset: str | os.PathLike[str]) -> InspectReport:
     DatasetError
         If there is no manifest that can be read.
     """
-    path = Path(dataset)
-    return InspectReport(path, Layout(path).load())
+    path, problem = Path(dataset), ""
+    layout = Layout(path)
+    manifest = layout.load()
+    try:
+        layout.check_sizes(*manifest.parts)
+    except DatasetError as error:
+        problem = str(error)
+    return InspectReport(path, manifest, problem)

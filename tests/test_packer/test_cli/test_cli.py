@@ -98,6 +98,19 @@ def test_inspect_shows_what_is_there(mixed: Path, reference: Path) -> None:
     text = run_packer("inspect", reference).stdout
     for part in (str(reference), manifest.digest, "99 packed + 0 rejected", "image: bytes", "2 classes: fake, real"):
         assert part in text
+    assert document["problem"] == ""
+    assert "problem" not in text
+
+
+def test_inspect_says_that_a_shard_is_missing(reference: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "copied"
+    shutil.copytree(reference, copied)
+    last = copied / f"{Layout(copied).load().shards[-1].name}.lmdb"
+    last.unlink()
+    assert json.loads(run_packer("inspect", copied, "--json").stdout)["problem"].startswith(
+        f"{last}: expected a file of "
+    )
+    assert f"\nproblem: {last}: expected a file of " in run_packer("inspect", copied).stdout
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
