@@ -1,4 +1,4 @@
-"""The workers of a build that are started before it is planned, or even before the rest of the command is imported."""
+"""Which workers of a build are started before it is planned."""
 
 from pathlib import Path
 from types import TracebackType
