@@ -25,7 +25,9 @@ _MATH_THREADS = "OPENBLAS_NUM_THREADS"
 
 
 class Interrupts:
-    """What Ctrl-C, ``kill`` and Slurm's time limit do: the command ends with 130 and says once how to continue.
+    """What Ctrl-C, ``kill``, Slurm's time limit and the end of a session do: the command ends with 130.
+
+    It says once how to continue.
 
     Before the command has begun, the process ends at once: an exception inside an import may be taken for a library's
     failure. Afterwards the first signal raises `KeyboardInterrupt`, which ends workers and closes files. The second is
@@ -44,6 +46,8 @@ class Interrupts:
         self._begun = self._reporting = self._over = False
         # Not if the signal is ignored (nohup), nor if another program's own handler is set.
         usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+        if sys.platform != "win32":
+            usual[signal.SIGHUP] = signal.SIG_DFL
         self._taken = {number: handler for number, handler in usual.items() if signal.getsignal(number) is handler}
         for number in self._taken:
             signal.signal(number, self._handle)
@@ -60,7 +64,8 @@ class Interrupts:
     def report(self) -> None:
         """Say that the command was interrupted. The command is over."""
         self._reporting = True
-        os.write(2, self.line.encode("utf-8", "surrogateescape") + b"\n")
+        with suppress(OSError):  # its reader, or the whole terminal, may be gone
+            os.write(2, self.line.encode("utf-8", "surrogateescape") + b"\n")
         self._over, self._reporting = True, False
 
     def give_back(self) -> None:

@@ -1,7 +1,7 @@
 """The ``packer`` command: finds the subcommand, runs it, and turns errors into one message and an exit status.
 
 Exit status: 0 done; 1 a job failed; 2 invalid usage, such as a missing folder; 3 finished with more rejects than
-allowed; 130 ended by Ctrl-C, ``kill`` or Slurm's time limit.
+allowed; 130 ended by Ctrl-C, ``kill``, Slurm's time limit or the end of the session.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
@@ -65,7 +65,8 @@ _WITH_WORKER = "build"
 
 def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
     """Read the command line and import what its command needs; the result runs it and returns the exit status."""
-    sys.path.append(str(Path.cwd()))  # a step named module:function may lie in the current folder
+    with suppress(FileNotFoundError):  # it may have been deleted
+        sys.path.append(str(Path.cwd()))  # a step named module:function may lie in the current folder
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A folder's name may be invalid UTF-8; what another encoding lacks is no reason to end with an error.
         utf8 = codecs.lookup(sys.stdout.encoding).name == "utf-8"
@@ -89,7 +90,7 @@ def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
 
 
 def _start_worker() -> "StandbyWorkers":
-    """Start a worker before anything else that takes long: its imports, and then ours, go on side by side."""
+    """Start a worker, which imports what it needs while this process imports its own."""
     workers: StandbyWorkers = import_module("packer.jobs.engines.standby_workers").StandbyWorkers()
     workers.start(1)
     return workers

@@ -93,18 +93,18 @@ def wait_to_begin(descriptor: int) -> list[str]:
 
     The process ends if there is none. Returned are the arguments.
     """
-    while "arguments" not in (told := json.loads(_read_line(descriptor))):
-        for module in told["imports"]:
+    while "arguments" not in (request := json.loads(_read_line(descriptor))):
+        for module in request["imports"]:
             with suppress(ImportError):  # what a build needs and lacks is reported when it begins
                 import_module(module)
-    os.environ.update(told["variables"])
-    folders = os.environ["PYTHONPATH"].split(os.pathsep)
-    sys.path[:0] = [folder for folder in folders if folder not in sys.path]
-    log = os.open(told["log"], os.O_WRONLY | os.O_APPEND)
+    os.environ.update(request["variables"])
+    folders = os.environ["PYTHONPATH"].split(os.pathsep)  # in the order in which the parent looks for modules now
+    sys.path[:] = [*folders, *(folder for folder in sys.path if folder not in folders)]
+    log = os.open(request["log"], os.O_WRONLY | os.O_APPEND)
     for taken in (1, 2):
         os.dup2(log, taken)
     os.close(log)
-    return list(map(str, told["arguments"]))
+    return list(map(str, request["arguments"]))
 
 
 def _read_line(descriptor: int) -> bytes:

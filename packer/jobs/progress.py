@@ -4,8 +4,8 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Protocol
@@ -122,29 +122,45 @@ class Silent:
 
 
 class Terminal:
-    """Shows progress on standard error: a bar for each stage on a terminal, plain lines every few seconds elsewhere."""
+    """Shows progress on standard error: a bar for each stage on a terminal, plain lines every few seconds elsewhere.
+
+    Where nothing can be written any more, since a pipe's reader or the terminal is gone, nothing is shown.
+    """
 
     def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
+        self._is_open = sys.stderr is not None
+        self._is_terminal = self._is_open and sys.stderr.isatty()
         self._bar: Any = None
         self._printed_s = 0.0
 
     def on_message(self, line: str) -> None:
         """Print a line, above the bar if there is one."""
-        if self._is_terminal:
-            _tqdm().write(line, file=sys.stderr)
-        else:
-            print(line, file=sys.stderr, flush=True)
+        with self._writing():
+            if not self._is_open:
+                return
+            if self._is_terminal:
+                _tqdm().write(line, file=sys.stderr)
+            else:
+                print(line, file=sys.stderr, flush=True)
 
     def on_progress(self, progress: Progress) -> None:
         """Move the bar, or print a line now and then."""
         if progress.total == progress.resumed:  # nothing was left to do
             return
         if self._is_terminal:
-            self._move_bar(progress)
+            with self._writing():
+                self._move_bar(progress)
         elif not progress.failed and (progress.ended or progress.seconds - self._printed_s >= _LINE_INTERVAL_S):
             self._printed_s = 0.0 if progress.ended else progress.seconds
             self.on_message(describe_progress(progress))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Write something. If that fails, it was the last time: no job ends because nobody sees how far it is."""
+        try:
+            yield
+        except OSError:
+            self._is_open = self._is_terminal = False
 
     def _move_bar(self, progress: Progress) -> None:
         if self._bar is None:

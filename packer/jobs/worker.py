@@ -4,8 +4,8 @@ It takes units on standard input and answers on standard output, both in JSON li
 the mapped file PLACE (`packer.jobs.place`). The worker ends when its standard input does, with all that it started, so
 it never outlives the build. Steps, and programs that they run, see an empty standard input; what they print goes to
 standard error. AHEAD is 1 if the worker is to decode ahead, otherwise 0. DETECTOR is the descriptor of a connection to
-the detecting process, whose answers may take LIMIT seconds. A worker on standby (`StandbyWorkers`) gets the
-arguments from AHEAD on later: it imports what it will need, and touches nothing until they come.
+the detecting process, whose answers may take LIMIT seconds. A worker on standby (`StandbyWorkers`) gets its
+arguments later: it imports what it will need, and touches nothing until they come.
 """
 
 import os

@@ -18,6 +18,7 @@ from packer.workspace.lock import read_holder
 
 _PROC = Path("/proc")
 _WORKER = b"packer.jobs.worker"
+_PLACE = b".item"
 _COMMAND_BYTES = 1 << 14
 
 
@@ -92,7 +93,10 @@ def _processes(space: Workspace) -> dict[str, int] | None:
     holder = read_holder(space)
     if sys.platform != "linux" or holder.get("host") != host():
         return None
-    return dict(_worker_processes())
+    try:
+        return dict(_worker_processes())
+    except PermissionError:  # another user's worker, which shows its command line alone
+        return None
 
 
 def _worker_processes() -> Iterator[tuple[str, int]]:
@@ -102,10 +106,27 @@ def _worker_processes() -> Iterator[tuple[str, int]]:
         try:
             with (folder / "cmdline").open("rb") as file:
                 words = file.read(_COMMAND_BYTES).split(b"\0")
-            # Not the command line: a worker that was started on standby is told later where it is to note its item.
-            mapped = (folder / "maps").read_bytes().splitlines() if _WORKER in words else []
         except OSError:  # it has just ended, or is somebody else's
             continue
-        for line in mapped:
-            if line.endswith(b".item"):
-                yield os.path.realpath(os.fsdecode(line.split(maxsplit=5)[5])), int(folder.name)
+        if _WORKER in words:
+            place = next((word for word in words if word.endswith(_PLACE)), None) or _mapped_place(folder)
+            if place is not None:
+                yield os.path.realpath(os.fsdecode(place)), int(folder.name)
+
+
+def _mapped_place(folder: Path) -> bytes | None:
+    """Where a worker from standby notes its item, which is not in its command line; None if it has not begun.
+
+    Raises
+    ------
+    PermissionError
+        If the process is another user's.
+    """
+    try:
+        lines = (folder / "maps").read_bytes().split(b"\n")
+    except PermissionError:
+        raise
+    except OSError:  # it has just ended
+        return None
+    line = next((line for line in lines if line.endswith(_PLACE)), None)
+    return None if line is None else line.split(maxsplit=5)[5].replace(rb"\012", b"\n")

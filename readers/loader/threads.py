@@ -208,10 +208,7 @@ class Stage(Iterator[T]):
         return self._started < min(self._jobs, self._taken + self._ahead)
 
     def _all_done(self) -> bool:
-        """Whether all jobs were done; called with the lock held.
-
-        No thread ends before: while others still compute, torch's MKL has been seen to hang in the end of one.
-        """
+        """Whether all jobs were done; called with the lock held. Threads end then: see "MKL" in docs/training.md."""
         return self._started >= self._jobs and not self._running
 
     def _do_part(self, job: Divided[T], part: Callable[[], None]) -> T | Divided[T]:

@@ -36,30 +36,28 @@ def workers_of(parent: int, module: bytes = b"packer.jobs.worker") -> list[int]:
 
 def command_of(process: int) -> bytes:
     """The command line of a process; empty for one that is gone or dead."""
-    try:
-        return Path(f"/proc/{process}/cmdline").read_bytes()
-    except OSError:
-        return b""
+    return _read(Path(f"/proc/{process}/cmdline"))
 
 
 def workers_in(folder: Path, module: bytes = b"packer.jobs.worker") -> list[int]:
-    """Worker processes, or those of another module of ours, in a dataset's folder, with any parent or none.
+    """Worker processes, or those of another module of ours, that have to do with a folder, with any parent or none.
 
-    Those that were started on standby have no folder in their command line, but have mapped a file there.
+    The folder is in their command line, in their environment, or a file in it is mapped. A worker on standby has mapped
+    one of the dataset's as soon as it was taken.
     """
     return [
         int(path.name)
         for path in Path("/proc").iterdir()
         if path.name.isdecimal()
-        and module in (line := command_of(int(path.name)))
-        and (os.fsencode(folder) in line or os.fsencode(folder) in _maps_of(int(path.name)))
+        and module in command_of(int(path.name))
+        and any(os.fsencode(folder) in _read(path / name) for name in ("cmdline", "environ", "maps"))
     ]
 
 
-def _maps_of(process: int) -> bytes:
-    """What a process has mapped; empty for one that is gone or dead."""
+def _read(path: Path) -> bytes:
+    """A file of a process; empty for one that is gone or dead."""
     try:
-        return Path(f"/proc/{process}/maps").read_bytes()
+        return path.read_bytes()
     except OSError:
         return b""
 

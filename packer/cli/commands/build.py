@@ -49,14 +49,14 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
 
 
 def prepare(options: argparse.Namespace) -> None:
-    """Say what the first worker needs, and import meanwhile what this process does. What is wrong is said later."""
+    """Send the first worker its imports, and import what this process needs. `run` reports errors in the options."""
     options.standby = Standby(options.workers_on_standby)
     with suppress(ShardspecError, OSError, ValueError, TypeError):
         chosen = _chosen(options)
         how = BuildOptions(**{name: chosen.pop(name) for name in BUILD_OPTION_NAMES & chosen.keys()})
         recipe = Recipe.from_options(chosen)
         if options.dry_run:
-            options.workers_on_standby.close()
+            options.standby.workers.close()
         else:
             options.standby.begin(Path(options.out).absolute(), recipe, how)
     options.build, options.try_out = (

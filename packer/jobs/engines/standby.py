@@ -55,13 +55,14 @@ class Standby:
         if not self._begun:
             self._begun = True
             self._imports, self._most = _imports(recipe), _most(out, recipe, options)
-            self.workers.start(min(1, self._most), self._imports)
-            if not self._most:
+            if self._most:
+                self.workers.start(1, self._imports)
+            else:
                 self.workers.close()
 
     def count(self, tasks: int) -> None:
         """Note that there are so many tasks at least."""
-        if tasks > 1:
+        if tasks > 1 and self._most:
             self.workers.start(self._most, self._imports)
 
     def __enter__(self) -> Self:

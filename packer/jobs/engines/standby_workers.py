@@ -15,7 +15,7 @@ _WORKER = "packer.jobs.worker"
 
 
 class StandbyWorkers:
-    """Processes of one of our modules that import what they need while this process still plans.
+    """Workers that import what they need while this process still plans.
 
     They wait to be taken; a process that was not, or has died meanwhile, costs nothing but its time. Use as a context
     manager, which ends those that nobody took.
@@ -23,24 +23,33 @@ class StandbyWorkers:
     Parameters
     ----------
     module : str
-        It begins with `packer.jobs.process.wait_to_begin`.
+        Of the workers; it begins with `packer.jobs.process.wait_to_begin`.
     """
 
     def __init__(self, module: str = _WORKER) -> None:
         self._module = module
         self._waiting: list[subprocess.Popen[bytes]] = []
         self._started = 0
+        self._informed = 0  # of those that wait, the first ones that know what to import
 
     def start(self, count: int, imports: Iterable[str] = ()) -> None:
-        """See that so many were started in all, and have those that wait import some modules."""
+        """Start workers until there were `count`, also if some of them were taken or have died since.
+
+        Parameters
+        ----------
+        count : int
+        imports : iterable of str
+            Modules that those that wait import, the same at each call; none as long as they are not known.
+        """
         with contextlib.suppress(OSError):  # what hinders it is reported when a worker is needed
             while self._started < count:
                 self._started += 1
                 variables = {**inherited_environment(), LATER: "1"}
                 self._waiting.append(start_process(module_command(self._module), subprocess.DEVNULL, variables))
-        modules = [*imports]
-        for process in self._waiting:
-            _tell(process, {"imports": modules})
+        if modules := [*imports]:
+            for process in self._waiting[self._informed :]:
+                _send(process, {"imports": modules})
+            self._informed = len(self._waiting)
 
     def __enter__(self) -> Self:
         return self
@@ -57,6 +66,7 @@ class StandbyWorkers:
         for process in self._waiting:
             process.communicate()
         self._waiting.clear()
+        self._informed = 0
 
     def take(self, command: Sequence[str], log: Path, variables: Mapping[str, str]) -> "subprocess.Popen[bytes] | None":
         """A process that begins a command now; None if there is none for it.
@@ -70,20 +80,22 @@ class StandbyWorkers:
         variables : mapping of str to str
             Further environment variables.
         """
-        if command[0] != self._module or not self._waiting:
+        if command[0] != self._module:
             return None
-        process = self._waiting.pop(0)
         log.write_bytes(b"")
-        # Modules may be found in more folders than when it was started.
+        # Modules may be found in other folders than when it was started.
         variables = {"PYTHONPATH": inherited_environment()["PYTHONPATH"], **variables}
-        if _tell(process, {"log": str(log), "variables": variables, "arguments": [*command[1:]]}):
-            return process
-        process.kill()
-        process.communicate()
+        while self._waiting:
+            process = self._waiting.pop(0)
+            self._informed = max(0, self._informed - 1)
+            if _send(process, {"log": str(log), "variables": variables, "arguments": [*command[1:]]}):
+                return process
+            process.kill()
+            process.communicate()
         return None
 
 
-def _tell(process: "subprocess.Popen[bytes]", message: Mapping[str, Any]) -> bool:
+def _send(process: "subprocess.Popen[bytes]", message: Mapping[str, Any]) -> bool:
     """Send a line to a process that waits; False if it has ended."""
     assert process.stdin is not None
     with contextlib.suppress(OSError):

@@ -11,10 +11,9 @@ if TYPE_CHECKING:
     from packer.jobs.plan import Unit
 
 
-def worker_command(workspace: Workspace, place: int, decodes_ahead: bool | None = None) -> list[str]:
-    """The module and the arguments of a worker on this host; without the last one while that is not known."""
-    command = ["packer.jobs.worker", str(workspace.root), str(place_file(workspace, place))]
-    return command if decodes_ahead is None else [*command, str(int(decodes_ahead))]
+def worker_command(workspace: Workspace, place: int, decodes_ahead: bool) -> list[str]:
+    """The module and the arguments of a worker on this host."""
+    return ["packer.jobs.worker", str(workspace.root), str(place_file(workspace, place)), str(int(decodes_ahead))]
 
 
 def place_file(workspace: Workspace, place: int) -> Path:

@@ -64,7 +64,7 @@ class GenerationNote(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class InspectReport(Result):
-    """What a dataset's manifest says.
+    """What a dataset's manifest says, and whether its files are there.
 
     Attributes
     ----------
@@ -87,8 +87,8 @@ class InspectReport(Result):
         dict
             ``path``, ``format``, ``samples``, ``items``, ``packed_items``, ``rejected_items`` and the other counts
             summed over the generations, ``fields``, ``shards``, ``columns``, ``superseded_samples``, ``bytes``,
-            ``digest``, ``problem``, ``fingerprints``, ``history``, and ``recipe``, ``runtime`` and ``wall_clock`` of the last
-            generation.
+            ``digest``, ``problem``, ``fingerprints``, ``history``, and ``recipe``, ``runtime`` and ``wall_clock`` of
+            the last generation.
         """
         manifest = self.manifest
         return {
@@ -196,7 +196,7 @@ def inspect(dataset: str | os.PathLike[str]) -> InspectReport:
     layout = Layout(path)
     manifest = layout.load()
     try:
-        layout.check_sizes(*manifest.parts)
+        layout.check_stamps(manifest.entries)
     except DatasetError as error:
         problem = str(error)
     return InspectReport(path, manifest, problem)

@@ -3,14 +3,16 @@
 import json
 import os
 import re
+import shlex
 import shutil
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.builds import OPTIONS, TESTS, write_pictures
-from support.command import environment, run_packer
+from support.command import arguments, environment, run_packer
 from support.hooks import at_start_of, before_each
 from support.media import scene, write_picture, write_video
 from support.packed import check_whole, fingerprints, read_samples
@@ -102,15 +104,14 @@ def test_inspect_shows_what_is_there(mixed: Path, reference: Path) -> None:
     assert "problem" not in text
 
 
-def test_inspect_says_that_a_shard_is_missing(reference: Path, tmp_path: Path) -> None:
+def test_inspect_names_the_first_file_that_is_missing(reference: Path, tmp_path: Path) -> None:
     copied = tmp_path / "copied"
     shutil.copytree(reference, copied)
-    last = copied / f"{Layout(copied).load().shards[-1].name}.lmdb"
-    last.unlink()
-    assert json.loads(run_packer("inspect", copied, "--json").stdout)["problem"].startswith(
-        f"{last}: expected a file of "
-    )
-    assert f"\nproblem: {last}: expected a file of " in run_packer("inspect", copied).stdout
+    for name in ("items.jsonl", f"{Layout(copied).load().shards[-1].name}.lmdb"):
+        (copied / name).unlink()
+        problem = f"{copied / name}: expected a file of "
+        assert json.loads(run_packer("inspect", copied, "--json").stdout)["problem"].startswith(problem)
+        assert f"\nproblem: {problem}" in run_packer("inspect", copied).stdout
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
@@ -379,7 +380,27 @@ def test_an_interrupt_while_modules_are_imported_is_quiet(source: Path, tmp_path
     done = run_packer("build", source, tmp_path / "out", env=env, expect=130)
     assert (done.stdout, done.stderr) == ("", "packer: interrupted\n")
     assert not (tmp_path / "out").exists()
-    wait_for("the end of a worker that was started meanwhile", lambda: not workers_in(tmp_path / "out"))
+    # Its environment names the folder of the hooks.
+    wait_for("the end of a worker that was started meanwhile", lambda: not workers_in(tmp_path))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="redirections of a POSIX shell")
+@pytest.mark.parametrize("redirections", ["2>&-", "<&- >&- 2>&-", "2>/dev/full", "2>&1 >/dev/null | true"])
+def test_a_build_needs_nobody_to_see_its_progress(source: Path, tmp_path: Path, redirections: str) -> None:
+    command = arguments("build", source, tmp_path / "out", "--workers", 1)
+    shell = ["sh", "-c", f'"$@" {redirections}', "sh", *command]
+    assert subprocess.run(shell, env=environment(), capture_output=True, check=False).returncode == 0
+    check_whole(tmp_path / "out")
+
+
+def test_a_current_folder_that_was_deleted_matters_to_none(source: Path, tmp_path: Path) -> None:
+    run_packer("build", source, tmp_path / "out")
+    (tmp_path / "gone").mkdir()
+    script = f'cd {shlex.quote(str(tmp_path / "gone"))} && rmdir ../gone && exec "$@"'
+    shell = ["sh", "-c", script, "sh", *arguments("inspect", tmp_path / "out")]
+    done = subprocess.run(shell, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "3 samples" in done.stdout
 
 
 def test_a_table_is_packed_with_its_columns(source: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from support.steps import LOG, read_log
 
 from packer.cli import main
 
-SIGNS = [signal.SIGINT, signal.SIGTERM]
+SIGNS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 AT_THE_END = """
 import builtins
@@ -82,7 +82,7 @@ def test_two_signals_to_the_whole_group(tmp_path: Path, builds: list[Any], sign:
     wait_for("the workers' end", lambda: not any(map(is_alive, workers)))
 
 
-@pytest.mark.parametrize("sign", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("sign", [sign.name for sign in SIGNS])
 @pytest.mark.parametrize("times", [1, 4])
 def test_signals_in_the_midst_of_the_end_of_workers(tmp_path: Path, builds: list[Any], sign: str, times: int) -> None:
     code = WHILE_CLOSING.format(sign=sign, times=times)

@@ -222,6 +222,7 @@ def kill_at(build: Any, out: Path, moment: Moment) -> bool:
     """Kill the build's process once a moment has come; False if its commit was over before."""
     wait_for("the moment", lambda: moment(out) or build.poll() is not None, pause_s=0)
     if build.poll() is not None:
+        assert build.returncode == 0, build.communicate()[1]
         return False
     os.kill(build.pid, signal.SIGKILL)
     build.communicate()
@@ -230,13 +231,12 @@ def kill_at(build: Any, out: Path, moment: Moment) -> bool:
 
 
 def kill_in_turn(command: tuple[Any, ...], progress: Progress, env: dict[str, str], builds: list[Any]) -> bool:
-    """Kill a build twice at work, then at assembly and at commit; False if one was over before its commit was seen."""
-    for moment in (at_work, at_work, at_assembly, at_commit):
+    """Kill a build twice at work, then at assembly; False if one was over before."""
+    for moment in (at_work, at_work, at_assembly):
         builds.append(start_packer(*command, env=env))
         # A moment that came in an earlier session has come already.
         if not kill_at(builds[-1], progress.out, moment):
-            assert builds[-1].returncode in (0, -signal.SIGKILL), builds[-1].communicate()[1]
-            return moment is at_commit
+            return False
         progress.after_kill()
     return True
 
@@ -253,6 +253,10 @@ def test_kills_in_work_assembly_and_commit(mixed: Path, tmp_path: Path, builds: 
         (tmp_path / "log").unlink()
     else:
         pytest.fail("builds ended before they could be killed")
+    hooks = before_each(tmp_path / "hooks", "packer", "os.rename", "'/manifest.json' in os.fsdecode(arguments[0])")
+    dying = environment(python_path=[hooks, TESTS], **{LOG: str(tmp_path / "log")})
+    run_packer("build", mixed, out, *OPTIONS, *STEPS, "--workers", 2, env=dying, expect=-signal.SIGKILL)
+    progress.after_kill()
     run_packer("build", mixed, out, *OPTIONS, *STEPS, "--workers", 2, env=env)
     progress.at_end()
     check_whole(out)

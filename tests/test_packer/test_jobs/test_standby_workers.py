@@ -2,12 +2,13 @@
 
 import queue
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 from support.builds import write_pictures
 from support.command import environment, run_packer
-from support.hooks import at_start_of
+from support.hooks import at_start_of, before_each
 from support.packed import check_whole, fingerprints
 from support.processes import PATIENCE_S, is_alive
 
@@ -54,6 +55,7 @@ def test_those_that_live_do_the_work_and_others_are_replaced(
 @pytest.mark.parametrize(
     ("options", "status"),
     [
+        ([], 2),
         (["--engine", "inline"], 2),
         (["--shard-size", "none"], 2),
         (["--unknown"], 2),
@@ -70,11 +72,16 @@ def test_none_is_left_by_a_call_that_ends_before_its_work(
         out.mkdir()
         (out / "something.txt").write_text("else")
     started = tmp_path / "started"
-    code = f"open({str(started)!r}, 'a').write(str(os.getpid()) + chr(10))"
-    env = environment(python_path=at_start_of(tmp_path / "site", "packer.jobs.worker", code))
-    run_packer("build", pictures, out, *options, env=env, expect=status)
-    processes = started.read_text().split() if started.exists() else []
-    assert not any(is_alive(int(process)) for process in processes)
+    note = f"open({str(started)!r}, 'a').write(str(os.getpid()) + chr(10))"
+    worker = at_start_of(tmp_path / "worker", "packer.jobs.worker", note)
+    # The command goes on once its worker runs.
+    wait = f"import time\nwhile not os.path.exists({str(started)!r}):\n    time.sleep(0.005)"
+    command = before_each(tmp_path / "command", "packer", "import", "arguments[0] == 'packer.cli.commands.build'", wait)
+    join = (command / "sitecustomize.py").read_text() + (worker / "sitecustomize.py").read_text()
+    (command / "sitecustomize.py").write_text(join)
+    run_packer("build", pictures, out, *options, env=environment(python_path=command), expect=status)
+    (process,) = map(int, started.read_text().split())
+    assert not is_alive(process)
 
 
 def test_one_that_waits_ends_with_its_parent() -> None:
@@ -120,23 +127,49 @@ def test_it_begins_with_arguments_and_folders_that_were_not_known_before(
         "arguments = wait_to_begin(requests)\n"
         "loaded = [name for name in ('one', 'two', 'missing') if name in sys.modules]\n"
         "import late\n"
-        "answers.write(json.dumps({'event': 'begun', 'more': arguments, 'loaded': loaded}) + '\\n')\n"
+        "answers.write(json.dumps({'event': 'begun', 'more': arguments, 'loaded': loaded, 'late': late.PLACE}) + '\\n')\n"
     )
     for name in ("one", "two"):
         (tmp_path / f"{name}.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "last"), *sys.path, str(tmp_path / "later")])
     with StandbyWorkers("listener") as standby:
-        standby.start(1, ["one"])
-        standby.start(2, ["two", "missing"])
-        (tmp_path / "later").mkdir()
-        (tmp_path / "later" / "late.py").write_text("")
-        monkeypatch.syspath_prepend(tmp_path / "later")
-        for command, loaded in ((["listener", "ab"], ["one", "two"]), (["listener", "a", "b", "c"], ["two"])):
+        standby.start(1)
+        standby.start(2, ["one", "two", "missing"])
+        standby.start(2, ["one", "two", "missing"])
+        for folder in ("later", "last"):
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / "late.py").write_text(f"PLACE = {folder!r}")
+        # The folder that was the last, as the current one is, may come first now, as that of a recipe does.
+        monkeypatch.setattr(sys, "path", [str(tmp_path / "later"), *sys.path])
+        for command in (["listener", "ab"], ["listener", "a", "b", "c"]):
             answers: Answers = queue.SimpleQueue()
             child = Child(command, tmp_path / "log", answers, standby=standby)
-            assert answers.get(timeout=PATIENCE_S)[1] == {"event": "begun", "more": command[1:], "loaded": loaded}
+            expected = {"event": "begun", "more": command[1:], "loaded": ["one", "two"], "late": "later"}
+            assert answers.get(timeout=PATIENCE_S)[1] == expected
             child.end()
         assert not standby._waiting
+
+
+def test_one_that_has_died_gives_way_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "listener.py").write_text(
+        "from packer.jobs.process import take_streams, wait_to_begin\n"
+        "requests, answers = take_streams()\n"
+        "wait_to_begin(requests)\n"
+        'answers.write(\'{"event": "begun"}\\n\')\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    answers: Answers = queue.SimpleQueue()
+    with StandbyWorkers("listener") as standby:
+        standby.start(2)
+        first, second = standby._waiting
+        first.kill()
+        first.wait(PATIENCE_S)
+        with pytest.raises(FileNotFoundError):
+            standby.take(["listener"], tmp_path / "missing" / "log", {})  # it stays in the list, and so ends
+        child = Child(["listener"], tmp_path / "log", answers, standby=standby)
+        assert child.process is second
+        assert answers.get(timeout=PATIENCE_S)[1] == {"event": "begun"}
+        child.end()
 
 
 @pytest.mark.parametrize(("pictures_of", "started"), [(32, 1), (33, 2)])

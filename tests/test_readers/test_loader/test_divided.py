@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.processes import wait_for
 
 import packer
 from readers import Loader, open_dataset
@@ -125,13 +126,22 @@ def test_idle_threads_help_with_the_last_job() -> None:
 
 
 def test_no_thread_ends_while_another_works() -> None:
-    release = threading.Event()
-    parts = [lambda: None, partial(release.wait, 30)]
-    begun = stage(lambda number: number if number == 0 else Divided(parts, lambda: number), 2, 2)
-    for thread in begun._threads:
-        thread.join(0.2)
-        assert thread.is_alive()
-    release.set()
+    both, release = threading.Barrier(2, timeout=30), threading.Event()
+
+    def meet() -> None:
+        both.wait()
+
+    def meet_and_wait() -> None:
+        both.wait()
+        release.wait(30)
+
+    begun = stage(lambda number: number if number == 0 else Divided([meet, meet_and_wait], lambda: number), 2, 2)
+    try:
+        waiters = begun._room._waiters  # type: ignore[attr-defined]  # whether a thread waits is shown nowhere else
+        wait_for("the other to end, or to wait", lambda: waiters or not all(t.is_alive() for t in begun._threads))
+        assert all(thread.is_alive() for thread in begun._threads)
+    finally:
+        release.set()
     assert list(begun) == [0, 1]
     for thread in begun._threads:
         thread.join(30)
