@@ -131,14 +131,14 @@ def test_it_begins_with_arguments_and_folders_that_were_not_known_before(
     )
     for name in ("one", "two"):
         (tmp_path / f"{name}.py").write_text("")
+    for folder in ("later", "last"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "late.py").write_text(f"PLACE = {folder!r}")
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "last"), *sys.path, str(tmp_path / "later")])
     with StandbyWorkers("listener") as standby:
         standby.start(1)
         standby.start(2, ["one", "two", "missing"])
         standby.start(2, ["one", "two", "missing"])
-        for folder in ("later", "last"):
-            (tmp_path / folder).mkdir()
-            (tmp_path / folder / "late.py").write_text(f"PLACE = {folder!r}")
         # The folder that was the last, as the current one is, may come first now, as that of a recipe does.
         monkeypatch.setattr(sys, "path", [str(tmp_path / "later"), *sys.path])
         for command in (["listener", "ab"], ["listener", "a", "b", "c"]):
