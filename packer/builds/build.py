@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def run_build(
         What was started already.
     """
     listener = listener_of(progress)
-    with standby or Standby() as begun:
+    with closing(standby or Standby()) as begun:
         begun.begin(out, recipe, options)
 
         def on_listed(items: int) -> None:

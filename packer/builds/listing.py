@@ -241,8 +241,8 @@ def _check_places(listing: Listing, recipe: Recipe) -> None:
         folders = list_some([str(folder) for folder in listing.roots.folders])
         raise UsageError(
             f"expected files inside {folders}, found {outside} of {counted(items, 'path')} "
-            f"that {'leads' if items == 1 else 'lead'} outside, such as {listing.outside_example}: name the folder of the files with --root DIR "
-            "(repeat it for several folders)"
+            f"that {'leads' if items == 1 else 'lead'} outside, such as {listing.outside_example}: "
+            "name the folder of the files with --root DIR (repeat it for several folders)"
         )
 
 

@@ -25,9 +25,7 @@ _MATH_THREADS = "OPENBLAS_NUM_THREADS"
 
 
 class Interrupts:
-    """What Ctrl-C, ``kill``, Slurm's time limit and the end of a session do: the command ends with 130.
-
-    It says once how to continue.
+    """What Ctrl-C, ``kill``, and the end of a session or of Slurm's time do: status 130, and once how to continue.
 
     Before the command has begun, the process ends at once: an exception inside an import may be taken for a library's
     failure. Afterwards the first signal raises `KeyboardInterrupt`, which ends workers and closes files. The second is

@@ -12,7 +12,7 @@ import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
@@ -73,7 +73,7 @@ def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
         sys.stdout.reconfigure(errors="surrogateescape" if utf8 else "backslashreplace")
     name = next((word for word in arguments if not word.startswith("-")), None)
     with ExitStack() as begun:
-        workers = begun.enter_context(_start_worker()) if name == _WITH_WORKER else None
+        workers = begun.enter_context(closing(_start_worker())) if name == _WITH_WORKER else None
         parser, command = _parser(name)
         options, rest = parser.parse_known_args(arguments)
         if rest:

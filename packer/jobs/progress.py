@@ -135,9 +135,9 @@ class Terminal:
 
     def on_message(self, line: str) -> None:
         """Print a line, above the bar if there is one."""
+        if not self._is_open:
+            return
         with self._writing():
-            if not self._is_open:
-                return
             if self._is_terminal:
                 _tqdm().write(line, file=sys.stderr)
             else:

@@ -5,7 +5,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,7 @@ def prepare(options: argparse.Namespace) -> None:
         how = BuildOptions(**{name: chosen.pop(name) for name in BUILD_OPTION_NAMES & chosen.keys()})
         recipe = Recipe.from_options(chosen)
         if options.dry_run:
-            options.standby.workers.close()
+            options.standby.close()
         else:
             options.standby.begin(Path(options.out).absolute(), recipe, how)
     options.build, options.try_out = (
@@ -68,7 +68,7 @@ def prepare(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> int:
     """Build, and print what was made."""
     source, out, progress = options.source, options.out, not options.quiet
-    with options.standby as standby:
+    with closing(options.standby) as standby:
         chosen = _chosen(options)
         if options.dry_run:
             print_result(options, options.try_out(source, out, progress=progress, **chosen))

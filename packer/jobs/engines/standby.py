@@ -1,8 +1,6 @@
 """Which workers of a build are started before it is planned."""
 
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from packer.jobs.engines.standby_workers import StandbyWorkers
 from packer.recipe import Recipe
@@ -28,7 +26,7 @@ _MOST = 2
 class Standby:
     """Starts the first worker of a build at once, and the second when there is more than one task.
 
-    Use as a context manager, which ends those that nobody took.
+    `close` ends those that nobody took.
 
     Parameters
     ----------
@@ -39,7 +37,6 @@ class Standby:
     def __init__(self, workers: StandbyWorkers | None = None) -> None:
         self.workers = workers or StandbyWorkers()
         self._begun = False
-        self._imports: list[str] = []
         self._most = 0
 
     def begin(self, out: Path, recipe: Recipe, options: BuildOptions) -> None:
@@ -54,24 +51,21 @@ class Standby:
         """
         if not self._begun:
             self._begun = True
-            self._imports, self._most = _imports(recipe), _most(out, recipe, options)
+            self._most = _most(out, recipe, options)
             if self._most:
-                self.workers.start(1, self._imports)
+                self.workers.have_imported(_imports(recipe))
+                self.workers.start(1)
             else:
-                self.workers.close()
+                self.close()
 
     def count(self, tasks: int) -> None:
         """Note that there are so many tasks at least."""
         if tasks > 1 and self._most:
-            self.workers.start(self._most, self._imports)
+            self.workers.start(self._most)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.workers.__exit__(kind, error, trace)
+    def close(self) -> None:
+        """End those that nobody took."""
+        self.workers.close()
 
 
 def _most(out: Path, recipe: Recipe, options: BuildOptions) -> int:

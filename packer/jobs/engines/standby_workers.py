@@ -5,8 +5,7 @@ import json
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from packer.jobs.child import start_process
 from packer.jobs.process import LATER, inherited_environment, module_command
@@ -17,8 +16,8 @@ _WORKER = "packer.jobs.worker"
 class StandbyWorkers:
     """Workers that import what they need while this process still plans.
 
-    They wait to be taken; a process that was not, or has died meanwhile, costs nothing but its time. Use as a context
-    manager, which ends those that nobody took.
+    They wait to be taken; a process that was not, or has died meanwhile, costs nothing but its time. `close` ends those
+    that nobody took.
 
     Parameters
     ----------
@@ -30,34 +29,24 @@ class StandbyWorkers:
         self._module = module
         self._waiting: list[subprocess.Popen[bytes]] = []
         self._started = 0
-        self._informed = 0  # of those that wait, the first ones that know what to import
+        self._imports: list[str] = []
 
-    def start(self, count: int, imports: Iterable[str] = ()) -> None:
-        """Start workers until there were `count`, also if some of them were taken or have died since.
-
-        Parameters
-        ----------
-        count : int
-        imports : iterable of str
-            Modules that those that wait import, the same at each call; none as long as they are not known.
-        """
+    def start(self, count: int) -> None:
+        """Start workers until there were `count`, also if some of them were taken or have died since."""
         with contextlib.suppress(OSError):  # what hinders it is reported when a worker is needed
             while self._started < count:
                 self._started += 1
                 variables = {**inherited_environment(), LATER: "1"}
-                self._waiting.append(start_process(module_command(self._module), subprocess.DEVNULL, variables))
-        if modules := [*imports]:
-            for process in self._waiting[self._informed :]:
-                _send(process, {"imports": modules})
-            self._informed = len(self._waiting)
+                process = start_process(module_command(self._module), subprocess.DEVNULL, variables)
+                self._waiting.append(process)
+                if self._imports:
+                    _send(process, {"imports": self._imports})
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def have_imported(self, modules: Iterable[str]) -> None:
+        """Have the workers import some modules while they wait: those that were started, and those to come."""
+        self._imports = [*modules]
+        for process in self._waiting:
+            _send(process, {"imports": self._imports})
 
     def close(self) -> None:
         """End those that nobody took."""
@@ -66,7 +55,6 @@ class StandbyWorkers:
         for process in self._waiting:
             process.communicate()
         self._waiting.clear()
-        self._informed = 0
 
     def take(self, command: Sequence[str], log: Path, variables: Mapping[str, str]) -> "subprocess.Popen[bytes] | None":
         """A process that begins a command now; None if there is none for it.
@@ -87,7 +75,6 @@ class StandbyWorkers:
         variables = {"PYTHONPATH": inherited_environment()["PYTHONPATH"], **variables}
         while self._waiting:
             process = self._waiting.pop(0)
-            self._informed = max(0, self._informed - 1)
             if _send(process, {"log": str(log), "variables": variables, "arguments": [*command[1:]]}):
                 return process
             process.kill()

@@ -3,6 +3,7 @@
 import queue
 import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -85,8 +86,18 @@ def test_none_is_left_by_a_call_that_ends_before_its_work(
     assert not any(map(is_alive, processes))
 
 
+def write_module(folder: Path, name: str, *lines: str) -> None:
+    """A module that may be on standby: it takes its streams, and then does what the lines say."""
+    begin = (
+        "import json, os, sys",
+        "from packer.jobs.process import LATER, take_streams, wait_to_begin",
+        "requests, answers = take_streams()",
+    )
+    (folder / f"{name}.py").write_text("\n".join((*begin, *lines)) + "\n")
+
+
 def test_one_that_waits_ends_with_its_parent() -> None:
-    with StandbyWorkers() as standby:
+    with closing(StandbyWorkers()) as standby:
         standby.start(1)
         (process,) = standby._waiting
         assert process.stdin is not None
@@ -97,18 +108,17 @@ def test_one_that_waits_ends_with_its_parent() -> None:
 
 def test_only_a_command_of_the_same_module_takes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("greeter", "other"):
-        (tmp_path / f"{name}.py").write_text(
-            "import os, sys\n"
-            "from packer.jobs.process import LATER, take_streams, wait_to_begin\n"
-            "requests, answers = take_streams()\n"
-            "if later := os.environ.get(LATER):\n"
-            "    wait_to_begin(requests)\n"
-            "print('last words')\n"
-            'answers.write(f\'{{"event": "{later}", "name": "{os.environ["NAME"]}"}}\\n\')\n'
+        write_module(
+            tmp_path,
+            name,
+            "if later := os.environ.get(LATER):",
+            "    wait_to_begin(requests)",
+            "print('last words')",
+            "print(json.dumps({'event': str(later), 'name': os.environ['NAME']}), file=answers)",
         )
     monkeypatch.syspath_prepend(tmp_path)
     answers: Answers = queue.SimpleQueue()
-    with StandbyWorkers("greeter") as standby:
+    with closing(StandbyWorkers("greeter")) as standby:
         standby.start(1)
         for command, event in ((["other"], "None"), (["greeter"], "1"), (["greeter"], "None")):
             child = Child(command, tmp_path / "log", answers, variables={"NAME": "x"}, standby=standby)
@@ -121,14 +131,14 @@ def test_only_a_command_of_the_same_module_takes_one(tmp_path: Path, monkeypatch
 def test_it_begins_with_arguments_and_folders_that_were_not_known_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "listener.py").write_text(
-        "import json, sys\n"
-        "from packer.jobs.process import take_streams, wait_to_begin\n"
-        "requests, answers = take_streams()\n"
-        "arguments = wait_to_begin(requests)\n"
-        "loaded = [name for name in ('one', 'two', 'missing') if name in sys.modules]\n"
-        "import late\n"
-        "answers.write(json.dumps({'event': 'begun', 'more': arguments, 'loaded': loaded, 'late': late.PLACE}) + '\\n')\n"
+    write_module(
+        tmp_path,
+        "listener",
+        "arguments = wait_to_begin(requests)",
+        "loaded = [name for name in ('one', 'two', 'missing') if name in sys.modules]",
+        "import late",
+        "message = {'event': 'begun', 'more': arguments, 'loaded': loaded, 'late': late.PLACE}",
+        "print(json.dumps(message), file=answers)",
     )
     for name in ("one", "two"):
         (tmp_path / f"{name}.py").write_text("")
@@ -136,10 +146,10 @@ def test_it_begins_with_arguments_and_folders_that_were_not_known_before(
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "late.py").write_text(f"PLACE = {folder!r}")
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "last"), *sys.path, str(tmp_path / "later")])
-    with StandbyWorkers("listener") as standby:
+    with closing(StandbyWorkers("listener")) as standby:
         standby.start(1)
-        standby.start(2, ["one", "two", "missing"])
-        standby.start(2, ["one", "two", "missing"])
+        standby.have_imported(["one", "two", "missing"])
+        standby.start(2)
         # The folder that was the last, as the current one is, may come first now, as that of a recipe does.
         monkeypatch.setattr(sys, "path", [str(tmp_path / "later"), *sys.path])
         for command in (["listener", "ab"], ["listener", "a", "b", "c"]):
@@ -152,15 +162,10 @@ def test_it_begins_with_arguments_and_folders_that_were_not_known_before(
 
 
 def test_one_that_has_died_gives_way_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "listener.py").write_text(
-        "from packer.jobs.process import take_streams, wait_to_begin\n"
-        "requests, answers = take_streams()\n"
-        "wait_to_begin(requests)\n"
-        'answers.write(\'{"event": "begun"}\\n\')\n'
-    )
+    write_module(tmp_path, "listener", "wait_to_begin(requests)", "print(json.dumps({'event': 'begun'}), file=answers)")
     monkeypatch.syspath_prepend(tmp_path)
     answers: Answers = queue.SimpleQueue()
-    with StandbyWorkers("listener") as standby:
+    with closing(StandbyWorkers("listener")) as standby:
         standby.start(2)
         first, second = standby._waiting
         first.kill()
