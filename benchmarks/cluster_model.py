@@ -34,7 +34,7 @@ from benchmarks.cluster_simulation import (
     simulate,
 )
 from benchmarks.measure import machine
-from packer.builds.plan import VIDEO_WEIGHT
+from packer.builds.planning.plan import VIDEO_WEIGHT
 
 NODES = (1, 4, 16, 64, 256)
 SHOWN = 64

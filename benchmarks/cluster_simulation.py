@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packer.assembly.plan import SHARD_BYTES
-from packer.builds.plan import TASK_BYTES, TASK_ITEMS
+from packer.builds.planning.plan import TASK_BYTES, TASK_ITEMS
 from packer.cluster.phase import BATCH_S, PAUSE_S
 from packer.workspace.fresh import AHEAD
 from packer.workspace.sharing.array import block_size, count_blocks
@@ -19,7 +19,7 @@ WAYS = ("srun", "array")
 CORES = 64
 
 _MOST_TASK_ITEMS, _TASKS = 512, 256
-"""As `packer.builds.plan` has them: the most items in a task, and the share of the items that a task has."""
+"""As `packer.builds.planning.plan` has them: the most items in a task, and the share of the items that a task has."""
 
 _NAMES_A_LISTING = 1000
 """Names that a file system returns with one operation."""

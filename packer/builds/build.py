@@ -10,8 +10,8 @@ from typing import Any
 from packer.builds.estimate import Estimate, estimate
 from packer.builds.growing.growth import Comparison, Growth, compare
 from packer.builds.job import BuildJob
-from packer.builds.listing import Remarks, counted_stage, list_items
-from packer.builds.plan import TASK_ITEMS
+from packer.builds.planning.listing import Remarks, counted_stage, list_items
+from packer.builds.planning.plan import TASK_ITEMS
 from packer.builds.provenance import describe_runtime
 from packer.builds.result import BuildResult, check_rejects
 from packer.jobs.engines.standby import Standby

@@ -17,26 +17,16 @@ from packer.builds.growing.earlier import EarlierReports, Known
 from packer.builds.growing.growth import Comparison
 from packer.builds.growing.kept import keep_parts
 from packer.builds.growing.superseding import find_rows, without_superseded, write_superseded
-from packer.builds.listing import Remarks
 from packer.builds.parts.draft import Draft
 from packer.builds.parts.early import EarlyCut
 from packer.builds.parts.intake import Intake
 from packer.builds.parts.part import Columns
 from packer.builds.parts.rows import PartRows, describe_rows
 from packer.builds.parts.schema import SchemaSettler
-from packer.builds.plan import (
-    FACTS_BYTES,
-    BuildPlan,
-    ItemLines,
-    describe_changed_terms,
-    describe_made,
-    describe_mismatch,
-    describe_taken_over,
-    facts_of,
-    is_storable,
-    live_columns,
-    make_plan,
-)
+from packer.builds.planning.changes import describe_changed_terms, describe_made, describe_mismatch, describe_taken_over
+from packer.builds.planning.facts import FACTS_BYTES, facts_of, is_storable, live_columns
+from packer.builds.planning.listing import Remarks
+from packer.builds.planning.plan import BuildPlan, ItemLines, make_plan
 from packer.builds.reports import BrokenTracks, ReportWriter
 from packer.builds.work import BuildWork
 from packer.jobs.history import note, noted

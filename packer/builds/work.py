@@ -13,7 +13,7 @@ from packer.assembly.plan import PlannedShards
 from packer.builds.growing.kept import KeptItems, built_key
 from packer.builds.parts.part import ItemRun, Part
 from packer.builds.parts.writer import PartWriter
-from packer.builds.plan import BuildPlan
+from packer.builds.planning.plan import BuildPlan
 from packer.jobs.plan import GIVEN_UP, OnItem, Unit, Verdicts
 from packer.jobs.progress import reason_kind
 from packer.recipe import Recipe

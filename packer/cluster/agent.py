@@ -16,7 +16,7 @@ from typing import Any
 from packer.assembly.plan import ShardPlan
 from packer.assembly.shard import published_shard
 from packer.builds.job import BuildJob, shares_detector
-from packer.builds.plan import BuildPlan
+from packer.builds.planning.plan import BuildPlan
 from packer.cluster.limits import TimeLimit
 from packer.cluster.phase import PAUSE_S, Phase, Share, WatchedEngine
 from packer.jobs.engines.base import Engine, Event

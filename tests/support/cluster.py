@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packer.builds.plan import TASK_ITEMS
+from packer.builds.planning.plan import TASK_ITEMS
 from support.builds import TESTS, write_pictures
 from support.command import environment, run_packer, start_packer
 from support.packed import check_whole, fingerprints

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from packer.builds.plan import TASK_ITEMS
+from packer.builds.planning.plan import TASK_ITEMS
 from support.builds import TESTS
 from support.command import COMMAND_LIMIT_S, arguments, environment
 from support.packed import check_whole, fingerprints

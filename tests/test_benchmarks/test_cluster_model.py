@@ -26,7 +26,7 @@ from benchmarks.cluster_simulation import (
     simulate,
 )
 from packer import Recipe
-from packer.builds.plan import make_plan
+from packer.builds.planning.plan import make_plan
 from packer.sources.base import Listing
 from packer.sources.item import Item
 

@@ -25,7 +25,7 @@ class Known(NamedTuple):
     Attributes
     ----------
     facts : str
-        The first digits of the SHA-256 of what the source says of it (`packer.builds.plan.item_facts`).
+        The first digits of the SHA-256 of what the source says of it (`packer.builds.planning.facts.item_facts`).
     number : int
         The item's number in the dataset, which is that of its line in ``items.jsonl``, from 0.
     generation : int

@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any
 
 from packer.builds.parts.schema import SchemaSettler
-from packer.builds.plan import BuildPlan, describe_changed_terms
+from packer.builds.planning.changes import describe_changed_terms
+from packer.builds.planning.plan import BuildPlan
 from packer.recipe import Recipe
 from packer.sources.base import Listing
 from packer.sources.item import PACKED_ROW, Item

@@ -18,7 +18,7 @@ from packer.builds.growing.fitting import (
     with_valid,
 )
 from packer.builds.growing.items import FACTS_DIGITS, WAS_GONE, WAS_PACKED, WAS_REJECTED, DatasetItems, find_to_retry
-from packer.builds.plan import item_facts
+from packer.builds.planning.facts import item_facts
 from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
 from packer.sources.base import Listing

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.builds.growing.earlier import GONE, checked_lines
-from packer.builds.plan import FACTS_BYTES, item_facts
+from packer.builds.planning.facts import FACTS_BYTES, item_facts
 from packer.sources.item import Item
 from packer.workspace.matching import match
 from shardspec.columns import IntArray

@@ -11,7 +11,8 @@ from typing import Any
 
 from packer.builds.parts.part import Part
 from packer.builds.parts.writer import PartWriter
-from packer.builds.plan import BuildPlan, item_facts
+from packer.builds.planning.facts import item_facts
+from packer.builds.planning.plan import BuildPlan
 from packer.sources.item import PACKED_ROW, Item, read_items
 from packer.steps.report import ItemReport
 from packer.workspace import Workspace

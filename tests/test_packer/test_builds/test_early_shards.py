@@ -30,7 +30,7 @@ from packer.builds.parts.part import Part
 from packer.builds.parts.rows import PartRows, describe_rows
 from packer.builds.parts.schema import SchemaSettler
 from packer.builds.parts.writer import PartWriter
-from packer.builds.plan import TASK_ITEMS
+from packer.builds.planning.plan import TASK_ITEMS
 from packer.builds.reports import ReportWriter
 from packer.jobs.plan import Task
 from packer.jobs.stages import early as module

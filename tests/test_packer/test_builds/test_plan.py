@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer import Recipe
-from packer.builds.plan import TASK_BYTES, TASK_ITEMS, VIDEO_WEIGHT, BuildPlan, describe_mismatch, make_plan
+from packer.builds.planning.changes import describe_mismatch
+from packer.builds.planning.plan import TASK_BYTES, TASK_ITEMS, VIDEO_WEIGHT, BuildPlan, make_plan
 from packer.builds.provenance import describe_runtime
 from packer.sources.base import Listing
 from packer.sources.item import Item

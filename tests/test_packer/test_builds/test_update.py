@@ -13,7 +13,7 @@ from support.media import scene, write_picture
 from support.packed import check_whole, fingerprints, read_samples
 
 import packer
-from packer.builds.plan import TASK_ITEMS
+from packer.builds.planning.plan import TASK_ITEMS
 from readers import open_dataset
 from shardspec.errors import UsageError
 from shardspec.formats import FORMATS

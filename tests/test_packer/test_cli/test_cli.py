@@ -373,7 +373,7 @@ def test_too_many_rejects_are_status_3_and_the_dataset_is_there(source: Path, tm
 
 
 @pytest.mark.parametrize("sign", ["SIGINT", "SIGTERM"])
-@pytest.mark.parametrize("module", ["argparse", "packer.cli.arguments", "numpy", "packer.builds.listing"])
+@pytest.mark.parametrize("module", ["argparse", "packer.cli.arguments", "numpy", "packer.builds.planning.listing"])
 def test_an_interrupt_while_modules_are_imported_is_quiet(source: Path, tmp_path: Path, module: str, sign: str) -> None:
     condition, deed = f"arguments[0] == {module!r}", f"os.kill(os.getpid(), signal.{sign})"
     env = environment(python_path=before_each(tmp_path / "hooks", "packer", "import", condition, deed))

@@ -85,7 +85,7 @@ def test_a_struct_with_bytes_is_named_with_a_way(tmp_path: Path) -> None:
 )
 def test_what_also_names_beside_a_video(tmp_path: Path, name: str, found: str) -> None:
     from packer import Recipe
-    from packer.builds.listing import list_items
+    from packer.builds.planning.listing import list_items
     from packer.sources.opening import open_source
 
     for file in ("a.mp4", name):

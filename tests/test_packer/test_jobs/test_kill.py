@@ -22,7 +22,7 @@ from support.processes import wait_for, workers_in, workers_of
 from support.steps import LOG, read_log
 
 from packer.builds.parts.part import Part
-from packer.builds.plan import TASK_ITEMS
+from packer.builds.planning.plan import TASK_ITEMS
 from shardspec.errors import NotADatasetError
 from shardspec.layout import Layout
 

@@ -13,7 +13,7 @@ from support.packed import fingerprints
 from support.packed_files import write_faces
 
 import packer
-from packer.builds.plan import TASK_ITEMS
+from packer.builds.planning.plan import TASK_ITEMS
 from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER
 

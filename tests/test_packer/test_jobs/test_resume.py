@@ -23,7 +23,7 @@ from support.steps import LOG, read_log
 
 import packer
 from packer import convert
-from packer.builds.plan import TASK_ITEMS
+from packer.builds.planning.plan import TASK_ITEMS
 from packer.workspace import Workspace, append_line, read_lines
 from packer.workspace.checkpoints import Checkpoints, drop_unflushed, machine_run
 from readers import open_dataset

@@ -11,7 +11,7 @@ from support.media import scene, write_picture
 from support.packed import check_whole, fingerprints
 
 import packer
-from packer.builds.plan import TASK_ITEMS
+from packer.builds.planning.plan import TASK_ITEMS
 from packer.sources.folders.folder import FolderSource
 from shardspec.layout import Layout
 

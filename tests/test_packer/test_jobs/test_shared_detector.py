@@ -16,7 +16,7 @@ from support.processes import is_alive, wait_for, workers_in, workers_of
 from support.steps import LOG, read_log
 
 import packer
-from packer.builds.plan import TASK_ITEMS
+from packer.builds.planning.plan import TASK_ITEMS
 from packer.jobs.engines import detector as detector_module
 from packer.jobs.engines.detector import DetectorChild, Late
 from shardspec.errors import UsageError

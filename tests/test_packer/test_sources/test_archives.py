@@ -29,8 +29,8 @@ from support.command import run_packer
 from support.media import FAST_START, write_video
 
 import packer
-from packer.builds.listing import list_items
-from packer.builds.plan import TASK_ITEMS, make_plan
+from packer.builds.planning.listing import list_items
+from packer.builds.planning.plan import TASK_ITEMS, make_plan
 from packer.recipe import Recipe
 from packer.sources.archives.opening import list_archive
 from packer.sources.opening import open_source

@@ -15,7 +15,7 @@ from support.command import read_jsonl, run_packer
 from support.media import scene, write_picture, write_video
 
 from packer import Recipe, build, dry_run, split
-from packer.builds.listing import list_items
+from packer.builds.planning.listing import list_items
 from packer.sources.folders.sidecars import SIDECAR_BYTES, read_sidecars
 from packer.sources.opening import open_source
 from readers import open_dataset

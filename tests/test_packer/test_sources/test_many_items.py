@@ -20,8 +20,8 @@ from support.archives import rec_header, write_lmdb, write_rec, write_tar
 from support.command import environment
 
 import packer
-from packer.builds.listing import list_items
-from packer.builds.plan import item_facts
+from packer.builds.planning.facts import item_facts
+from packer.builds.planning.listing import list_items
 from packer.jobs import progress as progress_module
 from packer.recipe import Recipe
 from packer.sources import chunks as chunks_module
@@ -203,8 +203,8 @@ PLAN = """
 import json, resource, sys
 from pathlib import Path
 from packer.builds.growing.growth import compare
-from packer.builds.listing import Remarks, list_items
-from packer.builds.plan import make_plan
+from packer.builds.planning.listing import Remarks, list_items
+from packer.builds.planning.plan import make_plan
 from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
 from packer.sources.opening import open_source

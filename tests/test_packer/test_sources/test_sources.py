@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.media import scene, write_picture
 
 from packer import Recipe, build
-from packer.builds.plan import make_plan
+from packer.builds.planning.plan import make_plan
 from packer.sources.base import Listing
 from packer.sources.folders.folder import FolderSource
 from packer.sources.item import Item

@@ -479,7 +479,7 @@ class TestElsewhere:
 def build_listing(table: Path, root: Path, also: str) -> list[Any]:
     """The items of a build of faces with masks, without its detector."""
     from packer import Recipe
-    from packer.builds.listing import list_items
+    from packer.builds.planning.listing import list_items
     from packer.sources.opening import open_source
 
     recipe = Recipe(preset="faces", also=also, root=(str(root),))

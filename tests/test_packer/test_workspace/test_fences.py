@@ -19,7 +19,7 @@ from support.processes import wait_for
 
 import packer
 from packer.assembly.plan import ShardPlan
-from packer.builds.plan import TASK_ITEMS
+from packer.builds.planning.plan import TASK_ITEMS
 from packer.jobs.progress import Progress
 from packer.workspace import Workspace, append_line
 from packer.workspace.durable import publish, publish_folder

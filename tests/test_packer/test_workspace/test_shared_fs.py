@@ -17,7 +17,7 @@ from support.processes import wait_for, workers_in
 from support.shared_fs import STALE_S, SharedFolder, as_host, missing, shared_folder
 from support.steps import HOLD
 
-from packer.builds.plan import TASK_ITEMS
+from packer.builds.planning.plan import TASK_ITEMS
 from packer.jobs.plan import Unit
 from packer.jobs.worker import open_work
 from packer.steps.chain import Equipment

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.builds.classes import settle_classes
+from packer.builds.planning.classes import settle_classes
 from packer.jobs.progress import ProgressListener, Silent, Stage
 from packer.recipe import Recipe, field_name
 from packer.recipe.checks import SAMPLING

@@ -1,0 +1,231 @@
+"""The plan: recipe and items become tasks and a fingerprint. A pure function; nothing here touches a worker."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import PurePath
+from typing import Any, ClassVar
+
+from packer.builds.planning.facts import FACTS_BYTES, digest_columns, digest_facts
+from packer.jobs.plan import Task, Tasks
+from packer.recipe import Recipe
+from packer.sources.base import Listing, count_listed
+from packer.sources.item import Item
+from packer.steps.plain import keeps_pictures
+from packer.workspace.machines import MADE_ON
+from packer.workspace.spool import Spool
+from shardspec.manifest import Manifest, sha256_json
+
+TASK_ITEMS = 32
+"""The most items in a task of a small build."""
+
+_MOST_TASK_ITEMS = 512
+_TASKS, _TASKS_OF_KEPT = 256, 64
+"""In a large one, a task has that share of the items: a file and two messages for a few items would be much work. Of
+pictures whose bytes are kept, it has more: a small one takes less time than its share of those."""
+
+TASK_BYTES = 16 * 10**6
+"""The most bytes in a task, unless it is one item, or items that are read in one pass over an archive."""
+
+_COUNTED = 500
+VIDEO_WEIGHT = 8
+"""Weight of a video's bytes: each stands for far more pixels than a byte of a picture."""
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """What a build will do.
+
+    Attributes
+    ----------
+    recipe : dict
+        The resolved recipe, as JSON.
+    runtime : dict
+        Versions of the libraries, and the detector's runtime.
+    items : int
+    items_digest : str
+        SHA-256 over the items: names, sizes, modification times, columns.
+    ignored : int
+    classes : dict of str to list of str
+    tasks : sequence of Task
+    arrays : dict of str to list
+        For columns whose lists of numbers become arrays: the dtype, and the sizes after the first axis.
+    declared : dict
+        What is said of the samples that a function makes (`packer.recipe.fields.Declaration`); empty if steps make
+        them.
+    base : str
+        Digest of the dataset that the items are added to; empty for a build of its own.
+    gone : str
+        Digest of the numbers of its items that are dropped; empty for none.
+    """
+
+    recipe: Mapping[str, Any]
+    runtime: Mapping[str, Any]
+    items: int
+    items_digest: str
+    ignored: int
+    classes: Mapping[str, list[str]]
+    tasks: Sequence[Task]
+    arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    declared: Mapping[str, Any] = field(default_factory=dict)
+    base: str = ""
+    gone: str = ""
+
+    kind: ClassVar[str] = "build"
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything that decides the bytes."""
+        decides = {"recipe": self.manifest_recipe, "runtime": dict(self.runtime), "items": self.items_digest}
+        more: dict[str, Any] = {"arrays": dict(self.arrays)} if self.arrays else {}
+        more |= {"declared": dict(self.declared)} if self.declared else {}
+        more |= {"base": self.base} if self.base else {}
+        more |= {"gone": self.gone} if self.gone else {}
+        return sha256_json({**decides, "classes": dict(self.classes), **more})
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it says all that cutting shards needs: not if it adds to a dataset, or packs a function's samples."""
+        return not self.base and not self.declared
+
+    @property
+    def terms(self) -> str:
+        """SHA-256 of what decides, beside the item itself, what becomes of an item."""
+        return sha256_json([self.manifest_recipe, dict(self.runtime), dict(self.arrays), dict(self.declared)])
+
+    @property
+    def manifest_recipe(self) -> dict[str, Any]:
+        """The recipe as the manifest records it: files by their names only; their digests are in `runtime`."""
+        paths = [spec.name for spec in fields(Recipe) if spec.metadata.get("path") and self.recipe.get(spec.name)]
+        return {**self.recipe, **{name: _names_alone(self.recipe[name]) for name in paths}}
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON."""
+        return {"kind": self.kind, **vars(self), "tasks": Tasks(self.tasks).to_json(), "fingerprint": self.fingerprint}
+
+    def made(self, manifest: Manifest) -> bool:
+        """Whether a dataset is what this plan makes. A converted dataset keeps the fingerprint, but not the recipe."""
+        last = manifest.generations[-1]
+        return last.fingerprint == self.fingerprint and sha256_json(last.recipe) == sha256_json(self.manifest_recipe)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "BuildPlan":
+        """Read what `to_json` made."""
+        values = {key: value for key, value in document.items() if key not in ("kind", "fingerprint", MADE_ON)}
+        return cls(**{**values, "tasks": Tasks.from_json(document["tasks"])})
+
+
+def _names_alone(paths: Any) -> Any:
+    return PurePath(paths).name if isinstance(paths, str) else [PurePath(path).name for path in paths]
+
+
+class ItemLines(Spool[str]):
+    """The items as lines of the plan's items file.
+
+    Attributes
+    ----------
+    facts : bytearray
+        The first bytes of each item's facts, `FACTS_BYTES` each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(str, str)
+        self.facts = bytearray()
+
+
+def make_plan(
+    recipe: Recipe,
+    runtime: Mapping[str, Any],
+    listing: Listing,
+    declared: Mapping[str, Any] | None = None,
+    base: str = "",
+    gone: str = "",
+    observe: Callable[[Item], None] | None = None,
+) -> tuple[BuildPlan, ItemLines]:
+    """Cut the items into tasks and take the fingerprint, in one pass over the items.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    runtime : mapping
+    listing : Listing
+    base, gone : str
+        See `BuildPlan`.
+    observe : callable, optional
+        Called with every item.
+
+    Returns
+    -------
+    plan : BuildPlan
+    lines : ItemLines
+    """
+    items: Sequence[Item] = listing.items[: recipe.limit]
+    lines, digest = ItemLines(), hashlib.sha256()
+    cut = _Cut(len(items), _TASKS_OF_KEPT if keeps_pictures(recipe) else _TASKS)
+    for item in items:
+        columns = digest_columns(item)
+        known = digest_facts(item, columns)
+        digest.update(known)
+        if item.number is not None:
+            digest.update(item.number.to_bytes(8, "little"))
+        lines.facts += known[:FACTS_BYTES]
+        line = (item if columns is item.columns else item.with_columns(columns)).to_line()
+        lines.append(line)
+        cut.add(item, len(line))
+        if observe is not None:
+            observe(item)
+        if not len(lines) % _COUNTED:
+            count_listed(_COUNTED)
+    count_listed(len(lines) % _COUNTED)
+    plan = BuildPlan(
+        recipe=recipe.to_json(),
+        runtime=dict(runtime),
+        items=len(items),
+        items_digest=digest.hexdigest(),
+        ignored=listing.ignored,
+        classes=dict(listing.classes),
+        tasks=cut.end(),
+        arrays={name: list(kind) for name, kind in listing.arrays.items()},
+        declared=declared or {},
+        base=base,
+        gone=gone,
+    )
+    return plan, lines
+
+
+class _Cut:
+    """Cuts items, of which the number is known, into tasks as they come; a large number into about so many."""
+
+    def __init__(self, items: int, tasks: int) -> None:
+        self._most = min(_MOST_TASK_ITEMS, max(TASK_ITEMS, items // tasks))
+        self._tasks = Tasks()
+        self._start = self._start_offset = self._offset = self._size = self._items = 0
+        self._last: Item | None = None
+
+    def add(self, item: Item, line_bytes: int) -> None:
+        """Take in an item, and the size of its line in the items file."""
+        read = item.bytes
+        if item.files:
+            read += sum(file.bytes for file in item.files.values())
+        weight = read * (VIDEO_WEIGHT if item.is_video else 1)
+        full = self._items - self._start >= self._most or self._size + weight > TASK_BYTES
+        if full and self._last is not None and self._items > self._start and not _in_one_pass(self._last, item):
+            self._tasks.append((self._start, self._items, self._start_offset))
+            self._start, self._start_offset, self._size = self._items, self._offset, 0
+        self._size += weight
+        self._offset += line_bytes
+        self._items += 1
+        self._last = item
+
+    def end(self) -> Tasks:
+        """The tasks, after the last item."""
+        if self._items:
+            self._tasks.append((self._start, self._items, self._start_offset))
+        return self._tasks
+
+
+def _in_one_pass(one: Item, other: Item) -> bool:
+    """Whether two items are read in the same pass over an archive: in two tasks, they would be read in two passes."""
+    if one.member is None or other.member is None or other.member.run is None:
+        return False
+    return (one.path, one.member.run) == (other.path, other.member.run)
