@@ -13,7 +13,7 @@ from packer.assembly.columns import change_columns
 from packer.assembly.rows import PackedRows, read_column
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
-from packer.sources.table import read_table
+from packer.sources.tables.opening import read_frame
 from packer.workspace import Workspace
 from packer.workspace.durable import writing
 from packer.workspace.folder import locked
@@ -139,7 +139,7 @@ def add(
     on_field = key_field(manifest.schema, on)
     is_file = isinstance(table, str | os.PathLike)
     stay_texts = [on if key is None else key] if on_field.kind == "text" else []
-    frame = read_table(Path(table), stay_texts) if is_file else table
+    frame = read_frame(Path(table), stay_texts) if is_file else table
     with _changing(path) as (workspace, manifest), Stage(listener, "adding", 1, "tables") as stage:
         columns = {column.field for column in manifest.columns}
         joined = join_frame(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from packer.recipe import field_name
-from packer.sources.chunks import Chunk
+from packer.sources.tables.chunks import Chunk
 from packer.sources.values import array_type, convert, is_decimal, is_nan, keep_cells, missing_list, parse_cells
 from shardspec.errors import UsageError
 from shardspec.wording import LENGTH, cut, shorten

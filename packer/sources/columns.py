@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from packer.recipe import field_name
-from packer.sources.chunks import Chunk
 from packer.sources.column import Column, Where, stripped
+from packer.sources.tables.chunks import Chunk
 from packer.sources.values import ArrayType, array_type
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED, is_further_picture

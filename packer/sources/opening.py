@@ -12,7 +12,8 @@ from packer.sources.base import Roots, Source
 from packer.sources.folders.folder import FolderSource
 from packer.sources.packed import PackedSource, is_packed
 from packer.sources.rows import RowsSource
-from packer.sources.table import TABLE_SUFFIXES, TableSource
+from packer.sources.table import TableSource
+from packer.sources.tables.opening import TABLES, is_table
 from packer.sources.values import column_types
 from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER, Layout
@@ -75,9 +76,9 @@ def open_source(
         _refuse(recipe, _FOLDER_OPTIONS, "folders of files", "an archive")
         return opened
     _refuse(recipe, _ARCHIVE_OPTIONS, "archives", "a table")
-    if path.suffix.lower() not in TABLE_SUFFIXES:
+    if not is_table(path):
         raise UsageError(
-            f"{path}: expected a folder, a table ({', '.join(sorted(TABLE_SUFFIXES))}) or an archive "
+            f"{path}: expected a folder, a table ({', '.join(sorted(TABLES))}) or an archive "
             f"({', '.join(ARCHIVE_SUFFIXES)}), "
             f"found a file {path.suffix or 'without suffix'}"
         )

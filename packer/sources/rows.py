@@ -3,7 +3,6 @@
 import hashlib
 import json
 from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,20 +10,15 @@ from typing import Any
 import numpy as np
 
 from packer.sources.base import Examiner, Listing, Roots
-from packer.sources.chunks import Chunk, chunks_of
 from packer.sources.column import Where
 from packer.sources.columns import read_columns
 from packer.sources.item import Item, spool_items
+from packer.sources.tables.chunks import Chunk, chunks_of, describe_row
 from shardspec.errors import UsageError
 from shardspec.wording import LONG, shorten
 
 _PATH_MAX = 4096
 """Characters of a path; a longer text is a file's content or another mistake."""
-
-
-def where_in(lines: Sequence[int]) -> Where:
-    """Name rows by the line of their file in which they begin, or without lines by their number, counted from 0."""
-    return lambda row: f"line {lines[row]}" if lines else f"row {row} (counted from 0)"
 
 
 class RowsSource:
@@ -53,7 +47,7 @@ class RowsSource:
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
         """The items, in the order of the rows."""
-        return list_rows(self._chunks, self.roots, label_from, path_column, self._types, where_in(()))
+        return list_rows(self._chunks, self.roots, label_from, path_column, self._types, describe_row)
 
     def _chunks(self) -> Iterator[Chunk]:
         return chunks_of(_checked(self.rows))
@@ -117,34 +111,6 @@ def _item(
         found = "none" if path is None else shorten(path)
         reject = f"{where(index)}: expected a path in column {path_column!r}, found {found}"
     return Item(index, f"row-{index:08d}", None, columns=columns, reject=reject)
-
-
-class Lines:
-    """The line of a file in which each row begins, counted from 1. Where rows are one line each, it takes no memory."""
-
-    def __init__(self) -> None:
-        self._rows = array("q")
-        self._ahead = array("q")
-        self._count = 0
-
-    def append(self, line: int) -> None:
-        """Note the line of the next row."""
-        ahead = line - self._count
-        if not self._ahead or self._ahead[-1] != ahead:
-            self._rows.append(self._count)
-            self._ahead.append(ahead)
-        self._count += 1
-
-    def all(self) -> list[int]:
-        """The lines of all rows."""
-        return [self._line(row) for row in range(self._count)]
-
-    def where(self, row: int) -> str:
-        """The name of a row in messages."""
-        return f"line {self._line(row)}"
-
-    def _line(self, row: int) -> int:
-        return row + self._ahead[bisect_right(self._rows, row) - 1]
 
 
 def digest_value(value: Any) -> Any:

@@ -27,7 +27,7 @@ from packer.packed.shown.columns import (
 )
 from packer.packed.shown.pictures import MEDIA_TYPES, StoredPicture, as_png
 from packer.packed.shown.selection import Selection
-from packer.sources.table import read_table
+from packer.sources.tables.opening import read_frame
 from readers.conditions import rows_where
 from readers.formats.pool import ShardPool
 from shardspec.codecs import codec_for
@@ -329,7 +329,7 @@ class ShownDataset:
         values = [as_text(value) for _, columns in read_blocks(self.pool, ["key"]) for value in columns["key"]]
         keys = DatasetKeys(field, values, np.array([value != "" for value in values], np.bool_))
         taken = {*self.schema.names, BOX_SIDE, WRONG}
-        frame = read_table(table)
+        frame = read_frame(table)
         found = join_frame(frame, keys, taken=taken, allow_missing=True, allow_unknown=True, what=str(table))
         if not found.rows:
             raise UsageError(f"{table}: expected keys of the dataset's samples in its column 'key', found none of them")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.sources.item import MEMBER_MARK, Item
-from packer.sources.table import READERS
+from packer.sources.tables.opening import TABLES, is_table, open_table
 from shardspec.errors import UsageError, system_reason
 from shardspec.wording import list_some, shorten
 
@@ -47,10 +47,10 @@ class KeyTable:
                 pairs = _read_json(path)
             elif suffix in _TEXT_SUFFIXES:
                 pairs = _read_lines(path)
-            elif suffix in READERS:
+            elif is_table(path):
                 pairs = _read_table(path)
             else:
-                known = ", ".join(sorted([".json", *_TEXT_SUFFIXES, *READERS]))
+                known = ", ".join(sorted([".json", *_TEXT_SUFFIXES, *TABLES]))
                 raise UsageError(f"keys: expected a file {known}, found {path}")
         except OSError as error:
             raise UsageError(f"keys: {path} cannot be read: {system_reason(error)}") from error
@@ -130,7 +130,7 @@ def _read_lines(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _read_table(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
-    return [_split_row(path, row) for row in READERS[path.suffix.lower()](path, set(_KEY_COLUMNS)).rows]
+    return [_split_row(path, row) for row in open_table(path).rows(_KEY_COLUMNS)]
 
 
 def _split_row(path: Path, row: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from packer.sources.archives.keys import KeyTable
 from packer.sources.base import Listing, count_listed
-from packer.sources.chunks import Chunk, chunks_of
 from packer.sources.columns import read_columns
 from packer.sources.folders.finding import Ignored
 from packer.sources.item import MEMBER_MARK, Item, spool_items
+from packer.sources.tables.chunks import Chunk, chunks_of
 from packer.vision.faults import may_pass
 from packer.workspace.spool import Mapped, Spool
 from readers.formats.machine import available_processors

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.sources.packed import check_digests, is_packed
+from packer.sources.tables.opening import TABLES, is_table
 from packer.sources.walking import walk
 from packer.steps.faces.frame import FrameFaces
 from shardspec.errors import ItemError, UsageError, system_reason
@@ -36,10 +37,10 @@ FARTHEST = 2**24
 """Limit of coordinates, in pixels: below it float32 represents every whole number."""
 
 _FRAME = re.compile(r"(0|[1-9][0-9]{0,9})\Z", re.ASCII)
-_TABLES: Mapping[str, Entry] = {
-    suffix: Entry("packer.steps.faces.box_table:TableBoxes") for suffix in (".csv", ".jsonl", ".ndjson", ".parquet")
+_KINDS: Mapping[str, Entry] = {
+    "packed dataset": Entry("packer.steps.faces.packed_boxes:PackedBoxes"),
+    "table": Entry("packer.steps.faces.box_table:TableBoxes"),
 }
-_FOLDERS: Mapping[str, Entry] = {"packed dataset": Entry("packer.steps.faces.packed_boxes:PackedBoxes")}
 
 
 class Boxes(Protocol):
@@ -108,7 +109,7 @@ def open_boxes(path: str, scale: float) -> Boxes:
     """
     place = Path(path)
     if is_packed(place) or Layout(place).build.is_dir():  # of an unfinished one, it says so
-        packed: Boxes = resolve("boxes", "packed dataset", _FOLDERS)(place, scale)
+        packed: Boxes = resolve("boxes", "packed dataset", _KINDS)(place, scale)
         return packed
     if place.is_dir():
         return JsonFolder(place, scale)
@@ -116,9 +117,9 @@ def open_boxes(path: str, scale: float) -> Boxes:
         raise UsageError(f"boxes: expected a file or folder of boxes, found nothing at {path}")
     if place.suffix.lower() == ".json":
         return JsonFile(place, scale)
-    if place.suffix.lower() not in _TABLES:
-        raise UsageError(f"boxes: expected a folder, .json, {', '.join(sorted(_TABLES))}, found {place.name!r}")
-    boxes: Boxes = resolve("table of boxes", place.suffix.lower(), _TABLES)(place, scale)
+    if not is_table(place):
+        raise UsageError(f"boxes: expected a folder, .json, {', '.join(sorted(TABLES))}, found {place.name!r}")
+    boxes: Boxes = resolve("boxes", "table", _KINDS)(place, scale)
     return boxes
 
 

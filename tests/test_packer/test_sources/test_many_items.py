@@ -24,15 +24,13 @@ from packer.builds.planning.facts import item_facts
 from packer.builds.planning.listing import list_items
 from packer.jobs import progress as progress_module
 from packer.recipe import Recipe
-from packer.sources import chunks as chunks_module
-from packer.sources.chunks import Chunk, chunks_of
 from packer.sources.column import Column
 from packer.sources.columns import read_columns
 from packer.sources.folders.folder import FolderSource
 from packer.sources.item import Item, ItemFile, Member, spool_items
 from packer.sources.opening import open_source
-from packer.sources.rows import Lines
-from packer.sources.table import CsvTable, ParquetTable
+from packer.sources.tables import chunks as chunks_module
+from packer.sources.tables.chunks import chunks_of
 from packer.workspace import spool as spool_module
 from packer.workspace.spool import Mapped, sorted_texts, texts
 from shardspec.errors import BuildError, UsageError
@@ -106,14 +104,6 @@ class TestSpool:
             patch.setattr(spool_module, "_SORTED_AT_ONCE", at_once)
             assert list(sorted_texts(names)) == sorted(names, key=os.fsencode)
 
-    @given(st.lists(st.integers(1, 3)))
-    def test_lines_are_found_again(self, steps: list[int]) -> None:
-        lines, expected = Lines(), list(np.cumsum([1, *steps]))
-        for line in expected:
-            lines.append(line)
-        assert lines.all() == expected
-        assert lines.where(len(steps)) == f"line {expected[-1]}"
-
 
 CELLS = st.sampled_from(
     ["", "0", "7", "-3", "1.5", "-.5", "1e3", "007", "1_0", "x", " 5", "nan", "-", "9" * 20, "9" * 400]
@@ -169,26 +159,6 @@ def test_a_folder_is_listed_in_the_order_of_the_bytes_of_paths(
         path.write_bytes(b"x")
     expected = sorted((path.relative_to(root).as_posix() for path in root.rglob("*.png")), key=os.fsencode)
     assert [item.name for item in FolderSource(root).list_items("auto", "path").items] == expected
-
-
-def test_a_table_that_changes_between_two_passes_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("path,x\na.png,1\n")
-    table = CsvTable(path)
-    assert list(table.chunks()) == [Chunk(0, 1, {"path": ("a.png",), "x": ("1",)})]
-    path.write_text("path,x\na.png,1\nb.png,2\n")
-    with pytest.raises(UsageError, match="expected a file that does not change"):
-        list(table.chunks())
-
-
-def test_a_parquet_table_that_changes_between_two_passes_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "t.parquet"
-    pq.write_table(pa.table({"path": ["a.png"]}), path)
-    table = ParquetTable(path)
-    assert list(table.chunks()) == [Chunk(0, 1, {"path": ["a.png"]})]
-    pq.write_table(pa.table({"path": ["a.png", "b.png"]}), path)
-    with pytest.raises(UsageError, match="expected a file that does not change"):
-        list(table.chunks())
 
 
 def test_a_label_that_the_first_pass_has_not_seen_is_no_class() -> None:

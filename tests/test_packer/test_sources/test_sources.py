@@ -1,10 +1,8 @@
 """Sources: folders, tables and rows become items, and what is not an item is reported."""
 
-import csv
 import json
 import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.media import scene, write_picture
 
 from packer import Recipe, build
@@ -23,7 +19,7 @@ from packer.sources.folders.folder import FolderSource
 from packer.sources.item import Item
 from packer.sources.opening import open_source
 from packer.sources.rows import RowsSource
-from packer.sources.table import TableSource, read_csv
+from packer.sources.table import TableSource
 from shardspec.errors import UsageError
 
 PICTURE = scene(0, (24, 16))
@@ -312,48 +308,6 @@ class TestTable:
 
 
 class TestFiles:
-    def test_numbers_are_read_as_numbers_and_names_as_names(self, tmp_path: Path) -> None:
-        path = tmp_path / "t.csv"
-        columns = {
-            "integer": ["1", "-2", ""],
-            "decimal": ["1.5", "2", "-1e-3"],
-            "leading_zeros": ["007", "12", "003"],
-            "underscores": ["1_0", "2_0", "3_0"],
-            "spaces": [" 1", "2", "3"],
-            "words": ["nan", "inf", "x"],
-            "large": ["9007199254740993", "1", "2"],
-        }
-        lines = [",".join(columns), *(",".join(cells) for cells in zip(*columns.values(), strict=True))]
-        path.write_text("\n".join(lines) + "\n")
-        rows = read_csv(path).rows
-        found = {name: [row[name] for row in rows] for name in columns}
-        assert found == {
-            "integer": [1, -2, None],
-            "decimal": [1.5, 2.0, -0.001],
-            "leading_zeros": ["007", "12", "003"],
-            "underscores": ["1_0", "2_0", "3_0"],
-            "spaces": [" 1", "2", "3"],
-            "words": ["nan", "inf", "x"],
-            "large": [9007199254740993, 1, 2],
-        }
-
-    @given(
-        st.lists(
-            st.lists(
-                st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r")), min_size=2, max_size=2
-            ),
-            max_size=5,
-        )
-    )
-    def test_any_texts_of_a_csv_come_back(self, rows: list[list[str]]) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "t.csv")
-            with path.open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file, quoting=csv.QUOTE_ALL).writerows(
-                    [["path", "text"], *(["p", f"x{text}"] for _, text in rows)]
-                )
-            assert [row["text"] for row in read_csv(path).rows] == [f"x{text}" for _, text in rows]
-
     @pytest.mark.parametrize(
         ("rows", "found"),
         [

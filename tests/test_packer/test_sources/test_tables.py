@@ -105,7 +105,7 @@ class TestTypes:
     def test_nan_is_missing_among_numbers_and_a_text_elsewhere(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
     ) -> None:
-        monkeypatch.setattr("packer.sources.table.CHUNK_ROWS", chunk)
+        monkeypatch.setattr("packer.sources.tables.delimited.CHUNK_ROWS", chunk)
         write_pictures(tmp_path, 3)
         columns = {
             "floats": ["nan", "0.5", "-2"],

@@ -1,6 +1,6 @@
 """Rows as columns, some rows at a time."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -27,6 +27,12 @@ class Chunk(NamedTuple):
         """The values of a column; `missing` in every row if it has none here."""
         return self.columns[name] if name in self.columns else [missing] * self.rows
 
+    def select(self, names: Collection[str] | None) -> "Chunk":
+        """The same rows with these columns alone; None stands for all."""
+        if names is None:
+            return self
+        return self._replace(columns={name: values for name, values in self.columns.items() if name in names})
+
 
 def chunks_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[Chunk]:
     """Rows as columns, some at a time."""
@@ -35,3 +41,8 @@ def chunks_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[Chunk]:
         names = dict.fromkeys(name for row in some for name in row)
         yield Chunk(first, len(some), {name: [row.get(name) for row in some] for name in names})
         first += len(some)
+
+
+def describe_row(row: int) -> str:
+    """The name, in messages, of a row that lies in no line of a file."""
+    return f"row {row} (counted from 0)"

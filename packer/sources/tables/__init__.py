@@ -1,0 +1,1 @@
+"""Table files, one file for each kind."""

@@ -1,0 +1,150 @@
+"""Tables of cells with marks between them: CSV and TSV."""
+
+import csv
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from packer.sources.tables.base import Lines, Passes, refuse_doubled
+from packer.sources.tables.chunks import CHUNK_ROWS, Chunk
+from packer.sources.values import keep_cells, parse_cells, parse_numbers
+from packer.workspace.spool import PackedTexts
+from shardspec.errors import UsageError
+from shardspec.frames import Cells
+from shardspec.wording import counted
+
+_MARKS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+"""What stands between the cells of tables, by one name or another."""
+
+
+class CsvTable:
+    """A CSV file with a header (`packer.sources.tables.base.Table`).
+
+    The cells are separated by commas. If the header has none, but semicolons, tabs or vertical bars, these separate the
+    cells.
+    """
+
+    is_text = True
+    mark = ","
+    classes: Mapping[str, Sequence[str]] = {}
+
+    def __init__(self, path: Path) -> None:
+        self.names: Sequence[str] = ()
+        self._path = path
+        self._passes = Passes(path)
+        self._lines = Lines()
+
+    def chunks(self, columns: Collection[str] | None = None) -> Iterator[Chunk]:
+        """See `Table`."""
+        with self._path.open(newline="", encoding="utf-8-sig") as file, self._passes.begin() as is_first:
+            self.names, reader = self._header(file)
+            rows, first = self._rows(reader, is_first), 0
+            while some := list(islice(rows, CHUNK_ROWS)):
+                cells = dict(zip(self.names, zip(*some, strict=True), strict=True))
+                yield Chunk(first, len(some), cells).select(columns)
+                first += len(some)
+
+    def rows(self, texts: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+        """See `Table`."""
+        columns = {name: _plain(cells, name in texts) for name, cells in self._cells().items()}
+        for row in zip(*columns.values(), strict=True):
+            yield dict(zip(columns, row, strict=True))
+
+    def frame(self, texts: Collection[str] = ()) -> dict[str, Any]:
+        """See `Table`: the columns, numbers as arrays."""
+        found: dict[str, Any] = {}
+        cells = self._cells()
+        for name in [*cells]:
+            column = cells.pop(name)
+            if name in texts:
+                found[name] = Cells(column, np.fromiter((cell != "" for cell in column), np.bool_, len(column)))
+            else:
+                numbers = parse_numbers(column)
+                found[name] = _plain(column, stays_text=False) if numbers is None else numbers
+        return found
+
+    def where(self, row: int) -> str:
+        """See `Table`."""
+        return self._lines.where(row)
+
+    def _cells(self) -> dict[str, PackedTexts]:
+        """The cells of each column."""
+        cells: dict[str, PackedTexts] = {}
+        for chunk in self.chunks():
+            for name, values in chunk.columns.items():
+                cells.setdefault(name, PackedTexts()).extend(values)
+        return cells
+
+    def _header(self, file: TextIO) -> tuple[list[str], Any]:
+        """The names of the columns, and the reader of what follows."""
+        reader = csv.reader(file, delimiter=self.mark, strict=True)
+        with self._parsing(reader):
+            header = next(filter(None, reader), [])
+        if len(header) == 1 and (mark := _other_mark(self._path, header[0])) is not None:
+            file.seek(0)
+            reader = csv.reader(file, delimiter=mark, strict=True)
+            with self._parsing(reader):
+                header = next(filter(None, reader), [])
+        refuse_doubled(self._path, header)
+        return header, reader
+
+    def _rows(self, reader: Any, is_first: bool) -> Iterator[list[str]]:
+        width, last = len(self.names), reader.line_num
+        with self._parsing(reader):
+            for cells in reader:
+                if cells:
+                    if len(cells) != width:
+                        raise UsageError(
+                            f"{self._path}, line {last + 1}: expected {counted(width, 'cell')} as in the header, "
+                            f"found {len(cells)}"
+                        )
+                    if is_first:
+                        self._lines.append(last + 1)
+                    yield cells
+                last = reader.line_num
+
+    @contextmanager
+    def _parsing(self, reader: Any) -> Iterator[None]:
+        try:
+            yield
+        except UnicodeDecodeError as error:
+            raise UsageError(_describe_other_bytes(self._path)) from error
+        except csv.Error as error:
+            raise UsageError(f"{self._path}, line {reader.line_num}: expected CSV, {error}") from error
+
+
+class TsvTable(CsvTable):
+    """A CSV file whose cells are separated by tabs, or else as a `CsvTable` with another mark has them."""
+
+    mark = "\t"
+
+
+def _plain(cells: PackedTexts, stays_text: bool) -> list[Any]:
+    return keep_cells(cells) if stays_text else parse_cells(cells)
+
+
+def _describe_other_bytes(path: Path) -> str:
+    """Say where a file is not UTF-8. The line read last does not, since the file is decoded in large pieces."""
+    data = path.read_bytes()
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = len((data[: error.start] + b".").splitlines())
+        return f"{path}, line {line}: expected CSV in UTF-8, found the byte 0x{data[error.start]:02x}: save it as UTF-8"
+    return f"{path}: expected a file that does not change, found one that changed while it was read"
+
+
+def _other_mark(path: Path, header: str) -> str | None:
+    """What separates the cells of a header that is one cell otherwise; None if it has one column."""
+    found = [mark for mark in _MARKS if mark in header]
+    if len(found) > 1:
+        named = " and ".join(_MARKS[mark] for mark in found)
+        raise UsageError(
+            f"{path}: expected commas between the cells, found {named} in the header: "
+            "save it with commas, or as JSON lines or Parquet"
+        )
+    return found[0] if found else None

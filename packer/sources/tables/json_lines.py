@@ -1,0 +1,56 @@
+"""Tables of JSON lines."""
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from packer.sources.tables.base import Lines, Passes
+from packer.sources.tables.chunks import Chunk, chunks_of
+from packer.sources.values import without_doubles
+from shardspec.errors import UsageError
+
+
+class JsonLinesTable:
+    """A JSON lines file: one object per line (`packer.sources.tables.base.Table`). A row has its own keys alone."""
+
+    is_text = False
+    classes: Mapping[str, Sequence[str]] = {}
+
+    def __init__(self, path: Path) -> None:
+        self.names: dict[str, None] = {}
+        self._path = path
+        self._passes = Passes(path)
+        self._lines = Lines()
+
+    def chunks(self, columns: Collection[str] | None = None) -> Iterator[Chunk]:
+        """See `Table`."""
+        for chunk in chunks_of(self.rows()):
+            self.names.update(dict.fromkeys(chunk.columns))
+            yield chunk.select(columns)
+
+    def rows(self, texts: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+        """See `Table`; it has no cells."""
+        with self._path.open("rb") as file, self._passes.begin() as is_first:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                    row = json.loads(text, object_pairs_hook=without_doubles)
+                except (ValueError, RecursionError) as error:
+                    raise UsageError(f"{self._path}, line {number}: expected a JSON object, {error}") from error
+                if not isinstance(row, dict):
+                    found = type(row).__name__
+                    raise UsageError(f"{self._path}, line {number}: expected a JSON object, found {found}")
+                if is_first:
+                    self._lines.append(number)
+                yield row
+
+    def frame(self, texts: Collection[str] = ()) -> list[dict[str, Any]]:
+        """See `Table`: the rows."""
+        return list(self.rows(texts))
+
+    def where(self, row: int) -> str:
+        """See `Table`."""
+        return self._lines.where(row)

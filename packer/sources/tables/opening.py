@@ -1,0 +1,62 @@
+"""The kinds of table files, by suffix."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from packer.sources.tables.base import Table
+from shardspec.errors import UsageError, system_reason
+from shardspec.registry import Entry, import_target
+
+TABLES: Mapping[str, Entry] = {
+    ".csv": Entry("packer.sources.tables.delimited:CsvTable"),
+    ".jsonl": Entry("packer.sources.tables.json_lines:JsonLinesTable"),
+    ".ndjson": Entry("packer.sources.tables.json_lines:JsonLinesTable"),
+    ".parquet": Entry("packer.sources.tables.parquet:ParquetTable", "parquet"),
+    ".tsv": Entry("packer.sources.tables.delimited:TsvTable"),
+}
+"""The class of each kind, by suffix in lower case."""
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file is a table by its suffix."""
+    return path.suffix.lower() in TABLES
+
+
+def open_table(path: Path) -> Table:
+    """The table that a file is by its suffix. It is not read yet.
+
+    Raises
+    ------
+    UsageError
+        If the suffix is that of no table.
+    MissingDependencyError
+        If the library for tables of that kind is not installed.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in TABLES:
+        raise UsageError(f"{path}: expected a table ({', '.join(sorted(TABLES))}), found {suffix or 'no suffix'}")
+    entry = TABLES[suffix]
+    table: Table = import_target(entry.target, what=f"table {path.name}", extra=entry.extra)(path)
+    return table
+
+
+def read_frame(path: Path, texts: Collection[str] = ()) -> Any:
+    """A table file for `shardspec.frames`.
+
+    Parameters
+    ----------
+    texts : collection of str
+        Columns of cells that stay text, whatever they look like.
+
+    Raises
+    ------
+    UsageError
+        If there is no such file, or it is no table.
+    MissingDependencyError
+        If the library for tables of that kind is not installed.
+    """
+    try:
+        return open_table(path).frame(texts)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {system_reason(error)}") from error

@@ -1,0 +1,82 @@
+"""Tables in Parquet."""
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from packer.sources.tables.base import Passes, refuse_doubled
+from packer.sources.tables.chunks import CHUNK_ROWS, Chunk, describe_row
+from shardspec.errors import UsageError
+from shardspec.wording import cut
+
+
+class ParquetTable:
+    """A Parquet file (`packer.sources.tables.base.Table`)."""
+
+    is_text = False
+
+    def __init__(self, path: Path) -> None:
+        self.names: Sequence[str] = ()
+        self._path = path
+        self._passes = Passes(path)
+
+    @property
+    def classes(self) -> Mapping[str, Sequence[str]]:
+        """See `Table`: those of Hugging Face's ``ClassLabel``."""
+        try:
+            metadata = (pq.read_schema(self._path).metadata or {}).get(b"huggingface", b"{}")
+            features = [*json.loads(metadata)["info"]["features"].items()]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return {}
+        return {
+            column: feature["names"]
+            for column, feature in features
+            if isinstance(feature, dict) and _are_classes(feature.get("names"))
+        }
+
+    def chunks(self, columns: Collection[str] | None = None) -> Iterator[Chunk]:
+        """See `Table`."""
+        first = 0
+        with self._opened() as file:
+            made = None if columns is None else [name for name in self.names if name in columns]
+            for batch in file.iter_batches(CHUNK_ROWS, columns=made, use_threads=False):
+                values = [column.to_pylist() for column in batch.columns]
+                # To pyarrow, the name of a column is also that of all columns that are called so up to a dot.
+                yield Chunk(first, batch.num_rows, dict(zip(batch.schema.names, values, strict=True))).select(columns)
+                first += batch.num_rows
+
+    def rows(self, texts: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+        """See `Table`; it has no cells."""
+        with self._opened() as file:
+            for batch in file.iter_batches(CHUNK_ROWS, use_threads=False):
+                yield from batch.to_pylist()
+
+    def frame(self, texts: Collection[str] = ()) -> Any:
+        """See `Table`: pyarrow's table."""
+        with self._opened() as file:
+            return file.read()
+
+    def where(self, row: int) -> str:
+        """See `Table`."""
+        return describe_row(row)
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        with self._passes.begin():
+            try:
+                with pq.ParquetFile(self._path) as file:
+                    self.names = file.schema_arrow.names
+                    refuse_doubled(self._path, self.names)
+                    yield file
+            except UsageError:
+                raise
+            except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of both
+                raise UsageError(f"{self._path}: expected a Parquet file, {cut(str(error), 300)}") from error
+
+
+def _are_classes(names: Any) -> bool:
+    return isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)

@@ -1,0 +1,248 @@
+"""What every kind of table file must do, run over the registry; and what each does in its own way."""
+
+import csv
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer.sources.tables import chunks as chunks_module
+from packer.sources.tables.base import Lines
+from packer.sources.tables.chunks import Chunk
+from packer.sources.tables.delimited import CsvTable
+from packer.sources.tables.opening import TABLES, is_table, open_table, read_frame
+from shardspec.errors import MissingDependencyError, UsageError
+from shardspec.frames.cells import read_cells
+
+Rows = list[dict[str, Any]]
+
+ROWS: Rows = [
+    {"path": "0.png", "age": 31, "grade": 0.5, "code": "007"},
+    {"path": "1.png", "age": None, "grade": 1.25, "code": "1.50"},
+    {"path": "2.png", "age": 7, "grade": None, "code": None},
+]
+COLUMNS = {name: [row[name] for row in ROWS] for name in ROWS[0]}
+
+
+def write_cells(mark: str) -> Callable[[Path, Rows], None]:
+    """A writer of rows with a mark between the cells."""
+
+    def write(path: Path, rows: Rows) -> None:
+        lines = [list(rows[0]), *([("" if cell is None else str(cell)) for cell in row.values()] for row in rows)]
+        path.write_text("".join(mark.join(line) + "\n" for line in lines))
+
+    return write
+
+
+def write_json(path: Path, rows: Rows) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_parquet(path: Path, rows: Rows) -> None:
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=2)
+
+
+WRITERS: Mapping[str, Callable[[Path, Rows], None]] = {
+    ".csv": write_cells(","),
+    ".jsonl": write_json,
+    ".ndjson": write_json,
+    ".parquet": write_parquet,
+    ".tsv": write_cells("\t"),
+}
+
+
+@pytest.fixture(params=sorted(TABLES))
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """`ROWS` as a file of each kind."""
+    path = tmp_path / f"t{request.param}"
+    WRITERS[request.param](path, ROWS)
+    return path
+
+
+class TestEveryKind:
+    def test_chunks_can_be_read_as_often_as_needed(self, table: Path) -> None:
+        opened = open_table(table)
+        expected: dict[str, list[Any]] = COLUMNS
+        if opened.is_text:
+            expected = {
+                name: ["" if value is None else str(value) for value in values] for name, values in COLUMNS.items()
+            }
+        for _ in range(2):
+            chunks = list(opened.chunks())
+            assert sum(chunk.rows for chunk in chunks) == 3
+            assert [chunk.first for chunk in chunks] == list(np.cumsum([0, *(chunk.rows for chunk in chunks)]))[:-1]
+            for name, values in expected.items():
+                assert [value for chunk in chunks for value in chunk.column(name)] == values
+            assert list(opened.names) == list(COLUMNS)
+
+    def test_some_columns_alone(self, table: Path) -> None:
+        opened = open_table(table)
+        for chunk in opened.chunks(("grade", "none", "path")):
+            assert list(chunk.columns) == ["path", "grade"]
+        assert list(opened.names) == list(COLUMNS)
+        empty = list(opened.chunks(["none"]))
+        assert sum(chunk.rows for chunk in empty) == 3
+        assert not any(chunk.columns for chunk in empty)
+
+    def test_rows_have_numbers_and_texts(self, table: Path) -> None:
+        opened = open_table(table)
+        assert list(opened.rows()) == (
+            [{**row, "code": code} for row, code in zip(ROWS, ("007", "1.50", None), strict=True)]
+        )
+        assert [row["age"] for row in opened.rows(("age",))] == (
+            ["31", None, "7"] if opened.is_text else COLUMNS["age"]
+        )
+
+    def test_a_frame_is_what_frames_read(self, table: Path) -> None:
+        for texts in ((), ("path", "code")):
+            cells = read_cells(read_frame(table, texts), "t")
+            assert list(cells) == list(COLUMNS)
+            for name, values in COLUMNS.items():
+                assert cells[name].valid.tolist() == [value is not None for value in values]
+                found = [value for value, ok in zip(cells[name].values, cells[name].valid, strict=True) if ok]
+                assert found == [value for value in values if value is not None]
+
+    def test_rows_are_named(self, table: Path) -> None:
+        opened = open_table(table)
+        list(opened.chunks())
+        lines = {".csv": "line 3", ".jsonl": "line 2", ".ndjson": "line 2", ".tsv": "line 3"}
+        assert opened.where(1) == lines.get(table.suffix, "row 1 (counted from 0)")
+
+    def test_a_file_that_changes_between_two_passes_is_refused(self, table: Path) -> None:
+        for read in (lambda opened: list(opened.chunks()), lambda opened: list(opened.rows()), lambda t: t.frame()):
+            WRITERS[table.suffix](table, ROWS)
+            opened = open_table(table)
+            read(opened)
+            WRITERS[table.suffix](table, [*ROWS, *ROWS])
+            with pytest.raises(UsageError, match="expected a file that does not change"):
+                read(opened)
+
+    def test_a_file_that_is_not_there(self, table: Path) -> None:
+        table.unlink()
+        with pytest.raises(UsageError, match=f"{table.name}: cannot be read: No such file"):
+            read_frame(table)
+        assert open_table(table).classes == {}
+
+    def test_the_suffix_in_other_letters(self, table: Path) -> None:
+        other = table.rename(table.with_suffix(table.suffix.upper()))
+        assert is_table(other)
+        assert len(list(open_table(other).rows())) == 3
+
+
+def test_every_kind_is_tested() -> None:
+    assert set(WRITERS) == set(TABLES)
+
+
+@pytest.mark.parametrize("name", ["t.txt", "csv"])
+def test_other_files_are_no_tables(name: str) -> None:
+    assert not is_table(Path(name))
+    with pytest.raises(UsageError, match=r"expected a table \(\.csv, \.jsonl, .*\), found (\.txt|no suffix)"):
+        read_frame(Path(name))
+
+
+def test_a_library_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "packer.sources.tables.parquet", raising=False)
+    with pytest.raises(MissingDependencyError, match=r'^table t.parquet needs the library .*"facepack\[parquet\]"'):
+        open_table(tmp_path / "t.parquet")
+
+
+class TestCells:
+    def test_numbers_are_read_as_numbers_and_names_as_names(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.csv"
+        columns = {
+            "integer": ["1", "-2", ""],
+            "decimal": ["1.5", "2", "-1e-3"],
+            "leading_zeros": ["007", "12", "003"],
+            "underscores": ["1_0", "2_0", "3_0"],
+            "spaces": [" 1", "2", "3"],
+            "words": ["nan", "inf", "x"],
+            "large": ["9007199254740993", "1", "2"],
+        }
+        lines = [",".join(columns), *(",".join(cells) for cells in zip(*columns.values(), strict=True))]
+        path.write_text("\n".join(lines) + "\n")
+        rows = list(CsvTable(path).rows())
+        found = {name: [row[name] for row in rows] for name in columns}
+        assert found == {
+            "integer": [1, -2, None],
+            "decimal": [1.5, 2.0, -0.001],
+            "leading_zeros": ["007", "12", "003"],
+            "underscores": ["1_0", "2_0", "3_0"],
+            "spaces": [" 1", "2", "3"],
+            "words": ["nan", "inf", "x"],
+            "large": [9007199254740993, 1, 2],
+        }
+
+    @given(
+        st.lists(
+            st.lists(
+                st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r")), min_size=2, max_size=2
+            ),
+            max_size=5,
+        )
+    )
+    def test_any_texts_of_a_csv_come_back(self, rows: list[list[str]]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "t.csv")
+            with path.open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file, quoting=csv.QUOTE_ALL).writerows(
+                    [["path", "text"], *(["p", f"x{text}"] for _, text in rows)]
+                )
+            assert [row["text"] for row in CsvTable(path).rows()] == [f"x{text}" for _, text in rows]
+
+    def test_a_header_alone_has_names(self, tmp_path: Path) -> None:
+        (tmp_path / "t.csv").write_text("path,x\n")
+        table = open_table(tmp_path / "t.csv")
+        assert list(table.chunks()) == []
+        assert list(table.names) == ["path", "x"]
+
+
+class TestLines:
+    @given(st.lists(st.integers(1, 3)))
+    def test_they_are_found_again(self, steps: list[int]) -> None:
+        lines, expected = Lines(), list(np.cumsum([1, *steps]))
+        for line in expected:
+            lines.append(line)
+        assert [lines.where(row) for row in range(len(expected))] == [f"line {line}" for line in expected]
+
+    def test_a_row_of_json_has_its_own_keys_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(chunks_module, "CHUNK_ROWS", 1)
+        rows: Rows = [{"key": "a"}, {"path": "b", "label": None}]
+        write_json(tmp_path / "t.jsonl", rows)
+        table = open_table(tmp_path / "t.jsonl")
+        assert list(table.rows()) == rows
+        assert list(table.chunks()) == [Chunk(0, 1, {"key": ["a"]}), Chunk(1, 1, {"path": ["b"], "label": [None]})]
+        assert list(table.names) == ["key", "path", "label"]
+
+
+class TestParquet:
+    def test_two_columns_of_one_name_are_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.parquet"
+        pq.write_table(pa.table([["a"], [1], [2]], names=["path", "x", "x"]), path)
+        for read in (read_frame, lambda path: list(open_table(path).chunks())):
+            with pytest.raises(UsageError, match=r"t\.parquet: expected every column once, found 'x' more than once"):
+                read(path)
+
+    def test_a_name_with_a_dot_is_another_column(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.parquet"
+        pq.write_table(pa.table({"frame": [1], "frame.x": [2]}), path)
+        assert list(open_table(path).chunks(["frame"])) == [Chunk(0, 1, {"frame": [1]})]
+
+    def test_classes_are_texts_that_differ(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.parquet"
+        features = {"good": {"names": ["a", "b"]}, "twice": {"names": ["a", "a"]}, "no": {"names": [1]}, "odd": 3}
+        table = pa.table({name: [0] for name in features})
+        metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+        pq.write_table(table.replace_schema_metadata(metadata), path)
+        assert open_table(path).classes == {"good": ["a", "b"]}
+        pq.write_table(table.replace_schema_metadata({"huggingface": '{"info": {"features": []}}'}), path)
+        assert open_table(path).classes == {}
