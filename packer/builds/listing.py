@@ -65,8 +65,8 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
     with counted_stage(listener or Silent(), "listing"):
         listing = source.list_items(label_from, recipe.path_column)
     if not listing.items:
-        known = ": pictures and videos are known by their suffix" if listing.ignored else ""
-        raise UsageError("; ".join((f"expected items to pack, found none{known}", *listing.notes)))
+        sought = f" (looked for {listing.sought})" if listing.sought else ""
+        raise UsageError("; ".join((f"expected items to pack, found none{sought}", *listing.notes)))
     _check_places(listing, recipe)
     listing = replace(listing, notes=(*listing.notes, *_describe_unread(listing, recipe)))
     listing = settle_classes(listing, recipe)

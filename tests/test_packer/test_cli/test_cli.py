@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.archives import write_tar
 from support.builds import OPTIONS, TESTS, write_pictures
 from support.command import arguments, environment, run_packer
 from support.hooks import at_start_of, before_each
@@ -137,10 +138,25 @@ def test_a_dry_run_writes_nothing(mixed: Path, tmp_path: Path, arguments: tuple[
         assert not shown & {"min_face", "detector", "margin", "landmarks", "boxes_scale", "path_column"}
 
 
-def test_a_dry_run_of_nothing_is_a_wrong_call(tmp_path: Path) -> None:
+def test_a_source_of_nothing_is_named_with_what_was_looked_for(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
-    done = run_packer("build", tmp_path / "source", tmp_path / "out", "--dry-run", expect=2)
-    assert "expected items to pack, found none" in done.stderr
+    for how in ((), ("--dry-run",)):
+        error = run_packer("build", "source", tmp_path / "out", *how, cwd=tmp_path, expect=2).stderr
+        assert error == (
+            "packer build: expected items to pack, found none (looked for pictures and videos, known by suffixes such as "
+            ".jpg, .png and .mp4, in source and below)\n"
+        )
+    write_tar(tmp_path / "a.tar", [])
+    error = run_packer("build", tmp_path / "a.tar", tmp_path / "out", expect=2).stderr
+    assert f"found none (looked for pictures and videos in {tmp_path / 'a.tar'})" in error
+    for number in range(2):
+        (tmp_path / f"{number}.csv").write_text("path\n")
+        error = run_packer("build", tmp_path / f"{number}.csv", tmp_path / "out", expect=2).stderr
+        assert f"{number}.csv: expected a row for each picture or video" in error
+    error = run_packer("build", tmp_path / "*.tgz", tmp_path / "out", expect=2).stderr
+    assert f"{str(tmp_path / '*.tgz')!r}: expected the names of archives (" in error
+    assert error.endswith("found nothing\n")
+    assert not (tmp_path / "out").exists()
 
 
 def write_config(folder: Path, text: str) -> Path:
