@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from packer.cli.output import print_out
 from packer.jobs.result import Result
 from packer.recipe import TEXT_LISTS
 from packer.recipe.options import BuildOptions
@@ -53,7 +54,7 @@ def row_options(options: argparse.Namespace) -> dict[str, Any]:
 
 def print_result(options: argparse.Namespace, result: Result) -> None:
     """Print what a call has found or made."""
-    print(json.dumps(result.to_json()) if options.json else result.describe())
+    print_out(json.dumps(result.to_json()) if options.json else result.describe())
 
 
 def add_option(group: argparse._ArgumentGroup, spec: "dataclasses.Field[Any]") -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from packer.cli import EXIT_INTERRUPTED, Interrupts
+from packer.cli.output import print_out
 from shardspec.errors import ShardspecError, system_reason
 from shardspec.wording import LENGTH, LONG, cut, did_you_mean, list_some, shorten
 
@@ -163,7 +164,7 @@ class _Version(argparse.Action):
         """Print the version and end."""
         from importlib.metadata import version
 
-        print(f"packer {version('facepack')}")
+        parser._print_message(f"packer {version('facepack')}\n", sys.stdout)
         parser.exit()
 
 
@@ -199,6 +200,16 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End with exit status 2."""
         self.exit(2, f"{self.prog}: {cut(message, 2 * LONG)} ({self.prog} --help)\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print the help, or an error."""
+        if file is None or file is not sys.stdout:
+            super()._print_message(message, file)
+            return
+        try:
+            print_out(message.removesuffix("\n"))
+        except ShardspecError as error:
+            self.exit(error.exit_code, f"{self.prog}: {error}\n")
 
     def _join(self, words: Sequence[str]) -> Iterator[str]:
         """The words, with each option whose value may begin with a dash and its value as one."""

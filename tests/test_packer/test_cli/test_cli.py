@@ -409,6 +409,36 @@ def test_a_build_needs_nobody_to_see_its_progress(source: Path, tmp_path: Path, 
     check_whole(tmp_path / "out")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_standard_output_that_cannot_be_written_is_named(source: Path, tmp_path: Path, unbuffered: str) -> None:
+    out, env = tmp_path / "out", environment(PYTHONUNBUFFERED=unbuffered)
+    run_packer("build", source, out, "--quiet")
+    lines: list[list[object]] = [["--help"], ["--version"], ["build", "--help"], ["build", source, out]]
+    lines += [["build", source, tmp_path / "new", "--dry-run", "--quiet"], ["verify", out, "--quiet"]]
+    lines += [["inspect", out], ["inspect", out, out, "--json"], ["inspect", out, "--history"], ["status", out]]
+    lines += [["convert", out, tmp_path / "npy", "--format", "npy", "--quiet"], ["rejects", out, "--json", "--quiet"]]
+    for line in lines:
+        command = arguments(str(line[0]), *line[1:])
+        with open("/dev/full", "w") as full:  # noqa: PTH123 -- a device
+            done = subprocess.run(command, env=env, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        name = "packer" if str(line[0]).startswith("-") else f"packer {line[0]}"
+        reason = "standard output cannot be written: No space left on device"
+        assert (done.returncode, done.stderr) == (1, f"{name}: {reason}\n"), line
+    check_whole(tmp_path / "npy")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["inspect"]])
+def test_a_reader_that_has_gone_is_no_error(source: Path, tmp_path: Path, words: list[str]) -> None:
+    run_packer("build", source, tmp_path / "out", "--quiet")
+    read, write = os.pipe()
+    os.close(read)
+    command = arguments(*words, *([tmp_path / "out"] if words == ["inspect"] else []))
+    done = subprocess.run(command, env=environment(), stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_current_folder_that_was_deleted_matters_to_none(source: Path, tmp_path: Path) -> None:
     run_packer("build", source, tmp_path / "out")
     (tmp_path / "gone").mkdir()
