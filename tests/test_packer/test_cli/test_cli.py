@@ -523,3 +523,22 @@ def test_the_process_ends_with_everything_done(source: Path, tmp_path: Path, kep
     assert json.loads(done.stdout)["out"] == str(tmp_path / "out")
     assert (tmp_path / "ended").read_text() == "of a step"
     assert (tmp_path / "measured").exists() == kept
+
+
+def test_a_command_names_what_it_made_as_it_was_typed(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("source,score\na.png,1\nb.png,2\nc.png,3\n")
+    parts = ("--by", "source", "--ratios", "a=0.5,b=0.5")
+    for line, named in (
+        (["build", "source", "sets/out"], ["sets/out: "]),
+        (["add", "sets/out", "table.csv", "--on", "source"], ["sets/out: "]),
+        (["convert", "sets/out", "sets/npy", "--format", "npy"], ["sets/npy: "]),
+        (["merge", "sets/out", "sets/npy", "sets/both"], ["sets/both: "]),
+        (["split", "sets/out", "splits", *parts], ["splits/a: ", "splits/b: "]),
+        (["export", "sets/out", "sets/files"], ["sets/files: "]),
+        (["compact", "sets/out"], ["sets/out: "]),
+        (["drop-field", "sets/out", "score"], ["sets/out: "]),
+    ):
+        printed = run_packer(*line, "--quiet", cwd=tmp_path).stdout.splitlines()
+        assert [text.startswith(start) for text, start in zip(printed, named, strict=False)] == [True] * len(named)
+    found = json.loads(run_packer("export", "sets/out", "sets/more", "--quiet", "--json", cwd=tmp_path).stdout)
+    assert (found["out"], found["table"]) == ("sets/more", "sets/more/table.csv")
