@@ -205,33 +205,31 @@ def test_a_wrong_config_is_a_wrong_call(source: Path, tmp_path: Path, text: str,
     assert not (tmp_path / "out").exists()
 
 
-OPENVINO_ON_GPU = (
-    "packer build: recipe: detector: openvino runs on the CPU only, found device cuda: take --detector torch\n"
-)
+OPENVINO_ON_GPU = "packer build: --detector: openvino runs on the CPU only, found device cuda: take --detector torch\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "reported"),
     [
         (["--config", "missing.toml"], "missing.toml: expected a recipe file, found: No such file"),
-        (["--size", "0"], "size: expected 1 or more, found 0"),
-        (["--size", "x"], "invalid int value: 'x'"),
+        (["--size", "0"], "--size: expected 1 or more, found 0"),
+        (["--size", "x"], "argument --size: expected an integer, found 'x'"),
         (["--siz", "3"], "packer build: there is no option --siz; did you mean --size?\n"),
         (["--sise=3"], "packer build: there is no option --sise; did you mean --size?\n"),
         (["--wholly-unlike"], "packer build: there is no option --wholly-unlike (packer build --help)\n"),
         (["more", "--quiet"], "packer build: expected no further arguments, found 'more' (packer build --help)\n"),
-        (["--shard-size", "many"], "shard_size: expected a size such as 256MB"),
-        (["--max-rejects", "lots"], "max_rejects: expected a share"),
+        (["--shard-size", "many"], "--shard-size: expected a size such as 256MB"),
+        (["--max-rejects", "lots"], "--max-rejects: expected a share"),
         (["--max-rejects", "1"], "write 1% or 100%"),
         (["--workers", "0"], "workers: expected 'auto' or a number"),
-        (["--item-timeout", "-1"], "item_timeout: expected more than 0"),
+        (["--item-timeout", "-1"], "--item-timeout: expected more than 0"),
         (["--fps", "inf"], "fps: expected a finite number"),
         (["--every", "2", "--fps", "3"], "expected at most one of every, fps"),
         (["--format", "zip"], f"argument --format: expected one of {', '.join(sorted(FORMATS))}, found 'zip'"),
         (["--format", "parket"], "found 'parket'; did you mean 'parquet'? (packer build --help)\n"),
         (["--steps", "decode,resise"], "; did you mean 'resize'?"),
-        (["--label-from", "column"], "label_from: expected 'folder' or 'none' for a folder"),
-        (["--path-column", "file"], "path_column: applies only to tables, found a folder"),
+        (["--label-from", "column"], "--label-from: expected 'folder' or 'none' for a folder"),
+        (["--path-column", "file"], "--path-column: applies only to tables, found a folder"),
         (["--resize", "exact"], "resize: read only with size, found no size"),
         (["--steps", "decode,nosuch"], "unknown step 'nosuch': expected module:function or one of decode"),
         (["--steps", "decode,nosuch:f"], "there is no module 'nosuch'"),
@@ -523,6 +521,63 @@ def test_the_process_ends_with_everything_done(source: Path, tmp_path: Path, kep
     assert json.loads(done.stdout)["out"] == str(tmp_path / "out")
     assert (tmp_path / "ended").read_text() == "of a step"
     assert (tmp_path / "measured").exists() == kept
+
+
+def test_a_wrong_value_is_named_by_its_option(source: Path, tmp_path: Path) -> None:
+    out, sheet, table = tmp_path / "out", ("--out", tmp_path / "s.png"), tmp_path / "table.csv"
+    table.write_text("key,score\na,1\n")
+    run_packer("build", source, out, "--quiet")
+    lines: dict[str, tuple[object, ...]] = {
+        "--align-as: read only by": ("build", source, tmp_path / "x", "--align-as", "arcface"),
+        "--size: expected 1 or more, found 0; --quality: expected 100": (
+            *("build", source, tmp_path / "x", "--size", 0, "--quality", 200),
+        ),
+        "--fps: expected at most one of": ("build", source, tmp_path / "x", "--every", 2, "--fps", 3),
+        "--sidecars: expected .txt": ("build", source, tmp_path / "x", "--sidecars"),
+        "--min-face: expected 20": ("detect", source, tmp_path / "x", "--min-face", 3),
+        "--engine: agents work": ("submit", source, tmp_path / "x", "--engine", "inline"),
+        "--time-limit: expected": ("work", tmp_path / "x", "--time-limit", 0),
+        "--folds: expected an integer": ("split", out, tmp_path / "x", "--by", "source", "--folds", 1),
+        "--into: read only without by (--by)": ("split", out, tmp_path / "x", "--by", "key", "--into", "source"),
+        "--shard-size: expected a size": ("convert", out, tmp_path / "x", "--format", "npy", "--shard-size", "y"),
+        "--shuffle: expected a seed": ("convert", out, tmp_path / "x", "--format", "npy", "--shuffle", -1),
+        "--to: expected one of": ("export", out, tmp_path / "x", "--to", "y"),
+        "--on: expected a field": ("add", out, table, "--on", "y"),
+        "--workers: expected 'auto'": ("compact", out, "--workers", 0),
+        "--count: expected 1 or more, found 0": ("preview", out, *sheet, "--count", 0),
+        "--seed: expected 0 or more, found -1": ("preview", out, *sheet, "--seed", -1),
+        "--columns: expected 1 or more, found 0": ("preview", out, *sheet, "--columns", 0),
+        "--source: read only with rejects (--rejects)": ("preview", out, *sheet, "--source", source),
+        "--masks: read only without transform": (*("preview", out, *sheet, "--masks", "over", "--transform", "x:y"),),
+        "--count: expected 0 or more": ("report", out, "--out", tmp_path / "r.html", "--count", -1),
+        "--port: expected 0 to 65535": ("view", out, "--port", -1),
+        "--seconds: expected more than 0": ("bench", source, out, "--seconds", 0),
+        "--methods: imagefolder has no": ("list", "imagefolder", source, "--methods", "y"),
+    }
+    for message, line in lines.items():
+        error = run_packer(str(line[0]), *line[1:], expect=2).stderr
+        assert error.startswith(f"packer {line[0]}: {message}"), error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "x").exists()
+
+
+def test_names_that_are_not_options_stay_as_they_are(source: Path, tmp_path: Path) -> None:
+    """A path that is called like an option, and a key of a recipe file."""
+    error = run_packer("build", "text", "out", cwd=tmp_path, expect=2).stderr
+    assert error.startswith("packer build: text: expected a folder")
+    (tmp_path / "recipe.toml").write_text("size = 0\n")
+    line = ("build", source, "out", "--config", "recipe.toml", "--quality", 200)
+    error = run_packer(*map(str, line), cwd=tmp_path, expect=2).stderr
+    assert error == ("packer build: size: expected 1 or more, found 0; --quality: expected 100 or less, found 200\n")
+
+
+def test_a_file_to_write_in_a_folder_that_is_not_there_is_an_error_at_once(source: Path, tmp_path: Path) -> None:
+    run_packer("build", source, tmp_path / "out", "--quiet")
+    for command, name in (("preview", "s.png"), ("report", "r.html"), ("rejects", "t.csv")):
+        error = run_packer(command, tmp_path / "out", "--out", tmp_path / "none" / name, expect=2).stderr
+        path = tmp_path / "none"
+        expected = f"{path / name}: expected a file in an existing folder, found no folder {path}"
+        assert error == f"packer {command}: {expected}\n"
 
 
 def test_a_command_names_what_it_made_as_it_was_typed(source: Path, tmp_path: Path) -> None:
