@@ -64,6 +64,9 @@ AGAIN: Mapping[str, str] = {
 _WITH_WORKER = "build"
 """The command that hands what `_start_worker` has started on to its job."""
 
+_WITHOUT_WORKER = frozenset(("-h", "--help", "--dry-run"))
+"""Words with which it makes nothing."""
+
 
 def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
     """Read the command line and import what its command needs; the result runs it and returns the exit status."""
@@ -75,7 +78,9 @@ def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
         sys.stdout.reconfigure(errors="surrogateescape" if utf8 else "backslashreplace")
     name = next((word for word in arguments if not word.startswith("-")), None)
     with ExitStack() as begun:
-        workers = begun.enter_context(closing(_start_worker())) if name == _WITH_WORKER else None
+        # Two more words, at least: what is built, and where.
+        begins = name == _WITH_WORKER and len(arguments) > 2 and _WITHOUT_WORKER.isdisjoint(arguments)
+        workers = begun.enter_context(closing(_start_worker())) if begins else None
         parser, command = _parser(name)
         options, rest = parser.parse_known_args(arguments)
         if rest:
