@@ -571,6 +571,24 @@ def test_names_that_are_not_options_stay_as_they_are(source: Path, tmp_path: Pat
     assert error == ("packer build: size: expected 1 or more, found 0; --quality: expected 100 or less, found 200\n")
 
 
+def test_a_place_that_cannot_be_meant_is_an_error_with_what_it_is(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for line, message in (
+        (["build", "source", "source"], f"{source}: expected a folder outside the source, found the source itself"),
+        (
+            ["build", "source", "source/out"],
+            f"{source / 'out'}: expected a folder outside the source, found one inside",
+        ),
+        (["build", "", "out"], "SOURCE: expected a path, found an empty text\n"),
+        (["build", "source/a.png", "out"], "found a file .png: give the folder that holds it\n"),
+        (["work", "file"], f"{tmp_path / 'file'}: expected a submitted build, found a file"),
+    ):
+        error = run_packer(*line, cwd=tmp_path, expect=2).stderr
+        assert message in error
+        assert error.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "source"]
+
+
 def test_a_file_to_write_in_a_folder_that_is_not_there_is_an_error_at_once(source: Path, tmp_path: Path) -> None:
     run_packer("build", source, tmp_path / "out", "--quiet")
     for command, name in (("preview", "s.png"), ("report", "r.html"), ("rejects", "t.csv")):
