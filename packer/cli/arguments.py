@@ -4,8 +4,10 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from packer.cli.output import print_out
 from packer.jobs.result import Result
 from packer.recipe import TEXT_LISTS
 from packer.recipe.options import BuildOptions
@@ -53,7 +55,12 @@ def row_options(options: argparse.Namespace) -> dict[str, Any]:
 
 def print_result(options: argparse.Namespace, result: Result) -> None:
     """Print what a call has found or made."""
-    print(json.dumps(result.to_json()) if options.json else result.describe())
+    print_out(json.dumps(result.to_json()) if options.json else result.describe())
+
+
+def print_made(options: argparse.Namespace, result: Any, place: str) -> None:
+    """Print what a call has made, a dataclass with its `path`: that is shown as it was typed, for the next command."""
+    print_result(options, dataclasses.replace(result, path=Path(place)))
 
 
 def add_option(group: argparse._ArgumentGroup, spec: "dataclasses.Field[Any]") -> None:

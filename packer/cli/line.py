@@ -8,6 +8,7 @@ import argparse
 import codecs
 import io
 import os
+import re
 import shlex
 import sys
 from argparse import Namespace
@@ -20,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from packer.cli import EXIT_INTERRUPTED, Interrupts
-from shardspec.errors import ShardspecError, system_reason
+from packer.cli.output import print_out
+from shardspec.errors import ShardspecError, UsageError, system_reason
 from shardspec.wording import LENGTH, LONG, cut, did_you_mean, list_some, shorten
 
 if TYPE_CHECKING:
@@ -62,6 +64,9 @@ AGAIN: Mapping[str, str] = {
 _WITH_WORKER = "build"
 """The command that hands what `_start_worker` has started on to its job."""
 
+_WITHOUT_WORKER = frozenset(("-h", "--help", "--dry-run"))
+"""Words with which it makes nothing."""
+
 
 def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
     """Read the command line and import what its command needs; the result runs it and returns the exit status."""
@@ -73,7 +78,9 @@ def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
         sys.stdout.reconfigure(errors="surrogateescape" if utf8 else "backslashreplace")
     name = next((word for word in arguments if not word.startswith("-")), None)
     with ExitStack() as begun:
-        workers = begun.enter_context(closing(_start_worker())) if name == _WITH_WORKER else None
+        # Two more words, at least: what is built, and where.
+        begins = name == _WITH_WORKER and len(arguments) > 2 and _WITHOUT_WORKER.isdisjoint(arguments)
+        workers = begun.enter_context(closing(_start_worker())) if begins else None
         parser, command = _parser(name)
         options, rest = parser.parse_known_args(arguments)
         if rest:
@@ -86,7 +93,8 @@ def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
         if get_ready is not None:
             get_ready(options)
         begun.pop_all()
-    return partial(_run, options, arguments)
+    names = {} if command is None else command.names(options, arguments)
+    return partial(_run, options, arguments, names)
 
 
 def _start_worker() -> "StandbyWorkers":
@@ -96,14 +104,14 @@ def _start_worker() -> "StandbyWorkers":
     return workers
 
 
-def _run(options: Namespace, arguments: Sequence[str], interrupts: Interrupts) -> int:
-    """Run the chosen command."""
+def _run(options: Namespace, arguments: Sequence[str], names: Mapping[str, str], interrupts: Interrupts) -> int:
+    """Run the chosen command; `names` are those of its arguments on the command line, by their names in Python."""
     name = options.command
     writes = name in AGAIN and not getattr(options, "dry_run", False)
     again = f": run the same command again {AGAIN[name]} (packer {shlex.join(arguments)})" if writes else ""
     try:
         interrupts.begin(f"packer: interrupted{again}")
-        status = _run_command(options)
+        status = _run_command(options, names)
         interrupts.end()
     except KeyboardInterrupt:
         interrupts.report()
@@ -111,7 +119,7 @@ def _run(options: Namespace, arguments: Sequence[str], interrupts: Interrupts) -
     return status
 
 
-def _run_command(options: Namespace) -> int:
+def _run_command(options: Namespace, names: Mapping[str, str]) -> int:
     """Run the chosen command, and print the error that ends it."""
     name = options.command
     try:
@@ -124,7 +132,8 @@ def _run_command(options: Namespace) -> int:
     except ShardspecError as error:
         if options.debug:
             raise
-        print(f"packer {name}: {error}", file=sys.stderr)
+        message = _with_names(str(error), names) if isinstance(error, UsageError) else str(error)
+        print(f"packer {name}: {message}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         return 0
@@ -135,6 +144,14 @@ def _run_command(options: Namespace) -> int:
         print(f"packer {name}: {place}{system_reason(error)}", file=sys.stderr)
         return ShardspecError.exit_code
     return status
+
+
+def _with_names(message: str, names: Mapping[str, str]) -> str:
+    """A message with the arguments that it finds fault with, which stand first, as the command line names them."""
+    if not names:
+        return message
+    first = re.compile(rf"(^|; )({'|'.join(map(re.escape, names))}): ")
+    return first.sub(lambda found: f"{found[1]}{names[found[2]]}: ", message.removeprefix("recipe: "))
 
 
 def _parser(chosen: str | None) -> "tuple[CommandParser, CommandParser | None]":
@@ -163,7 +180,7 @@ class _Version(argparse.Action):
         """Print the version and end."""
         from importlib.metadata import version
 
-        print(f"packer {version('facepack')}")
+        parser._print_message(f"packer {version('facepack')}\n", sys.stdout)
         parser.exit()
 
 
@@ -178,6 +195,17 @@ class CommandParser(argparse.ArgumentParser):
     def take_options(self, *names: str) -> None:
         """Let the value of some options begin with a dash."""
         self._take_options += names
+
+    def names(self, options: Namespace, words: Sequence[str]) -> dict[str, str]:
+        """The names of the arguments on the command line, by their names in Python.
+
+        Those of a recipe file, and those that are also among the `words` that were typed, such as paths, are left out.
+        """
+        return {
+            action.dest: next((name for name in action.option_strings if name.startswith("--")), str(action.metavar))
+            for action in self._actions
+            if action.dest not in words and (not getattr(options, "config", None) or hasattr(options, action.dest))
+        }
 
     def add_subparsers(self, **options: Any) -> Any:
         """The commands, which are parsers of this class too."""
@@ -200,6 +228,16 @@ class CommandParser(argparse.ArgumentParser):
         """End with exit status 2."""
         self.exit(2, f"{self.prog}: {cut(message, 2 * LONG)} ({self.prog} --help)\n")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print the help, or an error."""
+        if file is None or file is not sys.stdout:
+            super()._print_message(message, file)
+            return
+        try:
+            print_out(message.removesuffix("\n"))
+        except ShardspecError as error:
+            self.exit(error.exit_code, f"{self.prog}: {error}\n")
+
     def _join(self, words: Sequence[str]) -> Iterator[str]:
         """The words, with each option whose value may begin with a dash and its value as one."""
         rest = iter(words)
@@ -218,6 +256,15 @@ class CommandParser(argparse.ArgumentParser):
                 if like:
                     self.exit(2, f"{self.prog}: there is no option {option}; did you mean {like[0]}?\n")
                 self.error(f"there is no option {cut(option, LENGTH)}")
+
+    def _get_value(self, action: argparse.Action, text: str) -> Any:
+        kind = {int: "an integer", float: "a number"}.get(action.type)  # type: ignore[call-overload]
+        try:
+            return super()._get_value(action, text)
+        except argparse.ArgumentError:
+            if kind is None:
+                raise
+            raise argparse.ArgumentError(action, f"expected {kind}, found {shorten(text)}") from None
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:

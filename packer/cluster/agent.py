@@ -133,7 +133,7 @@ def work(
 def _read_plan(space: Workspace) -> dict[str, Any] | None:
     try:
         document: dict[str, Any] = json.loads(space.plan.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     if document["kind"] != "build":
         raise UsageError(f"{space.out}: expected a submitted build, found a {document['kind']}: run its command again")
@@ -151,7 +151,7 @@ def _why_closed(space: Workspace, document: Mapping[str, Any] | None, terms: Map
     if document is None and committed(Layout(space.out)) is not None:
         return "the build is finished"
     if terms is None or document is None:
-        found = "a build that was not" if document is not None else "no build"
+        found = "a build that was not" if document is not None else "a file" if space.out.is_file() else "no build"
         raise UsageError(f"{space.out}: expected a submitted build, found {found}: packer submit SOURCE {space.out}")
     return describe_closed(terms)
 

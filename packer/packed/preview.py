@@ -110,7 +110,7 @@ def preview(
     seed : int, optional
         Show rows drawn at random from this seed, in their order, instead of adjacent rows. Also the seed of `transform`.
     columns : int, optional
-        Pictures per row of the sheet; by default about as many as the sheet has rows.
+        Pictures per row of the sheet, at least 1; by default about as many as the sheet has rows.
     cell : int
         Side of the square that each picture is fitted into, in pixels, at least 16.
     plain : bool
@@ -147,13 +147,16 @@ def preview(
         If the dataset cannot be read.
     """
     path, sheet_path = Path(dataset), Path(out)
-    _check(sheet_path, count, start, cell)
+    check_output(sheet_path, ".png")
+    _check(start=(start, 0), count=(count, 1), cell=(cell, 16), columns=(columns, 1), seed=(seed, 0))
     if masks not in (None, *_MASKS):
         raise UsageError(f"masks: expected one of {', '.join(_MASKS)}, found {shorten(masks)}")
     if masks and transform is not None:
-        raise UsageError("masks and transform exclude each other: with a transform, masks tint the pictures")
-    if rejects != (source is not None):
-        raise UsageError("rejects and source belong together: rejected items are drawn from the source")
+        raise UsageError("masks: read only without transform (--transform), which lets masks tint the pictures")
+    if rejects and source is None:
+        raise UsageError("rejects: expected source (--source), from which rejected items are drawn, found none")
+    if source is not None and not rejects:
+        raise UsageError("source: read only with rejects (--rejects), which are drawn from it")
     if source is not None:
         return _draw_rejects(
             path, sheet_path, _originals(path, source), None if all else count, start, columns, cell, progress
@@ -335,10 +338,11 @@ class _Augmentation:
         return changed
 
 
-def _check(out: Path, count: int, start: int, cell: int) -> None:
-    check_output(out, ".png")
-    if start < 0 or count < 1 or cell < 16:
-        raise UsageError(f"expected start >= 0, count >= 1 and cell >= 16, found {start}, {count} and {cell}")
+def _check(**numbers: tuple[int | None, int]) -> None:
+    """Check numbers by their least values."""
+    for name, (value, least) in numbers.items():
+        if value is not None and value < least:
+            raise UsageError(f"{name}: expected {least} or more, found {value}")
 
 
 def _wanted(path: Path, geometry: bool) -> list[str]:

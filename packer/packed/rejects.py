@@ -15,7 +15,7 @@ from packer.builds.parts.part import Part
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.workspace import Workspace
-from packer.workspace.output import write_output
+from packer.workspace.output import check_output, write_output
 from shardspec.entries import total
 from shardspec.errors import DatasetError, NotADatasetError, UsageError
 from shardspec.layout import BUILD_FOLDER, REJECTS_NAME, Layout
@@ -286,6 +286,7 @@ def _checked_table(path: Path, layout: Layout) -> Path:
         raise UsageError(f"{path}: expected a table to write (.csv or .jsonl), found {path.suffix or 'no suffix'}")
     if path.absolute().parent.resolve().is_relative_to(layout.root.resolve()):
         raise UsageError(f"{path}: expected a table outside the dataset, found one in {layout.root}")
+    check_output(path, ".csv", ".jsonl")
     return path
 
 

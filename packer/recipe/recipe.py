@@ -290,7 +290,7 @@ class Recipe:
         given = [spec.name for spec in fields(self) if options[spec.name] != spec.default]
         chosen = [name for name in SAMPLING if name in given]
         if len(chosen) > 1:
-            problems.add("", f"expected at most one of {', '.join(SAMPLING)}, found {' and '.join(chosen)}")
+            problems.add(chosen[-1], f"expected at most one of {', '.join(SAMPLING)}, found {' and '.join(chosen)}")
         if self.detector == "openvino" and self.device != "cpu":
             problems.add(
                 "detector", f"openvino runs on the CPU only, found device {self.device}: take --detector torch"

@@ -50,6 +50,8 @@ class Listing:
         The row of the first of them, in words.
     notes : sequence of str
         What the user should know about the source, a line each.
+    sought : str
+        What was looked for, and where, in words: said if there are no items.
     """
 
     items: Sequence[Item]
@@ -64,6 +66,7 @@ class Listing:
     outside: Sequence[int] = ()
     outside_example: str = ""
     notes: Sequence[str] = ()
+    sought: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from packer.sources.archives.opening import SUFFIXES as ARCHIVE_SUFFIXES
 from packer.sources.archives.opening import is_pattern, open_file, open_folder, open_pattern
 from packer.sources.base import Roots, Source
 from packer.sources.folders.folder import FolderSource
+from packer.sources.item import is_picture, is_video
 from packer.sources.packed import PackedSource, is_packed
 from packer.sources.rows import RowsSource
 from packer.sources.table import TableSource
@@ -48,8 +49,12 @@ def open_source(
         raise UsageError(
             f"source: expected a folder, a table, rows, or an object with list_items, found {type(source).__name__}"
         )
+    if not os.fspath(source):
+        raise UsageError("source: expected a path, found an empty text")
     path = Path(source)
     if path.is_dir():
+        if out.resolve() == path.resolve():
+            raise UsageError(f"{out}: expected a folder outside the source, found the source itself: choose another")
         if out.resolve().is_relative_to(path.resolve()):
             raise UsageError(
                 f"{out}: expected a folder outside the source, found one inside {path}: its files would become items"
@@ -80,10 +85,15 @@ def open_source(
         raise UsageError(
             f"{path}: expected a folder, a table ({', '.join(sorted(TABLES))}) or an archive "
             f"({', '.join(ARCHIVE_SUFFIXES)}), "
-            f"found a file {path.suffix or 'without suffix'}"
+            f"found a file {path.suffix or 'without suffix'}{_remedy(path)}"
         )
     _refuse(recipe, _FOLDER_OPTIONS, "folders", "a table")
     return TableSource(path, _roots(recipe), types)
+
+
+def _remedy(path: Path) -> str:
+    """What to do about a file that is an item, and no source of items."""
+    return ": give the folder that holds it" if is_picture(path.name) or is_video(path.name) else ""
 
 
 def _roots(recipe: Recipe) -> Roots | None:

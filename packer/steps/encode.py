@@ -26,7 +26,7 @@ from shardspec.errors import SchemaError
 from shardspec.fields import is_mask_name, is_picture_field
 from shardspec.registry import import_target
 from shardspec.schema import NAME, Field, NamedConfig
-from shardspec.wording import list_some
+from shardspec.wording import did_you_mean, list_some
 
 ValueKind = Literal["array", "class", "image", "lossless", "text", "json", "blob"]
 """A ``class`` is the name of one, which becomes its number when the names of all samples are known."""
@@ -183,7 +183,8 @@ class Encoder:
                 out[name] = self._value(name, value, lossless=use == "lossless")
         missing = [name for name in self._by_field if name not in out]
         if missing and whole:
-            raise SchemaError(f"encode_field: expected a field {missing[0]!r}, found {list_some(list(out))}")
+            like = did_you_mean(missing[0], out)
+            raise SchemaError(f"encode_field: expected a field {missing[0]!r}, found {list_some(list(out))}{like}")
         if self._marks and "image" in out:
             out["image"] = out["image"]._replace(marked=has_restart_markers(bytes(out["image"].data)))
         return out

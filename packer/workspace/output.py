@@ -18,12 +18,14 @@ def check_output(path: Path, *suffixes: str) -> None:
     Raises
     ------
     UsageError
-        If it ends in none of them, or is the name of a folder.
+        If it ends in none of them, or is the name of a folder, or lies in a folder that is not there.
     """
     if path.suffix.lower() not in suffixes:
         raise UsageError(f"{path}: expected a name that ends in {suffixes[0]}")
     if path.is_dir():
         raise UsageError(f"{path}: expected a file's name, found a folder")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{path}: expected a file in an existing folder, found no folder {path.parent}")
 
 
 def write_output(path: Path, data: bytes) -> None:

@@ -18,16 +18,21 @@ from packer.recipe.checks import SAMPLING
 from packer.sources.base import Examiner, Listing, Source, counting
 from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile, spool_items
 from packer.sources.packed import PackedSource
+from packer.steps.chain import STEPS
 from packer.steps.faces.boxes import Boxes, open_boxes
 from packer.steps.faces.frame import DETECT_FIELDS
 from packer.workspace.spool import Mapped
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
-from shardspec.wording import LONG, counted, list_some, shorten
+from shardspec.layout import Layout
+from shardspec.wording import LONG, counted, did_you_mean, list_some, shorten
 
 _NO_LABEL = _NO_PLACE = -(2**63)
 _LEAST = 1000
 """Fewer items are listed without a word."""
+
+_NO_PICTURE = (str, int, float, type(None))
+"""Types of values that cannot be pictures."""
 
 _NEED_IMAGE = ("detect", "faces", "resize")
 """Built-in steps that need a picture that was read already."""
@@ -51,8 +56,8 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
     UsageError
         If there are no items; if they are files, but the first step reads no files; if frames are to be chosen from
         samples that are packed already, or nothing says how their further pictures are resized; if labels are not among
-        the classes that are listed; if a column is missing or holds no paths; or if no item has boxes in the file of
-        ``boxes``.
+        the classes that are listed; if a column is missing or holds no paths; if no sample can have a field of
+        ``encode_field``; or if no item has boxes in the file of ``boxes``.
     """
     label_from = recipe.label_from
     if recipe.numbers_classes and label_from == "auto" and isinstance(source, PackedSource):
@@ -60,8 +65,8 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
     with counted_stage(listener or Silent(), "listing"):
         listing = source.list_items(label_from, recipe.path_column)
     if not listing.items:
-        known = ": pictures and videos are known by their suffix" if listing.ignored else ""
-        raise UsageError("; ".join((f"expected items to pack, found none{known}", *listing.notes)))
+        sought = f" (looked for {listing.sought})" if listing.sought else ""
+        raise UsageError("; ".join((f"expected items to pack, found none{sought}", *listing.notes)))
     _check_places(listing, recipe)
     listing = replace(listing, notes=(*listing.notes, *_describe_unread(listing, recipe)))
     listing = settle_classes(listing, recipe)
@@ -72,6 +77,7 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
             listing = replace(listing, items=_attach(listing, option, column))
     _check_also(listing.items, recipe)
     _check_further(listing, recipe)
+    _check_encode_field(source, listing.items[: recipe.limit], recipe)
     if any(step.use == "detect" for step in recipe.chain):
         _check_detect(listing)
     if recipe.boxes is not None:
@@ -289,3 +295,25 @@ def _check_also(items: Sequence[Item], recipe: Recipe) -> None:
     for name in () if field is None else (field, f"{field}_valid"):
         if name in columns:
             raise UsageError(f"also: there is a column that becomes field {name!r} already: rename it")
+
+
+def _check_encode_field(source: Source, items: Sequence[Item], recipe: Recipe) -> None:
+    """Refuse to encode fields that no sample has, unless steps of the user may add them."""
+    wanted = recipe.field_codecs.keys()
+    if not wanted or any(step.use not in STEPS for step in recipe.chain):
+        return
+    known = {recipe.also_field} - {None}
+    if isinstance(source, PackedSource):
+        known |= {field.name for field in Layout(source.root).load().schema if field.is_image}
+    for item in items:
+        if known >= wanted:
+            return
+        known |= item.arrays.keys()
+        known |= {name for name, value in item.columns.items() if not isinstance(value, _NO_PICTURE)}
+    missing = sorted(wanted - known)
+    if missing:
+        there = sorted(name for name in known - {"image", PACKED_ROW} if name is not None)
+        raise UsageError(
+            f"encode_field: expected a field with pictures beside image ({list_some(there) or 'there is none'}), "
+            f"found {shorten(missing[0])}{did_you_mean(missing[0], there)}"
+        )

@@ -2,7 +2,7 @@
 
 import argparse
 
-from packer.cli.arguments import add_output_arguments, print_result
+from packer.cli.arguments import add_output_arguments, print_made
 from packer.packed.columns import add
 
 
@@ -41,5 +41,5 @@ def run(options: argparse.Namespace) -> int:
         replace=options.replace,
         progress=not options.quiet,
     )
-    print_result(options, result)
+    print_made(options, result, options.dataset)
     return 0

@@ -6,11 +6,10 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packer.cli.arguments import add_option, add_output_arguments, print_result
+from packer.cli.arguments import add_option, add_output_arguments, print_made, print_result
 from packer.jobs.engines.standby import Standby
 from packer.recipe import Recipe, refuse_unknown
 from packer.recipe.options import BUILD_OPTION_NAMES, OPTION_NAMES, BuildOptions
@@ -90,7 +89,7 @@ def print_build(options: argparse.Namespace, call: "Callable[[], BuildResult]") 
         if error.result is None:
             raise
         result, too_many = error.result, error
-    print_result(options, replace(result, path=Path(options.out)))
+    print_made(options, result, options.out)
     if too_many is not None:
         raise too_many
     return 0

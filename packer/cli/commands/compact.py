@@ -2,7 +2,7 @@
 
 import argparse
 
-from packer.cli.arguments import add_job_arguments, add_output_arguments, job_options, print_result
+from packer.cli.arguments import add_job_arguments, add_output_arguments, job_options, print_made
 from packer.packed.compact import compact
 
 
@@ -15,5 +15,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compact, and print what was removed."""
-    print_result(options, compact(options.dataset, **job_options(options)))
+    print_made(options, compact(options.dataset, **job_options(options)), options.dataset)
     return 0

@@ -2,7 +2,7 @@
 
 import argparse
 
-from packer.cli.arguments import add_row_arguments, print_result, row_options
+from packer.cli.arguments import add_row_arguments, print_made, row_options
 from packer.packed.convert import convert
 from shardspec.formats import FORMATS
 
@@ -19,5 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Convert, and print what was made."""
-    print_result(options, convert(options.dataset, options.out, format=options.format, **row_options(options)))
+    result = convert(options.dataset, options.out, format=options.format, **row_options(options))
+    print_made(options, result, options.out)
     return 0

@@ -2,7 +2,7 @@
 
 import argparse
 
-from packer.cli.arguments import add_output_arguments, print_result
+from packer.cli.arguments import add_output_arguments, print_made
 from packer.packed.columns import drop_field
 
 
@@ -15,5 +15,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Drop the fields, and print which."""
-    print_result(options, drop_field(options.dataset, options.fields, progress=not options.quiet))
+    result = drop_field(options.dataset, options.fields, progress=not options.quiet)
+    print_made(options, result, options.dataset)
     return 0

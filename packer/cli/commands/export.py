@@ -1,8 +1,10 @@
 """``packer export DATASET DIR``."""
 
 import argparse
+from dataclasses import replace
+from pathlib import Path
 
-from packer.cli.arguments import add_output_arguments, print_result
+from packer.cli.arguments import add_output_arguments, print_made
 from packer.packed.export.export import SHARDS, TARS, export
 from packer.packed.export.tables import TABLES
 
@@ -37,5 +39,7 @@ def run(options: argparse.Namespace) -> int:
         shard_size=options.shard_size,
         progress=not options.quiet,
     )
-    print_result(options, result)
+    if result.table is not None:
+        result = replace(result, table=Path(options.out, result.table.name))
+    print_made(options, result, options.out)
     return 0

@@ -4,6 +4,7 @@ import argparse
 import json
 
 from packer.cli.arguments import add_output_arguments, print_result
+from packer.cli.output import print_out
 from packer.packed.inspect.inspect import inspect
 from packer.packed.inspect.leaks import find_leaks
 from packer.packed.inspect.values import count_values
@@ -35,13 +36,13 @@ def run(options: argparse.Namespace) -> int:
         return 1 if leaks.found else 0
     reports = [inspect(dataset) for dataset in options.datasets]
     if options.json and len(reports) > 1:
-        print(json.dumps([report.to_json() for report in reports]))
+        print_out(json.dumps([report.to_json() for report in reports]))
         return 0
     for number, report in enumerate(reports):
         if number:
-            print()
+            print_out()
         if options.history and not options.json:
-            print(report.describe_history())
+            print_out(report.describe_history())
         else:
             print_result(options, report)
     return 0

@@ -2,7 +2,7 @@
 
 import argparse
 
-from packer.cli.arguments import add_row_arguments, print_result, row_options
+from packer.cli.arguments import add_row_arguments, print_made, row_options
 from packer.packed.merge import CLASSES, merge
 from shardspec.formats import FORMATS
 
@@ -28,5 +28,5 @@ def run(options: argparse.Namespace) -> int:
     result = merge(
         options.datasets, options.out, classes=options.classes, format=options.format, **row_options(options)
     )
-    print_result(options, result)
+    print_made(options, result, options.out)
     return 0

@@ -1,6 +1,8 @@
 """``packer split DATASET OUT --by FIELD --ratios train=0.8,val=0.1,test=0.1``, ``--folds K``, or ``--into FIELD``."""
 
 import argparse
+from dataclasses import replace
+from pathlib import Path
 
 from packer.cli.arguments import add_row_arguments, print_result, row_options
 from packer.packed.split.split import split
@@ -42,5 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Split, and print where every sample went."""
     chosen = {name: getattr(options, name) for name in ("by", "ratios", "folds", "stratify", "seed", "into")}
-    print_result(options, split(options.dataset, options.out, **chosen, format=options.format, **row_options(options)))
+    result = split(options.dataset, options.out, **chosen, format=options.format, **row_options(options))
+    parts = [replace(part, result=replace(part.result, path=Path(options.out, part.name))) for part in result.parts]
+    print_result(options, replace(result, parts=tuple(parts)))
     return 0

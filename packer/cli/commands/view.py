@@ -1,7 +1,6 @@
 """``packer view DATASET …``."""
 
 import argparse
-import sys
 
 from packer.cli.arguments import add_output_arguments, print_result
 from packer.page.view import DEFAULT_PORT, LOOPBACK, view
@@ -48,6 +47,5 @@ def run(options: argparse.Namespace) -> int:
     )
     with viewer:
         print_result(options, viewer)
-        sys.stdout.flush()
         viewer.wait()
     return 0

@@ -25,14 +25,15 @@ def check_options(
     given = {"ratios": ratios, "folds": folds, "stratify": stratify, "seed": seed or None}
     besides = [name for name, value in given.items() if value is not None]
     if into is not None and fields:
-        raise UsageError("expected either by (shares of whole groups) or into (a dataset for each value), found both")
+        raise UsageError("into: read only without by (--by), which keeps groups whole in shares, found both")
     if into is not None and besides:
         raise UsageError(f"{besides[0]}: read only without into, found into {shorten(into)}")
     if folds is not None and ratios is not None:
-        raise UsageError("expected either ratios or folds, whose shares are equal, found both")
+        raise UsageError("folds: read only without ratios (--ratios), since the shares of folds are equal, found both")
     if not fields and all(option is None for option in (into, folds, stratify)):
         raise UsageError(
-            "expected by (what stays together), into (a dataset for each value), folds or stratify, found none of them"
+            "expected by (--by: what stays together), into (--into: a dataset for each value), folds (--folds) or "
+            "stratify (--stratify), found none of them"
         )
 
 

@@ -231,6 +231,7 @@ def list_archives(
         "label" if name == label_from else columns.fields.get(name, name): names for name, names in classes.items()
     }
     named = {field: names for field, names in named.items() if field in fields}
+    more = len(archives) - 1
     return Listing(
         items,
         ignored,
@@ -240,6 +241,7 @@ def list_archives(
         members=members,
         beside=Mapped(raw, lambda item: item.files),
         notes=[*columns.notes, *([entries.describe("ignored entries")] if entries.count else [])],
+        sought=f"pictures and videos in {archives[0].path}{f' and {more} more' if more else ''}",
     )
 
 

@@ -21,7 +21,7 @@ from packer.sources.values import column_types
 from packer.sources.walking import walk
 from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.layout import MANIFEST_NAME
-from shardspec.wording import list_some, shorten
+from shardspec.wording import LONG, counted, list_some, shorten
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)\Z")
@@ -142,10 +142,8 @@ def open_pattern(pattern: str, recipe: Recipe) -> Source:
         if path.is_file() and (kind := kind_of(path.name)) is not None:
             found.setdefault(kind, []).append(path)
     if not found:
-        known = ", ".join(SUFFIXES)
-        raise UsageError(
-            f"{shorten(pattern)}: expected the names of archives ({known}), found {len(paths)} other files"
-        )
+        known, other = ", ".join(SUFFIXES), counted(len(paths), "other file") if paths else "nothing"
+        raise UsageError(f"{shorten(pattern, LONG)}: expected the names of archives ({known}), found {other}")
     kind = _only_kind(pattern, found)
     root = Path(os.path.commonpath([path.parent for path in found[kind]]))
     archives = relative_archives(root, found[kind])

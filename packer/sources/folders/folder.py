@@ -55,6 +55,7 @@ class FolderSource:
     def __init__(self, root: Path, recipe: Recipe | None = None) -> None:
         recipe = recipe or Recipe()
         self.root = root.resolve()
+        self._given = root
         self._links_to = tuple(Path(folder).resolve() for folder in recipe.root)
         for folder in self._links_to:
             if not folder.is_dir():
@@ -103,7 +104,8 @@ class FolderSource:
                 notes.append(describe_unmatched(option, globs.unmatched))
         if files.ignored.count:
             notes.append(files.ignored.describe())
-        return replace(listing, ignored=files.ignored.count, notes=notes)
+        sought = f"pictures and videos, known by suffixes such as .jpg, .png and .mp4, in {self._given} and below"
+        return replace(listing, ignored=files.ignored.count, notes=notes, sought=sought)
 
     def _with_columns(
         self, files: Iterable[FoundFile], examiner: Examiner, label_from: str, notes: list[str]

@@ -384,7 +384,8 @@ class TestRefusals:
         (tmp_path / "source" / "notes.txt").write_text("x")
         with pytest.raises(
             UsageError,
-            match=r"^expected items to pack, found none: pict.* suffix; ignored: 1 \.txt \(such as 'notes.txt'\)$",
+            match=r"^expected items to pack, found none \(looked for pict.* in .*source and below\); "
+            r"ignored: 1 \.txt \(such as 'notes.txt'\)$",
         ):
             packer.build(tmp_path / "source", tmp_path / "out", progress=False)
         assert not (tmp_path / "out").exists()

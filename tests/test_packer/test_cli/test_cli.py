@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.archives import write_tar
 from support.builds import OPTIONS, TESTS, write_pictures
 from support.command import arguments, environment, run_packer
 from support.hooks import at_start_of, before_each
@@ -137,10 +138,25 @@ def test_a_dry_run_writes_nothing(mixed: Path, tmp_path: Path, arguments: tuple[
         assert not shown & {"min_face", "detector", "margin", "landmarks", "boxes_scale", "path_column"}
 
 
-def test_a_dry_run_of_nothing_is_a_wrong_call(tmp_path: Path) -> None:
+def test_a_source_of_nothing_is_named_with_what_was_looked_for(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
-    done = run_packer("build", tmp_path / "source", tmp_path / "out", "--dry-run", expect=2)
-    assert "expected items to pack, found none" in done.stderr
+    for how in ((), ("--dry-run",)):
+        error = run_packer("build", "source", tmp_path / "out", *how, cwd=tmp_path, expect=2).stderr
+        assert error == (
+            "packer build: expected items to pack, found none (looked for pictures and videos, known by suffixes such as "
+            ".jpg, .png and .mp4, in source and below)\n"
+        )
+    write_tar(tmp_path / "a.tar", [])
+    error = run_packer("build", tmp_path / "a.tar", tmp_path / "out", expect=2).stderr
+    assert f"found none (looked for pictures and videos in {tmp_path / 'a.tar'})" in error
+    for number in range(2):
+        (tmp_path / f"{number}.csv").write_text("path\n")
+        error = run_packer("build", tmp_path / f"{number}.csv", tmp_path / "out", expect=2).stderr
+        assert f"{number}.csv: expected a row for each picture or video" in error
+    error = run_packer("build", tmp_path / "*.tgz", tmp_path / "out", expect=2).stderr
+    assert f"{str(tmp_path / '*.tgz')!r}: expected the names of archives (" in error
+    assert error.endswith("found nothing\n")
+    assert not (tmp_path / "out").exists()
 
 
 def write_config(folder: Path, text: str) -> Path:
@@ -189,33 +205,31 @@ def test_a_wrong_config_is_a_wrong_call(source: Path, tmp_path: Path, text: str,
     assert not (tmp_path / "out").exists()
 
 
-OPENVINO_ON_GPU = (
-    "packer build: recipe: detector: openvino runs on the CPU only, found device cuda: take --detector torch\n"
-)
+OPENVINO_ON_GPU = "packer build: --detector: openvino runs on the CPU only, found device cuda: take --detector torch\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "reported"),
     [
         (["--config", "missing.toml"], "missing.toml: expected a recipe file, found: No such file"),
-        (["--size", "0"], "size: expected 1 or more, found 0"),
-        (["--size", "x"], "invalid int value: 'x'"),
+        (["--size", "0"], "--size: expected 1 or more, found 0"),
+        (["--size", "x"], "argument --size: expected an integer, found 'x'"),
         (["--siz", "3"], "packer build: there is no option --siz; did you mean --size?\n"),
         (["--sise=3"], "packer build: there is no option --sise; did you mean --size?\n"),
         (["--wholly-unlike"], "packer build: there is no option --wholly-unlike (packer build --help)\n"),
         (["more", "--quiet"], "packer build: expected no further arguments, found 'more' (packer build --help)\n"),
-        (["--shard-size", "many"], "shard_size: expected a size such as 256MB"),
-        (["--max-rejects", "lots"], "max_rejects: expected a share"),
+        (["--shard-size", "many"], "--shard-size: expected a size such as 256MB"),
+        (["--max-rejects", "lots"], "--max-rejects: expected a share"),
         (["--max-rejects", "1"], "write 1% or 100%"),
         (["--workers", "0"], "workers: expected 'auto' or a number"),
-        (["--item-timeout", "-1"], "item_timeout: expected more than 0"),
+        (["--item-timeout", "-1"], "--item-timeout: expected more than 0"),
         (["--fps", "inf"], "fps: expected a finite number"),
         (["--every", "2", "--fps", "3"], "expected at most one of every, fps"),
         (["--format", "zip"], f"argument --format: expected one of {', '.join(sorted(FORMATS))}, found 'zip'"),
         (["--format", "parket"], "found 'parket'; did you mean 'parquet'? (packer build --help)\n"),
         (["--steps", "decode,resise"], "; did you mean 'resize'?"),
-        (["--label-from", "column"], "label_from: expected 'folder' or 'none' for a folder"),
-        (["--path-column", "file"], "path_column: applies only to tables, found a folder"),
+        (["--label-from", "column"], "--label-from: expected 'folder' or 'none' for a folder"),
+        (["--path-column", "file"], "--path-column: applies only to tables, found a folder"),
         (["--resize", "exact"], "resize: read only with size, found no size"),
         (["--steps", "decode,nosuch"], "unknown step 'nosuch': expected module:function or one of decode"),
         (["--steps", "decode,nosuch:f"], "there is no module 'nosuch'"),
@@ -393,6 +407,36 @@ def test_a_build_needs_nobody_to_see_its_progress(source: Path, tmp_path: Path, 
     check_whole(tmp_path / "out")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_standard_output_that_cannot_be_written_is_named(source: Path, tmp_path: Path, unbuffered: str) -> None:
+    out, env = tmp_path / "out", environment(PYTHONUNBUFFERED=unbuffered)
+    run_packer("build", source, out, "--quiet")
+    lines: list[list[object]] = [["--help"], ["--version"], ["build", "--help"], ["build", source, out]]
+    lines += [["build", source, tmp_path / "new", "--dry-run", "--quiet"], ["verify", out, "--quiet"]]
+    lines += [["inspect", out], ["inspect", out, out, "--json"], ["inspect", out, "--history"], ["status", out]]
+    lines += [["convert", out, tmp_path / "npy", "--format", "npy", "--quiet"], ["rejects", out, "--json", "--quiet"]]
+    for line in lines:
+        command = arguments(str(line[0]), *line[1:])
+        with open("/dev/full", "w") as full:  # noqa: PTH123 -- a device
+            done = subprocess.run(command, env=env, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        name = "packer" if str(line[0]).startswith("-") else f"packer {line[0]}"
+        reason = "standard output cannot be written: No space left on device"
+        assert (done.returncode, done.stderr) == (1, f"{name}: {reason}\n"), line
+    check_whole(tmp_path / "npy")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["inspect"]])
+def test_a_reader_that_has_gone_is_no_error(source: Path, tmp_path: Path, words: list[str]) -> None:
+    run_packer("build", source, tmp_path / "out", "--quiet")
+    read, write = os.pipe()
+    os.close(read)
+    command = arguments(*words, *([tmp_path / "out"] if words == ["inspect"] else []))
+    done = subprocess.run(command, env=environment(), stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_current_folder_that_was_deleted_matters_to_none(source: Path, tmp_path: Path) -> None:
     run_packer("build", source, tmp_path / "out")
     (tmp_path / "gone").mkdir()
@@ -477,3 +521,97 @@ def test_the_process_ends_with_everything_done(source: Path, tmp_path: Path, kep
     assert json.loads(done.stdout)["out"] == str(tmp_path / "out")
     assert (tmp_path / "ended").read_text() == "of a step"
     assert (tmp_path / "measured").exists() == kept
+
+
+def test_a_wrong_value_is_named_by_its_option(source: Path, tmp_path: Path) -> None:
+    out, sheet, table = tmp_path / "out", ("--out", tmp_path / "s.png"), tmp_path / "table.csv"
+    table.write_text("key,score\na,1\n")
+    run_packer("build", source, out, "--quiet")
+    lines: dict[str, tuple[object, ...]] = {
+        "--align-as: read only by": ("build", source, tmp_path / "x", "--align-as", "arcface"),
+        "--size: expected 1 or more, found 0; --quality: expected 100": (
+            *("build", source, tmp_path / "x", "--size", 0, "--quality", 200),
+        ),
+        "--fps: expected at most one of": ("build", source, tmp_path / "x", "--every", 2, "--fps", 3),
+        "--sidecars: expected .txt": ("build", source, tmp_path / "x", "--sidecars"),
+        "--min-face: expected 20": ("detect", source, tmp_path / "x", "--min-face", 3),
+        "--engine: agents work": ("submit", source, tmp_path / "x", "--engine", "inline"),
+        "--time-limit: expected": ("work", tmp_path / "x", "--time-limit", 0),
+        "--folds: expected an integer": ("split", out, tmp_path / "x", "--by", "source", "--folds", 1),
+        "--into: read only without by (--by)": ("split", out, tmp_path / "x", "--by", "key", "--into", "source"),
+        "--shard-size: expected a size": ("convert", out, tmp_path / "x", "--format", "npy", "--shard-size", "y"),
+        "--shuffle: expected a seed": ("convert", out, tmp_path / "x", "--format", "npy", "--shuffle", -1),
+        "--to: expected one of": ("export", out, tmp_path / "x", "--to", "y"),
+        "--on: expected a field": ("add", out, table, "--on", "y"),
+        "--workers: expected 'auto'": ("compact", out, "--workers", 0),
+        "--count: expected 1 or more, found 0": ("preview", out, *sheet, "--count", 0),
+        "--seed: expected 0 or more, found -1": ("preview", out, *sheet, "--seed", -1),
+        "--columns: expected 1 or more, found 0": ("preview", out, *sheet, "--columns", 0),
+        "--source: read only with rejects (--rejects)": ("preview", out, *sheet, "--source", source),
+        "--masks: read only without transform": (*("preview", out, *sheet, "--masks", "over", "--transform", "x:y"),),
+        "--count: expected 0 or more": ("report", out, "--out", tmp_path / "r.html", "--count", -1),
+        "--port: expected 0 to 65535": ("view", out, "--port", -1),
+        "--seconds: expected more than 0": ("bench", source, out, "--seconds", 0),
+        "--methods: imagefolder has no": ("list", "imagefolder", source, "--methods", "y"),
+    }
+    for message, line in lines.items():
+        error = run_packer(str(line[0]), *line[1:], expect=2).stderr
+        assert error.startswith(f"packer {line[0]}: {message}"), error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "x").exists()
+
+
+def test_names_that_are_not_options_stay_as_they_are(source: Path, tmp_path: Path) -> None:
+    """A path that is called like an option, and a key of a recipe file."""
+    error = run_packer("build", "text", "out", cwd=tmp_path, expect=2).stderr
+    assert error.startswith("packer build: text: expected a folder")
+    (tmp_path / "recipe.toml").write_text("size = 0\n")
+    line = ("build", source, "out", "--config", "recipe.toml", "--quality", 200)
+    error = run_packer(*map(str, line), cwd=tmp_path, expect=2).stderr
+    assert error == ("packer build: size: expected 1 or more, found 0; --quality: expected 100 or less, found 200\n")
+
+
+def test_a_place_that_cannot_be_meant_is_an_error_with_what_it_is(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for line, message in (
+        (["build", "source", "source"], f"{source}: expected a folder outside the source, found the source itself"),
+        (
+            ["build", "source", "source/out"],
+            f"{source / 'out'}: expected a folder outside the source, found one inside",
+        ),
+        (["build", "", "out"], "SOURCE: expected a path, found an empty text\n"),
+        (["build", "source/a.png", "out"], "found a file .png: give the folder that holds it\n"),
+        (["work", "file"], f"{tmp_path / 'file'}: expected a submitted build, found a file"),
+    ):
+        error = run_packer(*line, cwd=tmp_path, expect=2).stderr
+        assert message in error
+        assert error.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "source"]
+
+
+def test_a_file_to_write_in_a_folder_that_is_not_there_is_an_error_at_once(source: Path, tmp_path: Path) -> None:
+    run_packer("build", source, tmp_path / "out", "--quiet")
+    for command, name in (("preview", "s.png"), ("report", "r.html"), ("rejects", "t.csv")):
+        error = run_packer(command, tmp_path / "out", "--out", tmp_path / "none" / name, expect=2).stderr
+        path = tmp_path / "none"
+        expected = f"{path / name}: expected a file in an existing folder, found no folder {path}"
+        assert error == f"packer {command}: {expected}\n"
+
+
+def test_a_command_names_what_it_made_as_it_was_typed(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("source,score\na.png,1\nb.png,2\nc.png,3\n")
+    parts = ("--by", "source", "--ratios", "a=0.5,b=0.5")
+    for line, named in (
+        (["build", "source", "sets/out"], ["sets/out: "]),
+        (["add", "sets/out", "table.csv", "--on", "source"], ["sets/out: "]),
+        (["convert", "sets/out", "sets/npy", "--format", "npy"], ["sets/npy: "]),
+        (["merge", "sets/out", "sets/npy", "sets/both"], ["sets/both: "]),
+        (["split", "sets/out", "splits", *parts], ["splits/a: ", "splits/b: "]),
+        (["export", "sets/out", "sets/files"], ["sets/files: "]),
+        (["compact", "sets/out"], ["sets/out: "]),
+        (["drop-field", "sets/out", "score"], ["sets/out: "]),
+    ):
+        printed = run_packer(*line, "--quiet", cwd=tmp_path).stdout.splitlines()
+        assert [text.startswith(start) for text, start in zip(printed, named, strict=False)] == [True] * len(named)
+    found = json.loads(run_packer("export", "sets/out", "sets/more", "--quiet", "--json", cwd=tmp_path).stdout)
+    assert (found["out"], found["table"]) == ("sets/more", "sets/more/table.csv")

@@ -264,7 +264,7 @@ def test_agents_need_a_submitted_build(shared: Shared, tmp_path: Path) -> None:
     refused = run_packer("work", tmp_path, expect=2)
     assert "expected a submitted build, found no build: packer submit" in refused.stderr
     assert "expected a build or a packed dataset" in run_packer("status", tmp_path, expect=2).stderr
-    assert "time_limit: expected" in run_packer("work", tmp_path, "--time-limit", "soon", expect=2).stderr
+    assert "--time-limit: expected" in run_packer("work", tmp_path, "--time-limit", "soon", expect=2).stderr
     assert "source: expected" not in refused.stderr
     for words, said in (
         (("--engine", "inline"), "engine: agents work with"),

@@ -63,9 +63,12 @@ def _node_of(process: int) -> bytes:
     [
         (("--engine", "srun"), "engine: srun works inside a Slurm allocation, found none"),
         (("--engine", "ray"), 'pip install "facepack[ray]"'),
-        (("--workers-per-node", "2"), "workers_per_node: read only by the srun or ray engine, found engine processes"),
-        (("--ray-address", "auto"), "ray_address: read only by the ray engine, found engine processes"),
-        (("--engine", "srun", "--shared-detector"), "shared_detector: expected the processes engine, found srun"),
+        (
+            ("--workers-per-node", "2"),
+            "--workers-per-node: read only by the srun or ray engine, found engine processes",
+        ),
+        (("--ray-address", "auto"), "--ray-address: read only by the ray engine, found engine processes"),
+        (("--engine", "srun", "--shared-detector"), "--shared-detector: expected the processes engine, found srun"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:

@@ -60,18 +60,14 @@ def test_those_that_live_do_the_work_and_others_are_replaced(
         (["--engine", "inline"], 2),
         (["--shard-size", "none"], 2),
         (["--unknown"], 2),
-        (["--help"], 0),
-        (["--dry-run", "--engine", "inline"], 0),
-        (["--preset", "faces", "--dry-run"], 0),
     ],
 )
 def test_none_is_left_by_a_call_that_ends_before_its_work(
     tmp_path: Path, pictures: Path, options: list[str], status: int
 ) -> None:
     out = tmp_path / "out"
-    if "--dry-run" not in options:
-        out.mkdir()
-        (out / "something.txt").write_text("else")
+    out.mkdir()
+    (out / "something.txt").write_text("else")
     started = tmp_path / "started"
     note = f"open({str(started)!r}, 'a').write(str(os.getpid()) + chr(10))"
     worker = at_start_of(tmp_path / "worker", "packer.jobs.worker", note)
@@ -84,6 +80,20 @@ def test_none_is_left_by_a_call_that_ends_before_its_work(
     processes = [int(process) for process in started.read_text().split()]
     assert processes
     assert not any(map(is_alive, processes))
+
+
+@pytest.mark.parametrize(("words", "status"), [([], 2), (["--help"], 0), (["SOURCE", "OUT", "--dry-run"], 0)])
+def test_none_is_started_by_a_call_that_makes_nothing(
+    tmp_path: Path, pictures: Path, words: list[str], status: int
+) -> None:
+    log = tmp_path / "processes"
+    deed = f"open({str(log)!r}, 'a').write(repr(arguments[1]) + chr(10))"
+    env = environment(python_path=before_each(tmp_path / "hooks", "packer", "subprocess.Popen", "True", deed))
+    places = {"SOURCE": pictures, "OUT": tmp_path / "out"}
+    run_packer("build", *(places.get(word, word) for word in words), env=env, expect=status)
+    assert "packer.jobs.worker" not in (log.read_text() if log.exists() else "")
+    run_packer("build", pictures, tmp_path / "out", "--quiet", env=env)
+    assert "packer.jobs.worker" in log.read_text()
 
 
 def write_module(folder: Path, name: str, *lines: str) -> None:

@@ -604,7 +604,7 @@ def test_the_command_says_what_python_gives(tmp_path: Path) -> None:
     ]
     assert "listing: 2/2 folders" in done.stderr
     wrong = run_packer("list", "lrw", root, "--methods", "x", expect=2)
-    assert wrong.stderr == "packer list: methods: lrw has no such option, it has splits\n"
+    assert wrong.stderr == "packer list: --methods: lrw has no such option, it has splits\n"
 
 
 def test_long_differences_end_with_a_count(tmp_path: Path) -> None:

@@ -104,6 +104,6 @@ def test_wrong_calls(source: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="outside the dataset"):
         packer.rejects(tmp_path / "out", out=tmp_path / "out" / "retry.csv")
     assert (
-        "cannot be written"
+        "expected a file in an existing folder"
         in run_packer("rejects", tmp_path / "out", "-o", tmp_path / "no" / "retry.csv", expect=2).stderr
     )

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.archives import encoded, npy, write_tar
 from support.command import read_jsonl, run_packer
 from support.media import scene, write_picture
 from support.packed import check_whole, fingerprints, read_samples
@@ -75,14 +76,68 @@ def test_the_second_picture_of_a_table_at_any_number_of_workers(tmp_path: Path) 
     assert len(read_samples(tmp_path / "1")) == 5
 
 
-def test_a_field_that_is_missing_or_no_picture_is_a_reject_with_its_reason(tmp_path: Path) -> None:
-    for name, reason in (("thermal_image", "expected a field 'thermal_image', found "), ("n", "as a picture, uint8")):
-        given = [{**row, "n": 3} for row in rows(2)]
-        with pytest.raises(TooManyRejectsError):
-            build(given, tmp_path / name, encode_field=f"{name}=png", **QUIET)
-        (found, _) = [line["reason"] for line in read_jsonl(Layout(tmp_path / name).build / "rejects.jsonl")]
-        assert f"encode_field: expected {reason.removeprefix('expected ')}"[:20] in found
-        assert reason in found
+def test_a_field_that_no_sample_has_is_an_error_before_anything_is_packed(tmp_path: Path) -> None:
+    for number in range(2):
+        write_picture(tmp_path / "files" / f"{number}.png", scene(number, (48, 32)))
+    (tmp_path / "table.csv").write_text("path,ir,n\nfiles/0.png,files/1.png,3\nfiles/1.png,,4\n")
+    out = tmp_path / "out"
+
+    def refused(source: str, *how: object) -> str:
+        error = run_packer("build", tmp_path / source, out, "--encode-field", *how, expect=2).stderr
+        assert not out.exists()
+        assert error.count("\n") == 1
+        return error
+
+    assert "(there is none), found 'ir_image'" in refused("files", "ir_image=png")
+    for dry_run in ((), ("--dry-run",)):
+        error = refused("table.csv", "ir_imag=png", "--also", "ir", *dry_run)
+        assert "beside image (ir_image), found 'ir_imag'; did you mean 'ir_image'?" in error
+    assert "(ir_image), found 'n'" in refused("table.csv", "n=png", "--also", "ir")
+    run_packer("build", tmp_path / "table.csv", tmp_path / "packed", "--also", "ir", "--quiet")
+    assert "(ir_image), found 'ir_mage'; did you mean 'ir_image'?" in refused("packed", "ir_mage=png")
+
+
+def test_a_field_that_only_some_items_have(tmp_path: Path) -> None:
+    members = [(f"{number}.jpg", encoded(number)) for number in range(3)]
+    members.insert(2, ("1.ir_image.npy", npy(scene(7, (48, 32)))))
+    write_tar(tmp_path / "a.tar", members)
+    out, how = tmp_path / "out", ("--encode-field", "ir_image=webp:40", "--max-rejects", "90%", "--quiet")
+    run_packer("build", tmp_path / "a.tar", out, *how)
+    assert Layout(out).load().schema["ir_image"].codec == NamedConfig("webp", {"quality": 40})
+    assert len(read_samples(out)) == 1
+    for line in read_jsonl(out / "rejects.jsonl"):
+        assert "encode_field: expected a field 'ir_image', found " in line["reason"]
+
+
+STEP = """
+def add(samples):
+    for sample in samples:
+        yield {**sample, "ir_image": sample["image"]}
+"""
+
+
+def test_a_field_of_a_step_of_the_user(tmp_path: Path) -> None:
+    """What such a step gives is known only when it has run."""
+    for number in range(2):
+        write_picture(tmp_path / "files" / f"{number}.png", scene(number, (48, 32)))
+    (tmp_path / "own.py").write_text(STEP)
+
+    def built(field: str, expect: int) -> str:
+        how = ("--steps", "decode,own:add", "--encode-field", f"{field}=png", "--quiet")
+        return run_packer("build", tmp_path / "files", tmp_path / field, *how, cwd=tmp_path, expect=expect).stderr
+
+    built("ir_image", 0)
+    assert Layout(tmp_path / "ir_image").load().schema["ir_image"].codec == NamedConfig("png")
+    assert "expected a field 'ir_imag', found source" in (error := built("ir_imag", 3))
+    assert "did you mean 'ir_image'?" in error
+
+
+def test_a_field_that_is_no_picture_is_a_reject_with_its_reason(tmp_path: Path) -> None:
+    given = [{**row, "n": np.arange(3)} for row in rows(2)]
+    with pytest.raises(TooManyRejectsError):
+        build(given, tmp_path / "out", encode_field="n=png", **QUIET)
+    (found, _) = [line["reason"] for line in read_jsonl(Layout(tmp_path / "out").build / "rejects.jsonl")]
+    assert "encode_field: expected 'n' as a picture, uint8 (H, W, 3), found int64 (3,)" in found
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_label_maps_are_not_mixed_because_nobody_said_so(tmp_path: Path) -> None
     rows = [{"image": scene(n, (24, 18)), "mask_image": scene(n, (24, 18))} for n in range(4)]
     build(rows, tmp_path / "in", encode="png", **QUIET)
     done = run_packer("build", tmp_path / "in", tmp_path / "out", "--size", 6, expect=2)
-    assert "also_resample: expected area or nearest, for resizing 'mask_image' of the source" in done.stderr
+    assert "--also-resample: expected area or nearest, for resizing 'mask_image' of the source" in done.stderr
     assert not (tmp_path / "out").exists()
     for how in ("area", "nearest"):
         build(tmp_path / "in", tmp_path / how, size=6, also_resample=how, **QUIET)

@@ -102,7 +102,7 @@ def test_a_frame_without_a_face_is_kept_whole_with_its_mask(tmp_path: Path) -> N
         (("--align-as", "arcface", "--align"), "align: read only without align_as, found align_as arcface"),
         (("--align-as", "arcface", "--size", 200), "size: expected a multiple of 112 or 128 with align_as arcface"),
         (("--align-as", "vggface"), "align-as: expected one of arcface, deepfakebench, found 'vggface'"),
-        (("--align-as", "arcface", "--preset", "images"), "align_as: read only by the step 'faces'"),
+        (("--align-as", "arcface", "--preset", "images"), "--align-as: read only by the step 'faces'"),
     ],
 )
 def test_what_does_not_go_together(tmp_path: Path, source: Path, options: tuple[object, ...], problem: str) -> None:

@@ -104,4 +104,4 @@ def test_a_picture_that_cannot_be_jpeg_is_a_reject(tmp_path: Path) -> None:
 
 def test_raw_pictures_have_none(tmp_path: Path) -> None:
     done = run_packer("build", tmp_path, tmp_path / "out", "--encode", "raw", "--restart-markers", expect=2)
-    assert "restart_markers: read only with encode jpeg, found encode raw" in done.stderr
+    assert "--restart-markers: read only with encode jpeg, found encode raw" in done.stderr
