@@ -51,10 +51,12 @@ class Ray:
 
     address = f"127.0.0.1:{_PORT}"
 
-    def __init__(self, namespace: int, folder: Path) -> None:
+    def __init__(self, namespace: int, folder: Path, token: str | None = None) -> None:
         self._namespace = namespace
         self._folder = folder
-        self.environment = {**_LIMITS, "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": str(folder)}
+        # A token that the user's home holds would become the cluster's.
+        access = {"RAY_AUTH_MODE": "disabled"} if token is None else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+        self.environment = {**_LIMITS, **access, "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": str(folder)}
 
     def command(self, *words: str) -> list[str]:
         """A command line, run in the cluster's network."""
@@ -112,8 +114,8 @@ class Ray:
 
 
 @contextmanager
-def cluster(nodes: int = 2) -> Iterator[Ray]:
-    """Start a cluster, and end it with all that runs in it."""
+def cluster(nodes: int = 2, token: str | None = None) -> Iterator[Ray]:
+    """Start a cluster, and end it with all that runs in it. With a token, it takes only those who have it."""
     folder = Path(tempfile.mkdtemp(prefix="ray-"))
     # It ends all processes of the namespace when the test process ends, however that ends.
     guard = subprocess.Popen(
@@ -127,7 +129,7 @@ def cluster(nodes: int = 2) -> Iterator[Ray]:
     assert guard.stdout is not None
     try:
         guard.stdout.readline()
-        ray = Ray(guard.pid, folder)
+        ray = Ray(guard.pid, folder, token)
         ray.start_head()
         for _ in range(nodes):
             ray.start_node()

@@ -28,6 +28,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 _CONNECT_LIMIT_S = 20.0
 _PROBE_LIMIT_S = 60.0
 _END_S = 5.0
+_NO_TOKEN = "InvalidAuthToken"
+"""In a text, since Ray hides the error's type in that of another error."""
+
 _OF_ACTOR = ("CUDA_VISIBLE_DEVICES", "RAY_", "TMPDIR")
 """Variables, or beginnings of their names, that a worker gets from its actor; all others are those of the build."""
 
@@ -46,10 +49,8 @@ class RayLauncher:
             _check_reachable(team.address or os.environ.get("RAY_ADDRESS", ""))
             try:
                 ray.init(team.address, log_to_driver=False, logging_level=logging.ERROR)
-            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-                raise BuildError(
-                    f"expected a Ray cluster, found none ({shorten(str(error))}): begin with `ray start --head`"
-                ) from None
+            except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
+                raise BuildError(_describe_failure(error)) from None
         self.nodes: Sequence[Node] = [node for node in map(self._node, ray.nodes()) if node is not None]
         if not self.nodes:
             self.close()
@@ -209,6 +210,16 @@ def _check_reachable(address: str) -> None:
         raise BuildError(
             f"expected a Ray cluster at {shorten(address)}, found none ({error}): begin with `ray start --head`"
         ) from None
+
+
+def _describe_failure(error: Exception) -> str:
+    """In words, why this process is not connected to a cluster."""
+    if _NO_TOKEN in f"{error} {error.__cause__}":
+        return (
+            "expected a Ray cluster that takes this build, found one that asks for a token: set RAY_AUTH_MODE=token, and "
+            "RAY_AUTH_TOKEN unless ~/.ray/auth_token is the cluster's"
+        )
+    return f"expected a Ray cluster, found none ({shorten(str(error))}): begin with `ray start --head`"
 
 
 def _id_of(node: Node) -> str:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support import ray_cluster
 from support.builds import TESTS, write_pictures
 from support.cluster_builds import OPTIONS, Run, parent_of, rounds
 from support.command import arguments, environment, run_packer
@@ -116,6 +117,22 @@ def test_without_a_cluster_it_says_so(ray: Ray, tmp_path: Path) -> None:
     assert "expected a Ray cluster at" in printed
     assert "Traceback" not in printed
     assert "status 1" in printed
+
+
+def test_a_cluster_that_asks_for_a_token(tmp_path: Path) -> None:
+    source, token = write_pictures(tmp_path / "few", ["a/0.png"]), "0123456789abcdef" * 4
+    if lacking := ray_cluster.missing():
+        pytest.skip(lacking)
+    with ray_cluster.cluster(1, token) as ray:
+        options = ("--size", "16", "--engine", "ray", "--ray-address", ray.address)
+        command = arguments("build", source, tmp_path / "out", *options)
+        without = ("env", "--unset=RAY_AUTH_MODE", "--unset=RAY_AUTH_TOKEN", f"HOME={tmp_path}")
+        printed = ray.run(*without, "bash", "-c", '"$@" || echo "status $?"', "bash", *command, env=environment())
+        assert "found one that asks for a token: set RAY_AUTH_MODE=token" in printed
+        assert "Traceback" not in printed
+        assert "status 1" in printed
+        ray.run(*command, env=environment())
+    assert (tmp_path / "out" / "manifest.json").exists()
 
 
 FAULTS: dict[str, Callable[[RayRun, random.Random], int]] = {
