@@ -13,6 +13,8 @@ from readers.decode.values import BFLOAT16, BatchLayout, ValueLayout
 from shardspec.columns import Columns
 from shardspec.errors import SchemaError
 
+_KINDS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
+
 Batch = dict[str, Any]
 """Field name to a tensor (B, ...), or to a list of B values if shapes vary (tensors) or the values are text or objects.
 """
@@ -60,27 +62,75 @@ def collate_samples(samples: Sequence[Mapping[str, Any]], layout: BatchLayout) -
         return collate_columns(columns, layout)
     if not samples:
         raise SchemaError("expected one sample or more to collate, found none")
-    return {name: _collate_field(name, [s[name] for s in samples], layout.get(name)) for name in samples[0]}
+    names = list(samples[0])
+    for place, sample in enumerate(samples):
+        if sample.keys() != samples[0].keys():
+            raise SchemaError(
+                f"expected the fields {', '.join(names)} in every sample of a batch, as in its first, found "
+                f"{', '.join(sample)} in {_called(sample, place)}: give every sample the same fields"
+            )
+    return {name: _collate_field(name, samples, layout.get(name)) for name in names}
 
 
-def _collate_field(name: str, values: list[Any], layout: ValueLayout | None) -> Any:
+def _called(sample: Mapping[str, Any], place: int) -> str:
+    """What a message calls a sample of a batch."""
+    return f"the sample with key {sample['key']!r}" if "key" in sample else f"sample {place} of the batch"
+
+
+def _collate_field(name: str, samples: Sequence[Mapping[str, Any]], layout: ValueLayout | None) -> Any:
     """The values of one field, stacked if the layout says so, or, for a field not in the layout, the first value."""
+    values = [sample[name] for sample in samples]
     first = values[0]
     if layout is None:
         layout = layout_of_value(first)
     if layout.shape is None:
         return _tensor_of_column(values, layout)
-    if isinstance(first, torch.Tensor):
-        return torch.stack(values)
-    arrays = [np.asarray(value) for value in values]
-    shapes = {array.shape for array in arrays}
-    if len(shapes) > 1:
+    model = as_array(first)
+    expected = ValueLayout(model.shape, model.dtype)
+    column = _empty((len(values), *model.shape), model.dtype)
+    for place, value in enumerate(values):
+        try:
+            write_value(name, value, column, place, expected, "the first sample of the batch")
+        except SchemaError as error:
+            error.add_note(f"found in {_called(samples[place], place)}")
+            raise
+    return _tensor_of_column(column, layout)
+
+
+def write_value(name: str, value: Any, column: npt.NDArray[Any], place: int, expected: ValueLayout, model: str) -> None:
+    """Copy a value of a field into its place of a column.
+
+    Raises
+    ------
+    SchemaError
+        If its shape or dtype is not the expected one, which is that of `model`.
+    """
+    if isinstance(value, np.ndarray | np.generic) and value.dtype == expected.dtype and value.shape == expected.shape:
+        column[place] = value
+        return
+    array = as_array(value) if isinstance(value, torch.Tensor) else value
+    found = as_array(array)
+    # Python's numbers have no dtype of their own: an integer may be stored among floats, but not a float among
+    # integers.
+    same = found.dtype == expected.dtype
+    fits = same if hasattr(array, "dtype") else same or _kind_rank(found.dtype) <= _kind_rank(expected.dtype)
+    if found.shape != expected.shape or not fits:
         raise SchemaError(
-            f"field {name!r}: expected one shape in a batch, found {sorted(shapes)}: "
-            "make them equal in the transform, or batch them yourself"
+            f"expected field {name!r} as {expected}, as in {model}, found {found.dtype} {found.shape}: "
+            "give every sample the same shape and dtype"
         )
-    out = _empty((len(values), *arrays[0].shape), arrays[0].dtype)
-    return _tensor_of_column(np.stack(arrays, out=out), layout)
+    try:
+        column[place] = array  # not `found`: only for Python's own numbers does numpy check that they fit
+    except OverflowError as error:
+        raise SchemaError(
+            f"expected field {name!r} as {expected.dtype}, as in {model}, found {array}: "
+            "give every sample the same dtype"
+        ) from error
+
+
+def _kind_rank(dtype: np.dtype[Any] | None) -> int:
+    """The rank of a kind of number; a number can be written as any kind of the same or a greater rank."""
+    return _KINDS.get("" if dtype is None else dtype.kind, len(_KINDS))
 
 
 def layout_of_value(value: Any, picture: bool = False) -> ValueLayout:
@@ -92,7 +142,7 @@ def layout_of_value(value: Any, picture: bool = False) -> ValueLayout:
     if isinstance(value, list):
         return ValueLayout(None, None, picture)
     if isinstance(value, torch.Tensor):
-        return ValueLayout(tuple(value.shape), value.numpy().dtype)
+        return ValueLayout(tuple(value.shape), as_array(value).dtype)
     if isinstance(value, np.ndarray | np.generic | bool | int | float):
         array = np.asarray(value)
         return ValueLayout(array.shape, array.dtype, picture and array.ndim >= 3 and array.shape[-1] == 3)
@@ -116,6 +166,13 @@ def _tensor_of_value(value: Any, picture: bool) -> Any:
         return value
     tensor = as_tensor(value)
     return tensor.movedim(-1, -3) if picture else tensor
+
+
+def as_array(value: Any) -> npt.NDArray[Any]:
+    """A value as an array; that of a tensor has its memory."""
+    if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
+        return value.view(torch.int16).numpy().view(BFLOAT16)
+    return value.numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
 
 
 def as_tensor(array: npt.NDArray[Any]) -> torch.Tensor:

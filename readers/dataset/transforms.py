@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from readers.dataset.collate import layout_of_value
+from readers.dataset.collate import as_array, layout_of_value, write_value
 from readers.decode.values import BatchLayout, ValueLayout
 from readers.order.order import Picks
 from readers.seeding import sample_rngs
@@ -22,8 +22,6 @@ from shardspec.errors import SchemaError, UsageError
 CHUNK_ROWS = 16
 """Samples that are read together before they are transformed one by one: 16 pictures of 224 px fit into a processor's
 cache."""
-
-_KINDS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 
 
 class Chain:
@@ -170,11 +168,6 @@ def probe_layout(
     return layout
 
 
-def _kind_rank(dtype: np.dtype[Any] | None) -> int:
-    """The rank of a kind of number; a number can be written as any kind of the same or a greater rank."""
-    return _KINDS.get("" if dtype is None else dtype.kind, len(_KINDS))
-
-
 def _check_sample(sample: Any) -> None:
     """Refuse anything but a dict: of other values no batch can be made."""
     if not isinstance(sample, dict):
@@ -198,31 +191,9 @@ def store(
         if image is not None and value is image:
             continue
         expected = layout[name]
-        if (
-            isinstance(value, np.ndarray | np.generic)
-            and value.dtype == expected.dtype
-            and value.shape == expected.shape
-        ):
+        if expected.shape is not None:
+            write_value(name, value, out[name], place, expected, "the samples tried first")
+        elif isinstance(value, np.ndarray | torch.Tensor):
+            out[name][place] = as_array(value).copy()
+        else:
             out[name][place] = value
-            continue
-        array = value.numpy() if isinstance(value, torch.Tensor) else value
-        if expected.shape is None:
-            out[name][place] = array.copy() if isinstance(array, np.ndarray) else array
-            continue
-        found = np.asarray(array)
-        # Python's numbers have no dtype of their own: an integer may be stored among floats, but not a float among
-        # integers.
-        same = found.dtype == expected.dtype
-        fits = same if hasattr(array, "dtype") else same or _kind_rank(found.dtype) <= _kind_rank(expected.dtype)
-        if found.shape != expected.shape or not fits:
-            raise SchemaError(
-                f"transform: expected field {name!r} as {expected.dtype} {expected.shape}, as in the samples "
-                f"tried first, found {found.dtype} {found.shape}: give every sample the same shape and dtype"
-            )
-        try:
-            out[name][place] = array  # not `found`: only for Python's own numbers does numpy check that they fit
-        except OverflowError as error:
-            raise SchemaError(
-                f"transform: expected field {name!r} as {expected.dtype}, as in the samples tried first, found "
-                f"{array}: give every sample the same dtype"
-            ) from error

@@ -173,6 +173,13 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         self._state: dict[str, Any] | None = None
         self._choice: Choice | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the batches, for which a copy is asked anew: ``strategy="ddp_spawn"`` sends one to every rank."""
+        return {name: value for name, value in vars(self).items() if name not in ("_batches", "_eval")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= {**state, "_batches": None, "_eval": WeakSet()}
+
     def train_dataloader(self) -> TrainBatches:
         """Batches of `train` for this rank."""
         order, own = dict(self._order), self._own

@@ -1,6 +1,6 @@
 """A sampler for torch's DataLoader and torchdata's StatefulDataLoader, which yields an `Order`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,8 @@ class OrderSampler(Resumable, Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         # Not a generator itself: the epoch begins when the iterator is made, not at its first element. An iterator from
         # which nothing is taken uses up no epoch, since torchdata makes several for each one that it reads.
-        return self._iterate(self._progress.begin(unused_again=True), self._progress.order)
+        iteration, order = self._progress.begin(unused_again=True), self._progress.order
+        return _Indices(self._iterate(iteration, order), lambda: self._left(iteration, order))
 
     def _iterate(self, iteration: Iteration, order: Order | OwnOrder) -> Iterator[int]:
         self._progress.use(iteration)
@@ -69,6 +70,42 @@ class OrderSampler(Resumable, Sampler[int]):
                 iteration.taken += 1
                 yield SampledIndex(row, seed, epoch)
         iteration.ended = True
+
+    def _left(self, iteration: Iteration, order: Order | OwnOrder) -> int:
+        """Indices that an iteration has still to give."""
+        return self._progress.cut.length(order.length(iteration.epoch), iteration.consumed) - iteration.taken
+
+
+class _Indices(Iterator[int]):
+    """The indices of one iteration, with a state that torchdata saves beside the sampler's.
+
+    The sampler's state after a whole epoch makes the next iteration that of the next epoch. But torchdata, when it
+    restores a finished epoch, first iterates over what is left of it, and only then begins the next one: without this
+    state it would read ahead in the next epoch, drop that, and go on with the one after.
+
+    Parameters
+    ----------
+    indices : iterator of int
+    left : callable
+        Gives the number of indices that are still to come.
+    """
+
+    def __init__(self, indices: Iterator[int], left: Callable[[], int]) -> None:
+        self._indices = indices
+        self._left = left
+        self._restored_end = False
+
+    def __next__(self) -> int:
+        return next(self._indices)
+
+    def state_dict(self) -> dict[str, bool]:
+        """Whether the iteration is at its end."""
+        return {"ended": self._restored_end or self._left() == 0}
+
+    def load_state_dict(self, state: dict[str, bool]) -> None:
+        """Give nothing if the saved iteration was at its end; the sampler's next one then begins an epoch."""
+        if state["ended"]:
+            self._indices, self._restored_end = iter(()), True
 
 
 def class_balanced_weights(labels: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

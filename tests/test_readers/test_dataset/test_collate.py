@@ -9,6 +9,7 @@ from support.datasets import fixed, text, write_dataset
 from torch.utils.data import DataLoader
 
 from readers import Loader, open_dataset
+from shardspec.errors import SchemaError
 from shardspec.schema import Field, NamedConfig, Schema
 
 
@@ -48,6 +49,60 @@ def test_samples_changed_before_collate_are_taken_as_they_are(raw_path, workers)
     assert batch(lambda samples: samples[2:4])["key"] == keys(4)[2:]
     for name in ("image", "landmarks"):
         assert torch.equal(batch(changed)[name], plain[name])
+
+
+def batch_of(path, first, second, **options):
+    """A batch of six, the first of which gets `first` for further fields, and the others `second`."""
+
+    def transform(sample):
+        return {**sample, **(first if sample["key"] == keys(1)[0] else second)}
+
+    dataset = open_dataset(path, fields=["key", "label"], transform=transform)
+    return next(iter(DataLoader(dataset, 6, collate_fn=dataset.collate, **options)))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(("first", "second"), [({}, {"more": 1}), ({"more": 1}, {})])
+def test_samples_of_a_batch_have_the_same_fields(raw_path, first, second, workers):
+    with pytest.raises(SchemaError, match=rf"found key, label.* in the sample with key '{keys(2)[1]}'"):
+        batch_of(raw_path, first, second, num_workers=workers)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (np.int8(3), 300),
+        (np.int8(3), np.int64(300)),
+        (np.float32(1), np.float64(0.1)),
+        (np.float64(0.1), np.float32(1)),
+        (0, 0.5),
+        (torch.zeros(2), torch.zeros(2, dtype=torch.float64)),
+        (torch.zeros(2), np.zeros(2)),
+    ],
+)
+def test_no_number_of_a_batch_becomes_another(raw_path, first, second):
+    with pytest.raises(
+        SchemaError, match=r"expected field 'more' as .*, as in the first sample of the batch, found "
+    ) as caught:
+        batch_of(raw_path, {"more": first}, {"more": second})
+    assert caught.value.__notes__ == [f"found in the sample with key '{keys(2)[1]}'"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "dtype"),
+    [(0.5, 1, torch.float64), (np.uint8(3), 4, torch.uint8), (torch.tensor(3), np.int64(4), torch.int64)],
+)
+def test_numbers_of_python_take_the_dtype_of_the_others(raw_path, first, second, dtype):
+    more = batch_of(raw_path, {"more": first}, {"more": second})["more"]
+    assert (more.dtype, more.tolist()) == (dtype, [first, *[second] * 5])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_transforms_tensors_of_bfloat16(raw_path, workers):
+    value = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
+    dataset = open_dataset(raw_path, fields=["key"], transform=lambda sample: {**sample, "value": value})
+    for loader in (Loader(dataset, 6), DataLoader(dataset, 6, collate_fn=dataset.collate, num_workers=workers)):
+        assert torch.equal(next(iter(loader))["value"], value.expand(6, 2))
 
 
 def test_pictures_of_varying_size_in_clips_are_tensors_as_elsewhere(tmp_path):

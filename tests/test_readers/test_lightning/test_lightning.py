@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import pickle
 import shutil
 import weakref
 from pathlib import Path
@@ -224,6 +225,19 @@ def test_loaders_that_lightning_drops_are_not_kept(jpeg_path, tmp_path, kind):
     kept = [weakref.ref(data.val_dataloader()) for _ in range(3)]
     gc.collect()
     assert [ref() for ref in kept] == [None] * 3
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_a_copy_makes_batches_of_its_own(jpeg_path, kind):
+    data = make_data(jpeg_path, kind)
+    batches, validation = data.train_dataloader(), data.val_dataloader()
+    first = next(iter(batches))["key"]
+    sent = pickle.loads(pickle.dumps(data))  # as strategy="ddp_spawn" sends it to every rank
+    assert next(iter(sent.train_dataloader()))["key"] == first
+    assert [batch["key"] for batch in sent.val_dataloader()] == [batch["key"] for batch in validation]
+    sent.teardown("fit")
+    assert len(list(batches)) == BATCHES, "those of the original are not closed"
+    data.teardown("fit")
 
 
 def test_options_go_where_they_belong(jpeg_path):

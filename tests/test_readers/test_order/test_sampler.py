@@ -76,6 +76,35 @@ def test_stateful_dataloader_resumes_exactly(dataset, workers):
     assert sorted(keys_of(resumed)) == sorted(whole), "the epoch after a resumed one is whole"
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # called by torchdata
+@pytest.mark.parametrize("batch_size", [4, 7, None])  # 60 samples: with and without a smaller last batch
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stateful_dataloader_skips_no_epoch_after_a_finished_one(dataset, workers, batch_size):
+    def loader(state=None):
+        made = StatefulDataLoader(dataset, batch_size, sampler=dataset.sampler(seed=2), num_workers=workers)
+        if state is not None:
+            made.load_state_dict(state)
+        return made
+
+    def epoch(batches):
+        return [key for batch in batches for key in ([batch["key"]] if batch_size is None else batch["key"])]
+
+    whole = loader()
+    epochs = [epoch(whole) for _ in range(3)]
+    first = loader()
+    batches = iter(first)
+    taken = epoch(next(batches) for _ in range(len(first)))
+    before_the_end = first.state_dict()
+    assert taken + epoch(batches) == epochs[0]
+    finished = loader(first.state_dict())
+    assert [epoch(finished) for _ in range(2)] == epochs[1:]
+    rest = loader(before_the_end)
+    assert epoch(rest) == [], "the rest of an epoch at its last batch, as with torchdata's samplers"
+    again = loader(rest.state_dict())
+    for resumed in (rest, again):
+        assert [epoch(resumed) for _ in range(2)] == epochs[1:]
+
+
 def test_an_epoch_that_left_samples_out_is_followed_by_the_next(dataset):
     """59 samples on two ranks: the last one is nobody's."""
     uneven = dataset.subset(range(59))
