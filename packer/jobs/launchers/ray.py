@@ -28,7 +28,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 _CONNECT_LIMIT_S = 20.0
 _PROBE_LIMIT_S = 60.0
 _END_S = 5.0
-_NO_TOKEN = "InvalidAuthToken"
+_UNKNOWN = "InvalidAuthToken"
 """In a text, since Ray hides the error's type in that of another error."""
 
 _OF_ACTOR = ("CUDA_VISIBLE_DEVICES", "RAY_", "TMPDIR")
@@ -214,7 +214,7 @@ def _check_reachable(address: str) -> None:
 
 def _describe_failure(error: Exception) -> str:
     """In words, why this process is not connected to a cluster."""
-    if _NO_TOKEN in f"{error} {error.__cause__}":
+    if _UNKNOWN in f"{error} {error.__cause__}":
         return (
             "expected a Ray cluster that takes this build, found one that asks for a token: set RAY_AUTH_MODE=token, and "
             "RAY_AUTH_TOKEN unless ~/.ray/auth_token is the cluster's"
