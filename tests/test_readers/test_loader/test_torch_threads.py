@@ -51,6 +51,7 @@ def test_each_thread_of_the_loader_computes_alone(raw_path, tmp_path):
     script.write_text(SCRIPT)
     found = json.loads(run_script(script, raw_path).stdout.splitlines()[-1])
     assert found["batches"] == 6
-    assert found["most"] <= found["before"] + 4 + 1  # and for a moment one that restores the setting
+    # Beside the Loader's four, for a moment two for each that read and restore the setting; torch's own would be 28.
+    assert found["most"] <= found["before"] + 4 + 2 * 4
     assert found["main"] == 8
     assert found["new"] == [8]
