@@ -182,8 +182,8 @@ class _Expression:
                     raise self._wrong(left, "names of classes are compared by ==, != and in")
                 values[place] = self._class(value)
         if len({self._is_text(value) for value in values}) > 1:
-            text, number = ("text", "numbers") if self._is_text(self._column(names[0])) else ("numbers", "text")
-            raise self._wrong(right, f"{names[0]!r} has {text}, which are not compared with {number}")
+            kinds = "text, which is not compared with numbers", "numbers, which are not compared with text"
+            raise self._wrong(right, f"{names[0]!r} has {kinds[not self._is_text(self._column(names[0]))]}")
         truth: Mask = np.asarray(compare(*values), np.bool_)
         return truth
 

@@ -20,6 +20,7 @@ from shardspec.errors import (
 )
 from shardspec.formats import get_format
 from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
+from shardspec.wording import list_some
 
 MANIFEST_NAME = "manifest.json"
 REJECTS_NAME = "rejects.jsonl"
@@ -147,9 +148,8 @@ class Layout:
                 raise NotADatasetError(
                     f"{self.root}: expected a packed dataset, found {self.describe_build()}"
                 ) from None
-            found = "a folder without one: pack it first ('packer build')" if self.root.is_dir() else "no such folder"
             raise NotADatasetError(
-                f"{self.root}: expected a packed dataset with a {MANIFEST_NAME}, found {found}"
+                f"{self.root}: expected a packed dataset with a {MANIFEST_NAME}, found {self._describe_other()}"
             ) from None
         except NotADirectoryError:
             raise NotADatasetError(
@@ -159,6 +159,15 @@ class Layout:
         except OSError as error:
             raise DatasetError(f"{self.manifest}: cannot be read: {system_reason(error)}") from error
         return Manifest.loads(data, str(self.manifest)), stamp
+
+    def _describe_other(self) -> str:
+        """In words, what is there instead of a dataset."""
+        if not self.root.is_dir():
+            return "no such folder"
+        inside = sorted(path.parent.name for path in self.root.glob(f"*/{MANIFEST_NAME}"))
+        if inside:
+            return f"a folder that holds packed datasets ({list_some(inside)}): give one of them"
+        return "a folder without one: pack it first ('packer build')"
 
     def stamp_manifest(self) -> Stamp | None:
         """The stamp of the manifest as it is now; None if there is none.

@@ -170,11 +170,16 @@ def test_a_field_that_is_misspelt(raw_path):
 
 def test_what_was_never_packed(tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"a picture")
+    for name in ("train", "val"):
+        (tmp_path / "split" / name).mkdir(parents=True)
+        (tmp_path / "split" / name / "manifest.json").touch()
     for open_ in (open_dataset, NpyDataset):
         with pytest.raises(NotADatasetError, match=r"found a folder without one: pack it first \('packer build'\)"):
             open_(tmp_path)
         with pytest.raises(NotADatasetError, match=r"found a file: give the folder that holds its manifest\.json"):
             open_(tmp_path / "a.jpg")
+        with pytest.raises(NotADatasetError, match=r"a folder that holds packed datasets \(train, val\): give one of"):
+            open_(tmp_path / "split")
 
 
 @pytest.mark.parametrize("indices", [[1.5], np.arange(60) < 30, ["a"]])
