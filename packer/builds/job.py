@@ -13,7 +13,7 @@ from typing import Any
 
 from packer.assembly.columns import carried_columns, carry_columns
 from packer.assembly.plan import Piece, shuffled
-from packer.builds.growing.earlier import EarlierReports, Known
+from packer.builds.growing.earlier import GONE, EarlierReports, Known
 from packer.builds.growing.growth import Comparison
 from packer.builds.growing.kept import keep_parts
 from packer.builds.growing.superseding import find_rows, without_superseded, write_superseded
@@ -204,7 +204,7 @@ class BuildJob:
 
     def describe_made(self, layout: Layout, manifest: Manifest) -> str:
         """See `JobPlan`."""
-        names = Again(lambda: (str(line.get("item")) for line in read_lines(layout.items)))
+        names = Again(lambda: (str(line.get("item")) for line in read_lines(layout.items) if line.get("state") != GONE))
         before = names if layout.items.exists() else None
         return describe_made(manifest, before, self.plan, self._lines)
 
