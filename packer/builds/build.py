@@ -184,7 +184,7 @@ def plan_build(
         remarks = Remarks()
         for item in items:
             remarks.add(item)
-        notes = (*notes, *remarks.describe_contradictions(items, listing.classes.get("label")))
+        notes = (*notes, *comparison.notes, *remarks.describe_contradictions(items, listing.classes.get("label")))
         listing = comparison.listing
         if not comparison.has_work:
             clear_addition(Workspace(out / BUILD_FOLDER), listener.on_message)

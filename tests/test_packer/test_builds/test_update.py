@@ -154,6 +154,18 @@ def test_rejects_that_now_work_become_a_generation(source: Path, tmp_path: Path)
     assert build(source, out, retry_rejects=True).found_finished
 
 
+def test_a_text_that_no_reject_has_is_reported(source: Path, tmp_path: Path) -> None:
+    out, how = tmp_path / "out", {"label_from": "none"}
+    build(source, out, **how)
+    note = "--retry-rejects: no reject has 'emptied' in its step or reason (see 'packer rejects')"
+    result = build(source, out, retry_rejects="emptied", **how)
+    assert result.found_finished
+    assert result.notes == (note,)
+    more = {"size": 16, "shard_size": 4000, "progress": False}
+    assert packer.dry_run(source, out, retry_rejects="emptied", **more, **how).notes == (note,)
+    assert build(source, out, retry_rejects="empty", **how).notes == ()
+
+
 def test_rejects_that_fail_again_say_why_now(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     build(source, out)
