@@ -91,7 +91,13 @@ def check_columns(layout: Layout, schema: Schema, listing: Listing, recipe: Reci
     settler = SchemaSettler(image_codec(recipe), listing.classes, {}, codecs_by_field(recipe))
     columns = {name: value for name, value in with_arrays(item.columns, listing.arrays).items() if name != "image"}
     values = Encoder(recipe).encode(columns, whole=False)
-    wrong = [f"{name!r} is new" for name in values if name not in schema]
+    # A field that marks missing values is no column of the source: what is new there is that values are missing.
+    marks = {name for name in values if name.endswith(_VALID) and name.removesuffix(_VALID) in schema}
+    wrong = [
+        f"{name.removesuffix(_VALID)!r} lacks values, as it did not before" if name in marks else f"{name!r} is new"
+        for name in values
+        if name not in schema
+    ]
     wrong += [
         f"{name!r} is of another type"
         for name, value in values.items()
@@ -103,7 +109,7 @@ def check_columns(layout: Layout, schema: Schema, listing: Listing, recipe: Reci
     if wrong:
         raise UsageError(
             f"{layout.root}: expected the columns that the dataset has, found others ({list_some(wrong)}): "
-            "give a table with the same columns (--text, --int and --float set the type of one), "
+            "give a source with the same columns (--text, --int and --float set the type of one), "
             "or pack into another folder"
         )
 

@@ -221,11 +221,21 @@ def test_a_table_grows(source: Path, tmp_path: Path) -> None:
         ([{"path": "b/09.png", "label": "x", "age": 0.5}], "'age' is of another type"),
         ([{"path": "b/09.png", "label": "x"}], "'age' is missing"),
         ([{"path": "b/09.png", "label": "x", "age": 1, "more": 1}], "'more' is new"),
+        ([{"path": "b/09.png", "label": "x", "age": 1, "more_valid": 1}], "'more_valid' is new"),
         ([{"path": "b/09.png", "label": 1, "age": 1}], "expected names of classes in 'label'"),
     ):
         with pytest.raises(UsageError, match=found):
             build(write_table(table, odd), out, update=True)
     assert check_whole(out).samples == 7
+
+
+def test_values_that_are_missing_for_the_first_time_are_named(source: Path, tmp_path: Path) -> None:
+    out, table = tmp_path / "out", source / "table.csv"
+    rows = [{"path": f"{'ab'[n % 2]}/{n:02d}.png", "age": n} for n in range(2, 5)]
+    build(write_table(table, rows), out)
+    with pytest.raises(UsageError, match=r"found others \('age' lacks values, as it did not before\): give a source"):
+        build(write_table(table, [*rows, {"path": "b/05.png", "age": ""}]), out, update=True)
+    assert check_whole(out).samples == 3
 
 
 def test_arrays_of_rows_grow(tmp_path: Path) -> None:
