@@ -47,6 +47,8 @@ def open_source(
         raise UsageError(
             f"source: expected a folder, a table, rows, or an object with list_items, found {type(source).__name__}"
         )
+    if not os.fspath(source):
+        raise UsageError("source: expected a folder, a table or an archive, found an empty text; '.' is this folder")
     path = Path(source)
     if path.is_dir():
         if out.resolve().is_relative_to(path.resolve()):

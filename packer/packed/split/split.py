@@ -22,6 +22,7 @@ from packer.packed.split.items import Items, keeps
 from packer.packed.split.options import RATIOS, check_options, check_ratios, folders_of, parse_ratios, refuse_splits
 from packer.packed.split.result import SplitPart, SplitResult
 from packer.recipe.options import BuildOptions
+from packer.workspace.folder import output_folder
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
@@ -102,7 +103,7 @@ def split(
     """
     how = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
     listener = listener_of(progress)
-    target = Path(out).absolute()
+    target = output_folder(out)
     fields = () if by is None else names_of(by)
     check_options(fields, ratios, folds, stratify, seed, into)
     if folds is not None:
