@@ -23,6 +23,9 @@ from shardspec.manifest import Manifest
 from shardspec.schema import Schema
 from shardspec.wording import list_some, shorten
 
+FROM_PACKED = "from_packed"
+"""Key of the manifest's ``wall_clock`` that is true if the items were samples of a packed dataset."""
+
 _VALID = "_valid"
 
 
@@ -40,6 +43,11 @@ def check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
         raise UsageError(
             "update: expected a folder, a table or rows as the source, found a packed dataset: "
             "build into a folder of its own"
+        )
+    if base.wall_clock.get(FROM_PACKED):  # files would be new beside the samples that were made of them before
+        raise UsageError(
+            f"{layout.root}: expected a dataset that was built from files, tables or rows, to add items to, found one "
+            "that was built from a packed dataset: add to that one, and build this one anew from it with --overwrite"
         )
 
 

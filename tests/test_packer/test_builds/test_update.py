@@ -279,6 +279,22 @@ def test_wrong_calls(source: Path, tmp_path: Path) -> None:
     assert not (out / ".build").exists()
 
 
+def test_what_was_built_from_a_packed_dataset_takes_no_files(source: Path, tmp_path: Path) -> None:
+    """Their samples would stand in it twice."""
+    first, out, how = tmp_path / "first", tmp_path / "out", {"size": None, "label_from": "auto"}
+    build(source, first, **how)
+    build(first, out, **how)
+    before = fingerprints(out)
+    for changes in ({"update": True}, {"retry_rejects": True}):
+        with pytest.raises(UsageError, match="found one that was built from a packed dataset: add to that one"):
+            build(source, out, **how, **changes)
+    build(source, tmp_path / "again", **{**how, "limit": 5})
+    for other in (source, tmp_path / "again"):
+        with pytest.raises(UsageError, match=r"new.*: choose another folder, or --overwrite\Z"):
+            build(other, out, **how)
+    assert fingerprints(out) == before
+
+
 def test_added_fields_come_off_before_a_dataset_grows_and_on_again(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     build(source, out)
