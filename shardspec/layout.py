@@ -186,7 +186,7 @@ class Layout:
             return f"a build that packed nothing, since no item gave a sample: the reasons are in {self.reasons}"
         if not (self.build / PLAN_NAME).exists():
             return "writing that was cut off and cannot be resumed: write it again, which clears it away"
-        return "an unfinished build: run the same command again to resume it"
+        return "an unfinished build: repeat the command that began it to resume it"
 
     def check_sizes(self, *shards: Shard | Column) -> dict[str, Stamp]:
         """Compare the files of shards and columns with the manifest by existence and size.

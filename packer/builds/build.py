@@ -25,7 +25,7 @@ from packer.sources.base import Listing, Source, counting
 from packer.sources.opening import open_source
 from packer.steps.chain import Step, check_steps
 from packer.workspace import Workspace
-from packer.workspace.folder import clear_addition, committed, finish_left
+from packer.workspace.folder import clear_addition, committed, finish_left, output_folder
 from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER, Layout
 
@@ -184,7 +184,7 @@ def plan_build(
         remarks = Remarks()
         for item in items:
             remarks.add(item)
-        notes = (*notes, *remarks.describe_contradictions(items, listing.classes.get("label")))
+        notes = (*notes, *comparison.notes, *remarks.describe_contradictions(items, listing.classes.get("label")))
         listing = comparison.listing
         if not comparison.has_work:
             clear_addition(Workspace(out / BUILD_FOLDER), listener.on_message)
@@ -253,7 +253,7 @@ def _resolve(
 ) -> tuple[Source, Path, Recipe, BuildOptions, Mapping[str, Step]]:
     """Resolve source, folder, recipe, options and functions of a call."""
     recipe, how, functions = resolve_options(recipe, options)
-    target = Path(out).absolute()
+    target = output_folder(out)
     return open_source(source, target, recipe), target, recipe, how, functions
 
 

@@ -144,7 +144,8 @@ def estimate(
     listing, samples = list_items(source, recipe, listener), _Samples()
     runtime = describe_runtime(recipe)
     comparison = compare(listing, runtime)
-    listing = listing if comparison is None else replace(comparison.listing, notes=listing.notes)
+    if comparison is not None:
+        listing = replace(comparison.listing, notes=(*listing.notes, *comparison.notes))
     remarks = Remarks()
 
     def observe(item: Item) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 from packer.assembly.columns import carried_columns, carry_columns
 from packer.assembly.plan import Piece, shuffled
-from packer.builds.growing.earlier import EarlierReports, Known
+from packer.builds.growing.earlier import GONE, EarlierReports, Known
+from packer.builds.growing.fitting import FROM_PACKED
 from packer.builds.growing.growth import Comparison
 from packer.builds.growing.kept import keep_parts
 from packer.builds.growing.superseding import find_rows, without_superseded, write_superseded
@@ -38,7 +39,7 @@ from packer.recipe.fields import Declaration
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import has_core_to_spare
 from packer.sources.base import Listing
-from packer.sources.item import Item, read_items
+from packer.sources.item import PACKED_ROW, Item, read_items
 from packer.steps.chain import Equipment, Step
 from packer.steps.encode import codecs_by_field, image_codec
 from packer.steps.faces.misses import advise
@@ -123,6 +124,7 @@ class BuildJob:
         plan, self._lines = make_plan(recipe, runtime, listing, declared, base, gone, observe)
         self._set(recipe, plan, self._lines.facts, options, functions, declaration, comparison)
         self._live |= live
+        self._from_packed = any(PACKED_ROW in item.columns for item in islice(listing.items, 1))
         if not ENGINES[options.engine].takes_functions:
             _refuse_functions(self._live.values(), self._functions)
         growth = () if comparison is None else (f"update: {comparison.growth.describe()}",)
@@ -162,6 +164,7 @@ class BuildJob:
         self.shares_detector = shares_detector(recipe, options)
         self.needs_gpus = _detects(recipe) and recipe.device.startswith("cuda") and not self.shares_detector
         self._live: dict[int, Item] = {}
+        self._from_packed = False
         self._intake: Intake | None = None
         self.notes: tuple[str, ...] = ()
         self.remarks: tuple[str, ...] = ()
@@ -204,12 +207,14 @@ class BuildJob:
 
     def describe_made(self, layout: Layout, manifest: Manifest) -> str:
         """See `JobPlan`."""
-        names = Again(lambda: (str(line.get("item")) for line in read_lines(layout.items)))
+        names = Again(lambda: (str(line.get("item")) for line in read_lines(layout.items) if line.get("state") != GONE))
         before = names if layout.items.exists() else None
         return describe_made(manifest, before, self.plan, self._lines)
 
     def remedy(self, manifest: Manifest) -> str:
-        """See `JobPlan`: what the source has more, if nothing else differs."""
+        """See `JobPlan`: what the source has more, if nothing else differs and an update can add it."""
+        if self._from_packed or self._declaration is not None or manifest.wall_clock.get(FROM_PACKED):
+            return ""
         differs = describe_changed_terms(manifest.generations[-1], self.plan)
         return "" if differs else ", or --update to add what is new in the source"
 
@@ -392,7 +397,7 @@ class BuildJob:
 
     def facts(self, tasks_run: int) -> dict[str, Any]:
         """See `JobPlan`."""
-        return {"tasks_run": tasks_run}
+        return {"tasks_run": tasks_run} | ({FROM_PACKED: True} if self._from_packed else {})
 
 
 def _lines_of(space: Workspace) -> Iterable[str]:

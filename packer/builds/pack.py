@@ -16,6 +16,7 @@ from packer.recipe.fields import Picture, declare
 from packer.recipe.options import BuildOptions
 from packer.sources.inputs import InputsSource
 from packer.steps.call import Function
+from packer.workspace.folder import output_folder
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
 from shardspec.wording import shorten
@@ -101,7 +102,7 @@ def pack(
         raise UsageError(f"inputs: expected a list or another iterable of inputs, found {shorten(inputs)}")
     source = InputsSource(list(inputs), classes)
     functions: dict[str, Any] = {name: called} if inline else {}
-    return run_build(source, Path(out).absolute(), recipe, options, progress, functions, declaration)
+    return run_build(source, output_folder(out), recipe, options, progress, functions, declaration)
 
 
 def picture_of(recipe: Recipe, fields: Mapping[str, Any] | None) -> Picture:

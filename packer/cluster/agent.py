@@ -33,7 +33,7 @@ from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
 from packer.workspace.checkpoints import flush_parts, note_whole
 from packer.workspace.durable import remove_tree, writing
-from packer.workspace.folder import committed
+from packer.workspace.folder import committed, output_folder
 from packer.workspace.lines import LineFile
 from packer.workspace.machines import enter_plan
 from packer.workspace.sharing.array import block_size, read_terms, take_cut
@@ -117,7 +117,7 @@ def work(
     BuildError
         If this agent cannot continue; others may.
     """
-    limit, target = TimeLimit(time_limit), Path(out).absolute()
+    limit, target = TimeLimit(time_limit), output_folder(out)
     listener = listener_of(progress)
     space = Workspace(target / BUILD_FOLDER)
     document = _read_plan(space)

@@ -18,6 +18,7 @@ from packer.recipe import Recipe
 from packer.sources.opening import open_source
 from packer.steps.chain import check_steps
 from packer.workspace.durable import write_durably, writing
+from packer.workspace.folder import output_folder
 from packer.workspace.sharing.array import read_terms
 from shardspec.errors import BuildLockedError, UsageError
 from shardspec.wording import counted
@@ -177,7 +178,7 @@ def submit_build(
     elements, at_once = _slurm.parse_array(array)
     jobs = _slurm.split_options(sbatch)
     chosen, how, functions = resolve_options(recipe, dict(options))
-    target = Path(out).absolute()
+    target = output_folder(out)
     if how.engine != ENGINE:
         raise UsageError(f"engine: agents work with the {ENGINE} engine, found {how.engine}: leave the option out")
     scripts = None

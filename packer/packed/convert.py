@@ -10,6 +10,7 @@ from packer.jobs.result import JobResult
 from packer.packed.plan import arrange_whole, open_input, plan_of
 from packer.packed.reports import write_reports
 from packer.recipe.options import BuildOptions
+from packer.workspace.folder import output_folder
 
 
 def convert(
@@ -68,7 +69,7 @@ def convert(
     BuildError
         If the job cannot continue. The same call resumes.
     """
-    target = Path(out).absolute()
+    target = output_folder(out)
     inputs = [open_input(Path(dataset), target)]
     plan = plan_of("convert", inputs, {"format": format, "shard_size": shard_size, "shuffle": shuffle})
     repack = arrange_whole(plan, partial(write_reports, inputs=inputs))

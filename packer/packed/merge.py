@@ -6,7 +6,6 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise, zip_longest
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from packer.jobs.result import JobResult
 from packer.packed.plan import BUILT_KEY, Input, arrange_whole, open_input, plan_of, several_paths
 from packer.packed.reports import write_reports
 from packer.recipe.options import BuildOptions
+from packer.workspace.folder import output_folder
 from packer.workspace.matching import repeated
 from shardspec.columns import IntArray
 from shardspec.entries import total
@@ -105,7 +105,7 @@ def merge(
     DatasetError, ResumeMismatchError, BuildLockedError, BuildError
         See `packer.convert`.
     """
-    target = Path(out).absolute()
+    target = output_folder(out)
     inputs = [open_input(path, target) for path in several_paths(datasets, "to merge")]
     places = [one.path.resolve() for one in inputs]
     if len(set(places)) != len(places):

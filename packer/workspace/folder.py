@@ -21,6 +21,21 @@ from shardspec.problems import Problems
 from shardspec.wording import LONG, cut
 
 
+def output_folder(out: str | os.PathLike[str]) -> Path:
+    """The absolute path of an output folder.
+
+    Raises
+    ------
+    UsageError
+        If it is no path, or empty: the variable of a script that is not set would stand for the current folder.
+    """
+    if not isinstance(out, str | os.PathLike):
+        raise UsageError(f"out: expected the path of a folder, found {type(out).__name__}")
+    if not os.fspath(out):
+        raise UsageError("out: expected the path of a folder, found an empty text; '.' is the current folder")
+    return Path(out).absolute()
+
+
 @contextmanager
 def locked(workspace: Workspace, say: Callable[[str], None] = lambda _: None) -> Iterator[FolderLock]:
     """Hold the lock of an output folder, making the folder if it does not exist.

@@ -48,8 +48,9 @@ class PackedDataset(DivisibleDataset):
         Called with every sample (`readers.transforms`); one marked ``seeded`` gets a generator that is a function of seed,
         epoch and row.
     verify : {"size", "digest", "off"} or bool
-        ``"size"``: check now that every file exists and has its size. ``"digest"``: check also its SHA-256, once per
-        process, before it is first opened. True is ``"digest"``, False is ``"off"``.
+        ``"size"``: check now that every shard and column exists and has its size. ``"digest"``: check also the SHA-256 of
+        these, and of the index's files, once per process, before each is first opened. True is ``"digest"``, False is
+        ``"off"``.
     checksums : bool
         Whether the format's own checksums, if it has any, are checked at every read.
     decode : dict of str to DecodePlan, optional

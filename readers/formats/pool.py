@@ -68,7 +68,7 @@ class ShardPool:
     layout : Layout
     verify : {"off", "size", "digest"}
         ``"size"`` compares every file's size with the manifest now. ``"digest"`` also compares its SHA-256, once per
-        process, before the shard is first opened.
+        process, before a shard, column or file of the index is first opened.
     checksums : bool
         Whether the format's own checksums are checked on reading.
 
@@ -102,7 +102,7 @@ class ShardPool:
         self._numbers = {column.field: shards + position for position, column in enumerate(columns)}
         self._beside = {*self._numbers, *self._joined}
         self._ends = np.cumsum([shard.samples for shard in self.manifest.shards], dtype=np.int64)
-        self._verified: set[int] = set()
+        self._verified: set[int | str] = set()
         self._asks = False
         weakref.finalize(self, open_shards.drop, self.number)
 
@@ -128,11 +128,15 @@ class ShardPool:
     def open(self, number: int) -> ShardReader:
         """A new reader of a shard or column, which is verified first if `verify` is ``"digest"``."""
         shard = _part(self.standing, number)
-        if self._verify == "digest" and number not in self._verified:
-            for entry in shard.files:
-                self.layout.check_digest(entry)
-            self._verified.add(number)
+        self._verify_once(number, shard.files)
         return open_shard(self.layout, self.standing, shard, self._superseded, checksums=self._checksums)
+
+    def _verify_once(self, what: int | str, entries: Iterable[FileEntry]) -> None:
+        """Compare the files of a part, by its number, or one file, by its name, if `verify` is ``"digest"``."""
+        if self._verify == "digest" and what not in self._verified:
+            for entry in entries:
+                self.layout.check_digest(entry)
+            self._verified.add(what)
 
     def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
         """Put row ``rows[i]`` of the dataset into ``out[field][at[i]]`` (`readers.formats.base.ShardReader.read`)."""
@@ -302,6 +306,7 @@ class ShardPool:
         if entry is None:
             return None
         try:
+            self._verify_once(entry.name, [entry])
             values = map_npy(self.layout.file(entry), field.numpy_dtype, (len(self),))
             self._check_opened([entry])
         except DatasetError as error:

@@ -109,7 +109,7 @@ def test_a_folder_that_is_no_dataset_says_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(NotADatasetError, match="writing that was cut off and cannot be resumed"):
         Layout(tmp_path).load()
     (tmp_path / ".build" / "plan.json").write_text("{}")
-    with pytest.raises(NotADatasetError, match="unfinished build: run the same command again to resume"):
+    with pytest.raises(NotADatasetError, match="unfinished build: repeat the command that began it to resume"):
         Layout(tmp_path).load()
     (tmp_path / "manifest.json").mkdir()
     with pytest.raises(DatasetError, match="cannot be read"):

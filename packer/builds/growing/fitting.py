@@ -23,6 +23,9 @@ from shardspec.manifest import Manifest
 from shardspec.schema import Schema
 from shardspec.wording import list_some, shorten
 
+FROM_PACKED = "from_packed"
+"""Key of the manifest's ``wall_clock`` that is true if the items were samples of a packed dataset."""
+
 _VALID = "_valid"
 
 
@@ -40,6 +43,11 @@ def check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
         raise UsageError(
             "update: expected a folder, a table or rows as the source, found a packed dataset: "
             "build into a folder of its own"
+        )
+    if base.wall_clock.get(FROM_PACKED):  # files would be new beside the samples that were made of them before
+        raise UsageError(
+            f"{layout.root}: expected a dataset that was built from files, tables or rows, to add items to, found one "
+            "that was built from a packed dataset: add to that one, and build this one anew from it with --overwrite"
         )
 
 
@@ -91,7 +99,13 @@ def check_columns(layout: Layout, schema: Schema, listing: Listing, recipe: Reci
     settler = SchemaSettler(image_codec(recipe), listing.classes, {}, codecs_by_field(recipe))
     columns = {name: value for name, value in with_arrays(item.columns, listing.arrays).items() if name != "image"}
     values = Encoder(recipe).encode(columns, whole=False)
-    wrong = [f"{name!r} is new" for name in values if name not in schema]
+    # A field that marks missing values is no column of the source: what is new there is that values are missing.
+    marks = {name for name in values if name.endswith(_VALID) and name.removesuffix(_VALID) in schema}
+    wrong = [
+        f"{name.removesuffix(_VALID)!r} lacks values, as it did not before" if name in marks else f"{name!r} is new"
+        for name in values
+        if name not in schema
+    ]
     wrong += [
         f"{name!r} is of another type"
         for name, value in values.items()
@@ -103,7 +117,7 @@ def check_columns(layout: Layout, schema: Schema, listing: Listing, recipe: Reci
     if wrong:
         raise UsageError(
             f"{layout.root}: expected the columns that the dataset has, found others ({list_some(wrong)}): "
-            "give a table with the same columns (--text, --int and --float set the type of one), "
+            "give a source with the same columns (--text, --int and --float set the type of one), "
             "or pack into another folder"
         )
 

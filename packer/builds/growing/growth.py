@@ -28,7 +28,7 @@ from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest, sha256_json
-from shardspec.wording import counted
+from shardspec.wording import counted, shorten
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,8 @@ class Comparison:
         Which of the dataset's items, by their numbers, are dropped.
     superseded : (items,) int64
         How many samples of each of the dataset's items are superseded.
+    notes : tuple of str
+        What else is to be known, a line each.
     """
 
     layout: Layout
@@ -116,6 +118,7 @@ class Comparison:
     runtime: Mapping[str, Any]
     gone: npt.NDArray[np.bool_]
     superseded: IntArray
+    notes: tuple[str, ...] = ()
 
     @property
     def has_work(self) -> bool:
@@ -226,4 +229,9 @@ def compare(
         dropped=dropped,
         superseded=int(superseded.sum()),
     )
-    return Comparison(layout, base, replace(listing, items=found, ignored=ignored), growth, runtime, gone, superseded)
+    notes: tuple[str, ...] = ()
+    wanted = options.retry_rejects
+    if isinstance(wanted, str) and not retry.any() and WAS_REJECTED in known.states:
+        notes = (f"--retry-rejects: no reject has {shorten(wanted)} in its step or reason (see 'packer rejects')",)
+    listing = replace(listing, items=found, ignored=ignored)
+    return Comparison(layout, base, listing, growth, runtime, gone, superseded, notes)

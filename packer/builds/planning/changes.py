@@ -26,6 +26,8 @@ def describe_mismatch(old: BuildPlan, new: BuildPlan, old_lines: Iterable[str], 
     found += describe_changes("declared", _flat(old.declared), _flat(new.declared))
     if old.items_digest != new.items_digest:
         found += _describe_other_items(old_lines, new_lines)
+    if old.gone != new.gone:  # digests of the items' numbers: what was dropped, and why, cannot be said
+        found.append("the items that are dropped")
     return join_changes(found) or "the order of the items"
 
 
@@ -72,7 +74,8 @@ def describe_taken_over(
     if old.terms != new.terms or new.declared:  # a function may give keys of its own
         return None
     changes = describe_mismatch(old, new, old_lines, new_lines)
-    return f"the source has changed since the build was begun ({changes}): what is finished of other items is kept"
+    what = "the source has" if old.gone == new.gone else "the source or --gone has"
+    return f"{what} changed since the build was begun ({changes}): what is finished of other items is kept"
 
 
 def _flat(declared: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,7 +90,8 @@ def describe_made(made: Manifest, before: Iterable[str] | None, new: BuildPlan, 
     Parameters
     ----------
     before : iterable of str or None
-        The names in the dataset's ``items.jsonl``; None if it has none. They are read more than once, as the lines are.
+        The names in the dataset's ``items.jsonl``, without those of items that an update has dropped; None if it has
+        none. They are read more than once, as the lines are.
     new_lines : iterable of str
         Lines of the new plan's items file.
     """
@@ -106,6 +110,8 @@ def describe_made(made: Manifest, before: Iterable[str] | None, new: BuildPlan, 
     if before is not None:
         after = Again(lambda: (Item.from_line(line).name for line in new_lines))
         found += _describe_missing(before, after, "gone") + _describe_missing(after, before, "new")
+    if not found and isinstance(made.wall_clock.get("history"), list):
+        return "it has been updated since it was first packed"
     # The manifest knows only the digest of sizes and times.
     return join_changes(found) or "items of the source have changed in size, time or columns, or their order has"
 

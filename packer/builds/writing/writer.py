@@ -21,6 +21,7 @@ from packer.recipe.options import BuildOptions
 from packer.steps.encode import EncodedValue
 from packer.steps.typed import SampleEncoder, encode_text
 from packer.workspace.durable import writing
+from packer.workspace.folder import output_folder
 from shardspec.errors import BuildError, SchemaError, UsageError
 from shardspec.wording import shorten
 
@@ -96,7 +97,7 @@ class Writer:
         self._declaration = declare(fields, classes, picture_of(recipe, fields).codec)
         self._written = WrittenJob(recipe)
         options = BuildOptions(engine="inline", overwrite=overwrite)
-        self._job = Job(self._written, Path(out).absolute(), options, listener_of(progress))
+        self._job = Job(self._written, output_folder(out), options, listener_of(progress))
         self._held = ExitStack()
         self._state = "new"
         self._process = os.getpid()

@@ -21,7 +21,7 @@ from packer.packed.convert import convert
 from packer.packed.export.tables import TABLES, Table
 from packer.recipe.checks import parse_bytes
 from packer.workspace.durable import fsync_folder, fsync_tree, writing
-from packer.workspace.folder import refuse_files
+from packer.workspace.folder import output_folder, refuse_files
 from readers.formats.machine import available_processors
 from shardspec.codecs import codec_for
 from shardspec.errors import UsageError
@@ -169,7 +169,7 @@ def export(
     BuildError
         If a file cannot be written.
     """
-    target, listener = Path(out).absolute(), listener_of(progress)
+    target, listener = output_folder(out), listener_of(progress)
     shard_bytes = _check(to, table, shard_size)
     if to == TARS:
         made = convert(dataset, out, format=TARS, shard_size=shard_size, progress=progress)

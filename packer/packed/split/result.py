@@ -68,6 +68,8 @@ class SplitResult(Result):
     parts : tuple of SplitPart
     parted : int
         Without `by`, the number of sources, such as videos, whose samples are in several parts.
+    others : tuple of str
+        The folders beside the parts that are parts of other splits, such as an earlier one into more folds.
     """
 
     out: str
@@ -76,6 +78,7 @@ class SplitResult(Result):
     stratify: str | None
     parts: tuple[SplitPart, ...]
     parted: int = 0
+    others: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """Where every sample went: a line for each part, and the sums."""
@@ -98,13 +101,19 @@ class SplitResult(Result):
                 f"warning: samples of {counted(self.parted, 'source')} are in several parts: "
                 "--by source keeps the frames of a video together"
             )
+        if self.others:
+            lines.append(
+                f"warning: {self.out} also holds parts of another split, whose samples may be in these, too "
+                f"({list_some(self.others)}): delete them, or choose another folder"
+            )
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         """Where every sample went, as JSON."""
         splits = {part.name: part.to_json() for part in self.parts}
         how = {"into": self.into, "by": self.by[0] if len(self.by) == 1 else list(self.by), "stratify": self.stratify}
-        return {"out": self.out, **{name: value for name, value in how.items() if value}, "splits": splits}
+        given = {name: value for name, value in {**how, "others": list(self.others)}.items() if value}
+        return {"out": self.out, **given, "splits": splits}
 
     @property
     def _fields(self) -> str:

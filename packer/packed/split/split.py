@@ -2,8 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,8 +22,9 @@ from packer.packed.split.items import Items, keeps
 from packer.packed.split.options import RATIOS, check_options, check_ratios, folders_of, parse_ratios, refuse_splits
 from packer.packed.split.result import SplitPart, SplitResult
 from packer.recipe.options import BuildOptions
+from packer.workspace.folder import output_folder
 from shardspec.columns import IntArray
-from shardspec.errors import UsageError
+from shardspec.errors import DatasetError, UsageError
 from shardspec.layout import Layout
 from shardspec.schema import Schema
 from shardspec.splits.assignment import assign_rows, fold_ratios
@@ -102,7 +103,7 @@ def split(
     """
     how = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
     listener = listener_of(progress)
-    target = Path(out).absolute()
+    target = output_folder(out)
     fields = () if by is None else names_of(by)
     check_options(fields, ratios, folds, stratify, seed, into)
     if folds is not None:
@@ -148,7 +149,19 @@ def split(
             if whole is not None:
                 whole.advance()
     parted = _count_parted(one, places) if groups is None else 0
-    return SplitResult(os.fspath(out), fields, into, stratify, tuple(parts), parted)
+    return SplitResult(os.fspath(out), fields, into, stratify, tuple(parts), parted, _find_others(target, values))
+
+
+def _find_others(folder: Path, parts: Collection[str]) -> tuple[str, ...]:
+    """The names of parts of other splits that lie in the same folder."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.name not in parts:
+            with suppress(DatasetError):
+                job = Layout(path).load().wall_clock.get("job")
+                if isinstance(job, Mapping) and job.get("kind") == "split":
+                    found.append(path.name)
+    return tuple(found)
 
 
 def _read_whole_groups(path: Path, field: str, dataset: str | os.PathLike[str]) -> Groups:

@@ -217,6 +217,12 @@ def test_another_function_is_another_plan(tmp_path: Path) -> None:
     assert "runtime file of step my_function:make: was" in run()
 
 
+def test_more_inputs_are_another_plan_and_no_update_is_offered(tmp_path: Path) -> None:
+    pack(written.describe, range(5), tmp_path / "out", engine="inline")
+    with pytest.raises(UsageError, match=r"source: '5' new\): choose another folder, or --overwrite\Z"):
+        pack(written.describe, range(6), tmp_path / "out", engine="inline")
+
+
 def test_an_input_that_brings_down_its_worker_is_a_reject(tmp_path: Path) -> None:
     result = pack(written.kill_itself, range(10), tmp_path / "out", workers=2)
     assert (result.counts.packed_items, result.counts.rejected_items) == (9, 1)

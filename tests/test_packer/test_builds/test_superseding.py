@@ -225,6 +225,8 @@ def test_the_command(tmp_path: Path) -> None:
     assert "2 superseded samples removed" in run_packer("compact", out, "--quiet").stdout
     assert packer.compact(out, progress=False).describe().startswith(f"{out}: nothing to compact")
     assert check_whole(out).samples == 4
+    refused = run_packer(*build, expect=2).stderr  # what was dropped is not named: the source lacks it, and the dataset
+    assert "(made by another plan: it has been updated since it was first packed): choose another folder" in refused
     with pytest.raises(DatasetError):
         packer.compact(source)
     shutil.rmtree(source)
@@ -339,6 +341,18 @@ def test_an_unfinished_update_is_not_compacted(sources: dict[str, Path], tmp_pat
         packer.build(tmp_path / "late", out, **HOW, update=True, on_error="fail")
     with pytest.raises(UsageError, match="an unfinished build in its folder"):
         packer.compact(out, **INLINE)
+
+
+def test_an_update_that_goes_on_with_another_gone_names_it(tmp_path: Path) -> None:
+    source, out = write_pictures(tmp_path / "source", [f"{n}.png" for n in range(4)]), tmp_path / "out"
+    build = ("build", source, out, "--size", 16, "--engine", "inline", "--update")
+    run_packer(*build)
+    (source / "1.png").unlink()
+    write_picture(source / "broken.png", scene(0, (24, 18))).write_bytes(b"")
+    run_packer(*build, "--gone", "drop", "--on-error", "fail", expect=1)
+    done = run_packer(*build, "--max-rejects", "100%").stderr
+    assert "the source or --gone has changed since the build was begun (the items that are dropped): what" in done
+    assert check_whole(out).samples == 4
 
 
 def read_whole(path: Path) -> None:

@@ -154,6 +154,18 @@ def test_rejects_that_now_work_become_a_generation(source: Path, tmp_path: Path)
     assert build(source, out, retry_rejects=True).found_finished
 
 
+def test_a_text_that_no_reject_has_is_reported(source: Path, tmp_path: Path) -> None:
+    out, how = tmp_path / "out", {"label_from": "none"}
+    build(source, out, **how)
+    note = "--retry-rejects: no reject has 'emptied' in its step or reason (see 'packer rejects')"
+    result = build(source, out, retry_rejects="emptied", **how)
+    assert result.found_finished
+    assert result.notes == (note,)
+    more = {"size": 16, "shard_size": 4000, "progress": False}
+    assert packer.dry_run(source, out, retry_rejects="emptied", **more, **how).notes == (note,)
+    assert build(source, out, retry_rejects="empty", **how).notes == ()
+
+
 def test_rejects_that_fail_again_say_why_now(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     build(source, out)
@@ -209,11 +221,21 @@ def test_a_table_grows(source: Path, tmp_path: Path) -> None:
         ([{"path": "b/09.png", "label": "x", "age": 0.5}], "'age' is of another type"),
         ([{"path": "b/09.png", "label": "x"}], "'age' is missing"),
         ([{"path": "b/09.png", "label": "x", "age": 1, "more": 1}], "'more' is new"),
+        ([{"path": "b/09.png", "label": "x", "age": 1, "more_valid": 1}], "'more_valid' is new"),
         ([{"path": "b/09.png", "label": 1, "age": 1}], "expected names of classes in 'label'"),
     ):
         with pytest.raises(UsageError, match=found):
             build(write_table(table, odd), out, update=True)
     assert check_whole(out).samples == 7
+
+
+def test_values_that_are_missing_for_the_first_time_are_named(source: Path, tmp_path: Path) -> None:
+    out, table = tmp_path / "out", source / "table.csv"
+    rows = [{"path": f"{'ab'[n % 2]}/{n:02d}.png", "age": n} for n in range(2, 5)]
+    build(write_table(table, rows), out)
+    with pytest.raises(UsageError, match=r"found others \('age' lacks values, as it did not before\): give a source"):
+        build(write_table(table, [*rows, {"path": "b/05.png", "age": ""}]), out, update=True)
+    assert check_whole(out).samples == 3
 
 
 def test_arrays_of_rows_grow(tmp_path: Path) -> None:
@@ -255,6 +277,22 @@ def test_wrong_calls(source: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="option shard_size: was 4000"):
         packer.dry_run(source, out, size=16, update=True, progress=False)
     assert not (out / ".build").exists()
+
+
+def test_what_was_built_from_a_packed_dataset_takes_no_files(source: Path, tmp_path: Path) -> None:
+    """Their samples would stand in it twice."""
+    first, out, how = tmp_path / "first", tmp_path / "out", {"size": None, "label_from": "auto"}
+    build(source, first, **how)
+    build(first, out, **how)
+    before = fingerprints(out)
+    for changes in ({"update": True}, {"retry_rejects": True}):
+        with pytest.raises(UsageError, match="found one that was built from a packed dataset: add to that one"):
+            build(source, out, **how, **changes)
+    build(source, tmp_path / "again", **{**how, "limit": 5})
+    for other in (source, tmp_path / "again"):
+        with pytest.raises(UsageError, match=r"new.*: choose another folder, or --overwrite\Z"):
+            build(other, out, **how)
+    assert fingerprints(out) == before
 
 
 def test_added_fields_come_off_before_a_dataset_grows_and_on_again(source: Path, tmp_path: Path) -> None:

@@ -352,6 +352,24 @@ def test_a_file_where_the_folder_should_be_is_a_wrong_call(source: Path, referen
     assert (tmp_path / "out").read_text() == "mine"
 
 
+def test_a_variable_that_is_not_set_is_not_the_current_folder(source: Path, reference: Path, tmp_path: Path) -> None:
+    before = sorted(source.iterdir())
+    refused = run_packer("build", "", tmp_path / "out", cwd=source, expect=2)
+    assert "source: expected a folder, a table or an archive, found an empty text" in refused.stderr
+    for words in (
+        ("build", reference, ""),
+        ("submit", reference, ""),
+        ("convert", reference, "", "--format", "npy"),
+        ("merge", reference, reference, ""),
+        ("split", reference, "", "--by", "source"),
+        ("export", reference, ""),
+    ):
+        refused = run_packer(*words, cwd=source, expect=2)
+        assert "out: expected the path of a folder, found an empty text" in refused.stderr
+    assert sorted(source.iterdir()) == before
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("where", ["link", "link/out"])
 def test_a_link_to_nothing_where_the_folder_should_be_is_named(
     source: Path, reference: Path, tmp_path: Path, where: str

@@ -213,3 +213,18 @@ def test_values_are_counted(videos: Path, tmp_path: Path, capsys: pytest.Capture
     assert [count.items for count in count_values(tmp_path / "own", by="kind").found] == [2]
     write_dataset(tmp_path / "bare", "npy", Schema((text("kind"),)), {"kind": ["a", "b", "a"]})
     assert [count.items for count in count_values(tmp_path / "bare", by="kind").found] == [None, None]
+
+
+def test_folds_that_an_earlier_split_left_are_warned_of(videos: Path, tmp_path: Path) -> None:
+    """Training on every folder there would see what it is validated on."""
+    out, by = tmp_path / "out", {"by": "person", **QUIET}
+    assert split(videos, out, folds=4, **by).others == ()
+    assert split(videos, out, folds=4, **by).others == ()
+    (out / "notes.txt").write_text("mine")
+    packer.convert(videos, out / "whole", format="npy", **QUIET)
+    result = split(videos, out, folds=2, overwrite=True, **by)
+    assert result.others == ("fold-2", "fold-3")
+    assert result.to_json()["others"] == ["fold-2", "fold-3"]
+    warning = "also holds parts of another split, whose samples may be in these, too (fold-2, fold-3): delete them"
+    assert warning in result.describe().splitlines()[-1]
+    assert (out / "fold-3" / "manifest.json").exists()

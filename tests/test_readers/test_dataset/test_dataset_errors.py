@@ -67,6 +67,19 @@ def test_a_changed_byte_is_found_by_digest_before_the_shard_opens(tmp_path, jpeg
         dataset[0]
 
 
+def test_a_changed_byte_of_the_index_is_found_by_digest_before_it_decides(tmp_path, jpeg_path):
+    shutil.copytree(jpeg_path, tmp_path / "d")
+    path = tmp_path / "d" / "index" / "label.npy"
+    data = bytearray(path.read_bytes())
+    data[-8] ^= 1
+    path.write_bytes(data)
+    dataset = open_dataset(tmp_path / "d", verify="digest")
+    for read in (lambda: dataset.column("label"), lambda: dataset.where("label == 1")):
+        with pytest.raises(ShardCorruptError, match=r"label\.npy: expected SHA-256"):
+            read()
+    assert dataset[0]["label"] == 0
+
+
 def test_a_damaged_picture_names_its_key_and_shard(tmp_path):
     crops = astronaut_crops(6, 24)
     schema = Schema((text("key"), picture("image", "jpeg", 24)))
