@@ -355,7 +355,7 @@ def test_a_file_where_the_folder_should_be_is_a_wrong_call(source: Path, referen
 def test_a_variable_that_is_not_set_is_not_the_current_folder(source: Path, reference: Path, tmp_path: Path) -> None:
     before = sorted(source.iterdir())
     refused = run_packer("build", "", tmp_path / "out", cwd=source, expect=2)
-    assert "source: expected a folder, a table or an archive, found an empty text" in refused.stderr
+    assert "SOURCE: expected a folder, a table or an archive, found an empty text" in refused.stderr
     for words in (
         ("build", reference, ""),
         ("submit", reference, ""),
@@ -365,7 +365,7 @@ def test_a_variable_that_is_not_set_is_not_the_current_folder(source: Path, refe
         ("export", reference, ""),
     ):
         refused = run_packer(*words, cwd=source, expect=2)
-        assert "out: expected the path of a folder, found an empty text" in refused.stderr
+        assert ": expected the path of a folder, found an empty text" in refused.stderr
     assert sorted(source.iterdir()) == before
     assert not (tmp_path / "out").exists()
 
@@ -597,7 +597,7 @@ def test_a_place_that_cannot_be_meant_is_an_error_with_what_it_is(source: Path, 
             ["build", "source", "source/out"],
             f"{source / 'out'}: expected a folder outside the source, found one inside",
         ),
-        (["build", "", "out"], "SOURCE: expected a path, found an empty text\n"),
+        (["build", "", "out"], "SOURCE: expected a folder, a table or an archive, found an empty text; "),
         (["build", "source/a.png", "out"], "found a file .png: give the folder that holds it\n"),
         (["work", "file"], f"{tmp_path / 'file'}: expected a submitted build, found a file"),
     ):
