@@ -147,7 +147,7 @@ def preview(
         If the dataset cannot be read.
     """
     path, sheet_path = Path(dataset), Path(out)
-    check_output(sheet_path, ".png")
+    check_output(sheet_path, ".png", datasets=[path])
     _check(start=(start, 0), count=(count, 1), cell=(cell, 16), columns=(columns, 1), seed=(seed, 0))
     if masks not in (None, *_MASKS):
         raise UsageError(f"masks: expected one of {', '.join(_MASKS)}, found {shorten(masks)}")

@@ -165,7 +165,9 @@ def rejects(
         If there is neither a dataset nor a build, or its reports cannot be read.
     """
     layout = Layout(Path(dataset))
-    target = None if out is None else _checked_table(Path(out), layout)
+    target = None if out is None else Path(out)
+    if target is not None:
+        check_output(target, ".csv", ".jsonl", datasets=[layout.root])
     manifest = _manifest(layout)
     lines = _build_lines(layout) if manifest is None else _dataset_lines(layout, manifest)
     kinds: dict[tuple[str, str], RejectKind] = {}
@@ -279,15 +281,6 @@ def _add(kinds: dict[tuple[str, str], RejectKind], item: str, step: str, reason:
 
 def _by_folder(manifest: Manifest) -> bool:
     return all(generation.recipe.get("label_from") == "folder" for generation in manifest.generations)
-
-
-def _checked_table(path: Path, layout: Layout) -> Path:
-    if path.suffix.lower() not in (".csv", ".jsonl"):
-        raise UsageError(f"{path}: expected a table to write (.csv or .jsonl), found {path.suffix or 'no suffix'}")
-    if path.absolute().parent.resolve().is_relative_to(layout.root.resolve()):
-        raise UsageError(f"{path}: expected a table outside the dataset, found one in {layout.root}")
-    check_output(path, ".csv", ".jsonl")
-    return path
 
 
 def _write_table(path: Path, names: list[str], *, by_folder: bool) -> None:

@@ -108,11 +108,14 @@ def report(
     DatasetError
         If a dataset cannot be read.
     """
-    target = _checked(Path(out), count)
-    paths = [datasets] if isinstance(datasets, str | os.PathLike) else list(datasets)
+    target = Path(out)
+    paths = [Path(path) for path in ([datasets] if isinstance(datasets, str | os.PathLike) else datasets)]
+    check_output(target, ".html", ".htm", datasets=paths)
+    if count < 0:
+        raise UsageError(f"count: expected 0 or more, found {count}")
     if not paths:
         raise UsageError("expected a packed dataset or several, found none")
-    opened = [ShownDataset(Path(path)) for path in paths]
+    opened = list(map(ShownDataset, paths))
     with Stage(listener_of(progress), "reporting", len(opened), "datasets") as stage:
         shown = []
         for dataset in opened:
@@ -221,10 +224,3 @@ def _links(field: Spread, number: int) -> Callable[[Bar, int], Markup]:
         return Markup('{} aria-pressed="false" data-field="{}-{}" data-bar="{}"').format(tag, number, field.name, test)
 
     return link
-
-
-def _checked(out: Path, count: int) -> Path:
-    check_output(out, ".html", ".htm")
-    if count < 0:
-        raise UsageError(f"count: expected 0 or more, found {count}")
-    return out

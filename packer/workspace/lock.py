@@ -26,7 +26,7 @@ import filelock
 from packer.workspace import Workspace
 from packer.workspace.fresh import RENEWALS, host, is_dead, lease_s, look_again, process_mark, watched_s
 from readers.formats.machine import file_system_of, is_network_file_system
-from shardspec.errors import BuildLockedError
+from shardspec.errors import BuildError, BuildLockedError, system_reason
 from shardspec.wording import LENGTH, LONG, cut
 
 _HOLDER_BYTES = 4096
@@ -119,6 +119,14 @@ class FolderLock:
             self._lock.acquire()
         except filelock.Timeout as error:
             raise self._refusal() from error
+        except PermissionError as error:
+            if not os.path.lexists(self._space.lock):
+                raise
+            raise BuildError(
+                f"{self._space.out}: there is a build of {_owner(self._space.lock)}'s in this folder "
+                f"({self._describe_holder()}), and its files may not be written ({system_reason(error)}): have it "
+                "finished by whom it belongs to, or choose another folder"
+            ) from error
         except (OSError, NotImplementedError) as error:
             if isinstance(error, OSError) and error.errno not in _NOT_KEPT:
                 raise
@@ -214,6 +222,14 @@ def describe_holder(holder: Mapping[str, Any]) -> str:
     return f"process {shown['process']} on host {shown['host']}, since {shown['since']}" + (
         f": {command}" if command else ""
     )
+
+
+def _owner(path: Path) -> str:
+    """The name of the user whom a file belongs to, or the number of one without a name."""
+    try:
+        return path.owner()
+    except (KeyError, NotImplementedError):
+        return f"user {path.stat().st_uid}"
 
 
 def _printable(value: Any) -> str:

@@ -1,27 +1,35 @@
 """The one file that a command writes, under the name that its caller gives."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from packer.workspace.durable import write_durably
 from shardspec.errors import UsageError, system_reason
 
 
-def check_output(path: Path, *suffixes: str) -> None:
+def check_output(path: Path, *suffixes: str, datasets: Iterable[Path] = ()) -> None:
     """Check the name of a file to write.
 
     Parameters
     ----------
     path : Path
     suffixes : str
-        Those that it may end in, in lower case; the first is the usual one.
+        Those that it may end in, in lower case.
+    datasets : iterable of Path
+        Folders in which it may not lie: a build would refuse to replace a dataset that holds other files.
 
     Raises
     ------
     UsageError
-        If it ends in none of them, or is the name of a folder, or lies in a folder that is not there.
+        If it ends in none of them, is the name of a folder, or lies in a folder that is not there or not meant for it.
     """
     if path.suffix.lower() not in suffixes:
-        raise UsageError(f"{path}: expected a name that ends in {suffixes[0]}")
+        found = path.suffix or "no suffix"
+        raise UsageError(f"{path}: expected a name that ends in {' or '.join(suffixes)}, found {found}")
+    folder = path.absolute().parent.resolve()
+    for dataset in datasets:
+        if folder.is_relative_to(dataset.resolve()):
+            raise UsageError(f"{path}: expected a file outside the dataset, found one in {dataset}")
     if path.is_dir():
         raise UsageError(f"{path}: expected a file's name, found a folder")
     if not path.absolute().parent.is_dir():

@@ -164,9 +164,6 @@ def assign_groups(
 
 def _draw_order(names: Iterable[str], sizes: Sequence[int], seed: int) -> IntArray:
     """The order of groups, as `assign_groups` says."""
-    drawn = bytearray()
-    for name in names:
-        drawn += draw(seed, name)[:16]
-    draws = np.frombuffer(drawn, ">u8").reshape(-1, 2)
-    digits = np.fromiter((-size.bit_length() for size in sizes), np.int64, len(sizes))
+    draws = np.fromiter((draw(seed, name)[:16] for name in names), "S16", len(sizes)).view(">u8").reshape(-1, 2)
+    digits = np.fromiter((-size.bit_length() for size in sizes), np.int8, len(sizes))
     return np.lexsort((draws[:, 1], draws[:, 0], digits))

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 
-import numpy as np
-
 from shardspec.columns import IntArray
-from shardspec.splits.groups import count_pairs, in_turn
+from shardspec.splits.groups import in_turn
 
 _MOVES = 64
 """Most groups that are moved, after the exchange of classes, to bring the sizes back to the ratios."""
@@ -55,14 +53,14 @@ def classes_of_groups(of_row: IntArray, labels: IntArray, groups: int) -> list[t
     groups : int
         Number of groups.
     """
-    known = labels >= 0
     out: list[tuple[int, ...]] = [()] * groups
     shared: dict[tuple[int, ...], tuple[int, ...]] = {}
-    if known.any():
-        found, classes, _ = count_pairs(of_row[known], labels[known].astype(np.int64))
-        for group, pairs in groupby(zip(in_turn(found), in_turn(classes), strict=True), itemgetter(0)):
-            has = tuple(label for _, label in pairs)
-            out[group] = shared.setdefault(has, has)
+    width = int(labels.max(initial=0)) + 1
+    pairs = (of_row * width + labels)[labels >= 0]
+    pairs.sort()  # not `count_pairs`, which needs several times the memory
+    for group, found in groupby((divmod(pair, width) for pair in in_turn(pairs)), itemgetter(0)):
+        has = tuple(dict.fromkeys(label for _, label in found))
+        out[group] = shared.setdefault(has, has)
     return out
 
 

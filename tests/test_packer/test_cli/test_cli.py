@@ -607,13 +607,15 @@ def test_a_place_that_cannot_be_meant_is_an_error_with_what_it_is(source: Path, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "source"]
 
 
-def test_a_file_to_write_in_a_folder_that_is_not_there_is_an_error_at_once(source: Path, tmp_path: Path) -> None:
+def test_a_file_to_write_where_none_may_be_is_an_error_at_once(source: Path, tmp_path: Path) -> None:
     run_packer("build", source, tmp_path / "out", "--quiet")
     for command, name in (("preview", "s.png"), ("report", "r.html"), ("rejects", "t.csv")):
         error = run_packer(command, tmp_path / "out", "--out", tmp_path / "none" / name, expect=2).stderr
         path = tmp_path / "none"
         expected = f"{path / name}: expected a file in an existing folder, found no folder {path}"
         assert error == f"packer {command}: {expected}\n"
+        error = run_packer(command, "out", "--out", f"out/{name}", cwd=tmp_path, expect=2).stderr
+        assert error == f"packer {command}: out/{name}: expected a file outside the dataset, found one in out\n"
 
 
 def test_a_command_names_what_it_made_as_it_was_typed(source: Path, tmp_path: Path) -> None:

@@ -143,7 +143,11 @@ def test_damage_and_wrong_calls_are_errors_without_a_file(tmp_path: Path) -> Non
     with pytest.raises(DatasetError, match="expected a packed dataset"):
         report(tmp_path / "none", tmp_path / "r.html")
     write_faces(tmp_path / "faces", 3)
-    for out, message in (("r.txt", "ends in .html"), ("missing/r.html", "existing folder")):
+    for out, message in (
+        ("r.txt", "ends in .html"),
+        ("missing/r.html", "existing folder"),
+        ("faces/r.html", "outside the dataset"),
+    ):
         with pytest.raises(UsageError, match=message):
             report(tmp_path / "faces", tmp_path / out, progress=False)
     with pytest.raises(UsageError, match="0 or more"):

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,23 @@ from packer.workspace.fresh import lease_s, watched_s
 from packer.workspace.lock import FolderLock, describe_holder, read_holder
 from packer.workspace.sharing.leases import Agent
 from shardspec.errors import BuildLockedError
+
+AS_ANOTHER = """
+import os, sys
+from pathlib import Path
+from packer.workspace import Workspace
+from packer.workspace.lock import FolderLock
+from shardspec.errors import BuildError
+
+if os.geteuid() == 0:
+    os.seteuid(65534)
+else:
+    os.chmod(Workspace(Path(sys.argv[1])).lock, 0o444)
+try:
+    FolderLock(Workspace(Path(sys.argv[1])), print).acquire()
+except BuildError as error:
+    print(error)
+"""
 
 OTHERS = "00000000-0000-0000-0000-000000000000:1:2:3"
 """What tells a process of another machine from all others."""
@@ -214,3 +232,17 @@ def test_leases_are_longer_than_what_a_shared_file_system_remembers(monkeypatch:
     monkeypatch.setenv("PACKER_LEASE_S", "6")
     assert lease_s() == Agent.here().lease_s == 6
     assert (watched_s(3600, 6), watched_s(0.5, 6)) == (1, 0.5)
+
+
+def test_a_build_of_another_user_is_named() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # open to all users, which pytest's are not
+        Path(folder).chmod(0o755)
+        space = Workspace(Path(folder) / "out" / ".build")
+        space.create()
+        space.lock.touch()
+        holder = {"host": "here", "process": 5, "since": "2026-11-23T12:00:00+00:00", "command": "packer build a out"}
+        space.holder.write_text(json.dumps(holder))
+        command = [sys.executable, "-c", AS_ANOTHER, str(space.root)]
+        said = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True).stdout
+        assert f"{space.out}: there is a build of {space.lock.owner()}'s in this folder (process 5 on host here" in said
+        assert "its files may not be written (Permission denied)" in said
