@@ -139,7 +139,7 @@ class Field:
             )
         if self.codec.name in PICTURE_CODECS and self.is_image and math.prod(known) > 3 * PICTURE_PIXELS_MAX:
             problems.add("shape", f"expected a picture of at most {PICTURE_PIXELS_MAX} pixels, found {self.shape}")
-        if self.classes is not None and (self.kind != "fixed" or self.shape != () or self.dtype[1] not in "iu"):
+        if self.classes is not None and (self.kind != "fixed" or self.shape != () or self.dtype[1:2] not in ("i", "u")):
             problems.add("classes", "expected class names only for a 0-d integer field")
         strange = [name for name in self.classes or () if not is_utf8(name)]
         if strange:

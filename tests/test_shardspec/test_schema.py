@@ -131,6 +131,7 @@ def test_every_problem_of_a_schema_is_reported_with_its_place() -> None:
         ({"codec": []}, "codec: expected dict"),
         ({"classes": [1]}, "classes"),
         ({"classes": ["a"]}, "classes"),
+        ({"classes": [], "dtype": "", "shape": []}, "dtype"),
         ({"classes": ["\udc80"], "dtype": "<i8", "shape": []}, "classes"),
         ({"layout": 5}, "layout"),
     ],
