@@ -79,10 +79,8 @@ class TestChoosing:
             assert "--exclude 'Fake' matches no file or folder" in done.stdout
             assert "'train' matches" not in done.stdout
         done = run_packer("build", tmp_path / "in", tmp_path / "none", "--include", "*.mp4", expect=2)
-        assert (
-            "found none: pictures and videos are known by their suffix; --include '*.mp4' matches no picture"
-            in done.stderr
-        )
+        assert "found none (looked for pictures and videos, known by suffixes such as" in done.stderr
+        assert "; --include '*.mp4' matches no picture" in done.stderr
         assert "ignored: 8 left out by" in done.stderr
 
     def test_an_excluded_folder_is_not_searched(self, tmp_path: Path) -> None:
