@@ -366,6 +366,12 @@ def test_a_variable_that_is_not_set_is_not_the_current_folder(source: Path, refe
     ):
         refused = run_packer(*words, cwd=source, expect=2)
         assert ": expected the path of a folder, found an empty text" in refused.stderr
+    for words in (("compact", ""), ("add", "", tmp_path / "t.csv", "--on", "key"), ("drop-field", "", "label")):
+        refused = run_packer(*words, cwd=reference, expect=2)
+        assert "DATASET: expected the path of a folder, found an empty text" in refused.stderr
+    for command in ("build", "submit"):
+        refused = run_packer(command, source, tmp_path / "out", "--config", "", expect=2)
+        assert "--config: expected the path of a recipe file, found an empty text" in refused.stderr
     assert sorted(source.iterdir()) == before
     assert not (tmp_path / "out").exists()
 
