@@ -201,10 +201,12 @@ class CommandParser(argparse.ArgumentParser):
 
         Those of a recipe file, and those that are also among the `words` that were typed, such as paths, are left out.
         """
+        # A message has "./out" and "out/" as "out"; an option and its value may be one word.
+        typed = {str(Path(part)) for word in words for part in (word, word.partition("=")[2])}
         return {
             action.dest: next((name for name in action.option_strings if name.startswith("--")), str(action.metavar))
             for action in self._actions
-            if action.dest not in words and (not getattr(options, "config", None) or hasattr(options, action.dest))
+            if action.dest not in typed and (not getattr(options, "config", None) or hasattr(options, action.dest))
         }
 
     def add_subparsers(self, **options: Any) -> Any:

@@ -16,7 +16,7 @@ from packer.jobs.result import Result
 from packer.sources.tables.opening import read_frame
 from packer.workspace import Workspace
 from packer.workspace.durable import writing
-from packer.workspace.folder import locked
+from packer.workspace.folder import locked, output_folder
 from packer.workspace.replacement import finish_replacement
 from packer.workspace.spool import texts
 from shardspec.errors import UsageError
@@ -134,7 +134,7 @@ def add(
     BuildError
         If a file cannot be written.
     """
-    path, listener = Path(dataset).absolute(), listener_of(progress)
+    path, listener = output_folder(dataset, "dataset"), listener_of(progress)
     manifest = Layout(path).load()
     on_field = key_field(manifest.schema, on)
     is_file = isinstance(table, str | os.PathLike)
@@ -196,7 +196,7 @@ def drop_field(
     DatasetError, BuildLockedError, BuildError
         See `add`.
     """
-    path, names = Path(dataset).absolute(), [fields] if isinstance(fields, str) else list(fields)
+    path, names = output_folder(dataset, "dataset"), [fields] if isinstance(fields, str) else list(fields)
     listener = listener_of(progress)
     with _changing(path) as (workspace, manifest), Stage(listener, "dropping", len(names), "fields") as stage:
         columns = [column.field for column in manifest.columns]

@@ -18,7 +18,7 @@ from packer.packed.reports import read_report
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
 from packer.workspace.columns import FieldColumn
-from packer.workspace.folder import finish_left
+from packer.workspace.folder import finish_left, output_folder
 from packer.workspace.lines import encode_line
 from shardspec.entries import BUILD_KINDS, Generation, total
 from shardspec.layout import BUILD_FOLDER, ITEMS_NAME, REJECTS_NAME, Layout
@@ -122,7 +122,7 @@ def compact(
     BuildError
         If the job cannot continue. The same call resumes.
     """
-    path = Path(dataset).absolute()
+    path = output_folder(dataset, "dataset")
     options = BuildOptions(workers=workers, engine=engine)
     Layout(path).load()
     finish_left(Workspace(path / BUILD_FOLDER))

@@ -100,7 +100,7 @@ def preview(
     dataset : path
         A packed dataset with a picture in each sample.
     out : path
-        File of the sheet, ``.png``.
+        File of the sheet, ``.png``, in an existing folder outside the dataset.
     count : int
         Samples to show, at least 1.
     all : bool

@@ -149,7 +149,8 @@ def rejects(
     out : path, optional
         A table to write, ``.csv`` or ``.jsonl``: the column ``path`` has the names of the rejected items, which are
         relative to the source; ``label`` has the first folder, where the dataset was labelled by folders. ``packer
-        build TABLE OUT --root SOURCE`` takes it. An existing file is replaced.
+        build TABLE OUT --root SOURCE`` takes it. It lies in an existing folder outside the dataset; an existing file is
+        replaced.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 

@@ -90,7 +90,7 @@ def report(
     datasets : path or sequence of path
         One packed dataset or several, such as the splits of one.
     out : path
-        File of the report, ``.html``.
+        File of the report, ``.html``, in an existing folder outside the datasets.
     count : int
         Samples of each dataset to show, at least 0, drawn evenly over the classes; fewer if their pictures exceed
         32 MB.

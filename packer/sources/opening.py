@@ -50,7 +50,9 @@ def open_source(
             f"source: expected a folder, a table, rows, or an object with list_items, found {type(source).__name__}"
         )
     if not os.fspath(source):
-        raise UsageError("source: expected a folder, a table or an archive, found an empty text; '.' is this folder")
+        raise UsageError(
+            "source: expected a folder, a table or an archive, found an empty text; '.' is the current folder"
+        )
     path = Path(source)
     if path.is_dir():
         if out.resolve() == path.resolve():

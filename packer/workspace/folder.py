@@ -21,8 +21,8 @@ from shardspec.problems import Problems
 from shardspec.wording import LONG, cut
 
 
-def output_folder(out: str | os.PathLike[str]) -> Path:
-    """The absolute path of an output folder.
+def output_folder(out: str | os.PathLike[str], name: str = "out") -> Path:
+    """The absolute path of a folder that a call writes, by the argument of that name.
 
     Raises
     ------
@@ -30,9 +30,9 @@ def output_folder(out: str | os.PathLike[str]) -> Path:
         If it is no path, or empty: the variable of a script that is not set would stand for the current folder.
     """
     if not isinstance(out, str | os.PathLike):
-        raise UsageError(f"out: expected the path of a folder, found {type(out).__name__}")
+        raise UsageError(f"{name}: expected the path of a folder, found {type(out).__name__}")
     if not os.fspath(out):
-        raise UsageError("out: expected the path of a folder, found an empty text; '.' is the current folder")
+        raise UsageError(f"{name}: expected the path of a folder, found an empty text; '.' is the current folder")
     return Path(out).absolute()
 
 

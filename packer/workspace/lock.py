@@ -124,8 +124,8 @@ class FolderLock:
                 raise
             raise BuildError(
                 f"{self._space.out}: there is a build of {_owner(self._space.lock)}'s in this folder "
-                f"({self._describe_holder()}), and its files may not be written ({system_reason(error)}): have it "
-                "finished by whom it belongs to, or choose another folder"
+                f"({self._describe_holder()}), and its files may not be written ({system_reason(error)}): ask that "
+                "user to finish it, or choose another folder"
             ) from error
         except (OSError, NotImplementedError) as error:
             if isinstance(error, OSError) and error.errno not in _NOT_KEPT:

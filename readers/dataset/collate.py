@@ -81,7 +81,8 @@ def _collate_field(name: str, samples: Sequence[Mapping[str, Any]], layout: Valu
     """The values of one field, stacked if the layout says so, or, for a field not in the layout, the first value."""
     values = [sample[name] for sample in samples]
     first = values[0]
-    if layout is None:
+    # A tensor in the place of a stored array: its picture is (3, H, W) already.
+    if layout is None or (layout.shape is not None and isinstance(first, torch.Tensor)):
         layout = layout_of_value(first)
     if layout.shape is None:
         return _tensor_of_column(values, layout)
@@ -121,7 +122,7 @@ def write_value(name: str, value: Any, column: npt.NDArray[Any], place: int, exp
         )
     try:
         column[place] = array  # not `found`: only for Python's own numbers does numpy check that they fit
-    except OverflowError as error:
+    except (OverflowError, TypeError) as error:  # the latter where the others are bfloat16
         raise SchemaError(
             f"expected field {name!r} as {expected.dtype}, as in {model}, found {array}: "
             "give every sample the same dtype"

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 
+import numpy as np
+
 from shardspec.columns import IntArray
 from shardspec.splits.groups import in_turn
 
@@ -56,10 +58,13 @@ def classes_of_groups(of_row: IntArray, labels: IntArray, groups: int) -> list[t
     out: list[tuple[int, ...]] = [()] * groups
     shared: dict[tuple[int, ...], tuple[int, ...]] = {}
     width = int(labels.max(initial=0)) + 1
-    pairs = (of_row * width + labels)[labels >= 0]
+    pairs = (of_row * width + labels.astype(np.int64, copy=False))[labels >= 0]
     pairs.sort()  # not `count_pairs`, which needs several times the memory
+    is_first = np.ones(len(pairs), np.bool_)
+    np.not_equal(pairs[1:], pairs[:-1], out=is_first[1:])
+    pairs = pairs[is_first]
     for group, found in groupby((divmod(pair, width) for pair in in_turn(pairs)), itemgetter(0)):
-        has = tuple(dict.fromkeys(label for _, label in found))
+        has = tuple(label for _, label in found)
         out[group] = shared.setdefault(has, has)
     return out
 

@@ -228,3 +228,14 @@ def test_memory_grows_with_the_classes_of_groups_not_with_their_square(stratify:
         tracemalloc.stop()
     assert np.bincount(places).tolist() == [2 * classes, 2 * classes]
     assert peak < 20 * 2**20
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i1", "i4", "u8"])
+def test_labels_of_any_integer_type_are_classes(dtype: str) -> None:
+    """Each part gets a group with class 1, whatever the type of the labels."""
+    of_row = Groups(tuple("abcdef"), np.repeat(np.arange(6), 4))
+    labels = np.zeros(24, dtype)
+    labels[[1, 9, 17]] = 1
+    places = assign_rows(24, fold_ratios(3), 1, groups=of_row, labels=labels)
+    assert np.array_equal(places, assign_rows(24, fold_ratios(3), 1, groups=of_row, labels=labels.astype(np.int64)))
+    assert sorted(places[[1, 9, 17]]) == [0, 1, 2]

@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _chosen(options: argparse.Namespace) -> dict[str, Any]:
     """The options of the build: those of the recipe file, and those that were given on the command line."""
-    return {**(read_config(options.config) if options.config else {}), **given_options(options)}
+    return {**(read_config(options.config) if options.config is not None else {}), **given_options(options)}
 
 
 def print_build(options: argparse.Namespace, call: "Callable[[], BuildResult]") -> int:
@@ -112,6 +112,8 @@ def read_config(path: str) -> dict[str, Any]:
     """Read the keys of a recipe file, in which ``-`` and ``_`` are the same. Modules beside it can be imported then."""
     import tomllib
 
+    if not path:
+        raise UsageError("config: expected the path of a recipe file, found an empty text")
     _let_import(Path(path).absolute().parent)
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))

@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     given = given_options(options)
     words = words_of(given)
     chosen = {}
-    if options.config:
+    if options.config is not None:
         chosen = read_config(options.config)
         words = [f"--config={Path(options.config).absolute()}", *words]
     how = {name: getattr(options, name) for name in ("slurm", "array", "sbatch")}

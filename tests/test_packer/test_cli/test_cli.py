@@ -366,6 +366,12 @@ def test_a_variable_that_is_not_set_is_not_the_current_folder(source: Path, refe
     ):
         refused = run_packer(*words, cwd=source, expect=2)
         assert ": expected the path of a folder, found an empty text" in refused.stderr
+    for words in (("compact", ""), ("add", "", tmp_path / "t.csv", "--on", "key"), ("drop-field", "", "label")):
+        refused = run_packer(*words, cwd=reference, expect=2)
+        assert "DATASET: expected the path of a folder, found an empty text" in refused.stderr
+    for command in ("build", "submit"):
+        refused = run_packer(command, source, tmp_path / "out", "--config", "", expect=2)
+        assert "--config: expected the path of a recipe file, found an empty text" in refused.stderr
     assert sorted(source.iterdir()) == before
     assert not (tmp_path / "out").exists()
 
@@ -581,8 +587,12 @@ def test_a_wrong_value_is_named_by_its_option(source: Path, tmp_path: Path) -> N
 
 def test_names_that_are_not_options_stay_as_they_are(source: Path, tmp_path: Path) -> None:
     """A path that is called like an option, and a key of a recipe file."""
-    error = run_packer("build", "text", "out", cwd=tmp_path, expect=2).stderr
-    assert error.startswith("packer build: text: expected a folder")
+    for typed in ("text", "./text", "text/"):
+        error = run_packer("build", typed, "out", cwd=tmp_path, expect=2).stderr
+        assert error.startswith("packer build: text: expected a folder")
+    for words in (("--out", "./out"), ("--out=out",)):
+        error = run_packer("report", "data", *words, cwd=tmp_path, expect=2).stderr
+        assert error.startswith("packer report: out: expected a name that ends in .html")
     (tmp_path / "recipe.toml").write_text("size = 0\n")
     line = ("build", source, "out", "--config", "recipe.toml", "--quality", 200)
     error = run_packer(*map(str, line), cwd=tmp_path, expect=2).stderr

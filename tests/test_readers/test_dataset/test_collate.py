@@ -51,6 +51,19 @@ def test_samples_changed_before_collate_are_taken_as_they_are(raw_path, workers)
         assert torch.equal(batch(changed)[name], plain[name])
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_pictures_that_became_tensors_keep_their_axes(raw_path, workers):
+    dataset = open_dataset(raw_path, fields=["image"])
+    collate = dataset.collate
+
+    def as_tensors(samples):
+        return collate([{"image": torch.from_numpy(sample["image"]).permute(2, 0, 1)[:, :9]} for sample in samples])
+
+    stored = next(iter(DataLoader(dataset, 4, collate_fn=collate)))["image"]
+    found = next(iter(DataLoader(dataset, 4, collate_fn=as_tensors, num_workers=workers)))["image"]
+    assert torch.equal(found, stored[:, :, :9])
+
+
 def batch_of(path, first, second, **options):
     """A batch of six, the first of which gets `first` for further fields, and the others `second`."""
 
@@ -78,6 +91,7 @@ def test_samples_of_a_batch_have_the_same_fields(raw_path, first, second, worker
         (0, 0.5),
         (torch.zeros(2), torch.zeros(2, dtype=torch.float64)),
         (torch.zeros(2), np.zeros(2)),
+        (torch.tensor(0.5, dtype=torch.bfloat16), 0.5),
     ],
 )
 def test_no_number_of_a_batch_becomes_another(raw_path, first, second):
