@@ -182,8 +182,11 @@ class _Expression:
                     raise self._wrong(left, "names of classes are compared by ==, != and in")
                 values[place] = self._class(value)
         if len({self._is_text(value) for value in values}) > 1:
-            kinds = "text, which is not compared with numbers", "numbers, which are not compared with text"
-            raise self._wrong(right, f"{names[0]!r} has {kinds[not self._is_text(self._column(names[0]))]}")
+            is_text = self._is_text(self._column(names[0]))
+            kind = (
+                "text, which is not compared with numbers" if is_text else "numbers, which are not compared with text"
+            )
+            raise self._wrong(right, f"{names[0]!r} has {kind}")
         truth: Mask = np.asarray(compare(*values), np.bool_)
         return truth
 

@@ -170,10 +170,11 @@ def _tensor_of_value(value: Any, picture: bool) -> Any:
 
 
 def as_array(value: Any) -> npt.NDArray[Any]:
-    """A value as an array; that of a tensor has its memory."""
-    if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
-        return value.view(torch.int16).numpy().view(BFLOAT16)
-    return value.numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    """A value as an array; that of a tensor on the CPU has its memory."""
+    if not isinstance(value, torch.Tensor):
+        return np.asarray(value)
+    tensor = value.detach().cpu()
+    return tensor.view(torch.int16).numpy().view(BFLOAT16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
 
 def as_tensor(array: npt.NDArray[Any]) -> torch.Tensor:

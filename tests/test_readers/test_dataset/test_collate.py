@@ -119,6 +119,13 @@ def test_a_transforms_tensors_of_bfloat16(raw_path, workers):
         assert torch.equal(next(iter(loader))["value"], value.expand(6, 2))
 
 
+def test_a_tensor_with_a_gradient_is_stored_without_it(raw_path):
+    value = torch.ones(2, requires_grad=True)
+    dataset = open_dataset(raw_path, fields=["key"], transform=lambda sample: {**sample, "value": value * 2})
+    for loader in (Loader(dataset, 6), DataLoader(dataset, 6, collate_fn=dataset.collate)):
+        assert torch.equal(next(iter(loader))["value"], torch.full((6, 2), 2.0))
+
+
 def test_pictures_of_varying_size_in_clips_are_tensors_as_elsewhere(tmp_path):
     sizes = [16 + i % 2 for i in range(8)]
     image = Field("image", "bytes", "|u1", (None, None, 3), NamedConfig("png"))
