@@ -3,6 +3,7 @@
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 from shardspec.errors import ShardspecError, system_reason
 
@@ -25,7 +26,5 @@ def print_out(text: str = "") -> None:
 
 def _discard() -> None:
     """Send what is still to be written to standard output nowhere: Python would try once more in the end."""
-    with suppress(OSError):  # there may be no file behind it
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+    with suppress(OSError), Path(os.devnull).open("wb") as nowhere:  # there may be no file behind it
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
