@@ -3,7 +3,6 @@
 The other columns become fields. Class names come from the ``huggingface`` metadata of the schema, if there are any.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import Any
 from packer.recipe import Recipe, field_name
 from packer.sources.archives.listing import ArchiveSource, Found, ListOne, Place
 from packer.sources.item import Item, ItemFile, Member
+from packer.sources.tables.hugging_face import class_labels
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
 from shardspec.wording import did_you_mean, list_some, shorten
@@ -163,17 +163,6 @@ def _plain(value: Any) -> Any:
 
 
 def _class_names(schema: Any) -> dict[str, list[str]]:
-    """The class names of integer columns, from the metadata of `datasets`."""
-    try:
-        document = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-        features = document["info"]["features"]
-        return {
-            name: [str(entry) for entry in feature["names"]]
-            for name, feature in features.items()
-            if isinstance(feature, dict)
-            and feature.get("_type") == "ClassLabel"
-            and name in schema.names
-            and name not in _picture_columns(schema)
-        }
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        return {}
+    """The class names of the columns that are no pictures."""
+    others = set(schema.names) - set(_picture_columns(schema))
+    return {name: names for name, names in class_labels(schema.metadata).items() if name in others}

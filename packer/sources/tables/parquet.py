@@ -1,6 +1,5 @@
 """Tables in Parquet."""
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ import pyarrow.parquet as pq
 
 from packer.sources.tables.base import Passes, refuse_doubled
 from packer.sources.tables.chunks import CHUNK_ROWS, Chunk, describe_row
+from packer.sources.tables.hugging_face import class_labels
 from shardspec.errors import UsageError
 from shardspec.wording import cut
 
@@ -28,15 +28,9 @@ class ParquetTable:
     def classes(self) -> Mapping[str, Sequence[str]]:
         """See `Table`: those of Hugging Face's ``ClassLabel``."""
         try:
-            metadata = (pq.read_schema(self._path).metadata or {}).get(b"huggingface", b"{}")
-            features = [*json.loads(metadata)["info"]["features"].items()]
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return class_labels(pq.read_schema(self._path).metadata)
+        except (OSError, ValueError):  # pyarrow's errors are subclasses of both
             return {}
-        return {
-            column: feature["names"]
-            for column, feature in features
-            if isinstance(feature, dict) and _are_classes(feature.get("names"))
-        }
 
     def chunks(self, columns: Collection[str] | None = None) -> Iterator[Chunk]:
         """See `Table`."""
@@ -76,7 +70,3 @@ class ParquetTable:
                 raise
             except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of both
                 raise UsageError(f"{self._path}: expected a Parquet file, {cut(str(error), 300)}") from error
-
-
-def _are_classes(names: Any) -> bool:
-    return isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
