@@ -15,9 +15,10 @@ from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.packed.shown.dataset import ShownDataset
 from packer.page.building import Building
-from packer.page.guard import Guard
 from packer.page.looking import Looking
-from packer.page.server import Pages
+from packer.page.serving.guard import Guard
+from packer.page.serving.server import make_app
+from packer.page.serving.shown import Shown
 from shardspec.errors import NotADatasetError, UsageError
 
 LOOPBACK = "127.0.0.1"
@@ -143,7 +144,7 @@ def view(
     listening = _listen(host, port)
     for line in describe_address(listening.getsockname()[:2], os.environ.get("SSH_CONNECTION", "")):
         listener.on_message(line)
-    return Viewer(Guard(Pages(shown, token, opened).app(), token, host), listening, token)
+    return Viewer(Guard(make_app(Shown(shown, opened), token), token, host), listening, token)
 
 
 def _open(path: Path, opened: Callable[[Path], Looking]) -> Looking | Building:

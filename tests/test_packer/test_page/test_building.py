@@ -19,9 +19,10 @@ from support.pages import Page, assert_harmless
 
 from packer.packed.shown.dataset import ShownDataset
 from packer.page.building import Building
-from packer.page.guard import Guard
 from packer.page.looking import Looking
-from packer.page.server import Pages
+from packer.page.serving.guard import Guard
+from packer.page.serving.server import make_app
+from packer.page.serving.shown import Shown
 from packer.workspace import Workspace
 from packer.workspace.lock import find_lock
 from shardspec.layout import Layout
@@ -82,7 +83,7 @@ def test_a_build_is_shown_while_it_runs_and_after_it_died(build: tuple[Any, Path
         assert f"process {started.pid} on host" in state.held_by
     assert worker.since_s >= 0
     assert state.sessions == 1
-    pages = TestClient(Guard(Pages([building], TOKEN).app(), TOKEN, ""), base_url="http://127.0.0.1")
+    pages = TestClient(Guard(make_app(Shown([building]), TOKEN), TOKEN, ""), base_url="http://127.0.0.1")
     assert pages.get(f"/{TOKEN}/").url.path == f"/{TOKEN}/0/build"
     page = Page(pages.get(f"/{TOKEN}/0/build/state").text)
     assert_harmless(page)
@@ -105,7 +106,7 @@ def test_a_build_is_shown_while_it_runs_and_after_it_died(build: tuple[Any, Path
 def test_a_build_that_ends_becomes_its_dataset(build: tuple[Any, Path], tmp_path: Path) -> None:
     started, out = build
     opened = partial(open_with, source=tmp_path / "source")
-    pages = TestClient(Guard(Pages([Building(out)], TOKEN, opened).app(), TOKEN, ""), base_url="http://127.0.0.1")
+    pages = TestClient(Guard(make_app(Shown([Building(out)], opened), TOKEN), TOKEN, ""), base_url="http://127.0.0.1")
     assert "Packing" in pages.get(f"/{TOKEN}/0/build/state").text
     started.send_signal(signal.SIGKILL)
     started.communicate()
@@ -132,7 +133,7 @@ def test_a_dataset_that_cannot_be_shown_as_asked_for_is_said_on_the_page_of_its_
         asked.append(path)
         return Looking(ShownDataset(path, tmp_path / "predictions.csv"))
 
-    pages = TestClient(Guard(Pages([building], TOKEN, opened).app(), TOKEN, ""), base_url="http://127.0.0.1")
+    pages = TestClient(Guard(make_app(Shown([building], opened), TOKEN), TOKEN, ""), base_url="http://127.0.0.1")
     assert "listing" in pages.get(f"/{TOKEN}/0/build/state").text
     write_faces(tmp_path / "d", 3)
     for _ in range(2):
@@ -144,7 +145,7 @@ def test_a_dataset_that_cannot_be_shown_as_asked_for_is_said_on_the_page_of_its_
 def test_a_dataset_leads_to_the_update_that_runs_on_it(tmp_path: Path) -> None:
     write_faces(tmp_path / "d", 3)
     looking = Looking(ShownDataset(tmp_path / "d"))
-    pages = TestClient(Guard(Pages([looking], TOKEN).app(), TOKEN, ""), base_url="http://127.0.0.1")
+    pages = TestClient(Guard(make_app(Shown([looking]), TOKEN), TOKEN, ""), base_url="http://127.0.0.1")
     link = f'href="/{TOKEN}/0/build"'
     assert link not in pages.get(f"/{TOKEN}/0/").text
     Workspace(Layout(tmp_path / "d").build).root.mkdir()

@@ -19,9 +19,10 @@ from packer.packed.shown import columns
 from packer.packed.shown.background import Job
 from packer.packed.shown.dataset import ShownDataset
 from packer.page.building import Building
-from packer.page.guard import Guard
 from packer.page.looking import Looking
-from packer.page.server import Pages
+from packer.page.serving.guard import Guard
+from packer.page.serving.server import make_app
+from packer.page.serving.shown import Shown
 from readers import open_dataset
 from readers.formats.pool import ShardPool
 from shardspec.errors import ShardCorruptError
@@ -38,7 +39,7 @@ def impatient(root: Path) -> tuple[TestClient, ShownDataset, list[Job[Any]]]:
     dataset = ShownDataset(root, patience_s=0)
     dataset._opening = True  # nothing is to be opened beforehand
     dataset._background.run = jobs.append  # type: ignore[method-assign]
-    guard = Guard(Pages([Looking(dataset)], TOKEN).app(), TOKEN, "127.0.0.1")
+    guard = Guard(make_app(Shown([Looking(dataset)]), TOKEN), TOKEN, "127.0.0.1")
     return TestClient(guard, base_url="http://127.0.0.1"), dataset, jobs
 
 
@@ -88,11 +89,11 @@ def test_what_takes_long_is_said_and_comes_later(tmp_path: Path, monkeypatch: py
 def test_datasets_are_compared_beside_the_pages_and_again_with_one_that_a_build_becomes(tmp_path: Path) -> None:
     for name in "ab":
         write_faces(tmp_path / name, 30)
-    shown = [Looking(ShownDataset(tmp_path / name, patience_s=0)) for name in "ab"]
-    made = Pages([*shown, Building(tmp_path / "c")], TOKEN)
+    there = [Looking(ShownDataset(tmp_path / name, patience_s=0)) for name in "ab"]
+    shown = Shown([*there, Building(tmp_path / "c")])
     jobs: list[Job[Any]] = []
-    made._background.run = jobs.append  # type: ignore[method-assign]
-    pages = TestClient(Guard(made.app(), TOKEN, "127.0.0.1"), base_url="http://127.0.0.1")
+    shown._background.run = jobs.append  # type: ignore[method-assign]
+    pages = TestClient(Guard(make_app(shown, TOKEN), TOKEN, "127.0.0.1"), base_url="http://127.0.0.1")
     assert [pages.get(f"/{TOKEN}/{path}").status_code for path in ("faults", "0/faults")] == [202, 202]
     jobs.pop().run()
     assert not jobs

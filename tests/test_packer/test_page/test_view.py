@@ -21,10 +21,11 @@ from support.pages import HOSTILE, Page, assert_harmless, descendants, write_hos
 
 from packer import report
 from packer.packed.shown.dataset import ShownDataset
-from packer.page.guard import Guard
 from packer.page.looking import Looking
-from packer.page.query import Query
-from packer.page.server import Pages
+from packer.page.serving.guard import Guard
+from packer.page.serving.query import Query
+from packer.page.serving.server import make_app
+from packer.page.serving.shown import Shown
 from packer.page.view import describe_address
 from packer.sources.contents import close_contents
 from readers import open_dataset
@@ -36,7 +37,7 @@ TOKEN = "to-ken_1"
 
 def client(*paths: Path, source: Path | None = None, table: Path | None = None) -> TestClient:
     shown = [Looking(ShownDataset(path, table), source) for path in paths]
-    guard = Guard(Pages(shown, TOKEN).app(), TOKEN, "127.0.0.1")
+    guard = Guard(make_app(Shown(shown), TOKEN), TOKEN, "127.0.0.1")
     return TestClient(guard, base_url="http://127.0.0.1:8017", raise_server_exceptions=True)
 
 
