@@ -15,7 +15,8 @@ DATA ?= .
 PARALLEL := -n logical --maxprocesses 4 --dist worksteal
 
 # Tests that need neither torch nor OpenCV nor a video library.
-LIGHT := tests/test_shardspec tests/test_formats tests/test_imports.py --ignore tests/test_formats/test_copying.py \
+FORMATS := tests/test_formats --ignore tests/test_formats/test_copying.py
+LIGHT := tests/test_shardspec $(FORMATS) tests/test_imports.py \
 	--deselect tests/test_formats/test_crafted.py::test_commands_and_readers_survive_a_dataset_that_vouches_for_crafted_shards \
 	--deselect 'tests/test_shardspec/test_registry.py::test_every_entry_of_our_tables_is_there[steps]'
 
@@ -53,7 +54,7 @@ test-external: setup
 	test -x $(VENV)-tf/bin/python || $(PYTHON) -m venv $(VENV)-tf
 	$(VENV)-tf/bin/python -m pip install --quiet --editable '.[hdf5,parquet,tfrecord]' \
 		tensorflow-cpu nvidia-dali-cuda120 hypothesis psutil pytest scikit-image
-	$(VENV)-tf/bin/python -m pytest -q -m external tests/test_formats
+	$(VENV)-tf/bin/python -m pytest -q -m external $(FORMATS)
 
 # Pages in a real browser: Chromium of the system, driven by Playwright.
 test-page: setup
