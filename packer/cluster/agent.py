@@ -36,7 +36,7 @@ from packer.workspace.durable import remove_tree, writing
 from packer.workspace.folder import committed, output_folder
 from packer.workspace.lines import LineFile
 from packer.workspace.machines import enter_plan
-from packer.workspace.sharing.array import block_size, read_terms, take_cut
+from packer.workspace.sharing.array import block_size, describe_closed, read_terms, take_cut
 from packer.workspace.sharing.claims import Claims
 from packer.workspace.sharing.leases import Agent, Lease, Observer
 from shardspec.errors import BuildError, UsageError
@@ -153,14 +153,7 @@ def _why_closed(space: Workspace, document: Mapping[str, Any] | None, terms: Map
     if terms is None or document is None:
         found = "a build that was not" if document is not None else "a file" if space.out.is_file() else "no build"
         raise UsageError(f"{space.out}: expected a submitted build, found {found}: packer submit SOURCE {space.out}")
-    return describe_closed(terms)
-
-
-def describe_closed(terms: Mapping[str, Any]) -> str:
-    """In words, which process has taken a submitted build over."""
-    closed = terms["closed"]
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(closed["since_s"]))
-    return f"process {closed['pid']} on {closed['host']} goes on with the build alone, since {since}"
+    return describe_closed(terms["closed"])
 
 
 class _Worker:
@@ -389,7 +382,7 @@ class _Worker:
         space = self._space
         terms = read_terms(space)
         if terms is not None and "closed" in terms:
-            return describe_closed(terms)
+            return describe_closed(terms["closed"])
         if terms is not None and space.claims.is_dir() and space.agents.is_dir():
             return ""
         with suppress(BuildError):

@@ -16,7 +16,7 @@ from packer.jobs.result import Result
 from packer.workspace import Workspace
 from packer.workspace.folder import committed
 from packer.workspace.fresh import is_dead
-from packer.workspace.sharing.array import read_terms
+from packer.workspace.sharing.array import describe_closed, read_terms
 from packer.workspace.sharing.leases import Agent, read_agents
 from shardspec.entries import total
 from shardspec.errors import UsageError
@@ -184,7 +184,7 @@ def read_status(space: Workspace) -> StatusReport:
     """How far the build in a workspace is."""
     agents, terms = tuple(see_agents(space)), read_terms(space) or {}
     closed = terms.get("closed")
-    shown = "" if not closed else f"process {closed['pid']} on {closed['host']} has taken the build over"
+    shown = "" if not closed else describe_closed(closed)
     jobs = tuple(queued(list((terms.get("jobs") or {}).values())))
     more: dict[str, Any] = {"agents": agents, "closed": shown, "jobs": jobs}
     if space.reasons.exists():

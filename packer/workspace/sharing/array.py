@@ -127,6 +127,15 @@ def _wait(space: Workspace, observer: Observer, say: Callable[[str], None]) -> N
         observer.look()
 
 
+def describe_closed(closed: Mapping[str, Any]) -> str:
+    """In words, which process goes on with a build alone, and what to do if it cannot say that it has ended."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(closed["since_s"]))
+    return (
+        f"process {closed['pid']} on {closed['host']} goes on with the build alone, since {since}; if it was killed, "
+        "run packer submit or packer build again, with the same arguments"
+    )
+
+
 def describe_agents(agents: Iterable[Agent], *, may: bool = False) -> str:
     """In words, who is at work, or may be."""
     known = list(agents)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.builds import write_pictures
 from support.cluster import LEASE_S, TASKS, Case, Shared, end, share
-from support.command import run_packer
+from support.command import run_packer, start_packer
 from support.packed import fingerprints
 from support.processes import wait_for
 
@@ -258,6 +258,24 @@ def test_a_call_that_refuses_leaves_the_build_to_its_agents(tmp_path: Path) -> N
     packer.submit(source, out, size=24, overwrite=True, progress=False)
     assert packer.build(source, out, size=16, progress=False).found_finished
     assert is_open(), "an unfinished replacement stays for the agents"
+
+
+def test_agents_are_told_how_to_go_on_after_a_build_that_was_killed_alone(shared: Shared, tmp_path: Path) -> None:
+    case = shared.begin(tmp_path)
+    alone = start_packer("build", *case.build, "--quiet", env=case.env)
+    wait_for("the build alone", lambda: f"process {alone.pid} on" in case.status()["closed"])
+    alone.kill()
+    end(alone, -signal.SIGKILL)
+    said = f"process {alone.pid} on"
+    for command in ("work", "status"):
+        told = run_packer(command, case.out, env=case.env).stdout
+        assert said in told
+        assert "if it was killed, run packer submit or packer build again" in told
+    run_packer("submit", *case.build, "--quiet", env=case.env)
+    assert not case.status()["closed"]
+    case.gate.touch()
+    assert "nothing is left" in end(case.start_agent(held=False), 0)
+    case.finish()
 
 
 def test_agents_need_a_submitted_build(shared: Shared, tmp_path: Path) -> None:
