@@ -21,7 +21,7 @@ from readers.order.blocks import Blocks
 from readers.order.order import WINDOW_BLOCKS, Order, Picks, Shuffle, count_occurrences
 from readers.order.permutation import mix_array
 from readers.order.ranks import ranks_together
-from readers.order.sampler import OrderSampler
+from readers.order.sampler import OrderSampler, RankSampler
 from readers.seeding import SampledIndex
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray, evenly
@@ -308,7 +308,8 @@ class SampleDataset(Dataset[dict[str, Any]]):
             alone = max(world_size, ranks_together()) == 1
             choice = choose_shuffle(self.stores, self.blocks is not None) if alone else choose_apart()
         order = self.order("full" if shuffle == "auto" else shuffle, seed, window, weights, draws)
-        return OrderSampler(order, rank, world_size, drop_last, choice)
+        kind = OrderSampler if world_size == 1 else RankSampler
+        return kind(order, rank, world_size, drop_last, choice)
 
     def _picks(self, indices: Sequence[int] | IntArray) -> Picks:
         """Rows, with the seeds and the epoch that their indices carry.

@@ -73,6 +73,13 @@ def test_two_ranks_share_out_every_epoch(ddp, jpeg_path, epoch):
     assert validated[:7] == [f"{i:08d}-000000" for i in range(7)]
 
 
+@pytest.mark.parametrize("kind", ["Loader", "DataLoader"])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_lightning_divides_no_samples_that_are_divided_already(ddp, jpeg_path, kind, epoch):
+    seen = [result["seen"][f"train {epoch}"] for result in results(ddp, kind)]
+    assert seen_by(seen)[:SAMPLES] == expected_keys(jpeg_path, epoch)
+
+
 def test_a_resume_goes_on_with_the_next_sample_in_loaders_of_the_other_kind(ddp):
     first, second = results(ddp, "first"), results(ddp, "second")
     for before, after in zip(first, second, strict=True):
