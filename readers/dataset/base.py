@@ -16,11 +16,12 @@ from readers.dataset.transforms import CHUNK_ROWS, Chain, probe_layout, rows_of,
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, allocate_values
 from readers.drawing.notebook import Strip
-from readers.order.auto import AnyShuffle, Choice, Store, choose_apart, choose_shuffle, ranks_together
+from readers.order.auto import AnyShuffle, Choice, Store, choose_apart, choose_shuffle
 from readers.order.blocks import Blocks
 from readers.order.order import WINDOW_BLOCKS, Order, Picks, Shuffle, count_occurrences
 from readers.order.permutation import mix_array
-from readers.order.sampler import OrderSampler
+from readers.order.ranks import ranks_together
+from readers.order.sampler import OrderSampler, RankSampler
 from readers.seeding import SampledIndex
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray, evenly
@@ -307,7 +308,8 @@ class SampleDataset(Dataset[dict[str, Any]]):
             alone = max(world_size, ranks_together()) == 1
             choice = choose_shuffle(self.stores, self.blocks is not None) if alone else choose_apart()
         order = self.order("full" if shuffle == "auto" else shuffle, seed, window, weights, draws)
-        return OrderSampler(order, rank, world_size, drop_last, choice)
+        kind = OrderSampler if world_size == 1 else RankSampler
+        return kind(order, rank, world_size, drop_last, choice)
 
     def _picks(self, indices: Sequence[int] | IntArray) -> Picks:
         """Rows, with the seeds and the epoch that their indices carry.

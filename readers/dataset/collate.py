@@ -165,6 +165,8 @@ def _tensor_of_value(value: Any, picture: bool) -> Any:
         return [_tensor_of_value(item, picture) for item in value]
     if not isinstance(value, np.ndarray):
         return value
+    if not value.flags.writeable or min(value.strides, default=0) < 0:  # torch takes no such memory
+        value = value.copy()
     tensor = as_tensor(value)
     return tensor.movedim(-1, -3) if picture else tensor
 

@@ -59,6 +59,8 @@ class TrainBatches:
         Gives the number of this epoch's batches that the training loop has processed.
     epoch : int
         The epoch that comes next.
+    begin : callable
+        Called when an epoch begins.
     """
 
     def __init__(
@@ -67,10 +69,12 @@ class TrainBatches:
         source: Loader | OrderSampler,
         samples_per_step: int,
         processed: Callable[[], int],
-        epoch: int = 0,
+        epoch: int,
+        begin: Callable[[], None],
     ) -> None:
         self._batches: Batches | None = batches
         self._source = source
+        self._begin = begin
         source.set_epoch(epoch)
         self._length = len(batches)
         self._drop_last = batches.drop_last
@@ -136,6 +140,7 @@ class TrainBatches:
                 f"asked, found {len(batches)}: for epochs of different lengths set "
                 "Trainer(reload_dataloaders_every_n_epochs=1)"
             )
+        self._begin()
         self._begun_at = self._processed()
         yield from batches
 

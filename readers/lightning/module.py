@@ -21,8 +21,10 @@ from readers.loader.device import BatchTransform
 from readers.loader.loader import Loader
 from readers.loader.own_orders import choose_own
 from readers.order.auto import AnyShuffle, Choice, agree, choose_shuffle
-from readers.order.order import WINDOW_BLOCKS
+from readers.order.order import WINDOW_BLOCKS, Cut
 from readers.order.own import OwnOrder, RowsOfEpoch
+from readers.order.progress import EpochProgress
+from readers.order.ranks import check_ranks, ranks_together
 from readers.order.sampler import OrderSampler
 from readers.transforms import AnyTransform
 from shardspec.errors import UsageError
@@ -194,7 +196,13 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         )
         step = 1 if own is not None and own.batched else self.batch_size  # a batch, in what the order counts
         epoch = 0 if self.trainer is None else self.trainer.current_epoch
-        self._batches = TrainBatches(batches, source, step * self._ranks()[1], self._processed, epoch)
+        ranks = self._ranks()[1]
+
+        def begin() -> None:
+            if 1 < ranks == ranks_together():  # otherwise they are not those that the samples are divided between
+                check_ranks(source._progress.mark(self.train.origins))
+
+        self._batches = TrainBatches(batches, source, step * ranks, self._processed, epoch, begin)
         if self._state is not None:
             self._batches.load_state_dict(self._state)
             self._move_progress(self._state, self._batches)
@@ -285,12 +293,13 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         """The order that rank 0 chooses for every rank, once for this module."""
         if self._choice is None:
             stores, has_blocks = self.train.stores, self.train.blocks is not None
-            if self.trainer is None:
-                self._choice = agree(stores, has_blocks, self.train.order())
-            else:
-                mine = choose_shuffle(stores, has_blocks)
-                choice: Choice = self.trainer.strategy.broadcast(mine, src=0)
-                self._choice = choice
+            choice = choose_shuffle(stores, has_blocks)
+            if self.trainer is not None:
+                choice = self.trainer.strategy.broadcast(choice, src=0)
+            elif ranks_together() > 1:
+                progress = EpochProgress(self.train.order(), Cut())
+                choice = agree(stores, has_blocks, progress.mark(self.train.origins))
+            self._choice = choice
         return self._choice
 
     def _ranks(self) -> tuple[int, int]:

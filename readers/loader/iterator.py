@@ -12,23 +12,39 @@ from readers.formats.pool import explain_thread
 from readers.loader.batches import AnyBatchPicks, BatchWork
 from readers.loader.device import DeviceStage, SeededBatch, runs_in_threads, wants_seeds
 from readers.loader.threads import ReadAhead, Stage, StageTimes, take_one_thread
-from readers.order.progress import Iteration
+from shardspec.errors import DatasetError
 
 if TYPE_CHECKING:
     from readers.loader.loader import Loader
 
 
 class LoaderIterator(Iterator[Batch]):
-    """One epoch of a `Loader`. Its threads end when it is exhausted, closed or no longer referred to."""
+    """One epoch of a `Loader`. It begins with its first batch, so an iterator that gives none uses up no epoch.
 
-    def __init__(self, loader: "Loader", iteration: Iteration) -> None:
+    Libraries make iterators for other reasons than to read, as Lightning to find out whether it can; and they may set
+    the epoch after that.
+
+    Its threads end when it is exhausted, closed or no longer referred to.
+    """
+
+    def __init__(self, loader: "Loader") -> None:
+        self._loader: Loader | None = loader  # until the epoch begins
+        self._finalizer: weakref.finalize[..., LoaderIterator] | None = None
+        self._samples = 0
+        self._times = StageTimes()
+
+    def _begin(self) -> None:
+        """Begin the epoch, unless it was begun."""
+        loader, self._loader = self._loader, None
+        if loader is None:
+            return
+        self._iteration = iteration = loader._begin()
         dataset, length = loader.dataset, loader._length(iteration)
         self._step = loader._step
-        self._iteration = iteration
         jobs = -(-length // self._step)
         self._left = length
         self._picks = loader._picks(iteration)
-        self._number = self._samples = 0
+        self._number = 0
         # Getting the layout runs the transform, which may fail; so it comes before there are threads to end.
         layout = dataset.layout if jobs else {}
         ahead = None
@@ -55,12 +71,16 @@ class LoaderIterator(Iterator[Batch]):
         self._stage: Stage[SeededBatch] = Stage(
             work, jobs, loader.workers, loader.prefetch, loader.timeout_s, explain_thread, take_one_thread
         )
+        self._times = self._stage.times
         # Not a method of this object, which the threads must not keep alive. At exit it runs before the interpreter
         # ends.
         self._finalizer = weakref.finalize(self, _end, self._stage, ahead)
         self._batches = DeviceStage(self._stage, loader.device, later)
 
     def __next__(self) -> Batch:
+        self._begin()
+        if self._finalizer is None:
+            raise DatasetError("the Loader's iterator was closed")
         try:
             batch = next(self._batches)
         except BaseException as error:
@@ -82,11 +102,13 @@ class LoaderIterator(Iterator[Batch]):
     @property
     def times(self) -> StageTimes:
         """Where the time goes."""
-        return self._stage.times
+        return self._times
 
     def close(self) -> None:
         """End the threads and drop the batches that were not taken."""
-        self._finalizer()
+        self._loader = None
+        if self._finalizer is not None:
+            self._finalizer()
 
 
 class _Asker:

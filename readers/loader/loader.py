@@ -43,6 +43,7 @@ from readers.order.auto import AnyShuffle, Choice, agree, choose_apart, choose_s
 from readers.order.order import WINDOW_BLOCKS, Cut, Order, Picks
 from readers.order.own import OwnEpoch, RowsOfEpoch
 from readers.order.progress import EpochProgress, Iteration, Resumable
+from readers.order.ranks import check_ranks, ranks_together
 from readers.transforms import AnyTransform, SampleTransform, SeededTransform, check_transform
 from shardspec.errors import UsageError
 from shardspec.wording import counted, shorten
@@ -55,7 +56,10 @@ class Loader(Resumable):
     ...), fields of varying shape and text as lists. A batch's memory is used again once nothing refers to it or to any
     view of it, so batches may be kept (``list(loader)`` works).
 
-    Iterating again takes the next epoch; `set_epoch` chooses one. Every rank gets the same number of batches.
+    Iterating again takes the next epoch, which begins with its first batch; `set_epoch` chooses one. Every rank gets
+    the same number of batches. Under ``torch.distributed`` the ranks compare what they are about to read when the first
+    epoch begins, which all must therefore begin together, and every epoch of an order of one's own; not with
+    ``shuffle=False``, nor if `world_size` is given.
 
     Parameters
     ----------
@@ -191,6 +195,7 @@ class Loader(Resumable):
         self._buffers: Buffers = PinnedBuffers() if self.pin_memory else Ring(rows, self.prefetch + 2)
         self._pace = Pace()
         self._iterator: weakref.ref[LoaderIterator] | None = None
+        self._compared = False  # whether the ranks have compared their sequences for the last time
         self._handed: Picks | None = None  # picks of the batch whose indices were given last
 
     def __len__(self) -> int:
@@ -221,16 +226,21 @@ class Loader(Resumable):
 
     def __iter__(self) -> "LoaderIterator":
         _refuse_worker()
-        iterator = LoaderIterator(self, self._begin())
+        iterator = LoaderIterator(self)
         self._iterator = weakref.ref(iterator)
         return iterator
 
     def _begin(self) -> Iteration:
         """Begin an epoch, or the rest of one."""
         self._progress.cut = self._cut()
+        iteration = self._progress.begin(least=self._step if self.drop_last else 1)
         if self._progress.undecided:
             self.decide_order(self._choose())
-        return self._progress.begin(least=self._step if self.drop_last else 1)
+        elif self._asks() and self._progress.shuffle is not False and not self._compared:
+            check_ranks(self._progress.mark(self.dataset.origins), self.device)
+        # What a function of the user's own gives may change with what a rank has learnt since.
+        self._compared = isinstance(self._progress.order, Order)
+        return iteration
 
     def _length(self, iteration: Iteration) -> int:
         """Samples that this rank takes of an iteration, or batches if the order is one of batches."""
@@ -306,10 +316,14 @@ class Loader(Resumable):
 
     def _choose(self) -> Choice:
         stores, has_blocks = self.dataset.stores, self.dataset.blocks is not None
-        if self._ranks is None and isinstance(self._progress.order, Order):
-            return agree(stores, has_blocks, self._progress.order, self.device)
-        alone = self._ranks is not None and self._ranks.world_size == 1
+        if self._asks():
+            return agree(stores, has_blocks, self._progress.mark(self.dataset.origins), self.device)
+        alone = self._progress.cut.world_size == 1
         return choose_shuffle(stores, has_blocks) if alone else choose_apart()
+
+    def _asks(self) -> bool:
+        """Whether there are other ranks, and this one can ask them."""
+        return self._ranks is None and ranks_together() > 1
 
     def _cut(self) -> Cut:
         """The part of this rank as it is now: torch.distributed is often initialised after the Loader is made."""

@@ -69,8 +69,7 @@ class LoaderBatchSampler(Sampler[list[int]]):
 class LoaderSampler(SequentialSampler):
     """The indices of a `Loader`'s samples, one by one.
 
-    It is a `SequentialSampler` so that Lightning's ``overfit_batches`` does not try to replace it, and it has no
-    ``set_epoch``, which Lightning would call after the first iteration has begun.
+    It is a `SequentialSampler` so that Lightning's ``overfit_batches`` does not try to replace it.
     """
 
     def __init__(self, loader: "Loader") -> None:
@@ -89,3 +88,11 @@ class LoaderSampler(SequentialSampler):
     def __iter__(self) -> Iterator[int]:
         for batch in LoaderBatchSampler(self._loader):
             yield from batch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the Loader's next iteration that of `epoch`, if not of a later one.
+
+        Lightning calls this with the number of its own epoch, in which a Loader may be iterated over several times: as
+        the shorter one of two. No epoch is repeated then.
+        """
+        self._loader._progress.move_on_to(epoch)

@@ -1,1 +1,1 @@
-"""Which samples an epoch visits, and when. Only `auto` and `sampler` need torch."""
+"""Which samples an epoch visits, and when. Only `auto`, `progress`, `ranks` and `sampler` need torch."""

@@ -4,12 +4,13 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from readers.formats.machine import file_system_of, is_network_file_system, usable_memory
-from readers.order.order import Order, Shuffle
+from readers.order.order import Shuffle
+from readers.order.ranks import Mark, from_rank_0
 from shardspec.errors import DatasetError
 
 MEMORY_SHARE = 0.75
@@ -61,55 +62,36 @@ def choose_apart() -> Choice:
     )
 
 
-def ranks_together() -> int:
-    """Number of ranks of torch.distributed; 1 if it is not initialised."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_world_size()
-    return 1
-
-
-def agree(stores: Sequence[Store], has_blocks: bool, order: Order, device: torch.device | None = None) -> Choice:
+def agree(stores: Sequence[Store], has_blocks: bool, mark: Mark, device: torch.device | None = None) -> Choice:
     """The choice of rank 0 of torch.distributed, on all of its ranks, which must all call this at the same point.
-
-    If the dataset has no blocks, there is nothing to choose, and no rank is asked.
 
     Parameters
     ----------
-    order : Order
-        The loader's order. If ranks begin different loaders at this point, an error says so.
+    mark : Mark
+        Of the sequence that the ranks are about to read, whatever its shuffle will be.
     device : torch.device, optional
-        The rank's own device, through which NCCL sends; by default torch's current one.
+        See `from_rank_0`.
 
     Raises
     ------
     DatasetError
-        If rank 0 could not choose, or chose for another loader.
+        If rank 0 could not choose, or is about to read another sequence.
     """
-    if ranks_together() == 1 or not has_blocks:
-        return choose_shuffle(stores, has_blocks)
-    mine = (len(order), order.seed)
-    sent: list[Any] = [None]
+    mine: tuple[Mark, Choice] | None = None
     failure: Exception | None = None
     if torch.distributed.get_rank() == 0:
         try:
-            sent[0] = (mine, choose_shuffle(stores, has_blocks))
+            mine = (mark, choose_shuffle(stores, has_blocks))
         except Exception as error:  # the other ranks wait for an answer
             failure = error
-    own_device = device if device is not None and device.type == "cuda" else None
-    torch.distributed.broadcast_object_list(sent, src=0, device=own_device)
+    sent: tuple[Mark, Choice] | None = from_rank_0(mine, device)
     if failure is not None:
         raise failure
-    if sent[0] is None:
+    if sent is None:
         raise DatasetError("shuffle: expected rank 0 to choose the order, but it failed: its own message says why")
-    theirs, choice = sent[0]
-    if theirs != mine:
-        raise DatasetError(
-            f"shuffle: expected all ranks to begin the same loader, found one of (samples, seed) {theirs} on rank 0 "
-            f"and of {mine} here: iterate over loaders in the same order on every rank, or give shuffle='full' or "
-            "'blocks'"
-        )
-    chosen: Choice = choice
-    return chosen
+    theirs, choice = sent
+    mark.check(theirs)
+    return choice
 
 
 def announce(choice: Choice) -> None:

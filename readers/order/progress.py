@@ -1,17 +1,24 @@
 """How far an epoch of an order has been consumed: counted, saved and restored."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from operator import index
 from typing import Any
 
+import numpy as np
+
 from readers.arguments import as_integer
 from readers.order.auto import Choice, announce
-from readers.order.order import Cut, Order
-from readers.order.own import OwnOrder
+from readers.order.order import Cut, Order, Picks
+from readers.order.own import OwnEpoch, OwnOrder
+from readers.order.ranks import Mark
 from readers.seeding import check_epoch
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
+
+_COMPARED = 1024
+"""Rows that ranks compare; of an order of the user's own, all."""
 
 
 @dataclass
@@ -118,6 +125,27 @@ class EpochProgress:
             self._consumed = 0
         self._epoch = epoch
         self.running, self._chosen = None, True
+
+    def move_on_to(self, epoch: int) -> None:
+        """Make the next iteration that of `epoch`, if not of a later one."""
+        if check_epoch(epoch) > self._epoch:
+            self.set_epoch(epoch)
+
+    def mark(self, origins: Callable[[Picks], Picks]) -> Mark:
+        """What all ranks must have in common where they begin or go on with the present epoch.
+
+        Parameters
+        ----------
+        origins : callable
+            Of the dataset (`readers.dataset.base.SampleDataset.origins`): ranks may have different parts of one.
+        """
+        sequence = self.order.epoch(self._epoch)
+        coming = sequence.at(self._consumed + np.arange(min(_COMPARED, len(sequence)), dtype=np.int64))
+        content = blake2b(origins(coming).rows.astype("<i8").tobytes(), digest_size=8)
+        content.update(str(self.shuffle).encode())  # a rank that has it from a state does not ask for a choice
+        if isinstance(sequence, OwnEpoch):
+            content.update(sequence.digest().encode())
+        return Mark(f"epoch {self._epoch} after {self._consumed} of {self.total}", content.hexdigest())
 
     @property
     def epoch(self) -> int:

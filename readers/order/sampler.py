@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import Sampler
+from torch.utils.data import DistributedSampler, Sampler
 
 from readers.order.auto import Choice
 from readers.order.order import Cut, Order
@@ -74,6 +74,24 @@ class OrderSampler(Resumable, Sampler[int]):
     def _left(self, iteration: Iteration, order: Order | OwnOrder) -> int:
         """Indices that an iteration has still to give."""
         return self._progress.cut.length(order.length(iteration.epoch), iteration.consumed) - iteration.taken
+
+
+class RankSampler(OrderSampler, DistributedSampler[Any]):
+    """An `OrderSampler` of one of several ranks.
+
+    By its class libraries such as Lightning see that the samples are divided already; otherwise they would divide this
+    rank's share once more. Nothing else of torch's sampler is used.
+    """
+
+    @property
+    def rank(self) -> int:  # type: ignore[override] # an attribute of torch's
+        """The number of this rank."""
+        return self._progress.cut.rank
+
+    @property
+    def num_replicas(self) -> int:  # type: ignore[override] # an attribute of torch's
+        """The number of ranks."""
+        return self._progress.cut.world_size
 
 
 class _Indices(Iterator[int]):

@@ -1,7 +1,8 @@
 """What each of Lightning's processes runs in `test_lightning.py`: ``python lightning_ddp.py DATASET OUT``.
 
 Trains two epochs on two ranks with a checkpoint inside the second, then resumes it with loaders of the other kind; then
-once more in an order of batches of its own.
+once more in an order of batches of its own; then with a Loader and with a DataLoader that Lightning is given as they
+are.
 """
 
 import json
@@ -12,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.utils.data import DataLoader
 
-from readers import open_dataset
+from readers import Loader, open_dataset
 from readers.lightning import PackedDataModule
 from readers.order.auto import AnyShuffle
 
@@ -75,6 +77,15 @@ def make_data(path: Path, kind: str = "threads", **options: Any) -> PackedDataMo
     return PackedDataModule(dataset.subset(range(SAMPLES)), dataset.subset(range(7)), loader=kind, **options)
 
 
+def make_batches(path: Path, kind: str, rank: int) -> Loader | DataLoader[Any]:
+    """The same part in an object that Lightning takes without a data module."""
+    dataset = open_dataset(path, fields=["key", "image", "label"]).subset(range(SAMPLES))
+    if kind == "Loader":
+        return Loader(dataset, BATCH_SIZE, seed=5, workers=1)
+    sampler = dataset.sampler(seed=5, rank=rank, world_size=2)
+    return DataLoader(dataset, BATCH_SIZE, sampler=sampler, collate_fn=dataset.collate)
+
+
 def batches_of(epoch: int) -> list[list[int]]:
     """An order of batches of different sizes, nine in every epoch, with rows that come several times."""
     rng = np.random.default_rng(epoch)
@@ -104,6 +115,11 @@ def main(path: Path, out: Path) -> None:
         trainer.fit(model, datamodule=make_data(path, kind, **options), ckpt_path=resumed)
         result = {"seen": model.seen, "steps": trainer.global_step, "ranks": trainer.world_size}
         (out / f"{name}-{trainer.global_rank}.json").write_text(json.dumps(result))
+        trainer.strategy.barrier()
+    for name in ("Loader", "DataLoader"):
+        model, trainer = Recorder(), make_trainer(out, strategy="ddp", devices=2)
+        trainer.fit(model, make_batches(path, name, trainer.global_rank))
+        (out / f"{name}-{trainer.global_rank}.json").write_text(json.dumps({"seen": model.seen}))
         trainer.strategy.barrier()
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from support.batches import keys_of
 from support.crops import astronaut_crops, keys
-from support.datasets import fixed, text, write_dataset
+from support.datasets import fixed, ragged, text, write_dataset
 from torch.utils.data import DataLoader
 
 from readers import Loader, open_dataset
@@ -124,6 +124,18 @@ def test_a_tensor_with_a_gradient_is_stored_without_it(raw_path):
     dataset = open_dataset(raw_path, fields=["key"], transform=lambda sample: {**sample, "value": value * 2})
     for loader in (Loader(dataset, 6), DataLoader(dataset, 6, collate_fn=dataset.collate)):
         assert torch.equal(next(iter(loader))["value"], torch.full((6, 2), 2.0))
+
+
+@pytest.mark.parametrize("change", [lambda value: value[::-1], lambda value: np.broadcast_to(value[:1], value.shape)])
+def test_values_of_varying_shape_may_be_any_views(tmp_path, change):
+    """Flipped, or read-only: torch takes neither as it is."""
+    arrays = [np.arange(2 * (1 + row % 3), dtype=np.float32).reshape(-1, 2) + row for row in range(6)]
+    schema = Schema((text("key"), ragged("more", "<f4", 2)))
+    write_dataset(tmp_path / "d", "npy", schema, {"key": keys(6), "more": arrays})
+    dataset = open_dataset(tmp_path / "d", transform=lambda sample: {**sample, "more": change(sample["more"])})
+    for loader in (Loader(dataset, 6, shuffle=False), DataLoader(dataset, 6, collate_fn=dataset.collate)):
+        found = next(iter(loader))["more"]
+        assert [value.tolist() for value in found] == [change(array).tolist() for array in arrays]
 
 
 def test_pictures_of_varying_size_in_clips_are_tensors_as_elsewhere(tmp_path):

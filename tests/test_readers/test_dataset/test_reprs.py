@@ -16,7 +16,7 @@ def test_reprs(raw_path, face_path):
     clips = faces.clips(2, by=None)
     assert repr(clips) == f"ClipDataset: 0 clips of 2 samples each, none from 40 of 40 videos, from {faces!r}"
     sampler = dataset.sampler(seed=3, rank=1, world_size=2)
-    assert repr(sampler) == "OrderSampler: 30 samples an epoch, order 'full', seed 3, rank 1 of 2"
+    assert repr(sampler) == "RankSampler: 30 samples an epoch, order 'full', seed 3, rank 1 of 2"
 
 
 def test_a_loader_is_shown_without_reading(raw_path):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.utilities import CombinedLoader
 from support.batches import woven
 from support.crops import keys
 from support.datasets import fixed, text, write_dataset
@@ -70,6 +71,13 @@ def test_two_ranks_share_out_every_epoch(ddp, jpeg_path, epoch):
     assert keys[SAMPLES] == keys[0]
     validated = seen_by([one["seen"][f"val {epoch}"] for one in found])
     assert validated[:7] == [f"{i:08d}-000000" for i in range(7)]
+
+
+@pytest.mark.parametrize("kind", ["Loader", "DataLoader"])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_lightning_divides_no_samples_that_are_divided_already(ddp, jpeg_path, kind, epoch):
+    seen = [result["seen"][f"train {epoch}"] for result in results(ddp, kind)]
+    assert seen_by(seen)[:SAMPLES] == expected_keys(jpeg_path, epoch)
 
 
 def test_a_resume_goes_on_with_the_next_sample_in_loaders_of_the_other_kind(ddp):
@@ -324,12 +332,63 @@ def test_a_machine_with_slurm_runs_these_tests(tmp_path, monkeypatch):
     assert make_trainer(tmp_path).world_size == 1
 
 
+class WithLoader(Recorder):
+    """Makes a Loader whenever Lightning asks for one."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def train_dataloader(self) -> Loader:
+        return make_loader(self._path)
+
+
+def make_loader(path: Path) -> Loader:
+    dataset = open_dataset(path, fields=["key", "image", "label"])
+    return Loader(dataset.subset(range(SAMPLES)), BATCH_SIZE, seed=5, workers=1)
+
+
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
-def test_a_loader_that_lightning_takes_itself_repeats_no_epoch(jpeg_path, tmp_path):
-    """Lightning looks for a sampler, and would set its epoch behind the first iteration's beginning."""
+@pytest.mark.parametrize("reload", [0, 1, 2])
+def test_a_loader_that_lightning_takes_itself_has_lightnings_epochs(jpeg_path, tmp_path, reload):
+    """Whether it is given once, or made anew."""
+    model = WithLoader(jpeg_path) if reload else Recorder()
+    trainer = make_trainer(tmp_path, max_epochs=4, reload_dataloaders_every_n_epochs=reload)
+    trainer.fit(model, None if reload else make_loader(jpeg_path))
+    found = {name: seen_by([batches]) for name, batches in model.seen.items()}
+    assert found == {f"train {epoch}": expected_keys(jpeg_path, epoch) for epoch in range(4)}
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
+@pytest.mark.parametrize(("limit", "hook"), [(1.0, "on_train_epoch_end"), (5, "on_train_epoch_end"), (5, "on_fit_end")])
+def test_lightning_resumes_a_loader_at_an_epochs_end(jpeg_path, tmp_path, limit, hook):
+    saver = SaveAt(hook, tmp_path / "end.ckpt")
+    trainer = make_trainer(tmp_path, max_epochs=1, limit_train_batches=limit, callbacks=[saver])
+    trainer.fit(Recorder(), make_loader(jpeg_path))
     model = Recorder()
-    loader = Loader(open_dataset(jpeg_path, fields=["key", "image", "label"]), 20, seed=1)
-    make_trainer(tmp_path, max_epochs=3).fit(model, loader)
-    epochs = [seen_by([batches]) for batches in model.seen.values()]
-    assert [sorted(epoch) for epoch in epochs] == [keys(60)] * 3
-    assert len(set(map(tuple, epochs))) == 3
+    trainer = make_trainer(tmp_path, max_epochs=3, limit_train_batches=limit)
+    trainer.fit(model, make_loader(jpeg_path), ckpt_path=tmp_path / "end.ckpt")
+    taken = SAMPLES if limit == 1.0 else limit * BATCH_SIZE
+    found = {name: seen_by([batches]) for name, batches in model.seen.items()}
+    assert found == {f"train {epoch}": expected_keys(jpeg_path, epoch)[:taken] for epoch in (1, 2)}
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
+def test_the_shorter_of_two_loaders_repeats_no_epoch(jpeg_path, tmp_path):
+    """It is iterated over several times in each of Lightning's epochs."""
+    dataset = open_dataset(jpeg_path, fields=["key"])
+    loaders = {"long": make_loader(jpeg_path), "short": Loader(dataset.subset(range(12)), 3, seed=5, workers=1)}
+
+    class Pairs(Recorder):
+        def training_step(self, batch, batch_idx):
+            self.seen.setdefault("short", []).append(batch["short"]["key"])
+            return super().training_step(batch["long"], batch_idx)
+
+    model = Pairs()
+    make_trainer(tmp_path).fit(model, CombinedLoader(loaders, "max_size_cycle"))
+    short = [key for batch in model.seen["short"] for key in batch]
+    epochs = [tuple(short[start : start + 12]) for start in range(0, len(short) - 11, 12)]
+    assert len(set(epochs)) == len(epochs) > 4
+    assert {epoch: seen_by([model.seen[epoch]]) for epoch in ("train 0", "train 1")} == {
+        f"train {epoch}": expected_keys(jpeg_path, epoch) for epoch in range(2)
+    }

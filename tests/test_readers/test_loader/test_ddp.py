@@ -121,3 +121,81 @@ def test_stateful_dataloader_resumes_at_other_numbers_of_workers(dataset, before
     loader = make(resumed, after)
     assert taken + keys_of(loader) == expected_keys(dataset, 0)
     assert keys_of(loader) == expected_keys(dataset, 1), "the next epoch is whole"
+
+
+_DIFFERING = """
+import json, sys
+import numpy as np
+import torch
+import torch.distributed as dist
+from readers import Loader, open_dataset
+from readers.lightning import PackedDataModule
+from shardspec.errors import DatasetError
+
+torch.set_num_threads(1)
+path, out, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+torch.manual_seed(rank)
+dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2)
+dataset = open_dataset(path, fields=["key"])
+rows = np.arange(60)
+set_on = Loader(dataset, 4, shuffle="full", workers=1)
+set_on.set_epoch(rank)
+restored = [Loader(dataset, 4, workers=1) for _ in range(2)]
+restored[rank].load_state_dict(Loader(dataset, 4, shuffle="full").state_dict())
+learnt = {0: rows, 1: np.roll(rows, rank)}  # by the rank, after the first epoch
+sizes = [[[0, 1, 2], [3]], [[0], [1, 2, 3]]]
+loaders = {
+    "auto": Loader(dataset, 4, seed=rank, workers=1),
+    "parts": Loader(dataset.subset(rows[rank::2]), 4, workers=1),
+    "seed": Loader(dataset, 4, shuffle="full", seed=rank, workers=1),
+    "weights": Loader(dataset, 4, weights=rows + rank + 1.0, workers=1),
+    "own": Loader(dataset, 4, order=lambda epoch: torch.randperm(60), workers=1),
+    "learnt": Loader(dataset, 4, order=learnt.get, workers=1),
+    "batches": Loader(dataset, order=lambda epoch: sizes[rank], workers=1),
+    "divided": Loader(dataset.subset(rows[rank::2]), 4, shuffle="full", workers=1),
+    "epoch": set_on,
+    "restored on rank 0": restored[0],
+    "restored on rank 1": restored[1],
+    "module": PackedDataModule(dataset, batch_size=4, seed=rank, shuffle="full", workers=1).train_dataloader(),
+    "processes": PackedDataModule(dataset, batch_size=4, seed=rank, shuffle="full", workers=0, loader="processes"),
+    "numbered": Loader(dataset, 4, seed=rank, rank=rank, world_size=2, workers=1),
+    "in order": Loader(dataset.subset(rows[rank::2]), 4, shuffle=False, workers=1),
+    "same": Loader(dataset, 4, shuffle="full", seed=3, workers=1),
+}
+loaders["processes"] = loaders["processes"].train_dataloader()
+found = {}
+for name, loader in loaders.items():
+    try:
+        found[name] = [len(list(loader)) for _ in range(2 if name == "learnt" else 1)]
+    except DatasetError as error:
+        found[name] = str(error)
+    dist.barrier()
+print(json.dumps(found))
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_with_sequences_of_their_own_are_found_out(jpeg_path, tmp_path):
+    """They would lose samples: each takes its share of another sequence."""
+    first, second = (json.loads(output) for output, _ in run_ranks(_DIFFERING, jpeg_path, tmp_path))
+    right = ["numbered", "in order", "same"]
+    refused = {name: text for name, text in second.items() if name not in right}
+    assert [name for name, found in first.items() if isinstance(found, str)] == []
+    assert {name: found for name, found in first.items() if name in right} == {
+        name: found for name, found in second.items() if name in right
+    }
+    assert {name: text.partition(" on rank 0")[0].partition("found ")[2] for name, text in refused.items()} == {
+        "auto": "other rows in epoch 0 after 0 of 60",
+        "parts": "other rows in epoch 0 after 0 of 30",
+        "seed": "other rows in epoch 0 after 0 of 60",
+        "weights": "other rows in epoch 0 after 0 of 60",
+        "own": "other rows in epoch 0 after 0 of 60",
+        "learnt": "other rows in epoch 1 after 0 of 60",
+        "batches": "other rows in epoch 0 after 0 of 2",
+        "divided": "other rows in epoch 0 after 0 of 30",
+        "epoch": "epoch 1 after 0 of 60, and epoch 0 after 0 of 60",
+        "restored on rank 0": "other rows in epoch 0 after 0 of 60",
+        "restored on rank 1": "other rows in epoch 0 after 0 of 60",
+        "module": "other rows in epoch 0 after 0 of 60",
+        "processes": "other rows in epoch 0 after 0 of 60",
+    }

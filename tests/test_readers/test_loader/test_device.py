@@ -90,6 +90,7 @@ def test_the_batches_before_a_failed_one_are_given(raw_path, monkeypatch, device
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
         monkeypatch.setattr(torch.cuda, "stream", nullcontext)
         monkeypatch.setattr("readers.loader.device._record", lambda value, stream: None)
+        batches._begin()
         batches._batches._side = stream
     given = [next(batches)]
     while 2 not in batches._stage._results:  # so that the error is there when the second batch is asked for

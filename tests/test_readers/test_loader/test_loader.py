@@ -251,6 +251,21 @@ def test_no_number_loses_its_fraction(raw_path):
         list(Loader(dataset, 8, sample_transform=soft(np.uint8(3), 300)))
 
 
+def test_an_epoch_begins_with_its_first_batch(raw_path):
+    loader = Loader(open_dataset(raw_path), 7, seed=3)
+    iter(loader), iter(loader)  # as of a library that finds out whether it can iterate
+    batches = iter(loader)
+    loader.set_epoch(2)
+    third = keys_of(batches)
+    loader = Loader(open_dataset(raw_path), 7, seed=3)
+    epochs = [keys_of(loader), keys_of(loader), keys_of(loader)]
+    assert third == epochs[2]
+    loader.set_epoch(0)
+    pairs = list(zip(loader, loader, strict=True))  # two iterators at once take an epoch each
+    assert [keys_of(side) for side in zip(*pairs, strict=True)] == epochs[:2]
+    assert keys_of(loader) == epochs[2]
+
+
 def test_a_copy_goes_on_from_the_same_place_on_its_own(raw_path):
     loader = Loader(open_dataset(raw_path), 20, seed=3)
     batches = iter(loader)

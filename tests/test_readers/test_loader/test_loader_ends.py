@@ -188,6 +188,7 @@ def test_an_iterator_may_be_collected_in_one_of_its_own_threads(raw_path, monkey
         return time.monotonic()
 
     batches = iter(Loader(open_dataset(raw_path), 4, workers=2, sample_transform=wait))
+    batches._begin()
     threads = batches._stage._threads
     begun.wait()
     batches.itself = batches  # so that only the collector frees it

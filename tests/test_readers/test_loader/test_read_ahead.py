@@ -192,5 +192,5 @@ def test_a_transform_that_fails_at_once_leaves_no_thread(raw_path):
 
     before = threading.active_count()
     with pytest.raises(RuntimeError, match="broken"):
-        iter(Loader(open_dataset(raw_path, transform=broken), 2, read_ahead=2))
+        next(iter(Loader(open_dataset(raw_path, transform=broken), 2, read_ahead=2)))
     assert threading.active_count() == before
