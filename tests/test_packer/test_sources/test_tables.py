@@ -528,5 +528,34 @@ def test_a_table_that_lies_elsewhere_is_answered_with_root(tmp_path: Path) -> No
     write_picture(tmp_path / "pictures" / "a.png", scene(0, (8, 6)))
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "t.csv").write_text("path\na.png\nb.png\n")
-    with pytest.raises(TooManyRejectsError, match=r"paths in a table are relative to its folder, or to --root DIR$"):
+    with pytest.raises(TooManyRejectsError, match=r"and are relative to its folder, or to --root DIR$"):
         build(tmp_path / "tables" / "t.csv", tmp_path / "out", engine="inline", progress=False)
+
+
+@pytest.mark.parametrize("path", ["sub\\a.png", "sub/a"])
+def test_paths_of_windows_and_paths_without_a_suffix_are_answered_with_what_is_expected(
+    tmp_path: Path, path: str
+) -> None:
+    write_picture(tmp_path / "sub" / "a.png", scene(0, (8, 6)))
+    (tmp_path / "t.csv").write_text(f"path\n{path}\n")
+    with pytest.raises(TooManyRejectsError, match="paths in a table have / and a suffix"):
+        build(tmp_path / "t.csv", tmp_path / "out", engine="inline", progress=False)
+
+
+def test_a_table_without_names_of_columns_is_no_table_of_a_column_called_as_a_file(tmp_path: Path) -> None:
+    """With the file's name as the name of the column, its row would be lost."""
+    write_picture(tmp_path / "a.png", scene(0, (8, 6)))
+    (tmp_path / "t.csv").write_text("a.png,cat\na.png,dog\n")
+    done = run_packer("build", tmp_path / "t.csv", tmp_path / "out", "--quiet", expect=2)
+    assert "expected the names of the columns in the first line, found a row with the file 'a.png'" in done.stderr
+    assert "--path-column" not in done.stderr
+
+
+def test_numbers_with_a_point_in_the_label_are_answered_with_int(tmp_path: Path) -> None:
+    """As pandas writes integers beside a missing one."""
+    builds.write_pictures(tmp_path, ["a.png", "b.png"])
+    (tmp_path / "t.csv").write_text("path,The Label\na.png,1.0\nb.png,\n")
+    call = ("build", tmp_path / "t.csv", tmp_path / "out", "--label-from", "The Label", "--quiet")
+    assert "found float: --int 'The Label' if all are whole" in run_packer(*call, expect=2).stderr
+    run_packer(*call, "--int", "The Label", "--max-rejects", "50%")
+    assert open_dataset(tmp_path / "out").column("label").tolist() == [1]
