@@ -32,6 +32,12 @@ PICKLES = (".pickle", ".pkl", ".pth", ".pt", ".pyd", ".p")
 PICKLED = "expected no pickle, which can run any code when it is read, found one"
 
 
+_NO_FOLDER = (
+    "expected a folder in the name within the archive to name the label (--label-from folder), found none: "
+    "give the labels with --keys"
+)
+
+
 class Archive(NamedTuple):
     """One file of a set of archives.
 
@@ -197,7 +203,8 @@ def list_archives(
 
     raw, good, naming = spool_items(), array("q"), _Naming(prefix, label_from)
     members: Counter[str] = Counter()
-    for item in listed() if keys is None else keys.join(listed()):
+    notes: list[str] = []
+    for item in listed() if keys is None else keys.join(listed(), notes):
         if item is None:
             ignored += 1
             continue
@@ -221,6 +228,8 @@ def list_archives(
             items.append(Item(index, item.name, None, reject=item.reject))
             continue
         values, reject = next(rows)
+        if reject is not None and label_from == "folder":
+            reject = _NO_FOLDER
         fields |= values.keys()
         arrays = {
             f"npy_{name}" if name in values or name in RESERVED else name: member
@@ -240,7 +249,7 @@ def list_archives(
         arrays=columns.arrays,
         members=members,
         beside=Mapped(raw, lambda item: item.files),
-        notes=[*columns.notes, *([entries.describe("ignored entries")] if entries.count else [])],
+        notes=[*columns.notes, *notes, *([entries.describe("ignored entries")] if entries.count else [])],
         sought=f"pictures and videos in {archives[0].path}{f' and {more} more' if more else ''}",
     )
 
