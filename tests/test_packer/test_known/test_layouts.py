@@ -462,10 +462,14 @@ def test_folders_train_val_test(tmp_path: Path) -> None:
     root = trees.make_imagefolder(tmp_path)
     (root / "val").rename(root / "Validation")
     trees.put_pictures(root, ["train/loose.png", "test/bird/deep/1.png"])
+    (root / "train/bird").mkdir()
     found = listed("imagefolder", root)
     assert found.counts == {"label": {"bird": 1, "cat": 6, "dog": 6}, "split": {"test": 5, "train": 4, "val": 4}}
     assert found.unlisted == ("train/loose.png",)
-    assert found.notes == ("classes of test that train has not: bird",)
+    assert found.notes == (
+        "no class for train/bird: no picture or video to pack in it",
+        "classes of test that train has not: bird",
+    )
 
 
 @pytest.mark.parametrize("name", sorted(KNOWN))
