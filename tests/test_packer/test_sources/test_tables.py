@@ -1,5 +1,6 @@
 """Tables as people have them: the types of their columns, lists of numbers, and files that lie elsewhere."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -559,3 +560,31 @@ def test_numbers_with_a_point_in_the_label_are_answered_with_int(tmp_path: Path)
     assert "found float: --int 'The Label' if all are whole" in run_packer(*call, expect=2).stderr
     run_packer(*call, "--int", "The Label", "--max-rejects", "50%")
     assert open_dataset(tmp_path / "out").column("label").tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (['"a man', "two men", 'a "'], "line 2: expected a row, found a cell .* holds the rows up to line 4"),
+        (['"a" man', "two men", "three"], 'line 2: expected CSV, .*: write a cell that begins with " between'),
+        (["a man", "two men", '"three'], "line 4: expected CSV, unexpected end of data: write a cell"),
+    ],
+)
+@pytest.mark.parametrize("columns", ["path\tcaption", "caption\tpath"])
+def test_texts_that_begin_with_a_quotation_mark_swallow_no_rows(
+    tmp_path: Path, lines: list[str], message: str, columns: str
+) -> None:
+    """Captions between tabs, as they were typed: what looks like CSV would be fewer rows than there are."""
+    rows = [f"{n}.png\t{text}" if columns.startswith("path") else f"{text}\t{n}.png" for n, text in enumerate(lines)]
+    (tmp_path / "t.tsv").write_text("\n".join([columns, *rows]) + "\n")
+    with pytest.raises(UsageError, match=message):
+        build(tmp_path / "t.tsv", tmp_path / "out", engine="inline", progress=False)
+
+
+def test_texts_of_several_lines_and_with_tabs_stay_whole(tmp_path: Path) -> None:
+    builds.write_pictures(tmp_path, ["a.png", "b.png"])
+    texts = ["one\ntwo", 'a\tb\nc\td\te "f"']
+    with (tmp_path / "t.tsv").open("w", newline="") as file:
+        csv.writer(file, delimiter="\t").writerows([["path", "text"], ["a.png", texts[0]], ["b.png", texts[1]]])
+    build(tmp_path / "t.tsv", tmp_path / "out", engine="inline", progress=False)
+    assert [sample["text"] for sample in open_dataset(tmp_path / "out")] == texts
