@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 from support import known_trees as trees
+from support.archives import write_lmdb
 from support.command import COMMAND_LIMIT_S, REPOSITORY, environment, read_jsonl
 from support.media import scene, write_picture
 
+import packer
 from readers import open_dataset
 
 PAGE = REPOSITORY / "docs" / "datasets.md"
@@ -54,6 +56,20 @@ def test_lists_of_celeba_and_ids_without_a_suffix(tmp_path: Path) -> None:
         ("00b2.png", 2),
         ("0003.png", 0),
     ]
+
+
+def test_frames_of_deepfakebench_in_an_lmdb(tmp_path: Path) -> None:
+    root = trees.make_deepfakebench(tmp_path / "rgb", tmp_path / "dataset_json", "\\")
+    found = packer.list_dataset(
+        "deepfakebench", root, lists=tmp_path / "dataset_json/FaceForensics++.json", progress=False
+    )
+    pairs = {row["path"].replace("/", "\\").encode(): (root / row["path"]).read_bytes() for row in found.rows}
+    write_lmdb(tmp_path / "FaceForensics++_lmdb", pairs)
+    run_programs("Keys of an archive: `keys`", tmp_path)
+    ds = open_dataset(tmp_path / "bench")
+    assert {(sample["source"].partition("!")[2], sample["label"], sample["split"]) for sample in ds} == {
+        (row["path"], ["real", "fake"].index(row["label"]), row["split"]) for row in found.rows
+    }
 
 
 def test_boxes_of_wider_face(tmp_path: Path) -> None:
