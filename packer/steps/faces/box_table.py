@@ -38,7 +38,8 @@ class TableBoxes:
     Raises
     ------
     UsageError
-        If a column is missing or seems to be misspelt, or if a value is not what its column should hold.
+        If a column is missing or seems to be misspelt, or if a value is not what its column should hold; if the boxes
+        are shares of the frame.
     """
 
     no_box = NO_BOX
@@ -52,6 +53,11 @@ class TableBoxes:
         count = len(of_rows)
         self._boxes = np.stack([columns[name] for name in EDGES], axis=1)
         self._refuse(~are_boxes(self._boxes), f"a box with x0 < x1 and y0 < y1, within ±{FARTHEST}", self._boxes)
+        if count and (np.abs(self._boxes) * scale).max() <= 1:
+            raise UsageError(
+                f"{path}: expected boxes in pixels of the frame, found all of them within 0 and 1: multiply x by the "
+                "frame's width and y by its height"
+            )
         self._frames = self._integers(columns, "frame", 0)
         scores = columns.get("score", np.full(count, GIVEN_SCORE))
         self._refuse(~((scores >= 0) & (scores <= 1)), "a score from 0 to 1", scores)

@@ -254,6 +254,10 @@ class TestTable:
             ({"frame": -1}, "expected a whole number of 0 or more"),
             ({"score": 95}, "expected a score from 0 to 1"),
             ({"x0": "left"}, "expected numbers in column 'x0'"),
+            (
+                {"x0": 0.1, "y0": 0.2, "x1": 0.5, "y1": 1},
+                "expected boxes in pixels of the frame, found all of them within",
+            ),
             ({"path": "other.png"}, "expected boxes under the items' paths, such as 'astronaut.png', found others"),
         ],
     )
