@@ -73,8 +73,10 @@ class KeyTable:
         """
         used: set[str] = set()
         again: dict[str, str] = {}
+        example = None
         for item in items:
             archive, mark, name = item.name.partition(MEMBER_MARK)
+            example = example or name
             names = (item.name, f"{archive}{mark}{_stem(name)}", name, _stem(name))
             key = next((key for key in names if key in self.rows), None)
             if key in used:
@@ -86,7 +88,8 @@ class KeyTable:
             used.update([] if key is None else [key])
         for key in self.rows:
             if key not in used:
-                reason = f"expected this key of {self.path.name} in the source, found none"
+                others = f"others, such as {shorten(example)}" if example and not used else "none"
+                reason = f"expected this key of {self.path.name} in the source, found {others}"
                 yield Item(-1, key, None, reject=reason)
         if again:
             key, name = next(iter(again.items()))

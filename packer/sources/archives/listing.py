@@ -21,7 +21,7 @@ from packer.workspace.spool import Mapped, Spool
 from readers.formats.machine import available_processors
 from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.fields import RESERVED
-from shardspec.wording import shorten
+from shardspec.wording import list_some, shorten
 
 FIELDS_MAX = 1000
 """Fields of all items of an archive: with names that are data, a column for each would fill the memory."""
@@ -65,11 +65,14 @@ class Found:
         Members that are no items, nor fields of items.
     classes : dict of str to list of str
         Names of the classes of integer columns, if the archive gives them.
+    numbers_people : bool
+        Whether its labels are numbers of people, counted in this archive alone.
     """
 
     items: Spool[Item] = field(default_factory=spool_items)
     ignored: Ignored = field(default_factory=Ignored)
     classes: dict[str, list[str]] = field(default_factory=dict)
+    numbers_people: bool = False
 
 
 class Place(NamedTuple):
@@ -188,6 +191,7 @@ def list_archives(
     """
     classes: dict[str, list[str]] = {}
     entries = Ignored()
+    people: list[str] = []
 
     def listed() -> Iterator[Item]:
         for archive, one in _list_each(archives, list_one):
@@ -198,6 +202,7 @@ def list_archives(
                         "found others: pack them apart"
                     )
             entries.merge(one.ignored)
+            people.extend([archive.name] if one.numbers_people else [])
             yield from one.items
             count_listed(len(one.items))
 
@@ -213,6 +218,11 @@ def list_archives(
             naming.look_at(item.columns)
             members.update(item.files.keys())
         raw.append(item)
+    if len(people) > 1 and keys is None and label_from != "none":
+        notes.append(
+            f"each of {list_some(people)} counts its people from 0, so one label means several of them: pack them apart, "
+            "or give labels with --keys"
+        )
     ignored += entries.count
     naming.settle()
 

@@ -100,6 +100,7 @@ def list_records(place: Place) -> Found:
                 faces |= record.start == 0
                 continue
             found.items.append(_item(place, name, record, label[:1] if faces else label, start))
+    found.numbers_people = faces
     for name, start in index.left():
         there = f"the end of the file at byte {end}: cut off" if start >= end else "no whole one: damaged"
         reason = f"expected a record at byte {start}, as the index says, found {there}, or the index of another file"

@@ -271,6 +271,13 @@ def test_an_lmdb(tmp_path: Path) -> None:
     assert before == sorted((path.name, path.stat().st_mtime_ns) for path in (tmp_path / "faces_lmdb").iterdir())
 
 
+def test_keys_of_another_archive_are_answered_with_a_name_that_is_there(tmp_path: Path) -> None:
+    write_lmdb(tmp_path / "a.lmdb", PAIRS, folder=False)
+    (tmp_path / "k.txt").write_text("data/x/1/001.png 5\n")
+    with pytest.raises(TooManyRejectsError, match=r"found others, such as 'x/0/000\.png'"):
+        build(tmp_path / "a.lmdb", tmp_path / "out", keys=str(tmp_path / "k.txt"))
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -385,6 +392,11 @@ def test_faces_of_insightface(tmp_path: Path) -> None:
     assert [sample["source"] for sample in found] == [f"train.rec!{number}" for number in range(1, 21)]
     assert "labels" not in found.schema
     assert kept(tmp_path / "out") == Counter(encoded(number) for number in range(1, 21))
+    write_faces(tmp_path / "both/ms1m", 5, 4)
+    write_faces(tmp_path / "both/other", 3, 2)
+    done = packer.build(tmp_path / "both", tmp_path / "mixed", engine="inline", progress=False)
+    (note,) = done.notes
+    assert note.startswith("each of ms1m/train.rec, other/train.rec counts its people from 0, so one label means")
 
 
 def test_records_in_pieces_and_labels_of_all_kinds(tmp_path: Path) -> None:
