@@ -116,10 +116,9 @@ class CsvTable:
 
         Between commas it cannot be told: a text of several lines may have as many.
         """
-        mark = reader.dialect.delimiter
-        if mark != "\t" or reader.line_num <= line:
+        mark, full = reader.dialect.delimiter, len(cells) - 1
+        if mark != "\t" or not full or reader.line_num <= line:
             return
-        full = len(cells) - 1
         for place, cell in enumerate(cells):
             marks = [text.count(mark) for text in cell.split("\n")]
             if len(marks) > 1 and marks == [full - place, *[full] * (len(marks) - 2), place]:

@@ -588,3 +588,7 @@ def test_texts_of_several_lines_and_with_tabs_stay_whole(tmp_path: Path) -> None
         csv.writer(file, delimiter="\t").writerows([["path", "text"], ["a.png", texts[0]], ["b.png", texts[1]]])
     build(tmp_path / "t.tsv", tmp_path / "out", engine="inline", progress=False)
     assert [sample["text"] for sample in open_dataset(tmp_path / "out")] == texts
+    builds.write_pictures(tmp_path, ["two\nlines.png"])
+    (tmp_path / "one.tsv").write_text('path\n"two\nlines.png"\n')
+    build(tmp_path / "one.tsv", tmp_path / "one", engine="inline", progress=False)
+    assert [sample["source"] for sample in open_dataset(tmp_path / "one")] == ["two\nlines.png"]
