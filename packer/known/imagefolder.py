@@ -25,6 +25,7 @@ def find(tree: Tree, choice: Choice) -> Found:
     )
     found = Found()
     classes: dict[str, set[str]] = {}
+    empty: list[str] = []
     for folder in tree.folders(base):
         split = SPLITS.get(folder.lower())
         if split is None or not choice.wants(split):
@@ -36,6 +37,10 @@ def find(tree: Tree, choice: Choice) -> Found:
             found.rows += [{"path": path, "label": label, "split": split} for path in names]
             if names:
                 classes.setdefault(split, set()).add(label)
+            else:
+                empty.append(join(there, label))
+    if empty:
+        found.notes.append(f"no class for {list_some(empty)}: no picture or video to pack in it")
     for split, labels in classes.items():
         strange = sorted(labels - classes.get("train", labels))
         if strange:

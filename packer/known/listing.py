@@ -265,7 +265,9 @@ def list_dataset(
     found: Found = find(tree, choice)
     found.unlisted += sorted({*tree.doubles} - {*found.unlisted} - {row["path"] for row in found.rows})
     if not found.rows:
-        why = "; ".join([*found.notes, *([f"{len(found.missing)} listed, but not there"] if found.missing else [])])
+        others = (("listed, but not there", found.missing), ("there, but not listed", found.unlisted))
+        counts = [f"{len(paths)} {what}, such as {cut(paths[0], LONG)}" for what, paths in others if paths]
+        why = "; ".join([*found.notes, *counts])
         part = f" ({', '.join(choice.splits)})" if choice.splits else ""
         raise UsageError(f"{folder}: expected files of {name}{part} to list, found none{f': {why}' if why else ''}")
     rows = _complete(found.rows)

@@ -34,6 +34,9 @@ DEFAULT_FACE_SIZE = 224
 ALIGNED_SIZES: Mapping[str, int] = {"arcface": 112, "deepfakebench": 256}
 """Values of ``align_as``, and the side of the crops that each project makes by default, in pixels."""
 
+_SMALLEST_FOUND = 20
+"""The smallest face that the detector looks for, in pixels; boxes of the user's may be smaller."""
+
 DEFAULT_QUALITY = 95
 DEFAULT_SUBSAMPLING = "420"
 TRACK_RULES = ("track", "main")
@@ -123,7 +126,7 @@ class Recipe:
         choices=("all", "largest", "best", "central", "masked", *TRACK_RULES),
     )
     min_face: int = option(
-        40, "faces: smallest box to keep, by its shorter side in pixels of the frame", metavar="PX", minimum=20
+        40, "faces: smallest box to keep, by its shorter side in pixels of the frame", metavar="PX", minimum=1
     )
     min_score: float = option(
         0.95, "faces: lowest score (the detector's certainty) of a face to keep", metavar="P", minimum=0, maximum=1
@@ -297,6 +300,8 @@ class Recipe:
             )
         if self.landmarks == "mesh" and self.landmark_model is None:
             problems.add("landmark_model", "expected the .tflite file of the face mesh, found none")
+        if type(self.min_face) is int and 1 <= self.min_face < _SMALLEST_FOUND and self.boxes is None:
+            problems.add("min_face", f"expected {_SMALLEST_FOUND} or more without boxes, found {self.min_face}")
         if self.choose == "masked" and self.also is None:
             problems.add("choose", "expected also, the column of the masks, with choose masked, found none")
         if self.classes and self.classes_from is not None:

@@ -1,5 +1,6 @@
 """The columns of many rows, each of one type: settled in one pass over the rows, and made in the next."""
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -103,9 +104,9 @@ class Columns:
             return
         name = shorten(self._label)
         if not all(isinstance(value, str) for value in known):
-            raise UsageError(
-                f"label column {name}: expected class names or integers, found {type(next(iter(known))).__name__}"
-            )
+            kind = type(next(iter(known)))
+            remedy = f": --int {shlex.quote(column.name)} if all are whole, such as 1.0" if kind is float else ""
+            raise UsageError(f"label column {name}: expected class names or integers, found {kind.__name__}{remedy}")
         classes = sorted(set(known))
         for text in classes:
             if not is_utf8(text):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from packer.sources.base import Listing, Roots
+from packer.sources.item import is_picture, is_video
 from packer.sources.rows import list_rows
 from packer.sources.tables.base import Table
 from packer.sources.tables.chunks import Chunk
@@ -52,6 +53,12 @@ class TableSource:
         if not rows:
             raise UsageError(f"{self.path}: expected a row for each picture or video, found no rows")
         if path_column not in names:
+            file = next((name for name in names if is_picture(name) or is_video(name)), None)
+            if file is not None:  # to name it as the column of paths would lose the first row
+                raise UsageError(
+                    f"{self.path}: expected the names of the columns in the first line, found a row with the file "
+                    f"{shorten(file)}: put a line such as path,label before it"
+                )
             like = next((name for name in names if name.strip().lower() == path_column.lower()), None)
             raise UsageError(
                 f"{self.path}: expected a column {shorten(path_column)} of paths, found {list_some(names)}: "

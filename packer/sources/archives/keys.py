@@ -10,7 +10,7 @@ from typing import Any
 from packer.sources.item import MEMBER_MARK, Item
 from packer.sources.tables.opening import TABLES, is_table, open_table
 from shardspec.errors import UsageError, system_reason
-from shardspec.wording import list_some, shorten
+from shardspec.wording import counted, list_some, shorten
 
 _KEY_COLUMNS = ("key", "path")
 _TEXT_SUFFIXES = (".txt", ".lst", ".list")
@@ -64,16 +64,23 @@ class KeyTable:
             raise UsageError(f"{path}: expected keys, found none")
         return cls(path, rows)
 
-    def join(self, items: Iterable[Item]) -> Iterator[Item | None]:
+    def join(self, items: Iterable[Item], notes: list[str]) -> Iterator[Item | None]:
         """The items that the keys name, with their columns, and None in the place of each other one.
 
-        An item is named by its name in the archive, with or without its suffix. What the source rejected stays. A key
-        without an item becomes a reject.
+        An item is named by its name in the archive, with or without its suffix; the archive's own name may stand before
+        it. What the source rejected stays. A key without an item becomes a reject. `notes` gets a line about keys that
+        name several items.
         """
         used: set[str] = set()
+        again: dict[str, str] = {}
+        example = None
         for item in items:
-            name = item.name.partition(MEMBER_MARK)[2]
-            key = next((key for key in (name, _stem(name)) if key in self.rows), None)
+            archive, mark, name = item.name.partition(MEMBER_MARK)
+            example = example or name
+            names = (item.name, f"{archive}{mark}{_stem(name)}", name, _stem(name))
+            key = next((key for key in names if key in self.rows), None)
+            if key in used:
+                again.setdefault(key, item.name)
             if key is not None and item.reject is None:
                 yield replace(item, columns={**item.columns, **self.rows[key]})
             else:
@@ -81,8 +88,15 @@ class KeyTable:
             used.update([] if key is None else [key])
         for key in self.rows:
             if key not in used:
-                reason = f"expected this key of {self.path.name} in the source, found none"
+                others = f"others, such as {shorten(example)}" if example and not used else "none"
+                reason = f"expected this key of {self.path.name} in the source, found {others}"
                 yield Item(-1, key, None, reject=reason)
+        if again:
+            key, name = next(iter(again.items()))
+            notes.append(
+                f"{counted(len(again), 'key')} of {self.path.name} with several items, such as {shorten(key)} "
+                f"({shorten(name)} as well): to name one of them, put its archive before it ({shorten(name)})"
+            )
 
 
 def _stem(name: str) -> str:

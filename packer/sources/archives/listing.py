@@ -21,7 +21,7 @@ from packer.workspace.spool import Mapped, Spool
 from readers.formats.machine import available_processors
 from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.fields import RESERVED
-from shardspec.wording import shorten
+from shardspec.wording import list_some, shorten
 
 FIELDS_MAX = 1000
 """Fields of all items of an archive: with names that are data, a column for each would fill the memory."""
@@ -30,6 +30,12 @@ PICKLES = (".pickle", ".pkl", ".pth", ".pt", ".pyd", ".p")
 """Suffixes of what may be, or contains, a pickle."""
 
 PICKLED = "expected no pickle, which can run any code when it is read, found one"
+
+
+_NO_FOLDER = (
+    "expected a folder in the name within the archive to name the label (--label-from folder), found none: "
+    "give the labels with --keys"
+)
 
 
 class Archive(NamedTuple):
@@ -59,11 +65,14 @@ class Found:
         Members that are no items, nor fields of items.
     classes : dict of str to list of str
         Names of the classes of integer columns, if the archive gives them.
+    numbers_people : bool
+        Whether its labels are numbers of people, counted in this archive alone.
     """
 
     items: Spool[Item] = field(default_factory=spool_items)
     ignored: Ignored = field(default_factory=Ignored)
     classes: dict[str, list[str]] = field(default_factory=dict)
+    numbers_people: bool = False
 
 
 class Place(NamedTuple):
@@ -182,6 +191,7 @@ def list_archives(
     """
     classes: dict[str, list[str]] = {}
     entries = Ignored()
+    people: list[str] = []
 
     def listed() -> Iterator[Item]:
         for archive, one in _list_each(archives, list_one):
@@ -192,12 +202,14 @@ def list_archives(
                         "found others: pack them apart"
                     )
             entries.merge(one.ignored)
+            people.extend([archive.name] if one.numbers_people else [])
             yield from one.items
             count_listed(len(one.items))
 
     raw, good, naming = spool_items(), array("q"), _Naming(prefix, label_from)
     members: Counter[str] = Counter()
-    for item in listed() if keys is None else keys.join(listed()):
+    notes: list[str] = []
+    for item in listed() if keys is None else keys.join(listed(), notes):
         if item is None:
             ignored += 1
             continue
@@ -206,6 +218,11 @@ def list_archives(
             naming.look_at(item.columns)
             members.update(item.files.keys())
         raw.append(item)
+    if len(people) > 1 and keys is None and label_from != "none":
+        notes.append(
+            f"each of {list_some(people)} counts its people from 0, so one label means several of them: pack them apart, "
+            "or give labels with --keys"
+        )
     ignored += entries.count
     naming.settle()
 
@@ -221,6 +238,8 @@ def list_archives(
             items.append(Item(index, item.name, None, reject=item.reject))
             continue
         values, reject = next(rows)
+        if reject is not None and label_from == "folder":
+            reject = _NO_FOLDER
         fields |= values.keys()
         arrays = {
             f"npy_{name}" if name in values or name in RESERVED else name: member
@@ -240,7 +259,7 @@ def list_archives(
         arrays=columns.arrays,
         members=members,
         beside=Mapped(raw, lambda item: item.files),
-        notes=[*columns.notes, *([entries.describe("ignored entries")] if entries.count else [])],
+        notes=[*columns.notes, *notes, *([entries.describe("ignored entries")] if entries.count else [])],
         sought=f"pictures and videos in {archives[0].path}{f' and {more} more' if more else ''}",
     )
 

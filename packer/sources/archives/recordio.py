@@ -100,8 +100,11 @@ def list_records(place: Place) -> Found:
                 faces |= record.start == 0
                 continue
             found.items.append(_item(place, name, record, label[:1] if faces else label, start))
-    reason = "expected a record where the index says it begins, found none: index and records do not belong together"
-    found.items.extend(place.item(name, reject=reason) for name in index.left())
+    found.numbers_people = faces
+    for name, start in index.left():
+        there = f"the end of the file at byte {end}: cut off" if start >= end else "no whole one: damaged"
+        reason = f"expected a record at byte {start}, as the index says, found {there}, or the index of another file"
+        found.items.append(place.item(name, reject=reason))
     return found
 
 
@@ -236,8 +239,9 @@ class _Index:
         at = bisect_right(self._starts, start)
         return end if at == len(self._starts) else self._starts[at]
 
-    def left(self) -> Iterator[str]:
-        """The keys of the records that are not there, in the order of the index."""
-        for line in np.sort(self._lines).tolist():
+    def left(self) -> Iterator[tuple[str, int]]:
+        """The keys of the records that are not there, and where they should begin, in the order of the index."""
+        for at in np.argsort(self._lines).tolist():
+            line = int(self._lines[at])
             if not self._taken[line]:
-                yield self._names[line]
+                yield self._names[line], self._starts[at]

@@ -21,6 +21,9 @@ _MARKS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs", "|"
 """What stands between the cells of tables, by one name or another."""
 
 
+_QUOTING = 'write a cell that begins with " between two others, and each " in it twice, or save JSON lines'
+
+
 class CsvTable:
     """A CSV file with a header (`packer.sources.tables.base.Table`).
 
@@ -103,9 +106,26 @@ class CsvTable:
                             f"found {len(cells)}"
                         )
                     if is_first:
+                        self._refuse_swallowed(cells, reader, last + 1)
                         self._lines.append(last + 1)
                     yield cells
                 last = reader.line_num
+
+    def _refuse_swallowed(self, cells: Sequence[str], reader: Any, line: int) -> None:
+        """Refuse a row of cells between tabs with whole rows in it: a text that only begins with a quotation mark.
+
+        Between commas it cannot be told: a text of several lines may have as many.
+        """
+        mark, full = reader.dialect.delimiter, len(cells) - 1
+        if mark != "\t" or not full or reader.line_num <= line:
+            return
+        for place, cell in enumerate(cells):
+            marks = [text.count(mark) for text in cell.split("\n")]
+            if len(marks) > 1 and marks == [full - place, *[full] * (len(marks) - 2), place]:
+                raise UsageError(
+                    f"{self._path}, line {line}: expected a row, found a cell that begins with a quotation mark and "
+                    f"holds the rows up to line {reader.line_num}: {_QUOTING}"
+                )
 
     @contextmanager
     def _parsing(self, reader: Any) -> Iterator[None]:
@@ -114,7 +134,8 @@ class CsvTable:
         except UnicodeDecodeError as error:
             raise UsageError(_describe_other_bytes(self._path)) from error
         except csv.Error as error:
-            raise UsageError(f"{self._path}, line {reader.line_num}: expected CSV, {error}") from error
+            remedy = f": {_QUOTING}" if "'\"'" in str(error) or "end of data" in str(error) else ""
+            raise UsageError(f"{self._path}, line {reader.line_num}: expected CSV, {error}{remedy}") from error
 
 
 class TsvTable(CsvTable):

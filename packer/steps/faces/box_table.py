@@ -1,7 +1,7 @@
 """Boxes in a table file, one row for each face of each frame."""
 
 from array import array
-from collections.abc import KeysView, Mapping, Sequence
+from collections.abc import Iterator, KeysView, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from packer.steps.faces.boxes import FARTHEST, GIVEN_SCORE, NO_BOX, are_boxes, c
 from packer.steps.faces.frame import NO_TRACK, FrameFaces
 from shardspec.errors import ItemError, UsageError
 from shardspec.points import get_layout
+from shardspec.wording import counted
 
 EDGES = ("x0", "y0", "x1", "y1")
 POINTS = tuple(f"{name}_{axis}" for name in get_layout("5").names for axis in ("x", "y"))
@@ -37,7 +38,8 @@ class TableBoxes:
     Raises
     ------
     UsageError
-        If a column is missing or seems to be misspelt, or if a value is not what its column should hold.
+        If a column is missing or seems to be misspelt, or if a value is not what its column should hold; if the boxes
+        are shares of the frame.
     """
 
     no_box = NO_BOX
@@ -51,6 +53,11 @@ class TableBoxes:
         count = len(of_rows)
         self._boxes = np.stack([columns[name] for name in EDGES], axis=1)
         self._refuse(~are_boxes(self._boxes), f"a box with x0 < x1 and y0 < y1, within ±{FARTHEST}", self._boxes)
+        if count and (np.abs(self._boxes) * scale).max() <= 1:
+            raise UsageError(
+                f"{path}: expected boxes in pixels of the frame, found all of them within 0 and 1: multiply x by the "
+                "frame's width and y by its height"
+            )
         self._frames = self._integers(columns, "frame", 0)
         scores = columns.get("score", np.full(count, GIVEN_SCORE))
         self._refuse(~((scores >= 0) & (scores <= 1)), "a score from 0 to 1", scores)
@@ -113,7 +120,7 @@ class TableBoxes:
 
     def check(self, names: Sequence[str]) -> tuple[str, ...]:
         """See `packer.steps.faces.boxes.Boxes`."""
-        return check_any(self._path, self._rows, names)
+        return (*check_any(self._path, self._rows, names), *self._describe_mirrored())
 
     def faces(self, name: str, file_bytes: int = 0) -> Mapping[int, FrameFaces]:
         """See `packer.steps.faces.boxes.Boxes`."""
@@ -131,6 +138,21 @@ class TableBoxes:
             (self._points[rows] * self._scale).astype(np.float32),
             None if self._tracks is None else self._tracks[rows],
         )
+
+    def _describe_mirrored(self) -> Iterator[str]:
+        """Say so if most faces have left and right exchanged: aligned crops would be turned upside down.
+
+        Seen from the right eye, the mouth lies clockwise of the left eye, however the head is turned in the picture.
+        """
+        right, left, _, *mouth = np.moveaxis(self._points, 1, 0)
+        across, down = left - right, (mouth[0] + mouth[1]) / 2 - right
+        turn = across[:, 0] * down[:, 1] - across[:, 1] * down[:, 0]
+        mirrored, faces = int((turn < 0).sum()), int(np.isfinite(turn).sum())
+        if 2 * mirrored > faces:
+            yield (
+                f"{self._path.name}: left and right seem to be exchanged in {mirrored} of {counted(faces, 'face')} with "
+                "points: right_eye is the person's, on the left of the picture, and so is mouth_right"
+            )
 
     def _group(self, paths: Mapping[str, int], of_rows: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
         """The rows of each path, by frame, else in their order."""

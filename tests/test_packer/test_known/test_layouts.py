@@ -462,10 +462,17 @@ def test_folders_train_val_test(tmp_path: Path) -> None:
     root = trees.make_imagefolder(tmp_path)
     (root / "val").rename(root / "Validation")
     trees.put_pictures(root, ["train/loose.png", "test/bird/deep/1.png"])
+    (root / "train/bird").mkdir()
     found = listed("imagefolder", root)
     assert found.counts == {"label": {"bird": 1, "cat": 6, "dog": 6}, "split": {"test": 5, "train": 4, "val": 4}}
     assert found.unlisted == ("train/loose.png",)
-    assert found.notes == ("classes of test that train has not: bird",)
+    assert found.notes == (
+        "no class for train/bird: no picture or video to pack in it",
+        "classes of test that train has not: bird",
+    )
+    trees.put_pictures(tmp_path / "flat", ["train/cat/1.png", "test/1.png", "test/2.png"])
+    with pytest.raises(UsageError, match=r"found none: 2 there, but not listed, such as test/1\.png$"):
+        listed("imagefolder", tmp_path / "flat", splits="test")
 
 
 @pytest.mark.parametrize("name", sorted(KNOWN))
@@ -486,7 +493,9 @@ def test_a_folder_too_deep_is_answered_with_the_one_above(tmp_path: Path) -> Non
         listed("lrw", root / "ABOUT")
     for word in ("ABOUT", "WHICH"):
         (root / f"{word}/val/{word}_00001.mp4").unlink()
-    with pytest.raises(UsageError, match=r"files of lrw \(val\) to list, found none: 2 listed, but not there$"):
+    with pytest.raises(
+        UsageError, match=r"files of lrw \(val\) to list, found none: 2 listed, but not there, such as "
+    ):
         listed("lrw", root, splits="val")
 
 

@@ -271,6 +271,13 @@ def test_an_lmdb(tmp_path: Path) -> None:
     assert before == sorted((path.name, path.stat().st_mtime_ns) for path in (tmp_path / "faces_lmdb").iterdir())
 
 
+def test_keys_of_another_archive_are_answered_with_a_name_that_is_there(tmp_path: Path) -> None:
+    write_lmdb(tmp_path / "a.lmdb", PAIRS, folder=False)
+    (tmp_path / "k.txt").write_text("data/x/1/001.png 5\n")
+    with pytest.raises(TooManyRejectsError, match=r"found others, such as 'x/0/000\.png'"):
+        build(tmp_path / "a.lmdb", tmp_path / "out", keys=str(tmp_path / "k.txt"))
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -321,6 +328,27 @@ def test_keys_that_cannot_be_read(tmp_path: Path, name: str, text: str | None, m
         build(tmp_path / "a.lmdb", tmp_path / "out", keys=str(tmp_path / name))
 
 
+def test_archives_of_one_class_each_are_told_apart_by_keys_with_their_names(tmp_path: Path) -> None:
+    """As ImageNet's class archives may be: each has a file of the same name."""
+    for name in ("cat", "dog"):
+        write_tar(tmp_path / f"in/{name}.tar", [("0.png", encoded(0, kind="PNG")), ("1.png", encoded(1, kind="PNG"))])
+    with pytest.raises(TooManyRejectsError, match=r"expected a folder in the name within the archive .* with --keys"):
+        build(tmp_path / "in", tmp_path / "folders", label_from="folder")
+    keys = tmp_path / "k.csv"
+    keys.write_text("key,label\ncat.tar!0.png,cat\ncat.tar!1,cat\ndog.tar!0,dog\ndog.tar!1.png,dog\n")
+    found = build(tmp_path / "in", tmp_path / "out", keys=str(keys))
+    assert [(sample["source"], sample["label"]) for sample in found] == [
+        ("cat.tar!0.png", 0),
+        ("cat.tar!1.png", 0),
+        ("dog.tar!0.png", 1),
+        ("dog.tar!1.png", 1),
+    ]
+    keys.write_text("key,label\n0,cat\ncat.tar!1,dog\n")
+    done = packer.build(tmp_path / "in", tmp_path / "both", keys=str(keys), engine="inline", progress=False)
+    assert "1 key of k.csv with several items, such as '0' ('dog.tar!0.png' as well)" in done.describe()
+    assert [s["source"] for s in open_dataset(tmp_path / "both")] == ["cat.tar!0.png", "cat.tar!1.png", "dog.tar!0.png"]
+
+
 def test_an_lmdb_of_text_recognition(tmp_path: Path) -> None:
     pairs = {b"num-samples": b"5"}
     for number in range(1, 6):
@@ -364,6 +392,11 @@ def test_faces_of_insightface(tmp_path: Path) -> None:
     assert [sample["source"] for sample in found] == [f"train.rec!{number}" for number in range(1, 21)]
     assert "labels" not in found.schema
     assert kept(tmp_path / "out") == Counter(encoded(number) for number in range(1, 21))
+    write_faces(tmp_path / "both/ms1m", 5, 4)
+    write_faces(tmp_path / "both/other", 3, 2)
+    done = packer.build(tmp_path / "both", tmp_path / "mixed", engine="inline", progress=False)
+    (note,) = done.notes
+    assert note.startswith("each of ms1m/train.rec, other/train.rec counts its people from 0, so one label means")
 
 
 def test_records_in_pieces_and_labels_of_all_kinds(tmp_path: Path) -> None:
@@ -389,7 +422,10 @@ def test_an_index_of_another_file_is_refused_record_by_record(tmp_path: Path) ->
     (tmp_path / "a.idx").write_text("0\t0\n7\t12\nno index\n9\t99999999\n")
     found = build(tmp_path / "a.rec", tmp_path / "out", max_rejects=0.9)
     assert len(found) == 3
-    assert rejects(tmp_path / "out").keys() == {"a.rec!7", "a.rec!9"}
+    reasons = rejects(tmp_path / "out")
+    assert reasons.keys() == {"a.rec!7", "a.rec!9"}
+    assert "at byte 12, as the index says, found no whole one" in reasons["a.rec!7"]
+    assert "at byte 99999999, as the index says, found the end of the file at byte" in reasons["a.rec!9"]
 
 
 def test_parquet_with_pictures(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Tables as people have them: the types of their columns, lists of numbers, and files that lie elsewhere."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -528,5 +529,66 @@ def test_a_table_that_lies_elsewhere_is_answered_with_root(tmp_path: Path) -> No
     write_picture(tmp_path / "pictures" / "a.png", scene(0, (8, 6)))
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "t.csv").write_text("path\na.png\nb.png\n")
-    with pytest.raises(TooManyRejectsError, match=r"paths in a table are relative to its folder, or to --root DIR$"):
+    with pytest.raises(TooManyRejectsError, match=r"and are relative to its folder, or to --root DIR$"):
         build(tmp_path / "tables" / "t.csv", tmp_path / "out", engine="inline", progress=False)
+
+
+@pytest.mark.parametrize("path", ["sub\\a.png", "sub/a"])
+def test_paths_of_windows_and_paths_without_a_suffix_are_answered_with_what_is_expected(
+    tmp_path: Path, path: str
+) -> None:
+    write_picture(tmp_path / "sub" / "a.png", scene(0, (8, 6)))
+    (tmp_path / "t.csv").write_text(f"path\n{path}\n")
+    with pytest.raises(TooManyRejectsError, match="paths in a table have / and a suffix"):
+        build(tmp_path / "t.csv", tmp_path / "out", engine="inline", progress=False)
+
+
+def test_a_table_without_names_of_columns_is_no_table_of_a_column_called_as_a_file(tmp_path: Path) -> None:
+    """With the file's name as the name of the column, its row would be lost."""
+    write_picture(tmp_path / "a.png", scene(0, (8, 6)))
+    (tmp_path / "t.csv").write_text("a.png,cat\na.png,dog\n")
+    done = run_packer("build", tmp_path / "t.csv", tmp_path / "out", "--quiet", expect=2)
+    assert "expected the names of the columns in the first line, found a row with the file 'a.png'" in done.stderr
+    assert "--path-column" not in done.stderr
+
+
+def test_numbers_with_a_point_in_the_label_are_answered_with_int(tmp_path: Path) -> None:
+    """As pandas writes integers beside a missing one."""
+    builds.write_pictures(tmp_path, ["a.png", "b.png"])
+    (tmp_path / "t.csv").write_text("path,The Label\na.png,1.0\nb.png,\n")
+    call = ("build", tmp_path / "t.csv", tmp_path / "out", "--label-from", "The Label", "--quiet")
+    assert "found float: --int 'The Label' if all are whole" in run_packer(*call, expect=2).stderr
+    run_packer(*call, "--int", "The Label", "--max-rejects", "50%")
+    assert open_dataset(tmp_path / "out").column("label").tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (['"a man', "two men", 'a "'], "line 2: expected a row, found a cell .* holds the rows up to line 4"),
+        (['"a" man', "two men", "three"], 'line 2: expected CSV, .*: write a cell that begins with " between'),
+        (["a man", "two men", '"three'], "line 4: expected CSV, unexpected end of data: write a cell"),
+    ],
+)
+@pytest.mark.parametrize("columns", ["path\tcaption", "caption\tpath"])
+def test_texts_that_begin_with_a_quotation_mark_swallow_no_rows(
+    tmp_path: Path, lines: list[str], message: str, columns: str
+) -> None:
+    """Captions between tabs, as they were typed: what looks like CSV would be fewer rows than there are."""
+    rows = [f"{n}.png\t{text}" if columns.startswith("path") else f"{text}\t{n}.png" for n, text in enumerate(lines)]
+    (tmp_path / "t.tsv").write_text("\n".join([columns, *rows]) + "\n")
+    with pytest.raises(UsageError, match=message):
+        build(tmp_path / "t.tsv", tmp_path / "out", engine="inline", progress=False)
+
+
+def test_texts_of_several_lines_and_with_tabs_stay_whole(tmp_path: Path) -> None:
+    builds.write_pictures(tmp_path, ["a.png", "b.png"])
+    texts = ["one\ntwo", 'a\tb\nc\td\te "f"']
+    with (tmp_path / "t.tsv").open("w", newline="") as file:
+        csv.writer(file, delimiter="\t").writerows([["path", "text"], ["a.png", texts[0]], ["b.png", texts[1]]])
+    build(tmp_path / "t.tsv", tmp_path / "out", engine="inline", progress=False)
+    assert [sample["text"] for sample in open_dataset(tmp_path / "out")] == texts
+    builds.write_pictures(tmp_path, ["two\nlines.png"])
+    (tmp_path / "one.tsv").write_text('path\n"two\nlines.png"\n')
+    build(tmp_path / "one.tsv", tmp_path / "one", engine="inline", progress=False)
+    assert [sample["source"] for sample in open_dataset(tmp_path / "one")] == ["two\nlines.png"]

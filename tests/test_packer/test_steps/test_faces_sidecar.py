@@ -212,6 +212,30 @@ class TestTable:
         (kept,) = build(source, tmp_path / "kept", boxes=table, min_face=75)
         assert kept["box"][0] < 512
 
+    def test_boxes_may_be_smaller_than_what_a_detector_finds(self, source: Path, tmp_path: Path) -> None:
+        row = {"path": "pair.png", "frame": 0, "x0": 100, "y0": 100, "x1": 105, "y1": 109}
+        table = str(write_table(tmp_path / "boxes.csv", [row]))
+        (tiny,) = build(source, tmp_path / "tiny", boxes=table, min_face=5)
+        assert tiny["box"].tolist() == [100, 100, 105, 109]
+        with pytest.raises(UsageError, match="min_face: expected 20 or more without boxes, found 5"):
+            build(source, tmp_path / "found", min_face=5)
+
+    def test_points_whose_left_is_the_pictures_are_reported(
+        self, source: Path, detected: Samples, tmp_path: Path
+    ) -> None:
+        """As CelebA names them: its lefteye is the person's right one."""
+        rows = rows_of(detected)
+        sides = [name for name in POINTS if "left" in name]
+        others = {name: name.replace("left", "right") for name in sides}
+        swapped = [
+            {**row, **{a: row[b] for a, b in others.items()}, **{b: row[a] for a, b in others.items()}} for row in rows
+        ]
+        how: dict[str, Any] = {"preset": "faces", "every": 2, "max_rejects": 1, "engine": "inline", "progress": False}
+        for name, table, count in (("as-found", rows, 0), ("swapped", swapped, 1)):
+            boxes = str(write_table(tmp_path / f"{name}.csv", table))
+            notes = packer.build(source, tmp_path / name, boxes=boxes, **how).notes
+            assert sum("left and right seem to be exchanged" in note for note in notes) == count, notes
+
     def test_boxes_of_the_original(self, source: Path, detected: Samples, tmp_path: Path) -> None:
         table = str(write_table(tmp_path / "boxes.csv", rows_of(of(detected, "astronaut.png"))))
         rows = write_table(source.parent / "rows.csv", [{"path": "faces/coffee.png", "of": "faces/astronaut.png"}])
@@ -230,6 +254,10 @@ class TestTable:
             ({"frame": -1}, "expected a whole number of 0 or more"),
             ({"score": 95}, "expected a score from 0 to 1"),
             ({"x0": "left"}, "expected numbers in column 'x0'"),
+            (
+                {"x0": 0.1, "y0": 0.2, "x1": 0.5, "y1": 1},
+                "expected boxes in pixels of the frame, found all of them within",
+            ),
             ({"path": "other.png"}, "expected boxes under the items' paths, such as 'astronaut.png', found others"),
         ],
     )
