@@ -88,8 +88,9 @@ class PackedItems:
 
     def _kept(self, sample: Mapping[str, Any], columns: Columns) -> Kept | None:
         assert self._samples is not None
-        schema = self._samples.schema
-        if "image" not in schema or schema["image"].is_fixed or schema["image"].codec != self._codec:
+        field = self._samples.schema.by_name.get("image")
+        # The stored bytes of a raw picture may begin with its shape, which a part has apart from them.
+        if field is None or field.codec.name == "raw" or field.codec != self._codec:
             return None
         sample["image"].setflags(write=False)  # a step that changed it in place would leave the kept bytes unchanged
         return Kept(sample["image"], bytes(columns["image"][0]), self._codec.name)

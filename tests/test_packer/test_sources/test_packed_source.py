@@ -57,6 +57,18 @@ def test_without_further_steps_every_encoded_byte_stays(tmp_path: Path, codec: s
     assert verify(tmp_path / "second", deep=True).problems == ()
 
 
+@pytest.mark.parametrize("shapes", [[(4, 5)], [(4, 5), (6, 5)], [(4, 5), (4, 7)], [(4, 5), (6, 7)]])
+def test_raw_pictures_of_any_shapes_stay(tmp_path: Path, shapes: list[tuple[int, int]]) -> None:
+    """Of a fixed shape, ragged, and each with its shape in front of its bytes."""
+    pictures = [np.full((*shape, 3), level, np.uint8) for level, shape in enumerate(shapes * 2)]
+    rows = [{"image": picture} for picture in pictures]
+    first = build(rows, tmp_path / "first", encode="raw", **QUIET)
+    second = build(tmp_path / "first", tmp_path / "second", encode="raw", **QUIET)
+    assert second.manifest.digest == first.manifest.digest
+    for found, picture in zip(samples_of(tmp_path / "second"), pictures, strict=True):
+        np.testing.assert_array_equal(found["image"], picture)
+
+
 @pytest.mark.parametrize("format", sorted(FORMATS))
 def test_every_format_is_a_source(tmp_path: Path, format: str) -> None:
     write_faces(tmp_path / "in", 12, format, codec="png")
