@@ -46,11 +46,12 @@ class PackedItems:
         """
         if PACKED_ROW not in item.columns:
             return {}
+        row, digest = item.columns[PACKED_ROW][:2]
         if self._samples is None or self._path != item.path:
             self.close()
-            # Digests were compared when the items were listed.
-            self._path, self._samples = item.path, PackedSamples(item.location(), check="size")
-        columns = self._read(self._samples, item.columns[PACKED_ROW][0])
+            # The digests of the files were compared when the items were listed.
+            self._path, self._samples = item.path, PackedSamples(item.location(), check="size", digest=digest)
+        columns = self._read(self._samples, row)
         (sample,) = self._samples.decode(columns)
         for field in self._samples.schema:
             if field.is_scalar and field.dtype in _PLAIN:

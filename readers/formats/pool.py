@@ -89,7 +89,7 @@ class ShardPool:
         self._verify = verify
         self._checksums = checksums
         # Superseded rows are mapped now: later, the file may be that of another dataset.
-        self.manifest, self._superseded, self._manifest_stamp, self._stamps = _load_whole(layout, verify)
+        self.manifest, self._superseded, self._manifest_stamp, self._stamps = load_whole(layout, verify)
         self.standing = self.manifest
         self._joined: Mapping[str, Any] = {}
         self.schema = self.manifest.schema
@@ -356,7 +356,7 @@ class ShardPool:
         return f"row {stored - self.manifest.stored_starts[shard.name]} of {path} (row {row} of the dataset)"
 
 
-def _load_whole(layout: Layout, verify: Verify) -> tuple[Manifest, IntArray, Stamp, dict[str, Stamp]]:
+def load_whole(layout: Layout, verify: Verify) -> tuple[Manifest, IntArray, Stamp, dict[str, Stamp]]:
     """A manifest, the superseded rows, the manifest's stamp and the stamps of all parts' files, taken while it was there.
 
     If `verify` is ``"off"``, no stamps of files are taken.
