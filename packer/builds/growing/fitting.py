@@ -20,7 +20,7 @@ from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
-from shardspec.schema import Schema
+from shardspec.schema import NO_CLASS, Schema
 from shardspec.wording import list_some, shorten
 
 FROM_PACKED = "from_packed"
@@ -156,6 +156,6 @@ def _renumbered(item: Item, numbers_of: Mapping[str, Sequence[int]]) -> Item:
     for name, numbers in numbers_of.items():
         value = columns.get(name)
         # The 0 of a rejected item may stand for a missing label.
-        if value is not None and (item.reject is None or value != 0):
+        if value is not None and value != NO_CLASS and (item.reject is None or value != 0):
             columns[name] = numbers[value]
     return replace(item, columns=columns)

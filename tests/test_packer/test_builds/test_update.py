@@ -116,6 +116,21 @@ def test_classes_keep_their_numbers(source: Path, tmp_path: Path) -> None:
     assert (result.growth.kept, result.growth.changed) == (12, 0)
 
 
+@pytest.mark.parametrize("named_by", [{"label_names": "name"}, {"classes": ["cat", "dog"]}])
+def test_no_class_stays_no_class(tmp_path: Path, named_by: dict[str, Any]) -> None:
+    lines = ["path,label,name", "0.png,0,cat", "1.png,-1,", "2.png,1,dog", "3.png,-1,", "4.png,1,dog"]
+    write_pictures(tmp_path, [f"{n}.png" for n in range(5)])
+    table, out = tmp_path / "table.csv", tmp_path / "out"
+    table.write_text("\n".join(lines[:4]) + "\n")
+    build(table, out, **named_by)
+    table.write_text("\n".join(lines) + "\n")
+    result = build(table, out, update=True, changed="replace", **named_by)
+    assert result.growth is not None
+    assert (result.growth.new, result.growth.kept) == (2, 3)
+    assert [int(sample["label"]) for sample in read_samples(out)] == [0, -1, 1, -1, 1]
+    assert build(table, out, update=True, **named_by).found_finished
+
+
 def test_what_changed_and_what_is_gone_is_reported_and_stays(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     build(source, out)
