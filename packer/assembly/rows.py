@@ -15,8 +15,7 @@ from packer.workspace import Workspace
 from packer.workspace.durable import publish
 from readers.formats.base import ShardReader, open_shard
 from readers.formats.mapping import let_go_of_pages
-from readers.formats.pool import load_whole
-from readers.formats.superseded import load_superseded
+from readers.formats.superseded import load_superseded, load_whole
 from shardspec.columns import Buffer, Columns, IntArray, allocate
 from shardspec.entries import Column, Shard
 from shardspec.errors import DatasetChangedError, DatasetError, SchemaError, ShardspecError, system_reason
