@@ -15,11 +15,11 @@ from packer.workspace import Workspace
 from packer.workspace.durable import publish
 from readers.formats.base import ShardReader, open_shard
 from readers.formats.mapping import let_go_of_pages
-from readers.formats.superseded import load_superseded
+from readers.formats.superseded import load_superseded, load_whole
 from shardspec.columns import Buffer, Columns, IntArray, allocate
 from shardspec.entries import Column, Shard
-from shardspec.errors import DatasetError, SchemaError, ShardspecError, system_reason
-from shardspec.layout import Layout
+from shardspec.errors import DatasetChangedError, DatasetError, SchemaError, ShardspecError, system_reason
+from shardspec.layout import Layout, Stamp
 from shardspec.manifest import Manifest
 from shardspec.registry import Entry, resolve
 from shardspec.schema import Schema
@@ -118,17 +118,26 @@ class PackedRows:
 
     Nothing is decoded. A shard's digest is compared with the manifest before its first row is read, so that damage is
     never copied under a fresh digest. If the workspace has a scan of the shard, the scan has made that comparison.
+    If another dataset takes the place of one that is read, or if it is compacted, the next file that is opened is an
+    error: rows of two datasets are never mixed.
 
     Parameters
     ----------
     config : mapping
         ``inputs``: a list of ``{"path": folder, "items_before": n}``; n, if it is not 0, is added to the item's number
-        in every key. ``check``: ``"digest"`` (default), or ``"size"`` if the caller has compared the digests.
-        ``columns``: false to leave out the fields that lie beside the shards.
+        in every key. An input may have a ``digest``, with which that of the dataset must begin. ``check``: ``"digest"``
+        (default), or ``"size"`` if the caller has compared the digests. ``columns``: false to leave out the fields that
+        lie beside the shards.
     workspace : Workspace or None
         The workspace whose scans are used.
     manifests : sequence of Manifest, optional
-        The manifests of the inputs, if they are loaded already.
+        The manifests of the inputs, if they are loaded already; then nobody else may write into the datasets, or the
+        digests are compared later.
+
+    Raises
+    ------
+    DatasetChangedError
+        If a dataset has another digest than it should have.
     """
 
     def __init__(
@@ -142,19 +151,22 @@ class PackedRows:
         self._places: list[_Place] = []
         self._columns: list[_Place] = []
         layouts = [Layout(Path(entry["path"])) for entry in config["inputs"]]
-        if manifests is None:
-            manifests = [layout.load() for layout in layouts]
+        known: Sequence[Manifest | None] = [None] * len(layouts) if manifests is None else manifests
+        inputs = [
+            _Input(layout, manifest, entry.get("digest", ""))
+            for layout, manifest, entry in zip(layouts, known, config["inputs"], strict=True)
+        ]
+        manifests = [one.manifest for one in inputs]
         if not config.get("columns", True):
             manifests = [replace(manifest, schema=manifest.shard_schema, columns=()) for manifest in manifests]
         self.schema = unite_schemas([manifest.schema for manifest in manifests])
-        for layout, manifest, entry in zip(layouts, manifests, config["inputs"], strict=True):
+        for one, manifest, entry in zip(inputs, manifests, config["inputs"], strict=True):
             found = {field.name: adapter(field, self.schema[field.name]) for field in manifest.schema}
             adapters = {name: adapt for name, adapt in found.items() if adapt is not None}
             items_before, first = entry.get("items_before", 0), 0
             numbers = {column.field: len(self._columns) + n for n, column in enumerate(manifest.columns)}
-            superseded = load_superseded(layout, manifest)
             for part in manifest.parts:
-                place = _Place(layout, manifest, part, superseded, first, items_before, adapters, numbers)
+                place = _Place(one, manifest, part, first, items_before, adapters, numbers)
                 if isinstance(part, Shard):
                     self._places.append(place)
                     first += part.samples
@@ -164,11 +176,12 @@ class PackedRows:
         self._varying = tuple(field.name for field in self.schema if not field.is_fixed)
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
         self._compared: set[int] = set()
+        self._read: dict[int, set[str]] = {}
         self._used: dict[int, int] = {}
         self._passed = self._let_gos = 0
 
     @classmethod
-    def of(cls, path: Path, *, check: Check = "digest", manifest: Manifest | None = None) -> Self:
+    def of(cls, path: Path, *, check: Check = "digest", manifest: Manifest | None = None, digest: str = "") -> Self:
         """The rows of one packed dataset.
 
         Parameters
@@ -179,8 +192,10 @@ class PackedRows:
             What is compared with the manifest before a shard's first row is read.
         manifest : Manifest, optional
             The manifest of the dataset, if it is loaded already.
+        digest : str
+            What the dataset's digest must begin with.
         """
-        config = {"inputs": [{"path": str(path)}], "check": check}
+        config = {"inputs": [{"path": str(path), "digest": digest}], "check": check}
         return cls(config, manifests=None if manifest is None else [manifest])
 
     def __len__(self) -> int:
@@ -251,11 +266,14 @@ class PackedRows:
         if same:
             with _reading(place):
                 reader.read(rows, same, out, at)
-        if not changed:
-            return
-        own = allocate(place.manifest.schema.select(changed), len(rows))
-        with _reading(place):
-            reader.read(rows, changed, own, np.arange(len(rows)))
+        own: Columns = {}
+        if changed:
+            own = allocate(place.manifest.schema.select(changed), len(rows))
+            with _reading(place):
+                reader.read(rows, changed, own, np.arange(len(rows)))
+        if not self._read[number].issuperset(fields):  # now the files of all these fields are open
+            place.input.check_standing(place.part)
+            self._read[number].update(fields)
         for name in changed:
             try:
                 values = place.adapters[name](own[name])
@@ -325,6 +343,7 @@ class PackedRows:
         reader = self._open.pop(number, None)
         if reader is None:
             reader = self._check_and_open(number)
+            self._read[number] = set()
             let_go_of_pages()  # where the values are may stand all over the file
         self._used[number] = self._let_gos
         self._open[number] = reader
@@ -342,7 +361,60 @@ class PackedRows:
                 self._compared.add(number)
             else:
                 layout.check_sizes(shard)
-            return open_shard(layout, manifest, shard, place.superseded)
+            return open_shard(layout, manifest, shard, place.input.superseded)
+
+
+class _Input:
+    """A packed dataset, as it was when it was opened.
+
+    Parameters
+    ----------
+    layout : Layout
+    manifest : Manifest, optional
+        If it is loaded already; then it is not noticed if another dataset takes its place.
+    digest : str
+        What the dataset's digest must begin with.
+
+    Attributes
+    ----------
+    superseded : int64 array
+        The superseded rows.
+    """
+
+    def __init__(self, layout: Layout, manifest: Manifest | None, digest: str) -> None:
+        self.layout = layout
+        self.manifest: Manifest
+        self.superseded: IntArray
+        self._stamp: Stamp | None = None
+        if manifest is None:
+            self.manifest, self.superseded, self._stamp, _ = load_whole(layout, "off")
+        else:
+            self.manifest, self.superseded = manifest, load_superseded(layout, manifest)
+        self._standing: frozenset[tuple[str, str]] | None = None
+        if digest and not self.manifest.digest.startswith(digest):
+            raise self._changed()
+
+    def check_standing(self, part: Shard | Column) -> None:
+        """Check that files that are open are those of this dataset: that they still were after they had been opened.
+
+        Raises
+        ------
+        DatasetChangedError
+            If others have taken their place.
+        """
+        if self._stamp is None:
+            return
+        if self.layout.stamp_manifest() != self._stamp:
+            found, self._stamp = self.layout.load_stamped()
+            self._standing = frozenset((entry.own_name, entry.sha256) for entry in found.entries)
+        if self._standing is not None and not self._standing.issuperset((e.own_name, e.sha256) for e in part.files):
+            raise self._changed()
+
+    def _changed(self) -> DatasetChangedError:
+        return DatasetChangedError(
+            f"{self.layout.root}: expected a packed dataset that stays as it is while it is read, found it changed or "
+            "replaced: repeat the command when nobody else writes into that folder"
+        )
 
 
 class _Place(NamedTuple):
@@ -351,14 +423,18 @@ class _Place(NamedTuple):
     `columns` has the number of each field that lies in a column of the same input.
     """
 
-    layout: Layout
+    input: _Input
     manifest: Manifest
     part: Shard | Column
-    superseded: IntArray
     first: int
     items_before: int
     adapters: Mapping[str, Adapt]
     columns: Mapping[str, int]
+
+    @property
+    def layout(self) -> Layout:
+        """Where the input's files are."""
+        return self.input.layout
 
 
 @contextmanager

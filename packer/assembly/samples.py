@@ -24,10 +24,14 @@ class PackedSamples:
         The fields to read; all by default.
     check : {"digest", "size"}
         What is compared with the manifest before a shard is opened.
+    digest : str
+        What the dataset's digest must begin with.
     """
 
-    def __init__(self, path: Path, fields: Sequence[str] | None = None, check: Check = "digest") -> None:
-        self.rows = PackedRows.of(path, check=check)
+    def __init__(
+        self, path: Path, fields: Sequence[str] | None = None, check: Check = "digest", digest: str = ""
+    ) -> None:
+        self.rows = PackedRows.of(path, check=check, digest=digest)
         self.schema: Schema = self.rows.schema.select(None if fields is None else list(fields))
         self._codecs = codecs_of(self.schema)
 

@@ -91,7 +91,10 @@ class RepackPlan:
     @property
     def rows(self) -> dict[str, Any]:
         """The row source's configuration."""
-        inputs = [{"path": str(one.path), "items_before": one.items_before} for one in self.inputs]
+        inputs = [
+            {"path": str(one.path), "items_before": one.items_before, "digest": one.manifest.digest}
+            for one in self.inputs
+        ]
         return {"kind": "packed", "inputs": inputs, **({} if self.takes_columns else {"columns": False})}
 
     @property

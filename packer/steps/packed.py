@@ -46,17 +46,21 @@ class PackedItems:
         """
         if PACKED_ROW not in item.columns:
             return {}
+        row, digest = item.columns[PACKED_ROW][:2]
         if self._samples is None or self._path != item.path:
             self.close()
-            # Digests were compared when the items were listed.
-            self._path, self._samples = item.path, PackedSamples(item.location(), check="size")
-        columns = self._read(self._samples, item.columns[PACKED_ROW][0])
+            # The digests of the files were compared when the items were listed.
+            self._path, self._samples = item.path, PackedSamples(item.location(), check="size", digest=digest)
+        columns = self._read(self._samples, row)
         (sample,) = self._samples.decode(columns)
         for field in self._samples.schema:
             if field.is_scalar and field.dtype in _PLAIN:
                 sample[field.name] = _PLAIN[field.dtype](sample[field.name])
         if not self._keeps_label:
             sample.pop("label", None)
+            mark = self._samples.schema.by_name.get("label_valid")
+            if mark is not None and mark.is_scalar and mark.dtype == "|b1":
+                del sample["label_valid"]  # which samples had the label that is gone
         if "key" in sample:
             sample[PACKED_KEY] = sample["key"]
         return {**sample, KEPT: self._kept(sample, columns)}
@@ -88,8 +92,9 @@ class PackedItems:
 
     def _kept(self, sample: Mapping[str, Any], columns: Columns) -> Kept | None:
         assert self._samples is not None
-        schema = self._samples.schema
-        if "image" not in schema or schema["image"].is_fixed or schema["image"].codec != self._codec:
+        field = self._samples.schema.by_name.get("image")
+        # The stored bytes of a raw picture may begin with its shape, which a part has apart from them.
+        if field is None or field.codec.name == "raw" or field.codec != self._codec:
             return None
         sample["image"].setflags(write=False)  # a step that changed it in place would leave the kept bytes unchanged
         return Kept(sample["image"], bytes(columns["image"][0]), self._codec.name)

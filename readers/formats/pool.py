@@ -17,11 +17,11 @@ from readers.formats.copying import copy_rows
 from readers.formats.mapping import ask_for, read_only_asked
 from readers.formats.npy import map_npy
 from readers.formats.opened import OpenReader, open_shards
-from readers.formats.superseded import load_superseded, rows_before, stored_rows
+from readers.formats.superseded import load_whole, rows_before, stored_rows
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Column, FileEntry, Shard
 from shardspec.errors import DatasetChangedError, DatasetError, ShardMissingError, UsageError
-from shardspec.layout import Layout, Stamp
+from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.schema import Field, Schema
 from shardspec.wording import shorten
@@ -29,8 +29,6 @@ from shardspec.wording import shorten
 Verify = Literal["off", "size", "digest"]
 
 VERIFIES: tuple[Verify, ...] = ("off", "size", "digest")
-_OPENINGS = 10
-"""Attempts to open a dataset that others keep replacing."""
 _FIRST_READS, _FIRST_ROWS = 8, 4096
 """The first reads of a shard, of up to so many rows each, ask for their rows. If the data are not in memory, the system
 would read megabytes around every row that is touched, so that a first batch of scattered rows would wait for nearly all
@@ -89,7 +87,7 @@ class ShardPool:
         self._verify = verify
         self._checksums = checksums
         # Superseded rows are mapped now: later, the file may be that of another dataset.
-        self.manifest, self._superseded, self._manifest_stamp, self._stamps = _load_whole(layout, verify)
+        self.manifest, self._superseded, self._manifest_stamp, self._stamps = load_whole(layout, verify)
         self.standing = self.manifest
         self._joined: Mapping[str, Any] = {}
         self.schema = self.manifest.schema
@@ -354,35 +352,6 @@ class ShardPool:
         path = self.layout.shard(shard, self.manifest.format)
         (stored,) = stored_rows(np.array([row]), rows_before(self._superseded)).tolist()
         return f"row {stored - self.manifest.stored_starts[shard.name]} of {path} (row {row} of the dataset)"
-
-
-def _load_whole(layout: Layout, verify: Verify) -> tuple[Manifest, IntArray, Stamp, dict[str, Stamp]]:
-    """A manifest, the superseded rows, the manifest's stamp and the stamps of all parts' files, taken while it was there.
-
-    If `verify` is ``"off"``, no stamps of files are taken.
-
-    Raises
-    ------
-    DatasetError
-        If the dataset cannot be read, a size differs, or other datasets keep replacing it.
-    """
-    for _ in range(_OPENINGS):
-        manifest, stamp = layout.load_stamped()
-        wrong, stamps, superseded = None, {}, np.empty(0, np.int64)
-        try:
-            stamps = layout.check_sizes(*manifest.parts) if verify != "off" else {}
-            if verify == "digest" and manifest.superseded is not None:
-                layout.check_digest(manifest.superseded)
-            superseded = load_superseded(layout, manifest)
-        except DatasetError as error:
-            wrong = error
-        if layout.stamp_manifest() == stamp:
-            if wrong is not None:
-                raise wrong
-            return manifest, superseded, stamp, stamps
-    raise DatasetChangedError(
-        f"{layout.root}: expected a dataset that stays, found it replaced by another {_OPENINGS} times: open it later"
-    )
 
 
 def _contents(manifest: Manifest) -> tuple[Any, ...]:

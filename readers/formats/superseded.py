@@ -6,11 +6,14 @@ from readers.formats.checks import corrupt
 from readers.formats.npy import map_npy
 from shardspec.columns import IntArray
 from shardspec.entries import Shard
-from shardspec.layout import Layout
+from shardspec.errors import DatasetChangedError, DatasetError
+from shardspec.layout import Layout, Stamp
 from shardspec.manifest import Manifest
 from shardspec.wording import counted
 
 _NONE = np.empty(0, np.int64)
+_OPENINGS = 10
+"""Attempts to open a dataset that others keep replacing."""
 
 
 def load_superseded(layout: Layout, manifest: Manifest) -> IntArray:
@@ -34,6 +37,35 @@ def load_superseded(layout: Layout, manifest: Manifest) -> IntArray:
             path, f"superseded rows ascending within 0 to {stored - 1}", f"{rows[0]} to {rows[-1]}, or others"
         )
     return rows
+
+
+def load_whole(layout: Layout, verify: str) -> tuple[Manifest, IntArray, Stamp, dict[str, Stamp]]:
+    """A manifest, the superseded rows, the manifest's stamp and the stamps of all parts' files, taken while it was there.
+
+    `verify` is that of `readers.formats.pool.ShardPool`; if it is ``"off"``, no stamps of files are taken.
+
+    Raises
+    ------
+    DatasetError
+        If the dataset cannot be read, a size differs, or other datasets keep replacing it.
+    """
+    for _ in range(_OPENINGS):
+        manifest, stamp = layout.load_stamped()
+        wrong, stamps, superseded = None, {}, _NONE
+        try:
+            stamps = layout.check_sizes(*manifest.parts) if verify != "off" else {}
+            if verify == "digest" and manifest.superseded is not None:
+                layout.check_digest(manifest.superseded)
+            superseded = load_superseded(layout, manifest)
+        except DatasetError as error:
+            wrong = error
+        if layout.stamp_manifest() == stamp:
+            if wrong is not None:
+                raise wrong
+            return manifest, superseded, stamp, stamps
+    raise DatasetChangedError(
+        f"{layout.root}: expected a dataset that stays, found it replaced by another {_OPENINGS} times: open it later"
+    )
 
 
 def find_superseded(layout: Layout, manifest: Manifest, shard: Shard, superseded: IntArray) -> IntArray:

@@ -20,7 +20,7 @@ from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
-from shardspec.schema import Schema
+from shardspec.schema import NO_CLASS, Schema
 from shardspec.wording import list_some, shorten
 
 FROM_PACKED = "from_packed"
@@ -76,16 +76,22 @@ def check_terms(layout: Layout, base: Manifest, recipe: Recipe, runtime: Mapping
 
 def with_valid(schema: Schema, listing: Listing) -> Listing:
     """The listing with ``<column>_valid`` where the dataset has it, and no value is missing in the source."""
-    columns = listing.items[0].columns if listing.items else {}
-    added = {
-        one.name: True
+    first = next((item for item in listing.items if item.reject is None), None)  # a rejected one may have no columns
+    columns = {} if first is None else first.columns
+    marked = {
+        one.name.removesuffix(_VALID): one.name
         for one in schema
         if one.name.removesuffix(_VALID) in columns and one.name.endswith(_VALID) and one.name not in columns
     }
-    if not added:
+    if not marked:
         return listing
-    items = listing.items
-    return replace(listing, items=Mapped(items, lambda item: replace(item, columns={**item.columns, **added})))
+    return replace(listing, items=Mapped(listing.items, partial(_with_marks, marked=marked)))
+
+
+def _with_marks(item: Item, marked: Mapping[str, str]) -> Item:
+    """An item whose columns, each with the name of what marks it, have their values."""
+    added = {mark: True for name, mark in marked.items() if name in item.columns}
+    return replace(item, columns={**item.columns, **added}) if added else item
 
 
 def check_columns(layout: Layout, schema: Schema, listing: Listing, recipe: Recipe) -> None:
@@ -156,6 +162,6 @@ def _renumbered(item: Item, numbers_of: Mapping[str, Sequence[int]]) -> Item:
     for name, numbers in numbers_of.items():
         value = columns.get(name)
         # The 0 of a rejected item may stand for a missing label.
-        if value is not None and (item.reject is None or value != 0):
+        if value is not None and value != NO_CLASS and (item.reject is None or value != 0):
             columns[name] = numbers[value]
     return replace(item, columns=columns)

@@ -25,6 +25,7 @@ from packer.workspace.spool import Mapped
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
+from shardspec.schema import NO_CLASS
 from shardspec.wording import LONG, counted, did_you_mean, list_some, shorten
 
 _NO_LABEL = _NO_PLACE = -(2**63)
@@ -155,7 +156,7 @@ class Remarks:
             return []
         at = int(rows[order[differ].min()])
         found = np.unique(labels[(places == places[at]) & (labels != _NO_LABEL)]).tolist()
-        shown = [str(label) if classes is None else classes[label] for label in found]
+        shown = [str(label) if classes is None or label == NO_CLASS else classes[label] for label in found]
         files = len(np.unique(np.searchsorted(starts, differ, side="right")))
         return [
             f"{counted(files, 'file')} with different labels in several rows, such as "

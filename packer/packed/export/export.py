@@ -28,7 +28,7 @@ from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
 from shardspec.layout import Layout
 from shardspec.registry import Entry, resolve
-from shardspec.schema import Field, NamedConfig, Schema
+from shardspec.schema import NO_CLASS, Field, NamedConfig, Schema
 from shardspec.wording import counted, did_you_mean, shorten
 
 PATH_COLUMN = "path"
@@ -359,6 +359,8 @@ class _Columns:
         if field.is_scalar:
             if field.classes and 0 <= value < len(field.classes):
                 return field.classes[int(value)]
+            if field.classes and value == NO_CLASS:
+                return None  # as a text, a build of the table would take it for the name of a class
             return str(value) if field.classes else value.item()
         return json.dumps(value.tolist())
 

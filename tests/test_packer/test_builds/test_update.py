@@ -116,6 +116,38 @@ def test_classes_keep_their_numbers(source: Path, tmp_path: Path) -> None:
     assert (result.growth.kept, result.growth.changed) == (12, 0)
 
 
+@pytest.mark.parametrize("named_by", [{"label_names": "name"}, {"classes": ["cat", "dog"]}])
+def test_no_class_stays_no_class(tmp_path: Path, named_by: dict[str, Any]) -> None:
+    lines = ["path,label,name", "0.png,0,cat", "1.png,-1,", "2.png,1,dog", "3.png,-1,", "4.png,1,dog"]
+    write_pictures(tmp_path, [f"{n}.png" for n in range(5)])
+    table, out = tmp_path / "table.csv", tmp_path / "out"
+    table.write_text("\n".join(lines[:4]) + "\n")
+    build(table, out, **named_by)
+    table.write_text("\n".join(lines) + "\n")
+    result = build(table, out, update=True, changed="replace", **named_by)
+    assert result.growth is not None
+    assert (result.growth.new, result.growth.kept) == (2, 3)
+    assert [int(sample["label"]) for sample in read_samples(out)] == [0, -1, 1, -1, 1]
+    assert build(table, out, update=True, **named_by).found_finished
+
+
+def test_a_first_item_without_columns_does_not_stand_for_all(tmp_path: Path) -> None:
+    """Values were missing before, and are not in the batch, whose first item is rejected before it has any column."""
+    out, how = tmp_path / "out", {"sidecars": True}
+    source = write_pictures(tmp_path / "source", ["a.png", "b.png"])
+    (source / "b.json").write_text('{"age": 1}')
+    build(source, out, **how)
+    (source / "a.png").unlink()
+    write_pictures(source, ["0.png", "c.png"])
+    (source / "0.json").write_text("{")
+    (source / "c.json").write_text('{"age": 3}')
+    result = build(source, out, update=True, changed="replace", **how)
+    assert result.growth is not None
+    assert (result.growth.new, result.growth.kept, result.growth.changed, result.growth.gone) == (2, 1, 0, 1)
+    found = [(sample["source"], int(sample["age"]), bool(sample["age_valid"])) for sample in read_samples(out)]
+    assert found == [("a.png", 0, False), ("b.png", 1, True), ("c.png", 3, True)]
+
+
 def test_what_changed_and_what_is_gone_is_reported_and_stays(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     build(source, out)

@@ -4,18 +4,19 @@ import errno
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from support.command import run_packer, start_packer
 from support.datasets import assert_same, encode, every_kind_schema, values_for, write_dataset
 from support.packed_files import read_all, write_faces
 
-from packer import convert, export, merge, split, verify
+from packer import Progress, build, compact, convert, export, merge, split, verify
 from packer.cli import main
 from readers.formats.npy import NpyShardReader
 from shardspec.entries import Counts, Generation
@@ -277,3 +278,66 @@ def test_an_input_that_cannot_be_read_on_is_named(
     monkeypatch.setattr(NpyShardReader, "read", refuse)
     with pytest.raises((BuildError, DatasetError), match=rf"{tmp_path}/in/shard-0000\d: cannot be read: Input/output"):
         make(tmp_path / "in", tmp_path / "out")
+
+
+class Replacing:
+    """A listener that has another dataset take the place of one as soon as a stage has come so far."""
+
+    def __init__(self, stage: str, done: int, replace_it: Callable[[], Any]) -> None:
+        self._stage, self._done, self._replace_it = stage, done, replace_it
+        self.replaced = False
+
+    def on_progress(self, progress: Progress) -> None:
+        if not self.replaced and progress.stage == self._stage and progress.done >= self._done:
+            self.replaced = True
+            self._replace_it()
+
+    def on_message(self, line: str) -> None:
+        pass
+
+
+def grey_pictures(folder: Path, greys: Iterable[int]) -> Path:
+    """Pictures of one size and of one grey each, which is their name."""
+    folder.mkdir(exist_ok=True)
+    for grey in greys:
+        Image.fromarray(np.full((4, 5, 3), grey, np.uint8)).save(folder / f"{grey:03}.png")
+    return folder
+
+
+@pytest.mark.parametrize("change", ["overwritten", "compacted"])
+@pytest.mark.parametrize(
+    ("make", "stage", "done"),
+    [
+        (lambda one, out, **how: convert(one, out, format="lmdb", **how), "writing", 0),
+        (lambda one, out, **how: convert(one, out, format="lmdb", **how), "writing", 1),
+        (lambda one, out, **how: merge([one.with_name("other"), one], out, **how), "writing", 1),
+        (lambda one, out, **how: split(one, out, by="source", ratios="most=0.8,rest=0.2", **how), "writing", 1),
+        (lambda one, out, **how: build(one, out, encode="raw", **how), "packing", 0),
+    ],
+    ids=["convert", "convert after a shard", "merge", "split", "build"],
+)
+def test_rows_of_a_dataset_and_of_what_takes_its_place_are_never_mixed(
+    tmp_path: Path, make: Callable[..., Any], stage: str, done: int, change: str
+) -> None:
+    """Their files have the same names and sizes: only digests tell them apart."""
+    source = grey_pictures(tmp_path / "source", range(6))
+    how: dict[str, Any] = {"encode": "raw", "format": "npy", "shard_size": 100, **QUIET}
+    build(source, tmp_path / "in", **how)
+    build(grey_pictures(tmp_path / "others", range(100, 104)), tmp_path / "other", **how)
+
+    def overwrite() -> None:
+        build(grey_pictures(tmp_path / "newer", range(50, 56)), tmp_path / "in", **how, overwrite=True)
+
+    def follow() -> None:
+        (source / "000.png").unlink()
+        grey_pictures(source, [6])
+        build(source, tmp_path / "in", **how, update=True, gone="drop")
+        compact(tmp_path / "in", **QUIET)
+
+    listener = Replacing(stage, done, overwrite if change == "overwritten" else follow)
+    with pytest.raises(
+        (BuildError, DatasetError), match="expected a packed dataset that stays as it is while it is read"
+    ):
+        make(tmp_path / "in", tmp_path / "out", engine="inline", progress=listener)
+    assert listener.replaced
+    assert not list((tmp_path / "out").rglob("manifest.json"))

@@ -81,6 +81,19 @@ def test_a_build_takes_it_in_again(tmp_path: Path, table: str) -> None:
     assert build(tmp_path / "twice" / f"table.{table}", tmp_path / "third", **QUIET).manifest.samples == 12
 
 
+@pytest.mark.parametrize("table", ["csv", "jsonl", "parquet"])
+def test_no_class_becomes_none_when_the_table_is_built(tmp_path: Path, table: str) -> None:
+    rows = [{"image": np.full((4, 4, 3), level, np.uint8), "label": label} for level, label in enumerate([1, -1, 0])]
+    build(rows, tmp_path / "in", classes=["real", "fake"], **QUIET)
+    path = export(tmp_path / "in", tmp_path / "out", table=table, progress=False).table
+    made = build(path, tmp_path / "again", max_rejects=1.0, **QUIET)
+    assert made.manifest.schema["label"].classes == ("fake", "real")
+    assert read_all(tmp_path / "again")["packed_key"] == [b"00000000-000000", b"00000002-000000"]
+    (reject,) = (tmp_path / "again" / "rejects.jsonl").read_text().splitlines()
+    assert "expected a label in column 'label', found none" in json.loads(reject)["reason"]
+    assert build(path, tmp_path / "whole", label_from="none", **QUIET).counts.samples == 3
+
+
 def test_all_kinds_of_fields_can_be_exported(tmp_path: Path) -> None:
     schema = every_kind_schema()
     columns = values_for(schema, 9)

@@ -486,3 +486,6 @@ class TestNotes:
         assert line in done.stdout
         assert line in build(tmp_path / "t.csv", tmp_path / "out", **QUIET).describe()
         assert build(tmp_path / "t.csv", tmp_path / "few", limit=2, **QUIET).notes == ()
+        (tmp_path / "t.csv").write_text("path,label\n0.png,1\n0.png,-1\n")
+        (line,) = build(tmp_path / "t.csv", tmp_path / "numbers", classes=["fake", "real"], **QUIET).notes
+        assert "such as '0.png' (-1, real)" in line

@@ -12,7 +12,7 @@ from support.media import scene
 from support.packed_files import face_columns, read_all, write_faces
 from support.steps_over_packed import blacken, mean_level, mirror_twice
 
-from packer import build, verify
+from packer import add, build, split, verify
 from packer.assembly.samples import PackedSamples
 from packer.vision.geometry.resize import resize_exact, resize_nearest, scale_geometry
 from shardspec.codecs import codec_for
@@ -55,6 +55,18 @@ def test_without_further_steps_every_encoded_byte_stays(tmp_path: Path, codec: s
     assert second.manifest.schema["label"].classes == ("real", "fake")
     assert second.manifest.schema["landmarks"].layout == "5"
     assert verify(tmp_path / "second", deep=True).problems == ()
+
+
+@pytest.mark.parametrize("shapes", [[(4, 5)], [(4, 5), (6, 5)], [(4, 5), (4, 7)], [(4, 5), (6, 7)]])
+def test_raw_pictures_of_any_shapes_stay(tmp_path: Path, shapes: list[tuple[int, int]]) -> None:
+    """Of a fixed shape, ragged, and each with its shape in front of its bytes."""
+    pictures = [np.full((*shape, 3), level, np.uint8) for level, shape in enumerate(shapes * 2)]
+    rows = [{"image": picture} for picture in pictures]
+    first = build(rows, tmp_path / "first", encode="raw", **QUIET)
+    second = build(tmp_path / "first", tmp_path / "second", encode="raw", **QUIET)
+    assert second.manifest.digest == first.manifest.digest
+    for found, picture in zip(samples_of(tmp_path / "second"), pictures, strict=True):
+        np.testing.assert_array_equal(found["image"], picture)
 
 
 @pytest.mark.parametrize("format", sorted(FORMATS))
@@ -262,6 +274,24 @@ def test_labels_can_be_kept_dropped_or_taken_from_another_field(tmp_path: Path) 
     for label_from in ("folder", "score", "hull"):
         with pytest.raises(UsageError):
             build(tmp_path / "in", tmp_path / "bad", label_from=label_from, **QUIET)
+
+
+def test_what_marks_missing_labels_goes_with_them(tmp_path: Path) -> None:
+    rows = [{"image": np.full((8, 8, 3), level, np.uint8), "who": "ab"[level % 2]} for level in range(4)]
+    build(rows, tmp_path / "in", **QUIET)
+    keys = [sample["key"] for sample in samples_of(tmp_path / "in")]
+    add(tmp_path / "in", {"key": keys[:3], "label": ["x", "y", "x"]}, allow_missing=True, progress=False)
+    kept = build(tmp_path / "in", tmp_path / "kept", **QUIET).manifest
+    assert kept.schema["label"].classes == ("x", "y")
+    assert read_all(tmp_path / "kept")["label_valid"].tolist() == [True, True, True, False]
+    made = build(tmp_path / "in", tmp_path / "who", label_from="who", **QUIET).manifest
+    assert made.schema["label"].classes == ("a", "b")
+    assert "label_valid" not in made.schema
+    assert not {"label", "label_valid"} & set(
+        build(tmp_path / "in", tmp_path / "none", label_from="none", **QUIET).manifest.schema.names
+    )
+    halves = split(tmp_path / "who", tmp_path / "halves", stratify="label", ratios="a=0.5,b=0.5", **QUIET)
+    assert [part.samples for part in halves.parts] == [2, 2]
 
 
 @pytest.mark.parametrize(("column", "labels"), [("who", [1, 0]), ("age", [30, 40])])
