@@ -1,6 +1,6 @@
 """Checks that the items of a source fit the dataset that they are added to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ FROM_PACKED = "from_packed"
 """Key of the manifest's ``wall_clock`` that is true if the items were samples of a packed dataset."""
 
 _VALID = "_valid"
+_ADDED = "in no shard, since 'packer add' has added it"
 
 
 def check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
@@ -88,7 +89,7 @@ def with_valid(schema: Schema, listing: Listing) -> Listing:
     return replace(listing, items=Mapped(items, lambda item: replace(item, columns={**item.columns, **added})))
 
 
-def check_columns(layout: Layout, schema: Schema, listing: Listing, recipe: Recipe) -> None:
+def check_columns(layout: Layout, base: Manifest, listing: Listing, recipe: Recipe) -> None:
     """Check that the source's columns are the dataset's, before anything is packed.
 
     What steps of the user make of columns is known only when it is made.
@@ -99,27 +100,37 @@ def check_columns(layout: Layout, schema: Schema, listing: Listing, recipe: Reci
     settler = SchemaSettler(image_codec(recipe), listing.classes, {}, codecs_by_field(recipe))
     columns = {name: value for name, value in with_arrays(item.columns, listing.arrays).items() if name != "image"}
     values = Encoder(recipe).encode(columns, whole=False)
+    schema, beside = base.shard_schema, {column.field for column in base.columns}
     # A field that marks missing values is no column of the source: what is new there is that values are missing.
-    marks = {name for name in values if name.endswith(_VALID) and name.removesuffix(_VALID) in schema}
-    wrong = [
-        f"{name.removesuffix(_VALID)!r} lacks values, as it did not before" if name in marks else f"{name!r} is new"
-        for name in values
-        if name not in schema
-    ]
-    wrong += [
-        f"{name!r} is of another type"
-        for name, value in values.items()
-        if name in schema and not settler.fits_field(value.spec, schema[name])
+    unknown = [name for name in values if name not in schema]
+    lacking = [name for name in unknown if name.endswith(_VALID) and name.removesuffix(_VALID) in schema]
+    new = [name for name in unknown if name not in lacking]
+    differing = [
+        name for name, value in values.items() if name in schema and not settler.fits_field(value.spec, schema[name])
     ]
     made = RESERVED | {recipe.also_field, f"{recipe.also_field}{_VALID}"}
     made |= {name for name in schema.names if name.endswith(_VALID)}
-    wrong += [f"{name!r} is missing" for name in schema.names if name not in values and name not in made]
+    missing = [name for name in schema.names if name not in values and name not in made]
+    wrong = [f"{name!r} is {_ADDED if name in beside else 'new'}" for name in new]
+    wrong += [f"{name.removesuffix(_VALID)!r} lacks values, as it did not before" for name in lacking]
+    wrong += [f"{name!r} is of another type" for name in differing]
+    wrong += [f"{name!r} is missing" for name in missing]
     if wrong:
         raise UsageError(
-            f"{layout.root}: expected the columns that the dataset has, found others ({list_some(wrong)}): "
-            "give a source with the same columns (--text, --int and --float set the type of one), "
-            "or pack into another folder"
+            f"{layout.root}: expected the columns that the dataset has in its shards, found others "
+            f"({list_some(wrong)}): {'; '.join(_ways_out(new, differing, missing or lacking))}; or build anew, without "
+            "--update, into another folder or with --overwrite"
         )
+
+
+def _ways_out(new: Collection[str], differing: Collection[str], lacking: Collection[str]) -> Iterator[str]:
+    """What to do about columns that are new, that are of another type, and that lack some or all values."""
+    if new:
+        yield "leave new columns out of the source, and add them to the packed samples with 'packer add'"
+    if differing:
+        yield "--text, --int and --float set the type of a column"
+    if lacking:
+        yield "give a source with all values of the same columns"
 
 
 def number_classes(layout: Layout, schema: Schema, listing: Listing, wanted: bool) -> Listing:
