@@ -14,6 +14,7 @@ from packer.sources.item import PACKED_ROW, Item
 from packer.sources.values import with_arrays
 from packer.steps.chain import STEPS
 from packer.steps.encode import Encoder, codecs_by_field, image_codec
+from packer.workspace.machines import describe_others
 from packer.workspace.spool import Mapped
 from shardspec.entries import BUILD_KINDS
 from shardspec.errors import UsageError
@@ -67,11 +68,14 @@ def check_added_fields(layout: Layout, base: Manifest) -> None:
 def check_terms(layout: Layout, base: Manifest, recipe: Recipe, runtime: Mapping[str, Any]) -> None:
     """Check that the dataset was packed by this recipe and these versions."""
     plan = BuildPlan(recipe.to_json(), dict(runtime), 0, "", 0, {}, ())
-    found = describe_changed_terms(base.generations[-1], plan)
+    last = base.generations[-1]
+    found = describe_changed_terms(last, plan)
     if found:
+        versions = describe_others(last.runtime, runtime)
+        install = f"install {versions}, and " if versions else ""
         raise UsageError(
             f"{layout.root}: expected the recipe and versions that the dataset was packed with, found others "
-            f"({'; '.join(found)}): give the same, or pack into another folder"
+            f"({'; '.join(found)}): {install}give the same, or pack into another folder"
         )
 
 
