@@ -27,6 +27,9 @@ from shardspec.wording import list_some, shorten
 FROM_PACKED = "from_packed"
 """Key of the manifest's ``wall_clock`` that is true if the items were samples of a packed dataset."""
 
+FROM_INPUTS = "from_inputs"
+"""The key that is true if they were inputs of a function."""
+
 _VALID = "_valid"
 _ADDED = "in no shard, since 'packer add' has added it"
 

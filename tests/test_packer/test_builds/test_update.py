@@ -234,7 +234,9 @@ def test_a_column_that_is_new_is_named_with_the_ways_out(source: Path, tmp_path:
     rows: list[dict[str, Any]] = [{"path": f"a/{n:02d}.png", "label": "x"} for n in (2, 4)]
     build(write_table(table, rows), out)
     grown = write_table(table, [{**row, "age": 7} for row in [*rows, {"path": "a/06.png", "label": "x"}]])
-    with pytest.raises(UsageError, match="'age' is new.* and add them to the packed samples with 'packer add'.*overwrite"):
+    with pytest.raises(
+        UsageError, match=r"'age' is new.* and add them to the packed samples with 'packer add'.*overwrite"
+    ):
         build(grown, out, update=True)
     added = write_table(tmp_path / "age.csv", [{"source": row["path"], "age": 7} for row in rows])
     run_packer("add", out, added, "--on", "source", "--allow-missing", "--quiet")
