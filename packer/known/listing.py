@@ -13,6 +13,7 @@ from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.known.tree import COLUMNS, NO_LISTS, Choice, Found, Tree
 from packer.packed.export.tables import TABLES, Table
+from packer.workspace.output import check_output
 from shardspec.errors import UsageError, system_reason
 from shardspec.registry import Entry, resolve
 from shardspec.wording import LISTED, LONG, counted, cut, did_you_mean, list_some, shorten
@@ -256,7 +257,9 @@ def list_dataset(
         If a folder cannot be listed.
     """
     find = resolve("dataset", name, {known: entry.find for known, entry in KNOWN.items()})
-    table = None if out is None else _check_table(Path(out))
+    table = None if out is None else Path(out)
+    if table is not None:
+        check_output(table, *(f".{suffix}" for suffix in TABLES))
     folder = Path(root)
     if not folder.is_dir():
         raise UsageError(f"{folder}: expected the dataset's folder, found {'a file' if folder.exists() else 'none'}")
@@ -276,15 +279,6 @@ def list_dataset(
     if table is not None:
         _write(table, result)
     return result
-
-
-def _check_table(path: Path) -> Path:
-    if path.suffix.removeprefix(".") not in TABLES:
-        raise UsageError(f"{path}: expected a table .csv, .jsonl or .parquet, found {path.suffix or 'no suffix'}")
-    if path.is_dir() or not path.parent.is_dir():
-        found = "a folder" if path.is_dir() else f"no folder {path.parent}"
-        raise UsageError(f"{path}: expected a place for a table, found {found}")
-    return path
 
 
 def _choose(
@@ -340,7 +334,7 @@ def _write(path: Path, result: DatasetList) -> None:
     """Write the table under another name, and put it into its place when it is whole."""
     kinds = {column: "<f8" if column == "duration" else "text" for column in result.columns}
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
-    write = resolve("table", path.suffix.removeprefix("."), TABLES)
+    write = resolve("table", path.suffix.lower().removeprefix("."), TABLES)
     try:
         try:
             table: Table = write(temporary, kinds)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.builds import write_pictures
-from support.command import run_packer
+from support.command import run_packer, run_unprivileged
 from support.media import scene, write_picture
 
 import packer
@@ -163,3 +163,17 @@ def test_wrong_calls(source: Path, tmp_path: Path) -> None:
         "expected a file in an existing folder"
         in run_packer("rejects", tmp_path / "out", "-o", tmp_path / "no" / "retry.csv", expect=2).stderr
     )
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    build(write_pictures(tmp_path / "source", ["train/a/0.png"]), tmp_path / "out")
+    (tmp_path / "kept").mkdir(0o555)
+    for command, *values in (
+        ("rejects", tmp_path / "out", "-o", tmp_path / "kept" / "retry.csv"),
+        ("preview", tmp_path / "out", "-o", tmp_path / "kept" / "sheet.png"),
+        ("report", tmp_path / "out", "-o", tmp_path / "kept" / "report.html"),
+        ("list", "imagefolder", tmp_path / "source", "-o", tmp_path / "kept" / "list.csv"),
+    ):
+        said = run_unprivileged(command, *values, expect=2).stderr
+        assert said == f"packer {command}: {values[-1]}: cannot be written: Permission denied\n"
+    assert list((tmp_path / "kept").iterdir()) == []
