@@ -332,16 +332,16 @@ def _check_deep(
     def check(part: Shard | Column) -> tuple[list[str], Any]:
         return check_shard(layout, manifest, part, starts[part.name], index if isinstance(part, Shard) else {})
 
+    shards = [part for part in parts if isinstance(part, Shard)]
     with (
-        Stage(listener, "decoding", sum(s.samples for s in parts), "samples") as stage,
+        Stage(listener, "decoding", sum(shard.samples for shard in shards), "samples") as stage,
         closing(_parallel(check, parts, stage)) as results,
     ):
         for part, (found, digests) in results:
             faults[part.name], keys[part.name] = found, digests
-            stage.advance(part.samples)
+            stage.advance(part.samples if isinstance(part, Shard) else 0)  # a column has values of the same samples
     ordered = [text for part in parts for text in faults[part.name]]
     if "key" in manifest.shard_schema:
-        shards = [part for part in parts if isinstance(part, Shard)]
         ordered += check_keys([(shard, starts[shard.name], keys[shard.name]) for shard in shards], layout, manifest)
     return ordered
 
