@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardspec.entries import COLUMNS_FOLDER, Column, FileEntry, Shard
 from shardspec.errors import (
@@ -16,11 +16,12 @@ from shardspec.errors import (
     NotADatasetError,
     ShardCorruptError,
     ShardMissingError,
+    UsageError,
     system_reason,
 )
 from shardspec.formats import get_format
 from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
-from shardspec.wording import list_some
+from shardspec.wording import list_some, shorten
 
 MANIFEST_NAME = "manifest.json"
 REJECTS_NAME = "rejects.jsonl"
@@ -277,6 +278,24 @@ class Layout:
                             "put a copy in its place"
                         )
                 above = above.rpartition("/")[0]
+
+
+def given_path(name: str, value: Any) -> Path:
+    """The path that a caller gave as the argument of that name.
+
+    Raises
+    ------
+    UsageError
+        If it is no path, or empty: the variable of a script that is not set would stand for the current folder.
+    """
+    try:
+        given = os.fspath(value)
+        path = Path(given)
+    except TypeError:
+        raise UsageError(f"{name}: expected a path, found {shorten(value)}") from None
+    if not given:
+        raise UsageError(f"{name}: expected a path, found an empty text; '.' is the current folder")
+    return path
 
 
 def open_regular(path: Path) -> int:

@@ -22,7 +22,7 @@ from packer.workspace.sharing.array import read_terms
 from packer.workspace.sharing.leases import Agent, read_agents
 from shardspec.entries import total
 from shardspec.errors import UsageError
-from shardspec.layout import BUILD_FOLDER, Layout
+from shardspec.layout import BUILD_FOLDER, Layout, given_path
 from shardspec.wording import counted, cut
 
 RATE_S = 300.0
@@ -187,7 +187,7 @@ def status(out: str | os.PathLike[str]) -> StatusReport:
     UsageError
         If there is neither.
     """
-    layout = Layout(Path(out))
+    layout = Layout(given_path("out", out))
     space = Workspace(layout.root / BUILD_FOLDER)
     if not space.root.is_dir():
         manifest = committed(layout)

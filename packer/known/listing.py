@@ -15,6 +15,7 @@ from packer.known.tree import COLUMNS, NO_LISTS, Choice, Found, Tree
 from packer.packed.export.tables import TABLES, Table
 from packer.workspace.output import check_output
 from shardspec.errors import UsageError, system_reason
+from shardspec.layout import given_path
 from shardspec.registry import Entry, resolve
 from shardspec.wording import LISTED, LONG, counted, cut, did_you_mean, list_some, shorten
 
@@ -260,7 +261,7 @@ def list_dataset(
     table = None if out is None else Path(out)
     if table is not None:
         check_output(table, *(f".{suffix}" for suffix in TABLES))
-    folder = Path(root)
+    folder = given_path("root", root)
     if not folder.is_dir():
         raise UsageError(f"{folder}: expected the dataset's folder, found {'a file' if folder.exists() else 'none'}")
     choice = _choose(name, {"compression": compression, "methods": methods, "splits": splits}, lists)

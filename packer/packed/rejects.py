@@ -22,7 +22,7 @@ from packer.workspace import Workspace
 from packer.workspace.output import check_output, write_output
 from shardspec.entries import total
 from shardspec.errors import DatasetError, NotADatasetError, UsageError
-from shardspec.layout import BUILD_FOLDER, REJECTS_NAME, Layout
+from shardspec.layout import BUILD_FOLDER, REJECTS_NAME, Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.wording import LONG, counted, cut, shorten
 
@@ -174,7 +174,7 @@ def rejects(
     DatasetError
         If there is neither a dataset nor a build, or its reports cannot be read.
     """
-    layout = Layout(Path(dataset))
+    layout = Layout(given_path("dataset", dataset))
     target = None if out is None else Path(out)
     if target is not None:
         check_output(target, ".csv", ".jsonl", datasets=[layout.root])

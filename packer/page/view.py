@@ -19,6 +19,7 @@ from packer.page.guard import Guard
 from packer.page.looking import Looking
 from packer.page.server import Pages
 from shardspec.errors import NotADatasetError, UsageError
+from shardspec.layout import given_path
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 8017
@@ -129,7 +130,8 @@ def view(
     DatasetError
         If a dataset cannot be read.
     """
-    paths = [Path(path) for path in ([datasets] if isinstance(datasets, str | os.PathLike) else datasets)]
+    given = [datasets] if isinstance(datasets, str | os.PathLike) else datasets
+    paths = [given_path("datasets", path) for path in given]
     if not paths:
         raise UsageError("expected a packed dataset or several, found none")
     listener = listener_of(progress)

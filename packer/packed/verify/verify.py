@@ -23,7 +23,7 @@ from readers.formats.npy import HEADER_BYTES_MAX
 from readers.formats.superseded import load_superseded
 from shardspec.entries import Column, FileEntry, Shard, total
 from shardspec.errors import DatasetError, MissingDependencyError, system_reason
-from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
+from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.wording import counted
 
@@ -120,7 +120,7 @@ def verify(
         If there is no readable manifest, or if another dataset replaced this one meanwhile. Everything else is in the
         report.
     """
-    path, listener = Path(dataset), listener_of(progress)
+    path, listener = given_path("dataset", dataset), listener_of(progress)
     layout = Layout(path)
     manifest, stamp = layout.load_stamped()
     entries = manifest.entries

@@ -22,6 +22,8 @@ from support.processes import wait_for, workers_in
 from packer import Recipe
 from packer.cli import main
 from packer.cli.line import COMMANDS
+from readers import open_dataset
+from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout
 
@@ -365,10 +367,29 @@ def test_a_variable_that_is_not_set_is_not_the_current_folder(source: Path, refe
         ("export", reference, ""),
     ):
         refused = run_packer(*words, cwd=source, expect=2)
-        assert ": expected the path of a folder, found an empty text" in refused.stderr
+        assert ": expected a path, found an empty text" in refused.stderr
     for words in (("compact", ""), ("add", "", tmp_path / "t.csv", "--on", "key"), ("drop-field", "", "label")):
         refused = run_packer(*words, cwd=reference, expect=2)
-        assert "DATASET: expected the path of a folder, found an empty text" in refused.stderr
+        assert "DATASET: expected a path, found an empty text" in refused.stderr
+    for words in (
+        ("inspect", ""),
+        ("inspect", ".", "", "--by", "source"),
+        ("verify", ""),
+        ("status", ""),
+        ("rejects", ""),
+        ("report", "", "-o", tmp_path / "report.html"),
+        ("view", ""),
+        ("preview", "", "-o", tmp_path / "sheet.png"),
+        ("bench", source, ""),
+        ("convert", "", tmp_path / "out", "--format", "npy"),
+        ("merge", ".", "", tmp_path / "out"),
+        ("split", "", tmp_path / "out", "--by", "source"),
+        ("export", "", tmp_path / "out"),
+        ("list", "imagefolder", ""),
+    ):
+        assert ": expected a path, found an empty text" in run_packer(*words, cwd=reference, expect=2).stderr
+    with pytest.raises(UsageError, match="path: expected a path, found an empty text"):
+        open_dataset("")
     for command in ("build", "submit"):
         refused = run_packer(command, source, tmp_path / "out", "--config", "", expect=2)
         assert "--config: expected the path of a recipe file, found an empty text" in refused.stderr
