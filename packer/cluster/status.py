@@ -15,13 +15,12 @@ from packer.cluster.slurm import SlurmJob, queued
 from packer.jobs.plan import Tasks
 from packer.jobs.result import Result
 from packer.workspace import Workspace
-from packer.workspace.folder import committed
 from packer.workspace.fresh import host, is_dead
 from packer.workspace.lock import describe_holder, is_held, read_holder
 from packer.workspace.sharing.array import read_terms
 from packer.workspace.sharing.leases import Agent, read_agents
 from shardspec.entries import total
-from shardspec.errors import UsageError
+from shardspec.errors import NotADatasetError, UsageError
 from shardspec.layout import BUILD_FOLDER, Layout, given_path
 from shardspec.wording import counted, cut
 
@@ -186,13 +185,16 @@ def status(out: str | os.PathLike[str]) -> StatusReport:
     ------
     UsageError
         If there is neither.
+    DatasetError
+        If the dataset's manifest cannot be read.
     """
     layout = Layout(given_path("out", out))
     space = Workspace(layout.root / BUILD_FOLDER)
     if not space.root.is_dir():
-        manifest = committed(layout)
-        if manifest is None:
-            raise UsageError(f"{layout.root}: expected a build or a packed dataset, found neither")
+        try:
+            manifest = layout.load()
+        except NotADatasetError as error:
+            raise UsageError(f"{layout.root}: expected a build or a packed dataset, found neither") from error
         counts, size = total(manifest.generations), sum(shard.bytes for shard in manifest.shards)
         return StatusReport(
             layout.root,

@@ -357,6 +357,7 @@ def test_the_history_says_when_what_and_by_which_version(source: Path, tmp_path:
     notes = packer.inspect(out).history
     assert [(note.kind, note.items) for note in notes] == [("build", 10), ("update", 1), ("update", 1)]
     assert all(note.finished and note.version for note in notes)
+    assert "--history: read only without" in run_packer("inspect", out, "--history", "--by", "key", expect=2).stderr
     shown = run_packer("inspect", out, "--history").stdout
     assert f"  {notes[2].finished}, update by version {notes[2].version}: 1 item (0 rejected), 1 sample" in shown
     assert json.loads(run_packer("inspect", out, "--json").stdout)["history"][1]["kind"] == "update"
