@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ _HOLES_BYTES = 1 << 30
 _HOLES_FACTOR = 1000
 """A file larger than `_HOLES_BYTES` is not hashed if it has more than `_HOLES_FACTOR` times the bytes that the disk
 holds of it; the rest is holes."""
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -286,7 +288,8 @@ def given_path(name: str, value: Any) -> Path:
     Raises
     ------
     UsageError
-        If it is no path, or empty: the variable of a script that is not set would stand for the current folder.
+        If it is no path, or empty: the variable of a script that is not set would stand for the current folder. Or if
+        it is a URL, which would be a folder here of a name like it.
     """
     try:
         given = os.fspath(value)
@@ -295,6 +298,10 @@ def given_path(name: str, value: Any) -> Path:
         raise UsageError(f"{name}: expected a path, found {shorten(value)}") from None
     if not given:
         raise UsageError(f"{name}: expected a path, found an empty text; '.' is the current folder")
+    if _URL.match(os.fsdecode(given)):
+        raise UsageError(
+            f"{name}: expected a path of this machine, found the URL {shorten(given)}: mount or copy what it stands for"
+        )
     return path
 
 

@@ -354,6 +354,20 @@ def test_a_file_where_the_folder_should_be_is_a_wrong_call(source: Path, referen
     assert (tmp_path / "out").read_text() == "mine"
 
 
+def test_a_url_is_not_the_name_of_a_folder(source: Path, reference: Path, tmp_path: Path) -> None:
+    for words in (
+        ("build", source, "s3://bucket/out"),
+        ("build", "https://host/pictures", "out"),
+        ("convert", reference, "gs://bucket/out", "--format", "npy"),
+        ("inspect", "hf://datasets/faces"),
+    ):
+        refused = run_packer(*words, cwd=tmp_path, expect=2).stderr
+        assert (
+            f": expected a path of this machine, found the URL '{next(w for w in words if '://' in str(w))}'" in refused
+        )
+    assert [path.name for path in tmp_path.iterdir() if path != source] == []
+
+
 def test_a_variable_that_is_not_set_is_not_the_current_folder(source: Path, reference: Path, tmp_path: Path) -> None:
     before = sorted(source.iterdir())
     refused = run_packer("build", "", tmp_path / "out", cwd=source, expect=2)
