@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable
 from operator import index
-from os import fspath
-from pathlib import Path
 from typing import Any
 
 from shardspec.errors import UsageError
@@ -125,20 +123,6 @@ def as_probability(user: str, value: Any) -> float:
     if not 0 <= p <= 1:
         raise UsageError(f"{user}: expected a probability p from 0 to 1, found {value}")
     return p
-
-
-def as_path(name: str, value: Any) -> Path:
-    """A path of the file system.
-
-    Raises
-    ------
-    UsageError
-        If the value is not a path.
-    """
-    try:
-        return Path(fspath(value))
-    except TypeError:
-        raise UsageError(f"{name}: expected a path, found {shorten(value)}") from None
 
 
 def refuse_unknown(names: Iterable[str], known: Iterable[str], user: str = "Loader") -> None:

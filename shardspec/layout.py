@@ -3,11 +3,12 @@
 import errno
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardspec.entries import COLUMNS_FOLDER, Column, FileEntry, Shard
 from shardspec.errors import (
@@ -16,11 +17,12 @@ from shardspec.errors import (
     NotADatasetError,
     ShardCorruptError,
     ShardMissingError,
+    UsageError,
     system_reason,
 )
 from shardspec.formats import get_format
 from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
-from shardspec.wording import list_some
+from shardspec.wording import list_some, shorten
 
 MANIFEST_NAME = "manifest.json"
 REJECTS_NAME = "rejects.jsonl"
@@ -36,6 +38,7 @@ _HOLES_BYTES = 1 << 30
 _HOLES_FACTOR = 1000
 """A file larger than `_HOLES_BYTES` is not hashed if it has more than `_HOLES_FACTOR` times the bytes that the disk
 holds of it; the rest is holes."""
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -277,6 +280,29 @@ class Layout:
                             "put a copy in its place"
                         )
                 above = above.rpartition("/")[0]
+
+
+def given_path(name: str, value: Any) -> Path:
+    """The path that a caller gave as the argument of that name.
+
+    Raises
+    ------
+    UsageError
+        If it is no path, or empty: the variable of a script that is not set would stand for the current folder. Or if
+        it is a URL, which would be a folder here of a name like it.
+    """
+    try:
+        given = os.fspath(value)
+        path = Path(given)
+    except TypeError:
+        raise UsageError(f"{name}: expected a path, found {shorten(value)}") from None
+    if not given:
+        raise UsageError(f"{name}: expected a path, found an empty text; '.' is the current folder")
+    if _URL.match(os.fsdecode(given)):
+        raise UsageError(
+            f"{name}: expected a path of this machine, found the URL {shorten(given)}: mount or copy what it stands for"
+        )
+    return path
 
 
 def open_regular(path: Path) -> int:

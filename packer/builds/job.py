@@ -14,7 +14,7 @@ from typing import Any
 from packer.assembly.columns import carried_columns, carry_columns
 from packer.assembly.plan import Piece, shuffled
 from packer.builds.growing.earlier import GONE, EarlierReports, Known
-from packer.builds.growing.fitting import FROM_PACKED
+from packer.builds.growing.fitting import FROM_INPUTS, FROM_PACKED
 from packer.builds.growing.growth import Comparison
 from packer.builds.growing.kept import keep_parts
 from packer.builds.growing.superseding import find_rows, without_superseded, write_superseded
@@ -397,7 +397,8 @@ class BuildJob:
 
     def facts(self, tasks_run: int) -> dict[str, Any]:
         """See `JobPlan`."""
-        return {"tasks_run": tasks_run} | ({FROM_PACKED: True} if self._from_packed else {})
+        kinds = {FROM_PACKED: self._from_packed, FROM_INPUTS: self._declaration is not None}
+        return {"tasks_run": tasks_run, **{name: True for name, is_so in kinds.items() if is_so}}
 
 
 def _lines_of(space: Workspace) -> Iterable[str]:

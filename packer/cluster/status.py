@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,17 +15,20 @@ from packer.cluster.slurm import SlurmJob, queued
 from packer.jobs.plan import Tasks
 from packer.jobs.result import Result
 from packer.workspace import Workspace
-from packer.workspace.folder import committed
-from packer.workspace.fresh import is_dead
+from packer.workspace.fresh import host, is_dead
+from packer.workspace.lock import describe_holder, is_held, read_holder
 from packer.workspace.sharing.array import describe_closed, read_terms
 from packer.workspace.sharing.leases import Agent, read_agents
 from shardspec.entries import total
-from shardspec.errors import UsageError
-from shardspec.layout import BUILD_FOLDER, Layout
+from shardspec.errors import NotADatasetError, UsageError
+from shardspec.layout import BUILD_FOLDER, Layout, given_path
 from shardspec.wording import counted, cut
 
 RATE_S = 300.0
 """The rate is that of so many seconds before the last task that is done."""
+
+NOTHING_PACKED = "nothing was packed"
+"""The stage of a build of which no item gave a sample."""
 
 _LONG_S = 120
 _SHOWN_REASONS = 12
@@ -74,13 +78,19 @@ class StatusReport(Result):
         In the plan, done, and what the done ones gave.
     reasons : dict of str to int
         The rejected items by step and reason, the most frequent first.
+    running : bool or None
+        Whether somebody is at work; None if that cannot be seen from here.
+    held_by : str
+        Which process holds the folder, or has held it last; empty if that is not noted.
     rate, left_s : float or None
-        Items a second of late, and seconds to the end of packing at that rate.
+        Items a second of late, and seconds to the end of packing at that rate; None if nobody is at work.
     tasks, tasks_done, shards, shards_done : int
         `shards` is 0 until the rows are cut into shards.
     sessions : int
         How often the build was begun or resumed.
     agents : tuple of AgentStatus
+    submitted : bool
+        Whether agents may work on it.
     closed : str
         Which process has taken the build over from the agents; empty for none.
     jobs : tuple of SlurmJob
@@ -96,6 +106,8 @@ class StatusReport(Result):
     samples: int = 0
     rejected: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
+    running: bool | None = False
+    held_by: str = ""
     rate: float | None = None
     left_s: float | None = None
     tasks: int = 0
@@ -104,6 +116,7 @@ class StatusReport(Result):
     shards_done: int = 0
     sessions: int = 0
     agents: tuple[AgentStatus, ...] = ()
+    submitted: bool = False
     closed: str = ""
     jobs: tuple[SlurmJob, ...] = ()
     bytes: int = 0
@@ -113,7 +126,9 @@ class StatusReport(Result):
         if self.stage == "finished":
             size = f"{counted(self.shards, 'shard')} ({self.bytes / 1e6:.1f} MB)"
             return f"{self.path}: finished: {counted(self.samples, 'sample')} in {size}, {self.rejected} rejected"
-        lines = [self._describe_progress()]
+        if self.stage == NOTHING_PACKED:
+            return f"{self.path}: {self.stage}: packer rejects {shlex.quote(str(self.path))} says why"
+        lines = [self._describe_progress(), *self._describe_work()]
         ended = [one for one in self.agents if one.state == "ended"]
         lines += [f"agent {one.agent.name}, {one.describe()}" for one in self.agents if one.state != "ended"]
         lines += [f"agent {one.agent.name}, {one.describe()}" for one in ended[-_SHOWN_ENDED:]]
@@ -134,6 +149,18 @@ class StatusReport(Result):
             f"{self.done} of {counted(self.items, 'item')}, {counted(self.samples, 'sample')}, {self.rejected} rejected"
         )
         return f"{self.path}: {self.stage}: {done}{shards}{rate}{left}"
+
+    def _describe_work(self) -> list[str]:
+        """Whether somebody is at work, unless that goes without saying, and how to go on."""
+        if self.running or self.jobs:
+            return []
+        by = f" (last: {self.held_by})" if self.held_by else ""
+        if self.running is None:
+            return [f"whether somebody is at work cannot be seen from host {host()}{by}"]
+        how = "run the same command again to go on"
+        if self.submitted:
+            how = f"packer work {shlex.quote(str(self.path))} goes on, and packer build with the same options ends it"
+        return [f"nobody is at work: {how}{by}"]
 
     def to_json(self) -> dict[str, Any]:
         """The attributes as JSON."""
@@ -158,13 +185,16 @@ def status(out: str | os.PathLike[str]) -> StatusReport:
     ------
     UsageError
         If there is neither.
+    DatasetError
+        If the dataset's manifest cannot be read.
     """
-    layout = Layout(Path(out))
+    layout = Layout(given_path("out", out))
     space = Workspace(layout.root / BUILD_FOLDER)
     if not space.root.is_dir():
-        manifest = committed(layout)
-        if manifest is None:
-            raise UsageError(f"{layout.root}: expected a build or a packed dataset, found neither")
+        try:
+            manifest = layout.load()
+        except NotADatasetError as error:
+            raise UsageError(f"{layout.root}: expected a build or a packed dataset, found neither") from error
         counts, size = total(manifest.generations), sum(shard.bytes for shard in manifest.shards)
         return StatusReport(
             layout.root,
@@ -186,9 +216,12 @@ def read_status(space: Workspace) -> StatusReport:
     closed = terms.get("closed")
     shown = "" if not closed else describe_closed(closed)
     jobs = tuple(queued(list((terms.get("jobs") or {}).values())))
-    more: dict[str, Any] = {"agents": agents, "closed": shown, "jobs": jobs}
+    holder, running = read_holder(space), is_at_work(space)
+    held_by = describe_holder(holder) if holder else ""
+    more: dict[str, Any] = {"agents": agents, "submitted": bool(terms) and not closed, "closed": shown, "jobs": jobs}
+    more |= {"running": running, "held_by": held_by}
     if space.reasons.exists():
-        return StatusReport(space.out, "nothing was packed", **more)
+        return StatusReport(space.out, NOTHING_PACKED, **more)
     try:
         document = json.loads(space.plan.read_bytes())
     except (OSError, ValueError):
@@ -205,6 +238,7 @@ def read_status(space: Workspace) -> StatusReport:
     sizes = {number: tasks[number].stop - tasks[number].start for number in numbers if number < len(tasks)}
     items, finished = sum(task.stop - task.start for task in tasks), sum(sizes.values())
     rate = _rate([(line["at_s"], sizes.get(line["number"], 0)) for line in done if "at_s" in line])
+    rate = None if running is False else rate
     return StatusReport(
         space.out,
         "writing shards" if shards else "packing",
@@ -213,15 +247,24 @@ def read_status(space: Workspace) -> StatusReport:
         sum(line.get("rows", 0) for line in done),
         reasons.total(),
         dict(reasons.most_common()),
-        rate,
-        (items - finished) / rate if rate and items > finished else None,
-        len(tasks),
-        len(sizes),
-        shards,
-        len({line["number"] for line in journal if line.get("did") == "shard"}) if shards else 0,
-        sum(line.get("did") == "session" for line in journal),
+        rate=rate,
+        left_s=(items - finished) / rate if rate and items > finished else None,
+        tasks=len(tasks),
+        tasks_done=len(sizes),
+        shards=shards,
+        shards_done=len({line["number"] for line in journal if line.get("did") == "shard"}) if shards else 0,
+        sessions=sum(line.get("did") == "session" for line in journal),
         **more,
     )
+
+
+def is_at_work(space: Workspace) -> bool | None:
+    """Whether somebody is at work in a workspace; None if that cannot be seen from here."""
+    if any(one.state == "at work" for one in see_agents(space)):
+        return True
+    held = is_held(space.lock)
+    # The locks of another host, or of another container, are not listed here.
+    return None if held is False and read_holder(space).get("host", host()) != host() else held
 
 
 def describe_time(seconds: float) -> str:

@@ -87,7 +87,7 @@ def submit(
     out: str | os.PathLike[str],
     *,
     slurm: bool = False,
-    array: str | int = _slurm.ELEMENTS,
+    array: str | int | None = None,
     sbatch: str = "",
     print: bool = False,
     recipe: Recipe | None = None,
@@ -107,9 +107,9 @@ def submit(
         Folder of the dataset: new, empty, or with the build to resume.
     slurm : bool
         Whether to submit jobs to Slurm.
-    array : int or str
-        Number of elements of the array, such as 16, or ``"16%4"`` for 4 at a time. It has nothing to do with the
-        number of tasks.
+    array : int or str, optional
+        Number of elements of the array, such as 16, or ``"16%4"`` for 4 at a time; 8 by default. It has nothing to do
+        with the number of tasks.
     sbatch : str
         Options for ``sbatch``, for both jobs, in one text.
     print : bool
@@ -159,7 +159,7 @@ def submit_build(
     words: Sequence[str],
     *,
     slurm: bool,
-    array: str | int,
+    array: str | int | None,
     sbatch: str,
     print_only: bool,
     recipe: Recipe | None,
@@ -175,7 +175,7 @@ def submit_build(
     """
     if not isinstance(source, str | os.PathLike):
         raise UsageError(f"source: expected a path, which other hosts can read, found {type(source).__name__}")
-    elements, at_once = _slurm.parse_array(array)
+    elements, at_once = _slurm.parse_array(_slurm.ELEMENTS if array is None else array)
     jobs = _slurm.split_options(sbatch)
     chosen, how, functions = resolve_options(recipe, dict(options))
     target = output_folder(out)
@@ -184,8 +184,8 @@ def submit_build(
     scripts = None
     if slurm or print_only:
         scripts = write_scripts(os.fspath(source), target, words, how.workers, elements, at_once, jobs)
-    elif sbatch:
-        raise UsageError("sbatch: read only with slurm (--slurm), found it without")
+    elif sbatch or array is not None:
+        raise UsageError(f"{'sbatch' if sbatch else 'array'}: read only with slurm (--slurm), found it without")
     if print_only:
         return SubmitResult(target, scripts=scripts)
     opened = open_source(source, target, chosen)

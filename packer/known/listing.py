@@ -13,7 +13,9 @@ from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.known.tree import COLUMNS, NO_LISTS, Choice, Found, Tree
 from packer.packed.export.tables import TABLES, Table
+from packer.workspace.output import check_output
 from shardspec.errors import UsageError, system_reason
+from shardspec.layout import given_path
 from shardspec.registry import Entry, resolve
 from shardspec.wording import LISTED, LONG, counted, cut, did_you_mean, list_some, shorten
 
@@ -256,8 +258,10 @@ def list_dataset(
         If a folder cannot be listed.
     """
     find = resolve("dataset", name, {known: entry.find for known, entry in KNOWN.items()})
-    table = None if out is None else _check_table(Path(out))
-    folder = Path(root)
+    table = None if out is None else Path(out)
+    if table is not None:
+        check_output(table, *(f".{suffix}" for suffix in TABLES))
+    folder = given_path("root", root)
     if not folder.is_dir():
         raise UsageError(f"{folder}: expected the dataset's folder, found {'a file' if folder.exists() else 'none'}")
     choice = _choose(name, {"compression": compression, "methods": methods, "splits": splits}, lists)
@@ -278,15 +282,6 @@ def list_dataset(
     if table is not None:
         _write(table, result)
     return result
-
-
-def _check_table(path: Path) -> Path:
-    if path.suffix.removeprefix(".") not in TABLES:
-        raise UsageError(f"{path}: expected a table .csv, .jsonl or .parquet, found {path.suffix or 'no suffix'}")
-    if path.is_dir() or not path.parent.is_dir():
-        found = "a folder" if path.is_dir() else f"no folder {path.parent}"
-        raise UsageError(f"{path}: expected a place for a table, found {found}")
-    return path
 
 
 def _choose(
@@ -342,7 +337,7 @@ def _write(path: Path, result: DatasetList) -> None:
     """Write the table under another name, and put it into its place when it is whole."""
     kinds = {column: "<f8" if column == "duration" else "text" for column in result.columns}
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
-    write = resolve("table", path.suffix.removeprefix("."), TABLES)
+    write = resolve("table", path.suffix.lower().removeprefix("."), TABLES)
     try:
         try:
             table: Table = write(temporary, kinds)

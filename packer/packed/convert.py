@@ -2,7 +2,6 @@
 
 import os
 from functools import partial
-from pathlib import Path
 
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
@@ -11,6 +10,7 @@ from packer.packed.plan import arrange_whole, open_input, plan_of
 from packer.packed.reports import write_reports
 from packer.recipe.options import BuildOptions
 from packer.workspace.folder import output_folder
+from shardspec.layout import given_path
 
 
 def convert(
@@ -70,7 +70,7 @@ def convert(
         If the job cannot continue. The same call resumes.
     """
     target = output_folder(out)
-    inputs = [open_input(Path(dataset), target)]
+    inputs = [open_input(given_path("dataset", dataset), target)]
     plan = plan_of("convert", inputs, {"format": format, "shard_size": shard_size, "shuffle": shuffle})
     repack = arrange_whole(plan, partial(write_reports, inputs=inputs))
     options = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)

@@ -19,7 +19,7 @@ from shardspec.columns import IntArray
 from shardspec.entries import BUILD_KINDS, Generation, total
 from shardspec.errors import UsageError
 from shardspec.formats import get_format
-from shardspec.layout import Layout
+from shardspec.layout import Layout, given_path
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.wording import shorten
 
@@ -311,7 +311,7 @@ def several_paths(datasets: Sequence[str | os.PathLike[str]], why: str) -> list[
     given = [datasets] if isinstance(datasets, str | os.PathLike) else datasets
     if len(given) < 2:
         raise UsageError(f"expected two packed datasets or more {why}, found {len(given)}")
-    return [Path(path) for path in given]
+    return [given_path("datasets", path) for path in given]
 
 
 def plan_of(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) -> RepackPlan:

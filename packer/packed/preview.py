@@ -27,7 +27,7 @@ from readers.seeding import check_seed, sample_rng
 from readers.transforms import AnyTransform, call_transform, check_transform
 from shardspec.columns import IntArray
 from shardspec.errors import ItemError, NotADatasetError, UsageError
-from shardspec.layout import Layout
+from shardspec.layout import Layout, given_path
 from shardspec.registry import import_target
 from shardspec.schema import Field, Schema
 from shardspec.wording import LONG, counted, cut, did_you_mean, list_some, shorten
@@ -146,7 +146,7 @@ def preview(
     DatasetError
         If the dataset cannot be read.
     """
-    path, sheet_path = Path(dataset), Path(out)
+    path, sheet_path = given_path("dataset", dataset), Path(out)
     check_output(sheet_path, ".png", datasets=[path])
     _check(start=(start, 0), count=(count, 1), cell=(cell, 16), columns=(columns, 1), seed=(seed, 0))
     if masks not in (None, *_MASKS):

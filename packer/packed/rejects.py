@@ -5,20 +5,24 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from packer.builds.growing.fitting import FROM_INPUTS, FROM_PACKED
 from packer.builds.parts.part import Part
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
+from packer.sources.archives.opening import kind_of
+from packer.sources.item import MEMBER_MARK
 from packer.workspace import Workspace
 from packer.workspace.output import check_output, write_output
 from shardspec.entries import total
 from shardspec.errors import DatasetError, NotADatasetError, UsageError
-from shardspec.layout import BUILD_FOLDER, REJECTS_NAME, Layout
+from shardspec.layout import BUILD_FOLDER, REJECTS_NAME, Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.wording import LONG, counted, cut, shorten
 
@@ -97,6 +101,8 @@ class RejectsReport(Result):
         The table that was written.
     left_out : int
         Rejected items without a path, which the table lacks.
+    retry : str
+        What packs the items of the table, in words; empty if nothing takes it.
     """
 
     path: Path
@@ -107,6 +113,7 @@ class RejectsReport(Result):
     kinds: tuple[RejectKind, ...]
     table: Path | None = None
     left_out: int = 0
+    retry: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON."""
@@ -128,7 +135,7 @@ class RejectsReport(Result):
         if self.table is not None:
             written = counted(self.rejected - self.left_out, "item")
             left = f"; {self.left_out} without a path left out" if self.left_out else ""
-            lines.append(f"{self.table}: {written}{left}; to try them: packer build {self.table} OUT --root SOURCE")
+            lines.append(f"{self.table}: {written}{left}" + (f"; to try them: {self.retry}" if self.retry else ""))
         return "\n".join(lines)
 
 
@@ -149,7 +156,9 @@ def rejects(
     out : path, optional
         A table to write, ``.csv`` or ``.jsonl``: the column ``path`` has the names of the rejected items, which are
         relative to the source; ``label`` has the first folder, where the dataset was labelled by folders. ``packer
-        build TABLE OUT --root SOURCE`` takes it. It lies in an existing folder outside the dataset; an existing file is
+        build TABLE OUT --root SOURCE`` takes it. Of an archive's items, the column ``key`` has the names in the
+        archive, for ``--keys``; of inputs of `packer.pack`, the column ``input``; of samples of a packed dataset,
+        ``key``. It lies in an existing folder outside the dataset; an existing file is
         replaced.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
@@ -165,7 +174,7 @@ def rejects(
     DatasetError
         If there is neither a dataset nor a build, or its reports cannot be read.
     """
-    layout = Layout(Path(dataset))
+    layout = Layout(given_path("dataset", dataset))
     target = None if out is None else Path(out)
     if target is not None:
         check_output(target, ".csv", ".jsonl", datasets=[layout.root])
@@ -186,10 +195,11 @@ def rejects(
                     names.append(name)
         stage.advance()
     found = tuple(sorted(kinds.values(), key=lambda kind: (-kind.items, kind.step, kind.reason)))
-    if target is not None:
-        _write_table(target, names, by_folder=manifest is not None and _by_folder(manifest))
-    left = rejected - len(names) if target is not None else 0
-    return RejectsReport(layout.root, manifest is not None, items, rejected, damaged, found, target, left)
+    if target is None:
+        return RejectsReport(layout.root, manifest is not None, items, rejected, damaged, found)
+    retry = _write_table(target, names, _origin(layout, manifest))
+    left = rejected - len(names)
+    return RejectsReport(layout.root, manifest is not None, items, rejected, damaged, found, target, left, retry)
 
 
 def report_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -280,17 +290,74 @@ def _add(kinds: dict[tuple[str, str], RejectKind], item: str, step: str, reason:
         kind.examples.append(Example(item, reason))
 
 
-def _by_folder(manifest: Manifest) -> bool:
-    return all(generation.recipe.get("label_from") == "folder" for generation in manifest.generations)
+class _Origin(NamedTuple):
+    """What the items of a dataset were.
+
+    Attributes
+    ----------
+    kind : {"files", "inputs", "samples"}
+    by_folder : bool
+        Whether their first folders were their labels.
+    merged : bool
+        Whether they come from several sources.
+    """
+
+    kind: str = "files"
+    by_folder: bool = False
+    merged: bool = False
 
 
-def _write_table(path: Path, names: list[str], *, by_folder: bool) -> None:
-    rows = [{"path": name, **({"label": PurePosixPath(name).parts[0]} if by_folder else {})} for name in names]
+def _origin(layout: Layout, manifest: Manifest | None) -> _Origin:
+    if manifest is None:
+        plan: dict[str, Any] = {}
+        with suppress(OSError, ValueError):
+            plan = json.loads(Workspace(layout.build).plan.read_bytes())
+        kind = "inputs" if plan.get("declared") else "files"
+        return _Origin(kind, plan.get("recipe", {}).get("label_from") == "folder")
+    notes = manifest.wall_clock
+    kind = "inputs" if notes.get(FROM_INPUTS) else "samples" if notes.get(FROM_PACKED) else "files"
+    recipes = list(_recipes([generation.to_json() for generation in manifest.generations]))
+    by_folder = all(recipe.get("label_from") == "folder" for recipe in recipes)
+    job = notes.get("job")
+    return _Origin(kind, by_folder, isinstance(job, dict) and job.get("kind") == "merge")
+
+
+def _recipes(generations: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The recipes by which samples were made; where a generation joins those of other datasets, theirs."""
+    for generation in generations:
+        inputs = generation["recipe"].get("inputs")
+        if inputs is None:
+            yield generation["recipe"]
+        for one in inputs or ():
+            yield from _recipes(one["generations"])
+
+
+def _write_table(path: Path, names: list[str], origin: _Origin) -> str:
+    """Write the table; return what packs its items, in words."""
+    column, retry = "path", f"packer build {shlex.quote(str(path))} OUT --root SOURCE"
+    if origin.kind == "inputs":
+        column, retry = "input", "packer.pack with these inputs"
+    elif origin.kind == "samples":
+        column, retry = "key", ""
+    elif names and all(map(_is_member, names)):
+        names = list(dict.fromkeys(name.partition(MEMBER_MARK)[2] for name in names))
+        column, retry = "key", f"packer build SOURCE OUT --keys {shlex.quote(str(path))}"
+    if retry and origin.merged:
+        retry += ", with the items of one source at a time"
+    labels = column == "path" and origin.by_folder
+    rows = [{column: name, **({"label": PurePosixPath(name).parts[0]} if labels else {})} for name in names]
     if path.suffix.lower() == ".jsonl":
         data = b"".join(json.dumps(row).encode("ascii") + b"\n" for row in rows)
     else:
-        data = _as_csv(path, rows, ["path", *(["label"] if by_folder else [])])
+        data = _as_csv(path, rows, [column, *(["label"] if labels else [])])
     write_output(path, data)
+    return retry
+
+
+def _is_member(name: str) -> bool:
+    """Whether an item lies in an archive."""
+    archive, mark, _ = name.partition(MEMBER_MARK)
+    return bool(mark) and kind_of(archive) is not None
 
 
 def _as_csv(path: Path, rows: list[dict[str, str]], header: list[str]) -> bytes:

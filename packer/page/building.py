@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from packer.builds.parts.part import Part
-from packer.cluster.status import see_agents
+from packer.cluster.status import NOTHING_PACKED, is_at_work
 from packer.jobs.plan import Tasks
 from packer.packed.shown.pictures import MEDIA_TYPES, StoredPicture, as_png
 from packer.page.cards import Card, shown_text
@@ -23,7 +23,7 @@ from packer.page.workers import Workers
 from packer.sources.item import Item
 from packer.steps.encode import EncodedValue
 from packer.workspace import Workspace
-from packer.workspace.lock import describe_holder, is_held, read_holder
+from packer.workspace.lock import describe_holder, read_holder
 from readers.drawing.svg import overlay
 from shardspec.errors import BuildError, ItemError
 from shardspec.layout import BUILD_FOLDER
@@ -71,7 +71,7 @@ class Building:
             done = sum(task.items for task in tasks)
             items = self._count_items()
             rate = item_rate(tasks)
-            running, holder = self._has_agents() or is_held(self.space.lock), read_holder(self.space)
+            running, holder = is_at_work(self.space), read_holder(self.space)
             workers = self._workers.look(self.space, self._tasks()) if running is not False else []
             rejects = [reject for task in tasks for reject in task.rejects]
             return State(
@@ -205,13 +205,9 @@ class Building:
         except (OSError, BuildError, ValueError, KeyError):  # used up, or of another version
             return None
 
-    def _has_agents(self) -> bool:
-        """Whether agents are at work, which hold no folder."""
-        return any(one.state == "at work" for one in see_agents(self.space))
-
     def _stage(self) -> str:
         if self.space.reasons.exists():
-            return "nothing was packed"
+            return NOTHING_PACKED
         if not self.space.plan.exists():
             return "listing"
         return "writing shards" if self.space.assembly.exists() else "packing"

@@ -22,6 +22,7 @@ from packer.page.rendering import as_attribute, inline, render
 from packer.workspace.output import check_output, write_output
 from shardspec.columns import evenly
 from shardspec.errors import CodecError, DatasetError, UsageError
+from shardspec.layout import given_path
 from shardspec.wording import counted
 
 DEFAULT_COUNT = 200
@@ -109,7 +110,8 @@ def report(
         If a dataset cannot be read.
     """
     target = Path(out)
-    paths = [Path(path) for path in ([datasets] if isinstance(datasets, str | os.PathLike) else datasets)]
+    given = [datasets] if isinstance(datasets, str | os.PathLike) else datasets
+    paths = [given_path("datasets", path) for path in given]
     check_output(target, ".html", ".htm", datasets=paths)
     if count < 0:
         raise UsageError(f"count: expected 0 or more, found {count}")

@@ -20,6 +20,7 @@ from packer.page.serving.guard import Guard
 from packer.page.serving.server import make_app
 from packer.page.serving.shown import Shown
 from shardspec.errors import NotADatasetError, UsageError
+from shardspec.layout import given_path
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 8017
@@ -130,7 +131,8 @@ def view(
     DatasetError
         If a dataset cannot be read.
     """
-    paths = [Path(path) for path in ([datasets] if isinstance(datasets, str | os.PathLike) else datasets)]
+    given = [datasets] if isinstance(datasets, str | os.PathLike) else datasets
+    paths = [given_path("datasets", path) for path in given]
     if not paths:
         raise UsageError("expected a packed dataset or several, found none")
     listener = listener_of(progress)

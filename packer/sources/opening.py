@@ -17,7 +17,7 @@ from packer.sources.table import TableSource
 from packer.sources.tables.opening import TABLES, is_table
 from packer.sources.values import column_types
 from shardspec.errors import UsageError
-from shardspec.layout import BUILD_FOLDER, Layout
+from shardspec.layout import BUILD_FOLDER, Layout, given_path
 
 _TABLE_OPTIONS = ("root", "text", "int", "float")
 _ARCHIVE_OPTIONS = ("keys",)
@@ -53,7 +53,7 @@ def open_source(
         raise UsageError(
             "source: expected a folder, a table or an archive, found an empty text; '.' is the current folder"
         )
-    path = Path(source)
+    path = given_path("source", source)
     if path.is_dir():
         if out.resolve() == path.resolve():
             raise UsageError(f"{out}: expected a folder outside the source, found the source itself: choose another")

@@ -159,7 +159,9 @@ def _place_in_file(step: Step, error: BaseException) -> str:
     code = getattr(function, "__code__", None)
     if code is None or function.__module__.startswith(f"{__package__.partition('.')[0]}."):
         return ""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == code.co_filename]
+    # A generator that is left by StopIteration raises another error in its place, which has not been in its file.
+    first = error.__cause__ if isinstance(error.__cause__, StopIteration) else error
+    lines = [frame.lineno for frame in traceback.extract_tb(first.__traceback__) if frame.filename == code.co_filename]
     return f" ({Path(code.co_filename).name}, line {lines[-1]})" if lines else ""
 
 

@@ -15,7 +15,7 @@ from packer.workspace.replacement import finish_replacement
 from packer.workspace.sharing.array import close_to_agents
 from shardspec.entries import Shard
 from shardspec.errors import BuildError, DatasetError, UsageError
-from shardspec.layout import MANIFEST_NAME, Layout
+from shardspec.layout import MANIFEST_NAME, Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.problems import Problems
 from shardspec.wording import LONG, cut
@@ -27,13 +27,9 @@ def output_folder(out: str | os.PathLike[str], name: str = "out") -> Path:
     Raises
     ------
     UsageError
-        If it is no path, or empty: the variable of a script that is not set would stand for the current folder.
+        If it is no path, or empty.
     """
-    if not isinstance(out, str | os.PathLike):
-        raise UsageError(f"{name}: expected the path of a folder, found {type(out).__name__}")
-    if not os.fspath(out):
-        raise UsageError(f"{name}: expected the path of a folder, found an empty text; '.' is the current folder")
-    return Path(out).absolute()
+    return given_path(name, out).absolute()
 
 
 @contextmanager

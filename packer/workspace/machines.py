@@ -22,7 +22,9 @@ MADE_ON = "made_on"
 PLAN, OWNER = "PACKER_PLAN", "PACKER_OWNER"
 """Environment variables with the key and the owner of a worker's workspace, which are empty if they are not set."""
 
-_RUNTIME = "runtime"
+RUNTIME = "runtime"
+"""The key of the plan with the versions of libraries, and what else decides bytes outside of its options."""
+
 _MACHINE = "machine.json"
 _VERSION = re.compile(r"(?:missing|[0-9][^ ]{0,39})\Z")
 
@@ -68,7 +70,7 @@ def enter_plan(space: Workspace) -> tuple[Workspace, dict[str, Any]]:
     elsewhere = bool(space.owner) or mine["machine_run"] is None or made_on.get("machine_run") != mine["machine_run"]
     space = space.of_plan(found["fingerprint"]).seen_from(elsewhere=elsewhere)
     if elsewhere or made_on.get("python") != mine["python"]:
-        _check_libraries(found.get(_RUNTIME, {}), str(made_on.get("host")))
+        _check_libraries(found.get(RUNTIME, {}), str(made_on.get("host")))
     check_machine(space)
     return space, found
 
@@ -82,17 +84,29 @@ def machine_kind() -> dict[str, str]:
 
 def _check_libraries(expected: Mapping[str, Any], there: str) -> None:
     """Compare versions of libraries with the plan's; what else a plan calls its runtime is no library."""
-    differing = []
-    for name, wanted in expected.items():
-        if not (isinstance(wanted, str) and _VERSION.match(wanted)):
-            continue
-        if (found := library_version(name)) != wanted:
-            differing.append(f"{name} {wanted} (here {found})")
+    differing = [
+        f"{name} {wanted} (here {found})"
+        for name, wanted in versions_of(expected).items()
+        if (found := library_version(name)) != wanted
+    ]
     if differing:
         raise BuildError(
             f"host {host()}: expected the libraries that the plan was made with on host {there}: "
-            f"{cut(', '.join(differing), LONG)}: use one environment on all hosts"
+            f"{cut(', '.join(differing), LONG)}: use one environment with these versions on all hosts, or begin anew "
+            "with --overwrite"
         )
+
+
+def versions_of(runtime: Mapping[str, Any]) -> dict[str, str]:
+    """The versions of libraries among what a plan calls its runtime, by name."""
+    return {name: value for name, value in runtime.items() if isinstance(value, str) and _VERSION.match(value)}
+
+
+def describe_others(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """In words, the libraries of which one runtime has other versions than another: those to install; empty for none."""
+    wanted, there = versions_of(expected), versions_of(found)
+    others = (f"{name} {version}" for name, version in wanted.items() if there.get(name, version) != version)
+    return cut(", ".join(others), LONG)
 
 
 def library_version(name: str) -> str:

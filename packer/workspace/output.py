@@ -1,14 +1,16 @@
 """The one file that a command writes, under the name that its caller gives."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from packer.workspace.durable import write_durably
 from shardspec.errors import UsageError, system_reason
 
 
 def check_output(path: Path, *suffixes: str, datasets: Iterable[Path] = ()) -> None:
-    """Check the name of a file to write.
+    """Check the name of a file to write, and that its folder can be written, before the work that gives its contents.
 
     Parameters
     ----------
@@ -21,7 +23,8 @@ def check_output(path: Path, *suffixes: str, datasets: Iterable[Path] = ()) -> N
     Raises
     ------
     UsageError
-        If it ends in none of them, is the name of a folder, or lies in a folder that is not there or not meant for it.
+        If it ends in none of them, is the name of a folder, or lies in a folder that is not there, is not meant for it,
+        or cannot be written.
     """
     if path.suffix.lower() not in suffixes:
         found = path.suffix or "no suffix"
@@ -34,6 +37,8 @@ def check_output(path: Path, *suffixes: str, datasets: Iterable[Path] = ()) -> N
         raise UsageError(f"{path}: expected a file's name, found a folder")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"{path}: expected a file in an existing folder, found no folder {path.parent}")
+    with _writing(path), TemporaryFile(dir=folder):
+        pass
 
 
 def write_output(path: Path, data: bytes) -> None:
@@ -44,7 +49,13 @@ def write_output(path: Path, data: bytes) -> None:
     UsageError
         If it cannot be written.
     """
-    try:
+    with _writing(path):
         write_durably(path, data)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {system_reason(error)}") from error

@@ -352,6 +352,10 @@ class SampleDataset(Dataset[dict[str, Any]]):
         for i, sample in enumerate(samples):
             try:
                 transformed = self._transforms(sample, rngs[i], None if images is None else images[i])
+            except StopIteration as error:  # leaving a generator by it would make another error, without the note
+                other = RuntimeError("the transform raised StopIteration")
+                other.add_note(self.describe(int(picks.rows[i])))
+                raise other from error
             except Exception as error:
                 error.add_note(self.describe(int(picks.rows[i])))
                 raise

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from readers.arguments import as_path
 from readers.dataset.subset import DivisibleDataset
 from readers.decode.decoding import Decoding
 from readers.decode.plans import DecodePlan
@@ -23,7 +22,7 @@ from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
 from shardspec.formats import get_format
 from shardspec.frames import DatasetKeys, join_frame, key_field
-from shardspec.layout import Layout
+from shardspec.layout import Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.schema import Field, Schema
 from shardspec.wording import counted, shorten
@@ -82,7 +81,7 @@ class PackedDataset(DivisibleDataset):
         super().__init__(transform)
         if fields is not None and not _are_names(fields):
             raise UsageError(f"fields: expected a list of names, or None for all, found {shorten(fields)}")
-        layout = Layout(as_path("path", path).absolute())
+        layout = Layout(given_path("path", path).absolute())
         how: Verify = verify if isinstance(verify, str) else ("digest" if verify else "off")
         self.pool = ShardPool(layout, how, checksums)
         self.manifest: Manifest = self.pool.manifest

@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from readers.arguments import as_count, as_path
+from readers.arguments import as_count
 from readers.drawing.pictures import Picture, Scale, as_array, as_picture, is_tensor
 from readers.drawing.sheet import GEOMETRY, Sheet, columns_for, draw_sample, of_frame
 from shardspec.errors import UsageError
 from shardspec.fields import is_mask_name
+from shardspec.layout import given_path
 from shardspec.wording import list_some, shorten
 
 DEFAULT_COUNT = 64
@@ -59,7 +60,7 @@ class Drawing:
             If the file cannot be written.
         """
         try:
-            self.image.save(as_path("path", path))
+            self.image.save(given_path("path", path))
         except (OSError, ValueError) as error:
             raise UsageError(f"path: expected a picture file that can be written, found {path}: {error}") from error
 

@@ -2,11 +2,14 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 COMMAND_LIMIT_S = 300
 """Seconds. No command of the tests takes nearly as long; one that hangs fails its test."""
@@ -27,12 +30,31 @@ def arguments(command: str, *values: object) -> list[str]:
     return [sys.executable, "-m", "packer", command, *(os.fspath(v) if isinstance(v, Path) else str(v) for v in values)]
 
 
+def run_unprivileged(command: str, *values: object, expect: int | None = 0) -> "subprocess.CompletedProcess[str]":
+    """Run a command for which the modes of files count, even if this process is root's."""
+    if os.name == "nt":
+        pytest.skip("modes of files do not count on Windows")
+    if os.geteuid() != 0:
+        return run_packer(command, *values, expect=expect)
+    program = shutil.which("setpriv")
+    if program is None:
+        pytest.skip("setpriv is not installed, and this is root")
+    return run_packer(
+        command, *values, expect=expect, before=(program, "--bounding-set=-dac_override,-dac_read_search")
+    )
+
+
 def run_packer(
-    command: str, *values: object, env: Mapping[str, str] | None = None, cwd: Path | None = None, expect: int | None = 0
+    command: str,
+    *values: object,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    expect: int | None = 0,
+    before: Sequence[str] = (),
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command to its end. `expect` is its exit status; None takes any."""
+    """Run a command to its end. `expect` is its exit status; None takes any. `before` are words of a launcher."""
     done = subprocess.run(
-        arguments(command, *values),
+        [*before, *arguments(command, *values)],
         env=dict(env or environment()),
         cwd=cwd,
         capture_output=True,

@@ -1,6 +1,6 @@
 """Checks that the items of a source fit the dataset that they are added to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from packer.sources.item import PACKED_ROW, Item
 from packer.sources.values import with_arrays
 from packer.steps.chain import STEPS
 from packer.steps.encode import Encoder, codecs_by_field, image_codec
+from packer.workspace.machines import describe_others
 from packer.workspace.spool import Mapped
 from shardspec.entries import BUILD_KINDS
 from shardspec.errors import UsageError
@@ -26,7 +27,11 @@ from shardspec.wording import list_some, shorten
 FROM_PACKED = "from_packed"
 """Key of the manifest's ``wall_clock`` that is true if the items were samples of a packed dataset."""
 
+FROM_INPUTS = "from_inputs"
+"""The key that is true if they were inputs of a function."""
+
 _VALID = "_valid"
+_ADDED = "in no shard, since 'packer add' has added it"
 
 
 def check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
@@ -66,11 +71,14 @@ def check_added_fields(layout: Layout, base: Manifest) -> None:
 def check_terms(layout: Layout, base: Manifest, recipe: Recipe, runtime: Mapping[str, Any]) -> None:
     """Check that the dataset was packed by this recipe and these versions."""
     plan = BuildPlan(recipe.to_json(), dict(runtime), 0, "", 0, {}, ())
-    found = describe_changed_terms(base.generations[-1], plan)
+    last = base.generations[-1]
+    found = describe_changed_terms(last, plan)
     if found:
+        versions = describe_others(last.runtime, runtime)
+        install = f"install {versions}, and " if versions else ""
         raise UsageError(
             f"{layout.root}: expected the recipe and versions that the dataset was packed with, found others "
-            f"({'; '.join(found)}): give the same, or pack into another folder"
+            f"({'; '.join(found)}): {install}give the same, or pack into another folder"
         )
 
 
@@ -94,7 +102,7 @@ def _with_marks(item: Item, marked: Mapping[str, str]) -> Item:
     return replace(item, columns={**item.columns, **added}) if added else item
 
 
-def check_columns(layout: Layout, schema: Schema, listing: Listing, recipe: Recipe) -> None:
+def check_columns(layout: Layout, base: Manifest, listing: Listing, recipe: Recipe) -> None:
     """Check that the source's columns are the dataset's, before anything is packed.
 
     What steps of the user make of columns is known only when it is made.
@@ -105,27 +113,37 @@ def check_columns(layout: Layout, schema: Schema, listing: Listing, recipe: Reci
     settler = SchemaSettler(image_codec(recipe), listing.classes, {}, codecs_by_field(recipe))
     columns = {name: value for name, value in with_arrays(item.columns, listing.arrays).items() if name != "image"}
     values = Encoder(recipe).encode(columns, whole=False)
+    schema, beside = base.shard_schema, {column.field for column in base.columns}
     # A field that marks missing values is no column of the source: what is new there is that values are missing.
-    marks = {name for name in values if name.endswith(_VALID) and name.removesuffix(_VALID) in schema}
-    wrong = [
-        f"{name.removesuffix(_VALID)!r} lacks values, as it did not before" if name in marks else f"{name!r} is new"
-        for name in values
-        if name not in schema
-    ]
-    wrong += [
-        f"{name!r} is of another type"
-        for name, value in values.items()
-        if name in schema and not settler.fits_field(value.spec, schema[name])
+    unknown = [name for name in values if name not in schema]
+    lacking = [name for name in unknown if name.endswith(_VALID) and name.removesuffix(_VALID) in schema]
+    new = [name for name in unknown if name not in lacking]
+    differing = [
+        name for name, value in values.items() if name in schema and not settler.fits_field(value.spec, schema[name])
     ]
     made = RESERVED | {recipe.also_field, f"{recipe.also_field}{_VALID}"}
     made |= {name for name in schema.names if name.endswith(_VALID)}
-    wrong += [f"{name!r} is missing" for name in schema.names if name not in values and name not in made]
+    missing = [name for name in schema.names if name not in values and name not in made]
+    wrong = [f"{name!r} is {_ADDED if name in beside else 'new'}" for name in new]
+    wrong += [f"{name.removesuffix(_VALID)!r} lacks values, as it did not before" for name in lacking]
+    wrong += [f"{name!r} is of another type" for name in differing]
+    wrong += [f"{name!r} is missing" for name in missing]
     if wrong:
         raise UsageError(
-            f"{layout.root}: expected the columns that the dataset has, found others ({list_some(wrong)}): "
-            "give a source with the same columns (--text, --int and --float set the type of one), "
-            "or pack into another folder"
+            f"{layout.root}: expected the columns that the dataset has in its shards, found others "
+            f"({list_some(wrong)}): {'; '.join(_ways_out(new, differing, missing or lacking))}; or build anew, without "
+            "--update, into another folder or with --overwrite"
         )
+
+
+def _ways_out(new: Collection[str], differing: Collection[str], lacking: Collection[str]) -> Iterator[str]:
+    """What to do about columns that are new, that are of another type, and that lack some or all values."""
+    if new:
+        yield "leave new columns out of the source, and add them to the packed samples with 'packer add'"
+    if differing:
+        yield "--text, --int and --float set the type of a column"
+    if lacking:
+        yield "give a source with all values of the same columns"
 
 
 def number_classes(layout: Layout, schema: Schema, listing: Listing, wanted: bool) -> Listing:

@@ -176,7 +176,7 @@ def compare(
     schema = base.shard_schema
     listing = with_valid(schema, replace(listing, items=items))
     listing = number_classes(layout, schema, listing, options.new_classes)
-    check_columns(layout, schema, listing, recipe)
+    check_columns(layout, base, listing, recipe)
     known = DatasetItems.read(layout, base)
     retry = find_to_retry(layout, base, known, options.retry_rejects)
     numbers, changed = known.find(listing.items)

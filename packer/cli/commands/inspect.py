@@ -8,6 +8,7 @@ from packer.cli.output import print_out
 from packer.packed.inspect.inspect import inspect
 from packer.packed.inspect.leaks import find_leaks
 from packer.packed.inspect.values import count_values
+from shardspec.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print what the manifests say or their history (as JSON, a list for several), or the values of a field."""
+    if options.by is not None and options.history:
+        raise UsageError("history: read only without by (--by), which counts the values of a field")
     if options.by is not None and len(options.datasets) == 1:
         print_result(options, count_values(options.datasets[0], by=options.by))
         return 0

@@ -25,7 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--array",
         metavar="N",
-        default=ELEMENTS,
         help=f"number of agents, or N%%M for M at a time; any number goes with any number of items (default {ELEMENTS})",
     )
     group.add_argument(

@@ -11,7 +11,7 @@ from packer.workspace.checkpoints import drop_unflushed
 from packer.workspace.durable import write_durably, write_if_changed
 from packer.workspace.folder import begun_on, committed, discard, make_room, make_room_beside
 from packer.workspace.fresh import machine_run
-from packer.workspace.machines import MADE_ON, here
+from packer.workspace.machines import MADE_ON, RUNTIME, describe_others, here
 from packer.workspace.paths import WORKSPACE_LAYOUT
 from packer.workspace.replacement import finish_replacement
 from packer.workspace.sharing.array import close_to_agents
@@ -227,9 +227,11 @@ class Entry:
             difference = self._plan.describe(self._space, old)
         else:
             difference = f"it is a {kind}, and this a {self._plan.kind}"
+        versions = describe_others(old.get(RUNTIME, {}), self._plan.to_json().get(RUNTIME, {}))
+        what, how = ("settings or versions", f"install {versions} and ") if versions else ("settings", "")
         raise ResumeMismatchError(
-            f"{self._layout.root}: the unfinished {kind} in this folder was started with other settings ({difference}): "
-            "repeat the original command to resume it, or add --overwrite to discard it"
+            f"{self._layout.root}: the unfinished {kind} in this folder was started with other {what} ({difference}): "
+            f"{how}repeat the original command to resume it, or add --overwrite to discard it and begin anew"
         )
 
     def _write_plan(self) -> None:

@@ -23,7 +23,7 @@ from packer.sources.base import Listing
 from packer.sources.item import Item
 from packer.sources.opening import open_source
 from shardspec.errors import UsageError
-from shardspec.layout import Layout
+from shardspec.layout import Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.registry import import_target
 from shardspec.wording import shorten
@@ -92,7 +92,7 @@ def bench(
     MissingDependencyError
         If `plot` is given, and matplotlib is not installed.
     """
-    source, packed = Path(source), Path(packed)
+    source, packed = given_path("source", source), given_path("packed", packed)
     for name, value in (("batch_size", batch_size), ("runs", runs), ("batches", batches)):
         if value < 1:
             raise UsageError(f"{name}: expected 1 or more, found {value}")

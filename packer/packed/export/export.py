@@ -26,7 +26,7 @@ from readers.formats.machine import available_processors
 from shardspec.codecs import codec_for
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
-from shardspec.layout import Layout
+from shardspec.layout import Layout, given_path
 from shardspec.registry import Entry, resolve
 from shardspec.schema import NO_CLASS, Field, NamedConfig, Schema
 from shardspec.wording import counted, did_you_mean, shorten
@@ -169,13 +169,13 @@ def export(
     BuildError
         If a file cannot be written.
     """
-    target, listener = output_folder(out), listener_of(progress)
+    source, target, listener = given_path("dataset", dataset), output_folder(out), listener_of(progress)
     shard_bytes = _check(to, table, shard_size)
     if to == TARS:
         made = convert(dataset, out, format=TARS, shard_size=shard_size, progress=progress)
         counts = {"samples": made.manifest.samples, "shards": len(made.manifest.shards)}
         return _result(target, {}, counts, found_finished=made.found_finished)
-    manifest = Layout(Path(dataset)).load()
+    manifest = Layout(source).load()
     record: dict[str, Any] = {"digest": manifest.digest}
     if to == "files":
         record["table"] = "csv" if table is None else table
@@ -184,12 +184,12 @@ def export(
         record |= {"to": to, "shard_size": shard_bytes}
         record["classes"] = {field.name: list(field.classes) for field in manifest.schema if field.classes is not None}
         shards_class: type[Shards] = resolve("export", to, SHARDS)
-    if target.is_relative_to(Path(dataset).resolve()):
+    if target.is_relative_to(source.resolve()):
         raise UsageError(f"{target}: expected a folder outside of {dataset}, found one inside")
     refuse_files(target)
     if target.exists() and any(target.iterdir()):
         return _find_finished(target, record)
-    samples = PackedSamples(Path(dataset))
+    samples = PackedSamples(source)
     staging = target.with_name(f".{target.name}.exporting")
     try:
         with writing(target):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from packer.jobs.result import Result
 from shardspec.entries import total
 from shardspec.errors import DatasetError
-from shardspec.layout import Layout
+from shardspec.layout import Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.wording import counted, list_some
 
@@ -192,7 +192,7 @@ def inspect(dataset: str | os.PathLike[str]) -> InspectReport:
     DatasetError
         If there is no manifest that can be read.
     """
-    path, problem = Path(dataset), ""
+    path, problem = given_path("dataset", dataset), ""
     layout = Layout(path)
     manifest = layout.load()
     try:

@@ -11,7 +11,7 @@ from packer.assembly.groups import read_groups
 from packer.jobs.result import Result
 from packer.packed.plan import BUILT_KEY
 from shardspec.columns import IntArray
-from shardspec.layout import Layout
+from shardspec.layout import Layout, given_path
 from shardspec.schema import Schema
 from shardspec.splits.groups import NO_GROUP, count_pairs
 from shardspec.wording import counted, list_some, shorten
@@ -96,7 +96,7 @@ def count_values(dataset: str | os.PathLike[str], *, by: str) -> ValueCounts:
     DatasetError
         If the dataset cannot be read.
     """
-    path = Path(dataset)
+    path = given_path("dataset", dataset)
     schema = Layout(path).load().schema
     groups = read_groups(path, by)
     # After the values, a group of the samples without one.

@@ -25,7 +25,7 @@ from packer.recipe.options import BuildOptions
 from packer.workspace.folder import output_folder
 from shardspec.columns import IntArray
 from shardspec.errors import DatasetError, UsageError
-from shardspec.layout import Layout
+from shardspec.layout import Layout, given_path
 from shardspec.schema import Schema
 from shardspec.splits.assignment import assign_rows, fold_ratios
 from shardspec.splits.groups import NO_GROUP, Groups, count_pairs, join_groups, names_of
@@ -110,7 +110,7 @@ def split(
         shares = fold_ratios(folds)
     else:
         shares = parse_ratios(ratios) if isinstance(ratios, str) else check_ratios(RATIOS if ratios is None else ratios)
-    one = open_input(Path(dataset), target)
+    one = open_input(given_path("dataset", dataset), target)
     if Layout(target).manifest.exists():
         raise UsageError(f"{target}: expected a folder for the splits, found a packed dataset: choose another folder")
     several = [_read_whole_groups(one.path, field, dataset) for field in (fields if into is None else (into,))]

@@ -23,7 +23,7 @@ from readers.formats.npy import HEADER_BYTES_MAX
 from readers.formats.superseded import load_superseded
 from shardspec.entries import Column, FileEntry, Shard, total
 from shardspec.errors import DatasetError, MissingDependencyError, system_reason
-from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
+from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.wording import counted
 
@@ -120,7 +120,7 @@ def verify(
         If there is no readable manifest, or if another dataset replaced this one meanwhile. Everything else is in the
         report.
     """
-    path, listener = Path(dataset), listener_of(progress)
+    path, listener = given_path("dataset", dataset), listener_of(progress)
     layout = Layout(path)
     manifest, stamp = layout.load_stamped()
     entries = manifest.entries
@@ -332,16 +332,16 @@ def _check_deep(
     def check(part: Shard | Column) -> tuple[list[str], Any]:
         return check_shard(layout, manifest, part, starts[part.name], index if isinstance(part, Shard) else {})
 
+    shards = [part for part in parts if isinstance(part, Shard)]
     with (
-        Stage(listener, "decoding", sum(s.samples for s in parts), "samples") as stage,
+        Stage(listener, "decoding", sum(shard.samples for shard in shards), "samples") as stage,
         closing(_parallel(check, parts, stage)) as results,
     ):
         for part, (found, digests) in results:
             faults[part.name], keys[part.name] = found, digests
-            stage.advance(part.samples)
+            stage.advance(part.samples if isinstance(part, Shard) else 0)  # a column has values of the same samples
     ordered = [text for part in parts for text in faults[part.name]]
     if "key" in manifest.shard_schema:
-        shards = [part for part in parts if isinstance(part, Shard)]
         ordered += check_keys([(shard, starts[shard.name], keys[shard.name]) for shard in shards], layout, manifest)
     return ordered
 

@@ -16,7 +16,7 @@ from packer.recipe import Recipe, field_name
 from packer.sources.archives.listing import ArchiveSource, Found, ListOne, Place
 from packer.sources.item import Item, ItemFile, Member
 from packer.sources.tables.hugging_face import class_labels
-from shardspec.errors import UsageError
+from shardspec.errors import UsageError, system_reason
 from shardspec.registry import import_target
 from shardspec.wording import did_you_mean, list_some, shorten
 
@@ -39,7 +39,17 @@ class ParquetSource(ArchiveSource):
 
 
 def holds_pictures(path: Path, path_column: str) -> bool:
-    """Whether a Parquet file has pictures inside, and is not a table of paths."""
+    """Whether a Parquet file has pictures inside, and is not a table of paths.
+
+    Raises
+    ------
+    UsageError
+        If it cannot be read, or is no such file.
+    """
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {system_reason(error)}") from error
     schema = _open(path).schema_arrow
     found = _picture_columns(schema)
     return path_column in found or (path_column not in schema.names and bool(found))

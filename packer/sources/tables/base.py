@@ -1,5 +1,6 @@
 """The interface of a table file, and what the kinds have in common."""
 
+import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -8,15 +9,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from packer.sources.tables.chunks import Chunk
-from shardspec.errors import UsageError
+from shardspec.errors import UsageError, system_reason
 from shardspec.wording import list_some, shorten
 
 
 class Table(Protocol):
     """A table file, read as often as needed. Made from its path; the file is opened only when it is read.
 
-    Every method that reads raises `UsageError` if the file is no such table, or if it has changed since it was read
-    before.
+    Every method that reads raises `UsageError` if the file cannot be read or is no such table, or if it has changed
+    since it was read before.
 
     Attributes
     ----------
@@ -75,23 +76,28 @@ class Passes:
 
     @contextmanager
     def begin(self) -> Iterator[bool]:
-        """Read the file to its end; yields whether it is the first time.
+        """Open the file and read it to its end; yields whether it is the first time.
 
         Raises
         ------
         UsageError
-            If the file has changed.
+            If the file cannot be read, or has changed.
         """
         before = self._stat
-        self._stat = self._examine()
-        yield before is None
-        if self._examine() != self._stat or before not in (None, self._stat):
+        try:
+            self._stat = self._examine()
+            yield before is None
+            now = self._examine()
+        except OSError as error:
+            raise UsageError(f"{self._path}: cannot be read: {system_reason(error)}") from error
+        if now != self._stat or before not in (None, self._stat):
             raise UsageError(
                 f"{self._path}: expected a file that does not change, found one that changed while it was read"
             )
 
     def _examine(self) -> tuple[int, int]:
-        found = self._path.stat()
+        with self._path.open("rb") as file:  # libraries say in words of their own that a file cannot be read
+            found = os.fstat(file.fileno())
         return found.st_size, found.st_mtime_ns
 
 

@@ -43,7 +43,7 @@ class CsvTable:
 
     def chunks(self, columns: Collection[str] | None = None) -> Iterator[Chunk]:
         """See `Table`."""
-        with self._path.open(newline="", encoding="utf-8-sig") as file, self._passes.begin() as is_first:
+        with self._passes.begin() as is_first, self._path.open(newline="", encoding="utf-8-sig") as file:
             self.names, reader = self._header(file)
             rows, first = self._rows(reader, is_first), 0
             while some := list(islice(rows, CHUNK_ROWS)):

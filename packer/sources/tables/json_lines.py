@@ -31,7 +31,7 @@ class JsonLinesTable:
 
     def rows(self, texts: Collection[str] = ()) -> Iterator[dict[str, Any]]:
         """See `Table`; it has no cells."""
-        with self._path.open("rb") as file, self._passes.begin() as is_first:
+        with self._passes.begin() as is_first, self._path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if not line.strip():
                     continue

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.sources.tables.base import Table
-from shardspec.errors import UsageError, system_reason
+from shardspec.errors import UsageError
 from shardspec.registry import Entry, import_target
 
 TABLES: Mapping[str, Entry] = {
@@ -52,11 +52,8 @@ def read_frame(path: Path, texts: Collection[str] = ()) -> Any:
     Raises
     ------
     UsageError
-        If there is no such file, or it is no table.
+        If there is no such file, it cannot be read, or it is no table.
     MissingDependencyError
         If the library for tables of that kind is not installed.
     """
-    try:
-        return open_table(path).frame(texts)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {system_reason(error)}") from error
+    return open_table(path).frame(texts)

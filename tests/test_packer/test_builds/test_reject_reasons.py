@@ -47,6 +47,23 @@ def test_a_step_without_yield_is_said_to_be_one(tmp_path: Path) -> None:
     assert reason == "expected a generator of samples, found NoneType: does it yield?"
 
 
+def ask_for_more(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Take the next of nothing."""
+    for sample in samples:
+        yield next(iter(())) if sample["source"] == "b.png" else sample
+
+
+def test_a_step_that_raises_stop_iteration_says_where(tmp_path: Path) -> None:
+    source, steps = write_pictures(tmp_path / "source", ["a.png", "b.png"]), ["decode", ask_for_more, "resize"]
+    packer.build(source, tmp_path / "out", steps=steps, size=16, engine="inline", progress=False, max_rejects="100%")
+    ((item, (_, reason)),) = reasons(tmp_path / "out").items()
+    line = ask_for_more.__code__.co_firstlineno + 3
+    assert (item, reason) == (
+        "b.png",
+        f"RuntimeError: generator raised StopIteration (test_reject_reasons.py, line {line})",
+    )
+
+
 def skip_first(samples: Iterator[Sample]) -> Iterator[Sample]:
     """Leave out the first frame, and say so."""
     for sample in samples:

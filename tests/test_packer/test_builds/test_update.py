@@ -261,6 +261,23 @@ def test_a_table_grows(source: Path, tmp_path: Path) -> None:
     assert check_whole(out).samples == 7
 
 
+def test_a_column_that_is_new_is_named_with_the_ways_out(source: Path, tmp_path: Path) -> None:
+    out, table = tmp_path / "out", source / "table.csv"
+    rows: list[dict[str, Any]] = [{"path": f"a/{n:02d}.png", "label": "x"} for n in (2, 4)]
+    build(write_table(table, rows), out)
+    grown = write_table(table, [{**row, "age": 7} for row in [*rows, {"path": "a/06.png", "label": "x"}]])
+    with pytest.raises(
+        UsageError, match=r"'age' is new.* and add them to the packed samples with 'packer add'.*overwrite"
+    ):
+        build(grown, out, update=True)
+    added = write_table(tmp_path / "age.csv", [{"source": row["path"], "age": 7} for row in rows])
+    run_packer("add", out, added, "--on", "source", "--allow-missing", "--quiet")
+    with pytest.raises(UsageError, match="'age' is in no shard, since 'packer add' has added it"):
+        build(grown, out, update=True)
+    build(write_table(table, [*rows, {"path": "a/06.png", "label": "x"}]), out, update=True)
+    assert open_dataset(out).column("age_valid").tolist() == [True, True, False]
+
+
 def test_values_that_are_missing_for_the_first_time_are_named(source: Path, tmp_path: Path) -> None:
     out, table = tmp_path / "out", source / "table.csv"
     rows = [{"path": f"{'ab'[n % 2]}/{n:02d}.png", "age": n} for n in range(2, 5)]
@@ -372,6 +389,7 @@ def test_the_history_says_when_what_and_by_which_version(source: Path, tmp_path:
     notes = packer.inspect(out).history
     assert [(note.kind, note.items) for note in notes] == [("build", 10), ("update", 1), ("update", 1)]
     assert all(note.finished and note.version for note in notes)
+    assert "--history: read only without" in run_packer("inspect", out, "--history", "--by", "key", expect=2).stderr
     shown = run_packer("inspect", out, "--history").stdout
     assert f"  {notes[2].finished}, update by version {notes[2].version}: 1 item (0 rejected), 1 sample" in shown
     assert json.loads(run_packer("inspect", out, "--json").stdout)["history"][1]["kind"] == "update"

@@ -22,6 +22,8 @@ from support.processes import wait_for, workers_in
 from packer import Recipe
 from packer.cli import main
 from packer.cli.line import COMMANDS
+from readers import open_dataset
+from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout
 
@@ -352,6 +354,20 @@ def test_a_file_where_the_folder_should_be_is_a_wrong_call(source: Path, referen
     assert (tmp_path / "out").read_text() == "mine"
 
 
+def test_a_url_is_not_the_name_of_a_folder(source: Path, reference: Path, tmp_path: Path) -> None:
+    for words in (
+        ("build", source, "s3://bucket/out"),
+        ("build", "https://host/pictures", "out"),
+        ("convert", reference, "gs://bucket/out", "--format", "npy"),
+        ("inspect", "hf://datasets/faces"),
+    ):
+        refused = run_packer(*words, cwd=tmp_path, expect=2).stderr
+        assert (
+            f": expected a path of this machine, found the URL '{next(w for w in words if '://' in str(w))}'" in refused
+        )
+    assert [path.name for path in tmp_path.iterdir() if path != source] == []
+
+
 def test_a_variable_that_is_not_set_is_not_the_current_folder(source: Path, reference: Path, tmp_path: Path) -> None:
     before = sorted(source.iterdir())
     refused = run_packer("build", "", tmp_path / "out", cwd=source, expect=2)
@@ -365,10 +381,29 @@ def test_a_variable_that_is_not_set_is_not_the_current_folder(source: Path, refe
         ("export", reference, ""),
     ):
         refused = run_packer(*words, cwd=source, expect=2)
-        assert ": expected the path of a folder, found an empty text" in refused.stderr
+        assert ": expected a path, found an empty text" in refused.stderr
     for words in (("compact", ""), ("add", "", tmp_path / "t.csv", "--on", "key"), ("drop-field", "", "label")):
         refused = run_packer(*words, cwd=reference, expect=2)
-        assert "DATASET: expected the path of a folder, found an empty text" in refused.stderr
+        assert "DATASET: expected a path, found an empty text" in refused.stderr
+    for words in (
+        ("inspect", ""),
+        ("inspect", ".", "", "--by", "source"),
+        ("verify", ""),
+        ("status", ""),
+        ("rejects", ""),
+        ("report", "", "-o", tmp_path / "report.html"),
+        ("view", ""),
+        ("preview", "", "-o", tmp_path / "sheet.png"),
+        ("bench", source, ""),
+        ("convert", "", tmp_path / "out", "--format", "npy"),
+        ("merge", ".", "", tmp_path / "out"),
+        ("split", "", tmp_path / "out", "--by", "source"),
+        ("export", "", tmp_path / "out"),
+        ("list", "imagefolder", ""),
+    ):
+        assert ": expected a path, found an empty text" in run_packer(*words, cwd=reference, expect=2).stderr
+    with pytest.raises(UsageError, match="path: expected a path, found an empty text"):
+        open_dataset("")
     for command in ("build", "submit"):
         refused = run_packer(command, source, tmp_path / "out", "--config", "", expect=2)
         assert "--config: expected the path of a recipe file, found an empty text" in refused.stderr

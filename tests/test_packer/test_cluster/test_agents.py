@@ -282,11 +282,17 @@ def test_agents_need_a_submitted_build(shared: Shared, tmp_path: Path) -> None:
     refused = run_packer("work", tmp_path, expect=2)
     assert "expected a submitted build, found no build: packer submit" in refused.stderr
     assert "expected a build or a packed dataset" in run_packer("status", tmp_path, expect=2).stderr
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "manifest.json").write_text("{")
+    unread = run_packer("status", tmp_path / "torn", expect=1).stderr
+    assert "manifest.json: expected a JSON document" in unread
+    assert "to build here" not in unread
     assert "--time-limit: expected" in run_packer("work", tmp_path, "--time-limit", "soon", expect=2).stderr
     assert "source: expected" not in refused.stderr
     for words, said in (
         (("--engine", "inline"), "engine: agents work with"),
         (("--sbatch", "-p x"), "sbatch: read only"),
+        (("--array", "4"), "array: read only"),
     ):
         refused = run_packer("submit", shared.source, tmp_path / "out", *words, expect=2)
         assert said in refused.stderr

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import filelock
+import numpy as np
 import pytest
 from support.builds import OPTIONS, TESTS, parts_of, write_pictures
 from support.command import environment, read_jsonl, run_packer, start_packer
@@ -192,6 +193,24 @@ def test_another_recipe_is_an_error_that_names_the_difference(
     build(source, out, overwrite=True, **change)
     build(source, tmp_path / "whole", **change)
     assert fingerprints(out) == fingerprints(tmp_path / "whole")
+
+
+def test_after_an_upgrade_the_versions_to_install_are_named(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    begin(source, out, monkeypatch)
+    plan = Workspace(out / ".build").plan
+    begun = json.loads(plan.read_bytes())
+    older = {**begun, "runtime": {**begun["runtime"], "numpy": "1.0.0", "lmdb": "0.9"}, "fingerprint": "0" * 64}
+    plan.write_text(json.dumps(older))
+    with pytest.raises(ResumeMismatchError) as caught:
+        build(source, out)
+    assert f"runtime numpy: was '1.0.0', now '{np.__version__}'" in str(caught.value)
+    assert "install lmdb 0.9, numpy 1.0.0 and repeat the original command" in str(caught.value)
+    assert "or add --overwrite to discard it and begin anew" in str(caught.value)
+    build(source, out, overwrite=True)
+    check_whole(out)
 
 
 class Listener:

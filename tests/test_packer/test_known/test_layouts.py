@@ -576,9 +576,9 @@ def test_tables_hold_the_rows(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        ("t.txt", "expected a table .csv, .jsonl or .parquet, found .txt"),
-        ("no/t.csv", "expected a place for a table, found no folder"),
-        ("lrw.csv", "expected a place for a table, found a folder"),
+        ("t.txt", r"expected a name that ends in \.csv or \.jsonl or \.parquet, found \.txt"),
+        ("no/t.csv", "expected a file in an existing folder, found no folder"),
+        ("lrw.csv", "expected a file's name, found a folder"),
     ],
 )
 def test_tables_that_cannot_be_written(tmp_path: Path, out: str, message: str) -> None:

@@ -131,7 +131,10 @@ def test_a_table_on_the_command_line(tmp_path: Path) -> None:
     assert "--replace" in again.stderr
     text = run_packer("inspect", tmp_path / "ds").stdout
     assert "fake_score: fixed <f8 one value, raw, column" in text
-    assert "2 columns" in run_packer("verify", tmp_path / "ds", "--deep", "--quiet").stdout
+    verified = run_packer("verify", tmp_path / "ds", "--deep")
+    assert "2 columns" in verified.stdout
+    samples = len(open_dataset(tmp_path / "ds"))
+    assert f"decoding: {samples}/{samples} samples" in verified.stderr
     rows = [{"source": f"person{n}/vidéo {n}.mp4", "subject": n, "tags": [n, n]} for n in (2, 0, 1)]
     lines = "\n".join(json.dumps(row) for row in rows)
     (tmp_path / "v.jsonl").write_text(lines, "utf-8")

@@ -2,11 +2,14 @@
 
 import json
 import os
+import tarfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.builds import write_pictures
-from support.command import run_packer
+from support.command import run_packer, run_unprivileged
 from support.media import scene, write_picture
 
 import packer
@@ -82,6 +85,59 @@ def test_a_build_that_packed_nothing_and_one_that_is_unfinished(
     assert "not finished" in report.describe()
 
 
+def test_the_table_of_merged_datasets_has_their_labels(source: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        build(source, tmp_path / name, label_from="folder")
+    for how in ({}, {"shuffle": 1}):
+        out = tmp_path / f"merged{len(how)}"
+        packer.merge([tmp_path / "one", tmp_path / "two"], out, engine="inline", progress=False, **how)
+        done = run_packer("rejects", out, "-o", tmp_path / "retry.csv", "--quiet")
+        assert (tmp_path / "retry.csv").read_text().splitlines()[:2] == ["path,label", "a/00.png,a"]
+        assert "OUT --root SOURCE, with the items of one source at a time" in done.stdout
+
+
+def fail_on_odd(number: int) -> dict[str, int]:
+    if number % 2:
+        raise ValueError("odd")
+    return {"number": number}
+
+
+def test_inputs_of_a_function_are_no_paths(tmp_path: Path) -> None:
+    packer.pack(fail_on_odd, range(4), tmp_path / "out", engine="inline", max_rejects="100%", progress=False)
+    done = run_packer("rejects", tmp_path / "out", "-o", tmp_path / "retry.csv", "--quiet")
+    assert (tmp_path / "retry.csv").read_text().split() == ["input", "1", "3"]
+    assert "to try them: packer.pack with these inputs" in done.stdout
+    assert "packer build" not in done.stdout
+
+
+def test_the_keys_of_an_archives_rejects_are_taken_again(source: Path, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "some.tar", "w") as archive:
+        archive.add(source / "a", "a")
+    build(tmp_path / "some.tar", tmp_path / "out")
+    done = run_packer("rejects", tmp_path / "out", "-o", tmp_path / "retry.csv", "--quiet")
+    assert "packer build SOURCE OUT --keys" in done.stdout
+    assert (tmp_path / "retry.csv").read_text().split() == ["key", "a/00.png", "a/02.png", "a/04.png"]
+    with tarfile.open(tmp_path / "some.tar", "w") as archive:
+        for name in ("a/00.png", "a/02.png", "a/04.png", "a/06.png"):
+            write_picture(source / name, scene(1, (24, 18)))
+            archive.add(source / name, name)
+    assert build(tmp_path / "some.tar", tmp_path / "again", keys=str(tmp_path / "retry.csv")).manifest.samples == 3
+
+
+def test_samples_of_a_packed_dataset_have_no_path(source: Path, tmp_path: Path) -> None:
+    def refuse(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for sample in samples:
+            if sample["source"].endswith("05.png"):
+                raise ValueError("no")
+            yield sample
+
+    build(source, tmp_path / "first")
+    build(tmp_path / "first", tmp_path / "out", steps=["decode", refuse, "resize"])
+    done = run_packer("rejects", tmp_path / "out", "-o", tmp_path / "retry.csv", "--quiet")
+    assert (tmp_path / "retry.csv").read_text().split() == ["key", "00000006-000000"]
+    assert "to try" not in done.stdout
+
+
 def test_what_no_table_can_hold(tmp_path: Path) -> None:
     source = write_pictures(tmp_path / "source", ["a.png"])
     odd = os.fsdecode(b"\xff.png")
@@ -107,3 +163,17 @@ def test_wrong_calls(source: Path, tmp_path: Path) -> None:
         "expected a file in an existing folder"
         in run_packer("rejects", tmp_path / "out", "-o", tmp_path / "no" / "retry.csv", expect=2).stderr
     )
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    build(write_pictures(tmp_path / "source", ["train/a/0.png"]), tmp_path / "out")
+    (tmp_path / "kept").mkdir(0o555)
+    for command, *values in (
+        ("rejects", tmp_path / "out", "-o", tmp_path / "kept" / "retry.csv"),
+        ("preview", tmp_path / "out", "-o", tmp_path / "kept" / "sheet.png"),
+        ("report", tmp_path / "out", "-o", tmp_path / "kept" / "report.html"),
+        ("list", "imagefolder", tmp_path / "source", "-o", tmp_path / "kept" / "list.csv"),
+    ):
+        said = run_unprivileged(command, *values, expect=2).stderr
+        assert said == f"packer {command}: {values[-1]}: cannot be written: Permission denied\n"
+    assert list((tmp_path / "kept").iterdir()) == []

@@ -103,6 +103,27 @@ def test_a_build_is_shown_while_it_runs_and_after_it_died(build: tuple[Any, Path
     assert "Not running" in pages.get(f"/{TOKEN}/0/build/state").text or building.state().running is None
 
 
+def test_the_status_says_whether_anybody_is_at_work(build: tuple[Any, Path], tmp_path: Path) -> None:
+    started, out = build
+    if sys.platform == "linux":
+        assert json.loads(run_packer("status", out, "--json").stdout)["running"] is True
+        assert "nobody" not in run_packer("status", out).stdout
+    started.send_signal(signal.SIGKILL)
+    started.communicate()
+    seen = json.loads(run_packer("status", out, "--json").stdout)
+    if sys.platform == "linux":
+        assert (seen["running"], seen["rate"], seen["left_s"]) == (False, None, None)
+        shown = run_packer("status", out).stdout
+        assert "nobody is at work: run the same command again to go on" in shown
+        assert f"process {started.pid}" in shown
+        assert "left" not in shown
+    holder = Workspace(Layout(out).build).holder
+    holder.write_text(json.dumps({**json.loads(holder.read_bytes()), "host": "another"}))
+    assert "cannot be seen from host" in run_packer("status", out).stdout
+    run_packer("submit", tmp_path / "source", tmp_path / "planned", "--size", 16)
+    assert "packer work" in run_packer("status", tmp_path / "planned").stdout
+
+
 def test_a_build_that_ends_becomes_its_dataset(build: tuple[Any, Path], tmp_path: Path) -> None:
     started, out = build
     opened = partial(open_with, source=tmp_path / "source")
@@ -158,6 +179,7 @@ def test_a_build_that_packed_nothing_says_why(tmp_path: Path) -> None:
     (tmp_path / "source" / "a.jpg").write_bytes(b"no picture")
     run_packer("build", tmp_path / "source", tmp_path / "out", "--quiet", expect=3)
     assert Building(tmp_path / "out").state().stage == "nothing was packed"
+    assert "nothing was packed: packer rejects" in run_packer("status", tmp_path / "out").stdout
 
 
 def test_only_logs_are_what_workers_said(tmp_path: Path) -> None:

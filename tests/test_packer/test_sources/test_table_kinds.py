@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builds import write_pictures
+from support.command import run_packer, run_unprivileged
 
 from packer.sources.tables import chunks as chunks_module
 from packer.sources.tables.base import Lines
@@ -246,3 +248,19 @@ class TestParquet:
         assert open_table(path).classes == {"good": ["a", "b"]}
         pq.write_table(table.replace_schema_metadata({"huggingface": '{"info": {"features": []}}'}), path)
         assert open_table(path).classes == {}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_table_that_cannot_be_read_is_a_wrong_argument_of_every_command(tmp_path: Path, suffix: str) -> None:
+    table, source = tmp_path / f"table{suffix}", write_pictures(tmp_path / "source", ["a.png"])
+    run_packer("build", source, tmp_path / "packed", "--size", 16, "--quiet")
+    table.touch()
+    table.chmod(0)
+    for command, *values in (
+        ("build", table, tmp_path / "out"),
+        ("detect", table, tmp_path / "out"),
+        ("build", source, tmp_path / "out", "--preset", "faces", "--boxes", table),
+        ("bench", table, tmp_path / "packed"),
+        ("add", tmp_path / "packed", table),
+    ):
+        assert "cannot be read: Permission denied" in run_unprivileged(command, *values, expect=2).stderr

@@ -127,6 +127,13 @@ def test_an_error_in_a_transform_names_key_and_shard(raw_path):
     assert "key '00000020-000000', row 3 of" in caught.value.__notes__[0]
 
 
+def test_a_transform_that_raises_stop_iteration_names_key_and_shard(raw_path):
+    dataset = open_dataset(raw_path, transform=lambda sample: next(iter(())))
+    with pytest.raises(RuntimeError, match="the transform raised StopIteration") as caught:
+        dataset[20]
+    assert "key '00000020-000000', row 3 of" in caught.value.__notes__[0]
+
+
 def test_newer_versions_and_other_formats_are_refused(tmp_path, raw_path):
     shutil.copytree(raw_path, tmp_path / "d")
     with pytest.raises(UsageError, match="expected a dataset of format 'lmdb', found 'npy': use NpyDataset"):
