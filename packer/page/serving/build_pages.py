@@ -1,35 +1,21 @@
 """Pages of a build while it runs."""
 
-from collections.abc import Mapping
-
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from packer.page.building import Building
 from packer.page.looking import Looking
-from packer.page.serving.replies import NOT_KEPT, Page, Replies, broken, missing
+from packer.page.serving.replies import NOT_KEPT, Pages, Replies, broken, missing
 from packer.page.serving.shown import Shown
 from shardspec.errors import ItemError
 
 
-class BuildPages:
-    """The pages of builds.
-
-    Parameters
-    ----------
-    shown : Shown
-    replies : Replies
-
-    Attributes
-    ----------
-    routes : mapping of str to callable
-        The pages, by path.
-    """
+class BuildPages(Pages):
+    """The pages of builds."""
 
     def __init__(self, shown: Shown, replies: Replies) -> None:
-        self._shown = shown
-        self._replies = replies
-        self.routes: Mapping[str, Page] = {
+        super().__init__(shown, replies)
+        self.routes = {
             "/{number:int}/build": self.build,
             "/{number:int}/build/state": self.state,
             "/{number:int}/build/samples/{task:int}/{row:int}": self.picture,

@@ -1,6 +1,6 @@
 """Pages of a dataset: the grid, a sample, its fields, its rejects."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from markupsafe import Markup
 from starlette.requests import Request
@@ -12,33 +12,25 @@ from packer.page.cards import shown_text
 from packer.page.counts import Bar, spread
 from packer.page.looking import Looking
 from packer.page.serving.query import Query
-from packer.page.serving.replies import KEPT, Page, Replies, broken, missing
+from packer.page.serving.replies import KEPT, Page, Pages, Replies, broken, missing
 from packer.page.serving.shown import Shown
 from shardspec.errors import CodecError, ItemError, ShardspecError
 
 PAGE_SAMPLES = 100
 
 
-class DatasetPages:
+class DatasetPages(Pages):
     """The pages of datasets.
-
-    Parameters
-    ----------
-    shown : Shown
-    replies : Replies
 
     Attributes
     ----------
-    routes : mapping of str to callable
-        The pages, by path.
     parts : tuple of callable
         Those that the script puts into a page, and asks for again while they are not ready.
     """
 
     def __init__(self, shown: Shown, replies: Replies) -> None:
-        self._shown = shown
-        self._replies = replies
-        self.routes: Mapping[str, Page] = {
+        super().__init__(shown, replies)
+        self.routes = {
             "/{number:int}/": self.samples,
             "/{number:int}/about": self.about,
             "/{number:int}/faults": self.faults,

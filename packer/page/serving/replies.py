@@ -1,6 +1,6 @@
 """Answers to requests: filled templates, pictures, and what is said in place of what is not there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -73,6 +73,27 @@ class Replies:
     def _filled(self, template: str, status: int, **values: Any) -> Response:
         text = render(template, root=self.root, **values)
         return HTMLResponse(text.encode("utf-8", "replace"), status, headers=NOT_KEPT)
+
+
+class Pages:
+    """Pages of one kind.
+
+    Parameters
+    ----------
+    shown : Shown
+    replies : Replies
+
+    Attributes
+    ----------
+    routes : mapping of str to callable
+        The pages, by path.
+    """
+
+    routes: Mapping[str, Page]
+
+    def __init__(self, shown: Shown, replies: Replies) -> None:
+        self._shown = shown
+        self._replies = replies
 
 
 def broken() -> Response:

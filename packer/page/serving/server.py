@@ -14,7 +14,7 @@ from packer.page.looking import Looking
 from packer.page.rendering import static
 from packer.page.serving.build_pages import BuildPages
 from packer.page.serving.dataset_pages import DatasetPages
-from packer.page.serving.replies import Page, Replies, missing
+from packer.page.serving.replies import Page, Pages, Replies, missing
 from packer.page.serving.shown import Shown, StillBuildingError
 from shardspec.errors import ShardspecError
 
@@ -39,12 +39,11 @@ def make_app(shown: Shown, token: str) -> Starlette:
     )
 
 
-class _CommonPages:
+class _CommonPages(Pages):
     """What belongs to no single dataset."""
 
     def __init__(self, shown: Shown, replies: Replies) -> None:
-        self._shown = shown
-        self._replies = replies
+        super().__init__(shown, replies)
         self.routes = {"/": self.start, "/static/{name}": self.file, "/faults": self.faults}
 
     def start(self, request: Request) -> Response:
