@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from packer.assembly.packed_rows import PackedRows
 from packer.assembly.plan import BATCH_ROWS, shard_size
-from packer.assembly.rows import PackedRows
 from packer.assembly.writers.npy import NpyShardWriter
 from packer.workspace import Workspace
 from packer.workspace.columns import COLUMN_DIGITS, FieldColumn, sweep_columns

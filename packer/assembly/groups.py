@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.assembly.rows import PackedRows
+from packer.assembly.packed_rows import PackedRows
 from packer.workspace.matching import digest
 from packer.workspace.spool import Mapped, texts
 from shardspec.columns import IntArray

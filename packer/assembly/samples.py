@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.assembly.rows import Check, PackedRows
+from packer.assembly.packed_rows import Check, PackedRows
 from shardspec.codecs import Codec, codec_for
 from shardspec.columns import Columns
 from shardspec.errors import UsageError

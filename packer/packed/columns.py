@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.columns import change_columns
-from packer.assembly.rows import PackedRows, read_column
+from packer.assembly.packed_rows import PackedRows, read_column
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.sources.tables.opening import read_frame

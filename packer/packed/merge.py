@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.assembly.rows import PackedRows
+from packer.assembly.packed_rows import PackedRows
 from packer.assembly.schemas import unite_schemas
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from packer.assembly.packed_rows import PackedRows
 from packer.assembly.plan import PlannedShards
-from packer.assembly.rows import PackedRows
 from packer.jobs.plan import OnItem, Unit, Verdicts
 from packer.steps.chain import Equipment
 from packer.workspace import Workspace

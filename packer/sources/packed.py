@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.assembly.groups import read_groups
-from packer.assembly.rows import PackedRows, read_column
+from packer.assembly.packed_rows import PackedRows, read_column
 from packer.sources.base import Listing, refuse_path_column
 from packer.sources.item import PACKED_ROW, Item
 from packer.workspace.matching import number_all

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import skimage.data
 
-from packer.assembly.rows import PackedRows
+from packer.assembly.packed_rows import PackedRows
 from shardspec.columns import Columns
 from shardspec.manifest import Manifest
 from shardspec.schema import Schema

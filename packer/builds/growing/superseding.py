@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from packer.assembly.rows import PackedRows
+from packer.assembly.packed_rows import PackedRows
 from readers.formats.superseded import load_superseded, rows_before, stored_rows
 from shardspec.columns import IntArray
 from shardspec.entries import SUPERSEDED_NAME, Generation

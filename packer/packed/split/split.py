@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.groups import read_groups
+from packer.assembly.packed_rows import read_column
 from packer.assembly.plan import Piece, shuffled
-from packer.assembly.rows import read_column
 from packer.jobs.job import Job
 from packer.jobs.progress import Progress, ProgressListener, Stage, listener_of
 from packer.packed.plan import Input, Repack, join_generations, open_input, plan_of, shard_bytes

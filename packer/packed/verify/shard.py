@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.assembly.rows import batch_rows
+from packer.assembly.packed_rows import batch_rows
 from packer.packed.verify.values import Fault, ValueChecks
 from packer.workspace.matching import DIGEST_BYTES, digest
 from readers.formats.base import ShardReader, open_shard

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.assembly.groups import read_groups
-from packer.assembly.rows import PackedRows, read_column
+from packer.assembly.packed_rows import PackedRows, read_column
 from packer.steps.faces.boxes import FARTHEST, are_boxes, check_any
 from packer.steps.faces.frame import NO_TRACK, FrameFaces
 from packer.vision.geometry.affine import apply, invert

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from support.packed_files import read_all, write_faces
 
+from packer.assembly import packed_rows as rows_module
 from packer.assembly import plan as plan_module
-from packer.assembly import rows as rows_module
 from packer.assembly.groups import _digests, _number, read_groups
+from packer.assembly.packed_rows import PackedRows
 from packer.assembly.plan import write_index
-from packer.assembly.rows import PackedRows
 from shardspec.columns import Columns, IntArray
 from shardspec.formats import FORMATS
 

@@ -1,0 +1,358 @@
+"""The rows of packed datasets, as they are stored."""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.assembly.packed_input import PackedInput
+from packer.assembly.rows import Lengths, LengthTable
+from packer.assembly.schemas import Adapt, adapter, unite_schemas
+from packer.workspace import Workspace
+from packer.workspace.durable import publish
+from readers.formats.base import ShardReader, open_shard
+from readers.formats.mapping import let_go_of_pages
+from shardspec.columns import Buffer, Columns, IntArray, allocate
+from shardspec.entries import Column, Shard
+from shardspec.errors import DatasetError, SchemaError, ShardspecError, system_reason
+from shardspec.layout import Layout
+from shardspec.manifest import Manifest
+
+BATCH_BYTES = 16 * 10**6
+"""About how many bytes a batch of rows holds, read for their lengths or their values."""
+
+_BATCH_ROWS = 1 << 15
+_OPEN_SHARDS = 32
+_PASSED_BYTES = 64 * 10**6
+"""About so much is touched of mapped files before all of it is let go of: until then it counts as memory of the process.
+Shards that were not read since this happened `_IDLE` times are closed: what is known of their rows is memory, too."""
+
+_IDLE = 8
+
+_AROUND_BYTES = 1 << 16
+"""So much is mapped around each row that is read apart from others."""
+
+Check = Literal["digest", "size"]
+
+
+class PackedRows:
+    """The rows of one or several packed datasets, one after another, under one schema (`packer.assembly.schemas`).
+
+    Nothing is decoded. A shard's digest is compared with the manifest before its first row is read, so that damage is
+    never copied under a fresh digest. If the workspace has a scan of the shard, the scan has made that comparison.
+    If another dataset takes the place of one that is read, or if it is compacted, the next file that is opened is an
+    error: rows of two datasets are never mixed.
+
+    Parameters
+    ----------
+    config : mapping
+        ``inputs``: a list of ``{"path": folder, "items_before": n}``; n, if it is not 0, is added to the item's number
+        in every key. An input may have a ``digest``, with which that of the dataset must begin. ``check``: ``"digest"``
+        (default), or ``"size"`` if the caller has compared the digests. ``columns``: false to leave out the fields that
+        lie beside the shards.
+    workspace : Workspace or None
+        The workspace whose scans are used.
+    manifests : sequence of Manifest, optional
+        The manifests of the inputs, if they are loaded already; then nobody else may write into the datasets, or the
+        digests are compared later.
+
+    Raises
+    ------
+    DatasetChangedError
+        If a dataset has another digest than it should have.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        workspace: Workspace | None = None,
+        manifests: Sequence[Manifest] | None = None,
+    ) -> None:
+        self._workspace = workspace
+        self._digests = config.get("check", "digest") == "digest"
+        self._places: list[_Place] = []
+        self._columns: list[_Place] = []
+        layouts = [Layout(Path(entry["path"])) for entry in config["inputs"]]
+        known: Sequence[Manifest | None] = [None] * len(layouts) if manifests is None else manifests
+        inputs = [
+            PackedInput(layout, manifest, entry.get("digest", ""))
+            for layout, manifest, entry in zip(layouts, known, config["inputs"], strict=True)
+        ]
+        manifests = [one.manifest for one in inputs]
+        if not config.get("columns", True):
+            manifests = [replace(manifest, schema=manifest.shard_schema, columns=()) for manifest in manifests]
+        self.schema = unite_schemas([manifest.schema for manifest in manifests])
+        for one, manifest, entry in zip(inputs, manifests, config["inputs"], strict=True):
+            found = {field.name: adapter(field, self.schema[field.name]) for field in manifest.schema}
+            adapters = {name: adapt for name, adapt in found.items() if adapt is not None}
+            items_before, first = entry.get("items_before", 0), 0
+            numbers = {column.field: len(self._columns) + n for n, column in enumerate(manifest.columns)}
+            for part in manifest.parts:
+                place = _Place(one, manifest, part, first, items_before, adapters, numbers)
+                if isinstance(part, Shard):
+                    self._places.append(place)
+                    first += part.samples
+                else:
+                    self._columns.append(place)
+        self._ends = np.cumsum([place.part.samples for place in self._places], dtype=np.int64)
+        self._varying = tuple(field.name for field in self.schema if not field.is_fixed)
+        self._open: OrderedDict[int, ShardReader] = OrderedDict()
+        self._compared: set[int] = set()
+        self._read: dict[int, set[str]] = {}
+        self._used: dict[int, int] = {}
+        self._passed = self._let_gos = 0
+
+    @classmethod
+    def of(cls, path: Path, *, check: Check = "digest", manifest: Manifest | None = None, digest: str = "") -> Self:
+        """The rows of one packed dataset.
+
+        Parameters
+        ----------
+        path : Path
+            The dataset's folder.
+        check : {"digest", "size"}
+            What is compared with the manifest before a shard's first row is read.
+        manifest : Manifest, optional
+            The manifest of the dataset, if it is loaded already.
+        digest : str
+            What the dataset's digest must begin with.
+        """
+        config = {"inputs": [{"path": str(path), "digest": digest}], "check": check}
+        return cls(config, manifests=None if manifest is None else [manifest])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    @property
+    def shards(self) -> int:
+        """Number of shards of all inputs."""
+        return len(self._places)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in the files, about; those of columns count, too."""
+        return sum(place.part.bytes for place in (*self._places, *self._columns)) // max(1, len(self))
+
+    def sizes(self) -> Mapping[str, Lengths]:
+        """Encoded bytes of every value of the fields that are not fixed."""
+        table = LengthTable(self._varying, len(self))
+        for number in range(self.shards):
+            table.append(self._lengths(number).T)
+        return table.columns
+
+    def scan(self, number: int) -> None:
+        """Compare a shard's digest with the manifest, and leave the lengths of its values in the workspace."""
+        assert self._workspace is not None
+        path = self._workspace.scan(number)
+        lengths = self._lengths(number)
+        attempt = self._workspace.attempt(path)
+        with attempt.open("xb") as file:
+            np.save(file, lengths, allow_pickle=False)
+        publish(attempt, path)
+
+    def read(self, rows: IntArray, fields: Sequence[str]) -> Columns:
+        """The encoded values of some rows, in the order asked for."""
+        out = allocate(self.schema.select(list(fields)), len(rows))
+        shards = np.searchsorted(self._ends, rows, side="right")
+        for number in np.unique(shards).tolist():
+            at = np.flatnonzero(shards == number)
+            local = rows[at] - self._start(number)
+            ascending = np.argsort(local, kind="stable")  # so that a row group or chunk is read once
+            self._read_shard(number, local[ascending], fields, out, at[ascending])
+            items = self._places[number].items_before
+            if items and "key" in out:
+                for place in at.tolist():
+                    out["key"][place] = shift_key(out["key"][place], items)
+        return out
+
+    def _read_shard(self, number: int, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
+        """Put rows of a shard, and the values that columns have for them, into their places."""
+        place = self._places[number]
+        here = [name for name in fields if name not in place.columns]
+        if here:
+            self._read_part(number, rows, here, out, at)
+        for name in fields:
+            if name in place.columns:
+                column = len(self._places) + place.columns[name]
+                self._read_part(column, rows + place.first, [name], out, at)
+
+    def _read_part(self, number: int, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
+        """Put rows of a shard or column into their places, adapted to the united schema."""
+        place = self._place(number)
+        self._passed += _touched_bytes(rows, place.part)
+        if self._passed > _PASSED_BYTES:
+            self._let_go()
+        reader = self._reader(number)
+        same = [name for name in fields if name not in place.adapters]
+        changed = [name for name in fields if name in place.adapters]
+        if same:
+            with _reading(place):
+                reader.read(rows, same, out, at)
+        own: Columns = {}
+        if changed:
+            own = allocate(place.manifest.schema.select(changed), len(rows))
+            with _reading(place):
+                reader.read(rows, changed, own, np.arange(len(rows)))
+        if not self._read[number].issuperset(fields):  # now the files of all these fields are open
+            place.input.check_standing(place.part)
+            self._read[number].update(fields)
+        for name in changed:
+            try:
+                values = place.adapters[name](own[name])
+            except SchemaError as error:
+                raise DatasetError(f"{place.layout.root}: {place.part.name}: {error}") from error
+            if isinstance(out[name], np.ndarray):
+                out[name][at] = values
+            else:
+                for position, value in zip(at.tolist(), values, strict=True):
+                    out[name][position] = value
+
+    def batches(self, fields: Sequence[str]) -> Iterator[Columns]:
+        """All rows in order, in batches of about `BATCH_BYTES`."""
+        for number in range(self.shards):
+            for rows in self._steps(number):
+                yield self.read(self._start(number) + rows, fields)
+
+    def _steps(self, number: int) -> Iterator[IntArray]:
+        """The rows of a shard, some at a time."""
+        part, columns = self._places[number].part, self._places[number].manifest.columns
+        step = batch_rows(part, *columns)
+        for first in range(0, part.samples, step):
+            yield np.arange(first, min(first + step, part.samples))
+
+    def close(self) -> None:
+        """Close the shards."""
+        for reader in self._open.values():
+            reader.close()
+        self._open.clear()
+        self._passed = 0
+
+    def _let_go(self) -> None:
+        """Let go of what was read of mapped files, and close what was not read for a while."""
+        let_go_of_pages()
+        self._let_gos, self._passed = self._let_gos + 1, 0
+        for number in [number for number in self._open if self._used[number] < self._let_gos - _IDLE]:
+            self._open.pop(number).close()
+
+    def _start(self, number: int) -> int:
+        return int(self._ends[number]) - self._places[number].part.samples
+
+    def _place(self, number: int) -> "_Place":
+        """A shard, or, counted on from the shards of all inputs, a column."""
+        shards = self.shards
+        return self._places[number] if number < shards else self._columns[number - shards]
+
+    def _scanned(self, number: int) -> bool:
+        """Whether a shard was compared; columns are not scanned, but compared by each process that reads them."""
+        return number < self.shards and self._workspace is not None and self._workspace.scan(number).exists()
+
+    def _lengths(self, number: int) -> npt.NDArray[np.int64]:
+        """Encoded bytes of a shard's varying values, (rows, fields)."""
+        if self._scanned(number):
+            assert self._workspace is not None
+            scanned: npt.NDArray[np.int64] = np.load(self._workspace.scan(number), allow_pickle=False)
+            return scanned
+        self._reader(number)
+        table = np.empty((self._places[number].part.samples, len(self._varying)), np.int64)
+        for rows in self._steps(number) if self._varying else ():
+            values = self.read(self._start(number) + rows, self._varying)
+            for column, name in enumerate(self._varying):
+                table[rows, column] = [len(value) for value in values[name]]
+        return table
+
+    def _reader(self, number: int) -> ShardReader:
+        """The open reader of a shard or column, checked when it is opened."""
+        reader = self._open.pop(number, None)
+        if reader is None:
+            reader = self._check_and_open(number)
+            self._read[number] = set()
+            let_go_of_pages()  # where the values are may stand all over the file
+        self._used[number] = self._let_gos
+        self._open[number] = reader
+        if len(self._open) > _OPEN_SHARDS:
+            self._open.popitem(last=False)[1].close()
+        return reader
+
+    def _check_and_open(self, number: int) -> ShardReader:
+        place = self._place(number)
+        layout, manifest, shard = place.layout, place.manifest, place.part
+        with _reading(place):
+            if self._digests and number not in self._compared and not self._scanned(number):
+                for entry in shard.files:
+                    layout.check_digest(entry)
+                self._compared.add(number)
+            else:
+                layout.check_sizes(shard)
+            return open_shard(layout, manifest, shard, place.input.superseded)
+
+
+class _Place(NamedTuple):
+    """One shard of one input, and the input's row that is its first; or one column.
+
+    `columns` has the number of each field that lies in a column of the same input.
+    """
+
+    input: PackedInput
+    manifest: Manifest
+    part: Shard | Column
+    first: int
+    items_before: int
+    adapters: Mapping[str, Adapt]
+    columns: Mapping[str, int]
+
+    @property
+    def layout(self) -> Layout:
+        """Where the input's files are."""
+        return self.input.layout
+
+
+@contextmanager
+def _reading(place: _Place) -> Iterator[None]:
+    """Turn the system's refusal to read a shard into a `DatasetError` that names its file."""
+    try:
+        yield
+    except ShardspecError:  # some are OSErrors, too
+        raise
+    except OSError as error:
+        path = error.filename or place.layout.shard(place.part, place.manifest.format)
+        raise DatasetError(f"{path}: cannot be read: {system_reason(error)}") from error
+
+
+def read_column(path: Path, manifest: Manifest, name: str) -> Any:
+    """All values of one field of a packed dataset. Digests must have been compared before, where that matters.
+
+    Returns
+    -------
+    ndarray, (rows, *shape), or list of bytes
+        An array for a fixed field, the encoded values for any other.
+    """
+    field = manifest.schema[name]
+    with closing(PackedRows.of(path, check="size", manifest=manifest)) as rows:
+        if field.is_fixed:
+            return np.concatenate([allocate([field], 0)[name], *(batch[name] for batch in rows.batches([name]))])
+        return [bytes(value) for batch in rows.batches([name]) for value in batch[name]]
+
+
+def _touched_bytes(rows: IntArray, part: Shard | Column) -> int:
+    """About how many bytes of a shard's file are mapped when some rows, ascending, are read."""
+    if not len(rows):
+        return 0
+    row_bytes = part.bytes / max(1, part.samples)
+    span = (int(rows[-1]) - int(rows[0]) + 1) * row_bytes
+    return int(min(span, len(rows) * (row_bytes + _AROUND_BYTES)))
+
+
+def batch_rows(*parts: Shard | Column) -> int:
+    """Rows of a shard, with their values in columns, that hold about `BATCH_BYTES`; tiny ones hold fewer."""
+    return max(1, min(_BATCH_ROWS, int(BATCH_BYTES / max(sum(p.bytes / max(1, p.samples) for p in parts), 1e-9))))
+
+
+def shift_key(key: Buffer, items: int) -> bytes:
+    """A sample's key ``<item>-<ordinal>`` with the item's number increased."""
+    item, dash, ordinal = bytes(key).partition(b"-")
+    return b"%08d" % (int(item) + items) + dash + ordinal
