@@ -68,17 +68,22 @@ def test_none_is_left_by_a_call_that_ends_before_its_work(
     out = tmp_path / "out"
     out.mkdir()
     (out / "something.txt").write_text("else")
-    started = tmp_path / "started"
+    started, waited = tmp_path / "started", tmp_path / "waited"
     note = f"open({str(started)!r}, 'a').write(str(os.getpid()) + chr(10))"
     worker = at_start_of(tmp_path / "worker", "packer.jobs.worker", note)
-    # The command goes on once its worker runs.
-    wait = f"import time\nwhile not os.path.exists({str(started)!r}):\n    time.sleep(0.005)"
-    command = before_each(tmp_path / "command", "packer", "import", "arguments[0] == 'packer.cli.commands.build'", wait)
+    # The command goes on once its worker runs, and has written its number.
+    wait = (
+        f"import time\nwhile not (os.path.exists({str(started)!r}) and os.path.getsize({str(started)!r})):\n"
+        f"    time.sleep(0.005)\nopen({str(waited)!r}, 'w').close()"
+    )
+    # The event is that of an import statement: `import_module`, with which the command itself is imported, has none.
+    command = before_each(tmp_path / "command", "packer", "import", "arguments[0] == 'packer.cli.arguments'", wait)
     join = (command / "sitecustomize.py").read_text() + (worker / "sitecustomize.py").read_text()
     (command / "sitecustomize.py").write_text(join)
     run_packer("build", pictures, out, *options, env=environment(python_path=command), expect=status)
     processes = [int(process) for process in started.read_text().split()]
     assert processes
+    assert waited.exists()
     assert not any(map(is_alive, processes))
 
 
