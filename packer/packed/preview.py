@@ -294,7 +294,7 @@ def _originals(path: Path, source: str | os.PathLike[str]) -> Originals:
         recipes = [generation.recipe for generation in Layout(path).load().generations]
     except NotADatasetError:  # a build that is not finished
         recipes = []
-    return Originals(source, str(recipes[-1].get("path_column", "path")) if recipes else "path")
+    return Originals(source, recipes[-1] if recipes else None)
 
 
 def _write(sheet: Sheet, path: Path) -> None:

@@ -300,11 +300,14 @@ class _Origin(NamedTuple):
         Whether their first folders were their labels.
     merged : bool
         Whether they come from several sources.
+    frame_rate : float or None
+        That of their folders of frames.
     """
 
     kind: str = "files"
     by_folder: bool = False
     merged: bool = False
+    frame_rate: float | None = None
 
 
 def _origin(layout: Layout, manifest: Manifest | None) -> _Origin:
@@ -313,13 +316,16 @@ def _origin(layout: Layout, manifest: Manifest | None) -> _Origin:
         with suppress(OSError, ValueError):
             plan = json.loads(Workspace(layout.build).plan.read_bytes())
         kind = "inputs" if plan.get("declared") else "files"
-        return _Origin(kind, plan.get("recipe", {}).get("label_from") == "folder")
+        recipe = plan.get("recipe", {})
+        return _Origin(kind, recipe.get("label_from") == "folder", frame_rate=recipe.get("frame_folders"))
     notes = manifest.wall_clock
     kind = "inputs" if notes.get(FROM_INPUTS) else "samples" if notes.get(FROM_PACKED) else "files"
     recipes = list(_recipes([generation.to_json() for generation in manifest.generations]))
     by_folder = all(recipe.get("label_from") == "folder" for recipe in recipes)
+    rates = [recipe["frame_folders"] for recipe in recipes if recipe.get("frame_folders") is not None]
     job = notes.get("job")
-    return _Origin(kind, by_folder, isinstance(job, dict) and job.get("kind") == "merge")
+    merged = isinstance(job, dict) and job.get("kind") == "merge"
+    return _Origin(kind, by_folder, merged, rates[-1] if rates else None)
 
 
 def _recipes(generations: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -334,7 +340,8 @@ def _recipes(generations: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, 
 
 def _write_table(path: Path, names: list[str], origin: _Origin) -> str:
     """Write the table; return what packs its items, in words."""
-    column, retry = "path", f"packer build {shlex.quote(str(path))} OUT --root SOURCE"
+    frames = "" if origin.frame_rate is None else f" --frame-folders {origin.frame_rate:g}"
+    column, retry = "path", f"packer build {shlex.quote(str(path))} OUT --root SOURCE{frames}"
     if origin.kind == "inputs":
         column, retry = "input", "packer.pack with these inputs"
     elif origin.kind == "samples":

@@ -75,7 +75,7 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
     _check_sampling(listing.items, recipe)
     for option, column in ((BOXES_FROM, recipe.boxes_from), (ALSO, recipe.also)):
         if column is not None:
-            listing = replace(listing, items=_attach(listing, option, column))
+            listing = replace(listing, items=_attach(listing, option, column, recipe.frame_folders))
     _check_also(listing.items, recipe)
     _check_further(listing, recipe)
     _check_encode_field(source, listing.items[: recipe.limit], recipe)
@@ -187,7 +187,7 @@ def boxes_name(item: Item) -> str:
     return item.files[BOXES_FROM].name if BOXES_FROM in item.files else item.name
 
 
-def _attach(listing: Listing, option: str, column: str) -> Sequence[Item]:
+def _attach(listing: Listing, option: str, column: str, frame_rate: float | None) -> Sequence[Item]:
     """The items with the files that a column names, or with the further pictures of an archive."""
     if (name := field_name(column)) in listing.members:
         beside = listing.beside
@@ -198,7 +198,7 @@ def _attach(listing: Listing, option: str, column: str) -> Sequence[Item]:
         names = [*listing.members] or [*listing.fields]
         known = f"found {list_some(names)}" if names else "found a source without columns"
         raise UsageError(f"{option}: expected the column {column!r} of paths, {known}")
-    examiner, found = Examiner(listing.roots), spool_items()
+    examiner, found = Examiner(listing.roots, frame_rate), spool_items()
     for item in listing.items:
         path = item.columns.get(field, "")
         if not isinstance(path, str):
@@ -229,7 +229,7 @@ def _with_file(item: Item, option: str, column: str, path: str, examiner: Examin
         reason = f"expected {wanted} like {shorten(item.name, LONG)}, found {_kind_of(other)}"
     if reason is not None:
         return replace(item, reject=item.reject or f"column {column!r}, {shorten(path, LONG)}: {reason}")
-    file = ItemFile(name, location, other.bytes, other.mtime_ns)
+    file = ItemFile(name, location, other.bytes, other.mtime_ns, other.member)
     return replace(item, files={**item.files, option: file})
 
 

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
+from packer.sources.folders.frames import refuse_pictures_in_root
 from packer.sources.folders.patterns import Globs
 from packer.sources.folders.sidecars import sidecar_suffix
 from packer.sources.item import is_picture, is_video
@@ -68,10 +69,14 @@ def _suffix(path: str) -> str:
 
 
 class FoundFile(NamedTuple):
-    """A picture or video: its path relative to the root, with ``/``, and those of its sidecars."""
+    """A picture or video: its path relative to the root, with ``/``, and those of its sidecars.
+
+    Or a folder whose pictures are the frames of a video: its path, and their names.
+    """
 
     name: str
     sidecars: Sequence[str] = ()
+    frames: Sequence[str] = ()
 
 
 class FoundFiles:
@@ -88,6 +93,8 @@ class FoundFiles:
         Folders outside `root`, without links; links into them are followed.
     include, exclude : Globs
     keeps_sidecars : bool
+    joins_frames : bool
+        Whether the pictures in a folder are the frames of one video.
 
     Attributes
     ----------
@@ -101,10 +108,19 @@ class FoundFiles:
     ------
     BuildError
         If a folder cannot be listed.
+    UsageError
+        If frames lie directly in the root.
     """
 
     def __init__(
-        self, root: Path, links_to: Sequence[Path], include: Globs, exclude: Globs, keeps_sidecars: bool
+        self,
+        root: Path,
+        links_to: Sequence[Path],
+        include: Globs,
+        exclude: Globs,
+        *,
+        keeps_sidecars: bool = False,
+        joins_frames: bool = False,
     ) -> None:
         self.folders: set[str] = set()
         self.folders_of_items: set[str] = set()
@@ -115,6 +131,7 @@ class FoundFiles:
         self._exclude = exclude
         self._includes, self._excludes = bool(include), bool(exclude)
         self._keeps_sidecars = keeps_sidecars
+        self._joins_frames = joins_frames
         self._threads: ThreadPoolExecutor | None = None
         self._scans: dict[str, Future[list[Entry] | None]] = {}
 
@@ -177,6 +194,7 @@ class FoundFiles:
         ahead: deque[str] = deque()
         sidecars: dict[str, list[str]] = defaultdict(list)
         stems: set[str] = set()
+        frames: list[str] = []
 
         def names() -> Iterator[str]:
             for name, is_folder, is_link in self._scan(path):
@@ -184,6 +202,9 @@ class FoundFiles:
                     folders.append(name)
                     links.update([name] if is_link else [])
                 elif self._is_item(parts, name, any(matched), sidecars):
+                    if self._joins_frames and is_picture(name):
+                        frames.append(name)
+                        continue
                     if self._keeps_sidecars:
                         stems.add(_stem(name))
                     yield name
@@ -199,6 +220,10 @@ class FoundFiles:
         for stem in sidecars.keys() - stems:
             for name in sidecars[stem]:
                 self.ignored.add(above + name)
+        if frames:
+            if not path:
+                refuse_pictures_in_root(self._root, min(frames))
+            yield FoundFile(path, frames=frames)
         for name in found:
             if name.endswith("/"):
                 self._scan_ahead(above, ahead)

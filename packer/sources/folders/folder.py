@@ -14,7 +14,7 @@ from packer.sources.columns import describe_replaced, read_columns
 from packer.sources.folders.finding import FoundFile, FoundFiles
 from packer.sources.folders.patterns import Globs, PathPattern, describe_unmatched
 from packer.sources.folders.sidecars import RENAMED, read_sidecars
-from packer.sources.item import Item, spool_items
+from packer.sources.item import Frames, Item, spool_items
 from packer.sources.tables.chunks import Chunk, chunks_of
 from packer.sources.values import column_types
 from packer.workspace.spool import Mapped
@@ -44,7 +44,8 @@ class FolderSource:
     root : Path
     recipe : Recipe, optional
         `include` and `exclude` choose among the files. `fields_from_path` and `sidecars` give the items columns, whose
-        types `text`, `int` and `float` fix. Links into the folders of `root` are followed, to each folder once.
+        types `text`, `int` and `float` fix. Links into the folders of `root` are followed, to each folder once. With
+        `frame_folders`, a folder with pictures is one item: a video.
 
     Raises
     ------
@@ -66,6 +67,7 @@ class FolderSource:
         self._include, self._exclude = recipe.include, recipe.exclude
         self._pattern = None if recipe.fields_from_path is None else PathPattern(recipe.fields_from_path)
         self._sidecars = recipe.sidecars
+        self._frame_rate = recipe.frame_folders
         self._finds_boxes = any(step.use == "detect" for step in recipe.chain)  # which need no labels
         self._types = column_types(recipe)
         if self._types and not self._has_columns:
@@ -87,14 +89,17 @@ class FolderSource:
             )
         refuse_path_column(path_column, "a folder")
         include, exclude = Globs(self._include), Globs(self._exclude)
-        files = FoundFiles(self.root, self._links_to, include, exclude, self._sidecars)
-        examiner = Examiner(self._roots)
+        joins = self._frame_rate is not None
+        files = FoundFiles(
+            self.root, self._links_to, include, exclude, keeps_sidecars=self._sidecars, joins_frames=joins
+        )
+        examiner = Examiner(self._roots, self._frame_rate)
         notes: list[str] = []
         if self._has_columns:
             listing = self._with_columns(files, examiner, label_from, notes)
         else:
             found = spool_items()
-            listing = Listing(found.extend(examiner.files(file.name for file in files)))
+            listing = Listing(found.extend(self._examined(files, examiner)))
         if label_from == "folder":
             listing = _with_folder_labels(listing, files.folders_of_items)
         if not (self._finds_boxes and label_from == "auto"):
@@ -104,8 +109,21 @@ class FolderSource:
                 notes.append(describe_unmatched(option, globs.unmatched))
         if files.ignored.count:
             notes.append(files.ignored.describe())
+        if joins:
+            notes += _describe_frames(listing.items)
         sought = f"pictures and videos, known by suffixes such as .jpg, .png and .mp4, in {self._given} and below"
         return replace(listing, ignored=files.ignored.count, notes=notes, sought=sought)
+
+    def _examined(self, files: Iterable[FoundFile], examiner: Examiner) -> Iterator[Item]:
+        """The items of what was found, without columns."""
+        if self._frame_rate is None:
+            yield from examiner.files(file.name for file in files)
+            return
+        for index, file in enumerate(files):
+            if file.frames:
+                yield examiner.frames(index, file.name, file.frames)
+            else:
+                yield examiner.file(index, file.name)
 
     def _with_columns(
         self, files: Iterable[FoundFile], examiner: Examiner, label_from: str, notes: list[str]
@@ -114,9 +132,7 @@ class FolderSource:
         read = _Read(self._pattern, self._sidecars, self.root, self._roots)
         raw, good = spool_items(), array("q")
         with_sidecars, named = itertools.tee(files)
-        for index, (file, plain) in enumerate(
-            zip(with_sidecars, examiner.files(file.name for file in named), strict=True)
-        ):
+        for index, (file, plain) in enumerate(zip(with_sidecars, self._examined(named, examiner), strict=True)):
             raw.append(item := read.item(plain, file.sidecars))
             if item.reject is None:
                 good.append(index)
@@ -294,6 +310,14 @@ def _beside(name: str) -> str:
 def _as_utf8(text: str) -> str:
     """A text that a manifest can hold, which is UTF-8: bytes that are not are escaped."""
     return os.fsencode(text).decode("utf-8", "backslashreplace")
+
+
+def _describe_frames(items: Sequence[Item]) -> list[str]:
+    """In words, how many folders are videos."""
+    counts = [len(item.member.names) for item in items if isinstance(item.member, Frames)]
+    if counts:
+        return [f"{counted(len(counts), 'folder')} with {counted(sum(counts), 'picture')}: a video each"]
+    return ["no folder holds frames: --frame-folders had no effect"]
 
 
 def _first_level(name: str) -> str:
