@@ -9,7 +9,6 @@ import numpy as np
 from support import known_trees as trees
 from support.archives import write_lmdb
 from support.command import COMMAND_LIMIT_S, REPOSITORY, environment, read_jsonl
-from support.media import scene, write_picture
 
 import packer
 from readers import open_dataset
@@ -22,7 +21,7 @@ def run_programs(title: str, here: Path) -> None:
     body = re.search(rf"^### {re.escape(title)}\n(.*?)(?=^##|\Z)", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     assert body is not None
     for code in re.findall(r"^```python\n(.*?)^```$", body[1], re.DOTALL | re.MULTILINE):
-        program = here / "my_frames.py"
+        program = here / "program.py"
         program.write_text(code, encoding="utf-8")
         call = [sys.executable, str(program)]
         done = subprocess.run(
@@ -97,15 +96,3 @@ def test_pixels_of_fer2013(tmp_path: Path) -> None:
     ds = open_dataset(tmp_path / "fer")
     assert [(sample["label"], sample["split"]) for sample in ds] == [(n, "Training") for n in range(3)]
     assert all((sample["image"] == picture[..., None]).all() for sample, picture in zip(ds, pictures, strict=True))
-
-
-def test_frames_as_pictures(tmp_path: Path) -> None:
-    for number, video in enumerate(("fake/a", "real/b")):
-        for frame in range(5):
-            write_picture(tmp_path / f"frames/{video}/{frame:03d}.jpg", scene(5 * number + frame, (32, 24)))
-    run_programs("Frames as pictures: `packer.pack`", tmp_path)
-    clips = open_dataset(tmp_path / "clips").clips(5, by=None)
-    assert [(Path(clip["source"]).name, clip["label"], clip["frame"].tolist()) for clip in clips] == [
-        ("a", 0, [0, 1, 2, 3, 4]),
-        ("b", 1, [0, 1, 2, 3, 4]),
-    ]
