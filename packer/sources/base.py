@@ -187,7 +187,8 @@ class Examiner:
             known = self._examine(path) or self._roots.describe(0, path, {}, self._frame_rate)
             if len(self._known) == _KNOWN_MAX:
                 self._known.clear()
-            self._known[path] = known
+            if known.member is None:  # the names of many frames take memory
+                self._known[path] = known
         return Item(
             index,
             known.name,
