@@ -12,6 +12,7 @@ from packer.recipe import Recipe, field_name
 from packer.sources.base import Examiner, Listing, Roots, refuse_path_column
 from packer.sources.columns import describe_replaced, read_columns
 from packer.sources.folders.finding import FoundFile, FoundFiles
+from packer.sources.folders.frames import begins_anew
 from packer.sources.folders.patterns import Globs, PathPattern, describe_unmatched
 from packer.sources.folders.sidecars import RENAMED, read_sidecars
 from packer.sources.item import Frames, Item, spool_items
@@ -314,10 +315,23 @@ def _as_utf8(text: str) -> str:
 
 def _describe_frames(items: Sequence[Item]) -> list[str]:
     """In words, how many folders are videos."""
-    counts = [len(item.member.names) for item in items if isinstance(item.member, Frames)]
-    if counts:
-        return [f"{counted(len(counts), 'folder')} with {counted(sum(counts), 'picture')}: a video each"]
-    return ["no folder holds frames: --frame-folders had no effect"]
+    folders = pictures = 0
+    several = _Some()
+    for item in items:
+        if isinstance(item.member, Frames):
+            folders += 1
+            pictures += len(item.member.names)
+            if begins_anew(item.member.names):
+                several.add(item.name)
+    if not folders:
+        return ["no folder holds frames: --frame-folders had no effect"]
+    notes = [f"{counted(folders, 'folder')} with {counted(pictures, 'picture')}: a video each"]
+    if several.count:
+        notes.append(
+            f"the last number in the names of frames begins anew in {counted(several.count, 'folder')} "
+            f"({several.list()}): if several videos lie in one, put each into a folder of its own"
+        )
+    return notes
 
 
 def _first_level(name: str) -> str:

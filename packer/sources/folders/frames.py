@@ -4,6 +4,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,12 @@ def pictures_in(folder: str | Path) -> list[str]:
 
     entries = scan(folder, fail)
     return [name for name, is_folder, _ in entries if not is_folder and not name.startswith(".") and is_picture(name)]
+
+
+def begins_anew(names: Sequence[str]) -> bool:
+    """Whether the last number in the names of frames falls on the way, as where a folder holds several videos."""
+    last = [int(numbers[-1]) for numbers in map(_NUMBER.findall, names) if numbers]
+    return any(after < before for before, after in pairwise(last))
 
 
 def refuse_pictures_in_root(root: Path, example: str) -> None:

@@ -199,6 +199,14 @@ def test_names_without_an_order_are_a_reject(tmp_path: Path, names: list[str], r
     assert "--frame-folders 12.5" in table.stdout
 
 
+def test_several_videos_in_a_folder_are_told(tmp_path: Path) -> None:
+    root = tmp_path / "frames"
+    write_folder(root / "one", numbered(11, "video7_{}.jpg"))
+    write_folder(root / "two", [*numbered(3, "video1_{}.jpg"), *numbered(3, "video2_{}.jpg")])
+    done = run_packer("build", root, tmp_path / "out", *RATE)
+    assert "begins anew in 1 folder ('two'): if several videos lie in one" in done.stdout
+
+
 def test_damaged_frames_are_left_out_and_reported(source: Path, tmp_path: Path) -> None:
     (source / "fake" / "a" / "frame3.jpg").write_bytes(b"no picture")
     (source / "fake" / "a" / "frame7.jpg").write_bytes(b"")
