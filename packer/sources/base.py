@@ -354,7 +354,7 @@ def describe_path(
             raise BuildError(f"{path}: cannot be examined: {error}: run the same command again") from error
         link = os.path.islink(path)  # noqa: PTH114 -- Path.is_symlink raises where a name is too long
         broken = "a symbolic link to nothing" if link else system_reason(error)
-        return reject(f"expected a file, found {broken}")
+        return reject(f"expected a file{'' if frame_rate is None else ' or a folder'}, found {broken}")
     if not any(resolved.is_relative_to(root) for root in roots):
         kind = "a symbolic link that leaves" if path.is_symlink() or _through_link(path, roots) else "a path outside"
         return reject(

@@ -182,15 +182,16 @@ class ItemFile(NamedTuple):
         """
         if isinstance(self.member, Frames):
             paths = [os.path.join(self.path, name) for name in self.member.names]  # noqa: PTH118 -- many
-            name, missing = self.name, "one of the frames in {!r} was there when the build was planned"
+            name = self.name
         else:
             paths = [self.path]
             name = self.name if self.member is None else self.name.partition(MEMBER_MARK)[0]
-            missing = "{!r} was there when the build was planned"
         try:
             found = list(map(os.stat, paths))
-        except (FileNotFoundError, NotADirectoryError):
-            return missing.format(name)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if isinstance(self.member, Frames):
+                name = f"{name}/{os.path.basename(os.fsdecode(error.filename))}"  # noqa: PTH119 -- a name
+            return f"{name!r} was there when the build was planned"
         if isinstance(self.member, Frames):
             same = FramesState(found).digest == self.member.state
         else:

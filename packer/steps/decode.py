@@ -129,7 +129,11 @@ def _frames(
         with open_reader(item.file, sampling) as video, take(video) as frames:
             known: Sample = {SAMPLED: video.sampled}
             if refills is not None:
-                known[NEIGHBOURS] = neighbours(video.frames_seen, refills)
+                known[NEIGHBOURS] = (
+                    video.neighbours(refills)
+                    if isinstance(video, FramesReader)
+                    else neighbours(video.frames_seen, refills)
+                )
             for frame in frames:
                 report.count_frame()
                 if isinstance(frame, FramePicture):

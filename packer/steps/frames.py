@@ -8,10 +8,11 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
+from packer.sources.folders.frames import frame_numbers
 from packer.sources.item import Frames
 from packer.vision.decode.limits import MAX_PIXELS, PictureError, VideoError
 from packer.vision.decode.picture import decode_picture, read_picture
-from packer.vision.decode.sampling import Sampling
+from packer.vision.decode.sampling import Sampling, neighbours
 from shardspec.wording import LONG, counted, cut, shorten
 
 
@@ -22,9 +23,9 @@ class FramePicture:
     Attributes
     ----------
     index : int
-        Its place in the order of the folder's frames, from 0.
+        The number in its name (`packer.sources.folders.frames.frame_numbers`).
     time : float, seconds
-        The index by the frame rate.
+        That number by the frame rate.
     image : ndarray, (H, W, 3), uint8
         RGB, upright, C-contiguous.
     data : bytes or None
@@ -45,7 +46,7 @@ class FramesReader:
     folder : str
     frames : Frames
     sampling : Sampling
-        Every picture counts as a key frame.
+        It counts the pictures, but `Sampling.at` names them by their numbers. Every picture counts as a key frame.
     max_pixels : int
         Largest width times height of a frame.
 
@@ -54,7 +55,7 @@ class FramesReader:
     frames_seen : int
         How many frames the folder has.
     sampled : tuple of int
-        Indices of the frames that the sampling asks for.
+        Numbers of the frames that the sampling asks for.
     damage : str or None
         Which frames did not decode so far.
 
@@ -74,9 +75,16 @@ class FramesReader:
         self._damaged = 0
         self._first_damage = ""
         self.frames_seen = len(self._names)
-        times = (index / self._rate for index in range(self.frames_seen))
-        wanted = sampling.choose(times, [True] * self.frames_seen, self.frames_seen)
-        self.sampled: tuple[int, ...] = tuple(np.flatnonzero(wanted).tolist())
+        self._numbers = frame_numbers(self._names)
+        if sampling.at is None:
+            times = (number / self._rate for number in self._numbers)
+            wanted = sampling.choose(times, [True] * self.frames_seen, self.frames_seen)
+            chosen = np.flatnonzero(wanted).tolist()
+        else:
+            places = {number: place for place, number in enumerate(self._numbers)}
+            chosen = sorted(places[number] for number in sampling.at if number in places)
+        self._chosen: list[int] = chosen
+        self.sampled = tuple(self._numbers[place] for place in chosen)
 
     @property
     def damage(self) -> str | None:
@@ -104,30 +112,35 @@ class FramesReader:
         """Hand out no frame before this one from now on; they are not read."""
         self._first = index
 
+    def neighbours(self, frames: int) -> dict[int, tuple[int, ...]]:
+        """The frames that may stand in for each of so many (`packer.vision.decode.sampling.neighbours`), by number."""
+        near = neighbours(self.frames_seen, frames)
+        numbers = self._numbers
+        return {numbers[place]: tuple(numbers[other] for other in others) for place, others in near.items()}
+
     def __iter__(self) -> Iterator[FramePicture]:
         whole = 0
-        for index in self.sampled:
+        for place in self._chosen:
             if self._stopped:
                 return
-            if index < self._first:
+            if self._numbers[place] < self._first:
                 whole += 1
                 continue
-            frame = self._frame(index)
+            frame = self._frame(place)
             if frame is not None:
                 whole += 1
                 yield frame
         if not whole:
             raise VideoError(f"expected at least one frame, found none that is whole: {self.damage}")
 
-    def _frame(self, index: int) -> FramePicture | None:
-        path = os.path.join(self._folder, self._names[index])  # noqa: PTH118 -- many
+    def _frame(self, place: int) -> FramePicture | None:
+        name, number = self._names[place], self._numbers[place]
+        path = os.path.join(self._folder, name)  # noqa: PTH118 -- many
         try:
             data = read_picture(path, max_pixels=self._max_pixels)
             picture = decode_picture(data, max_pixels=self._max_pixels)
         except PictureError as error:
             self._damaged += 1
-            self._first_damage = (
-                self._first_damage or f"frame {index} ({shorten(self._names[index])}): {cut(str(error), LONG)}"
-            )
+            self._first_damage = self._first_damage or f"frame {number} ({shorten(name)}): {cut(str(error), LONG)}"
             return None
-        return FramePicture(index, index / self._rate, picture.image, data if picture.passthrough else None)
+        return FramePicture(number, number / self._rate, picture.image, data if picture.passthrough else None)

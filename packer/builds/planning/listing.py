@@ -16,7 +16,8 @@ from packer.jobs.progress import ProgressListener, Silent, Stage
 from packer.recipe import Recipe, field_name
 from packer.recipe.checks import SAMPLING
 from packer.sources.base import Examiner, Listing, Source, counting
-from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile, spool_items
+from packer.sources.folders.frames import frame_numbers
+from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Frames, Item, ItemFile, spool_items
 from packer.sources.packed import PackedSource
 from packer.steps.chain import STEPS
 from packer.steps.faces.boxes import Boxes, open_boxes
@@ -69,7 +70,8 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
         sought = f" (looked for {listing.sought})" if listing.sought else ""
         raise UsageError("; ".join((f"expected items to pack, found none{sought}", *listing.notes)))
     _check_places(listing, recipe)
-    listing = replace(listing, notes=(*listing.notes, *_describe_unread(listing, recipe)))
+    frames = [] if recipe.frame_folders is None else [_describe_frames(listing.items)]
+    listing = replace(listing, notes=(*listing.notes, *frames, *_describe_unread(listing, recipe)))
     listing = settle_classes(listing, recipe)
     _check_reading(listing.items, recipe)
     _check_sampling(listing.items, recipe)
@@ -170,6 +172,25 @@ def _group(places: IntArray, rows: IntArray) -> tuple[IntArray, IntArray, IntArr
     order = np.argsort(chosen, kind="stable")
     chosen = chosen[order]
     return rows, order, np.flatnonzero(np.concatenate(([True], chosen[1:] != chosen[:-1]))) if len(rows) else rows
+
+
+def _describe_frames(items: Sequence[Item]) -> str:
+    """In words, how many folders are videos, and in how many numbers of frames are left out on the way."""
+    folders = pictures = gaps = 0
+    example = ""
+    for item in items:
+        if not isinstance(item.member, Frames):
+            continue
+        folders += 1
+        pictures += len(item.member.names)
+        steps = np.diff(frame_numbers(item.member.names))
+        if len(steps) and steps.max() > steps.min():
+            gaps += 1
+            example = example or item.name
+    if not folders:
+        return "no folder holds frames: --frame-folders had no effect"
+    lacks = f", {gaps} of them with gaps between their numbers, such as {shorten(example, LONG)}" if gaps else ""
+    return f"{counted(folders, 'folder')} with {counted(pictures, 'picture')}: a video each{lacks}"
 
 
 def _describe_unread(listing: Listing, recipe: Recipe) -> list[str]:

@@ -12,10 +12,9 @@ from packer.recipe import Recipe, field_name
 from packer.sources.base import Examiner, Listing, Roots, refuse_path_column
 from packer.sources.columns import describe_replaced, read_columns
 from packer.sources.folders.finding import FoundFile, FoundFiles
-from packer.sources.folders.frames import begins_anew
 from packer.sources.folders.patterns import Globs, PathPattern, describe_unmatched
 from packer.sources.folders.sidecars import RENAMED, read_sidecars
-from packer.sources.item import Frames, Item, spool_items
+from packer.sources.item import Item, spool_items
 from packer.sources.tables.chunks import Chunk, chunks_of
 from packer.sources.values import column_types
 from packer.workspace.spool import Mapped
@@ -90,9 +89,13 @@ class FolderSource:
             )
         refuse_path_column(path_column, "a folder")
         include, exclude = Globs(self._include), Globs(self._exclude)
-        joins = self._frame_rate is not None
         files = FoundFiles(
-            self.root, self._links_to, include, exclude, keeps_sidecars=self._sidecars, joins_frames=joins
+            self.root,
+            self._links_to,
+            include,
+            exclude,
+            keeps_sidecars=self._sidecars,
+            joins_frames=self._frame_rate is not None,
         )
         examiner = Examiner(self._roots, self._frame_rate)
         notes: list[str] = []
@@ -110,8 +113,6 @@ class FolderSource:
                 notes.append(describe_unmatched(option, globs.unmatched))
         if files.ignored.count:
             notes.append(files.ignored.describe())
-        if joins:
-            notes += _describe_frames(listing.items)
         sought = f"pictures and videos, known by suffixes such as .jpg, .png and .mp4, in {self._given} and below"
         return replace(listing, ignored=files.ignored.count, notes=notes, sought=sought)
 
@@ -313,27 +314,6 @@ def _as_utf8(text: str) -> str:
     return os.fsencode(text).decode("utf-8", "backslashreplace")
 
 
-def _describe_frames(items: Sequence[Item]) -> list[str]:
-    """In words, how many folders are videos."""
-    folders = pictures = 0
-    several = _Some()
-    for item in items:
-        if isinstance(item.member, Frames):
-            folders += 1
-            pictures += len(item.member.names)
-            if begins_anew(item.member.names):
-                several.add(item.name)
-    if not folders:
-        return ["no folder holds frames: --frame-folders had no effect"]
-    notes = [f"{counted(folders, 'folder')} with {counted(pictures, 'picture')}: a video each"]
-    if several.count:
-        notes.append(
-            f"the last number in the names of frames begins anew in {counted(several.count, 'folder')} "
-            f"({several.list()}): if several videos lie in one, put each into a folder of its own"
-        )
-    return notes
-
-
 def _first_level(name: str) -> str:
     first, separator, _ = name.partition("/")
     return first if separator else ""
@@ -343,7 +323,7 @@ def _with_folder_labels(listing: Listing, classes: Collection[str]) -> Listing:
     """The items labelled by their first folder, one of `classes`; one directly in the source is a reject."""
     folders = sorted(classes, key=os.fsencode)
     numbers = {name: number for number, name in enumerate(folders)}
-    reason = "expected a folder to name the label (--label-from folder), found a file directly in the source"
+    reason = "expected a folder to name the label (--label-from folder), found it directly in the source"
 
     def label(item: Item) -> Item:
         first = _first_level(item.name)

@@ -20,9 +20,12 @@ _NUMBER = re.compile(r"([0-9]+)")
 _SHOWN = 3
 """Names of pictures in a reason."""
 
+_NUMBER_MAX = 2**63 - 1
+"""Of the field ``frame``."""
 
-class _NoFrameError(ValueError):
-    """A picture that is no frame; the message says why."""
+
+class FramesError(ValueError):
+    """Pictures that are not the frames of a video; the message says why."""
 
 
 def frames_item(
@@ -36,8 +39,8 @@ def frames_item(
 ) -> Item:
     """The item of a folder whose pictures are the frames of a video.
 
-    The frames are in the order of the numbers in their names: ``2.jpg`` is before ``10.jpg``. Names that differ in more
-    than their numbers have no order, and so the folder is a reject, as it is where a picture leads out of the source.
+    The frames are in the order of their numbers (`frame_numbers`). A folder whose pictures have none is a reject, and so
+    is one in which a picture leads out of the source.
 
     Parameters
     ----------
@@ -62,9 +65,11 @@ def frames_item(
         return _look(folder, name, roots)
 
     try:
-        _check_names(names)
+        if not names:
+            raise FramesError("expected a folder of pictures, found none in it")
+        frame_numbers(names)
         state = FramesState(ask_each(Path(folder), look, names))
-    except _NoFrameError as error:
+    except FramesError as error:
         return Item(index, name, folder, columns=columns, reject=str(error))
     frames = Frames("frames", tuple(names), state.digest, float(rate))
     return Item(index, name, folder, state.bytes, state.mtime_ns, columns, member=frames)
@@ -86,10 +91,46 @@ def pictures_in(folder: str | Path) -> list[str]:
     return [name for name, is_folder, _ in entries if not is_folder and not name.startswith(".") and is_picture(name)]
 
 
-def begins_anew(names: Sequence[str]) -> bool:
-    """Whether the last number in the names of frames falls on the way, as where a folder holds several videos."""
-    last = [int(numbers[-1]) for numbers in map(_NUMBER.findall, names) if numbers]
-    return any(after < before for before, after in pairwise(last))
+def frame_numbers(names: Sequence[str]) -> list[int]:
+    """The numbers of frames, strictly rising, by which they are known: ``000/017.png`` is frame 17 of its folder.
+
+    It is the number in which the names differ. If they differ in several (``frame_30_at_1.2.png``), it is the first
+    that rises from each name to the next.
+
+    Parameters
+    ----------
+    names : sequence of str
+        In the order of all the numbers in them.
+
+    Raises
+    ------
+    FramesError
+        If the names differ in more than numbers, or no number in them counts the frames. The message says so.
+    """
+    shapes: dict[str, str] = {}
+    for name in names:
+        shapes.setdefault(_NUMBER.sub("#", name), name)
+    if len(shapes) > 1:
+        shown = list_some(list(map(shorten, list(shapes.values())[:_SHOWN])))
+        more = " and others" if len(shapes) > _SHOWN else ""
+        raise FramesError(
+            f"expected frames whose names differ in their numbers alone, found {shown}{more}: "
+            "choose some with --include or --exclude"
+        )
+    columns = list(zip(*(map(int, _NUMBER.findall(name)) for name in names), strict=True)) or [(0,) * len(names)]
+    if len(names) == 1:
+        columns = columns[-1:]
+    rising = [column for column in columns if all(before < after for before, after in pairwise(column))]
+    if not rising:
+        last = columns[-1]
+        here = next(place for place in range(1, len(names)) if last[place] <= last[place - 1])
+        raise FramesError(
+            f"expected a number in the names that counts the frames, found {shorten(names[here - 1])} before "
+            f"{shorten(names[here])}: rename them, or put each of several videos into a folder of its own"
+        )
+    if rising[0][-1] > _NUMBER_MAX:
+        raise FramesError(f"expected numbers of frames up to {_NUMBER_MAX}, found {shorten(names[-1])}")
+    return list(rising[0])
 
 
 def refuse_pictures_in_root(root: Path, example: str) -> None:
@@ -112,21 +153,6 @@ def _in_order(name: str) -> tuple[list[str | int], str]:
     return [int(part) if place % 2 else part for place, part in enumerate(parts)], name
 
 
-def _check_names(names: Sequence[str]) -> None:
-    if not names:
-        raise _NoFrameError("expected a folder of pictures, found none in it")
-    shapes: dict[str, str] = {}
-    for name in names:
-        shapes.setdefault(_NUMBER.sub("#", name), name)
-    if len(shapes) > 1:
-        shown = list_some(list(map(shorten, list(shapes.values())[:_SHOWN])))
-        more = " and others" if len(shapes) > _SHOWN else ""
-        raise _NoFrameError(
-            f"expected frames whose names differ in their numbers alone, found {shown}{more}: "
-            "choose some with --include or --exclude"
-        )
-
-
 def _look(folder: str, name: str, roots: Sequence[Path]) -> os.stat_result:
     """What the system says of a picture, which is a regular file inside the roots."""
     path = os.path.join(folder, name)  # noqa: PTH118 -- many
@@ -135,7 +161,7 @@ def _look(folder: str, name: str, roots: Sequence[Path]) -> os.stat_result:
         if stat.S_ISLNK(found.st_mode):
             target = Path(path).resolve(strict=True)
             if not any(target.is_relative_to(root) for root in roots):
-                raise _NoFrameError(
+                raise FramesError(
                     f"frame {shorten(name)}: expected a file inside the source, found a symbolic link that leaves it: "
                     "name the folder it leads to with --root DIR"
                 )
@@ -143,7 +169,7 @@ def _look(folder: str, name: str, roots: Sequence[Path]) -> os.stat_result:
     except (OSError, RuntimeError) as error:
         if may_pass(error):  # the plan depends on what is listed
             raise BuildError(f"{path}: cannot be examined: {error}: run the same command again") from error
-        raise _NoFrameError(f"frame {shorten(name)}: expected a file, found {system_reason(error)}") from error
+        raise FramesError(f"frame {shorten(name)}: expected a file, found {system_reason(error)}") from error
     if not stat.S_ISREG(found.st_mode):
-        raise _NoFrameError(f"frame {shorten(name)}: expected a regular file, found something else")
+        raise FramesError(f"frame {shorten(name)}: expected a regular file, found something else")
     return found

@@ -96,3 +96,30 @@ def test_pixels_of_fer2013(tmp_path: Path) -> None:
     ds = open_dataset(tmp_path / "fer")
     assert [(sample["label"], sample["split"]) for sample in ds] == [(n, "Training") for n in range(3)]
     assert all((sample["image"] == picture[..., None]).all() for sample, picture in zip(ds, pictures, strict=True))
+
+
+def test_frames_as_pictures(tmp_path: Path) -> None:
+    sessions = {"S005/001": "3.0000000e+00", "S010/002": None, "S011/001": "7.0000000e+00"}
+    for session, emotion in sessions.items():
+        name = session.replace("/", "_")
+        numbers = range(1, 6)
+        trees.put_pictures(tmp_path / "cohn-kanade-images" / session, [f"{name}_{n:08d}.png" for n in numbers])
+        (tmp_path / "Emotion" / session).mkdir(parents=True)
+        if emotion is not None:
+            trees.put_text(tmp_path, f"Emotion/{session}/{name}_00000005_emotion.txt", f"   {emotion}\n")
+    for video in ("00001", "00012"):
+        trees.put_pictures(tmp_path / "clip_224x224" / video, [f"{video}_{n:05d}.jpg" for n in range(1, 17)])
+    (tmp_path / "set_1.csv").write_text("video_name,label\n1,7\n12,1\n")
+    run_programs("Frames as pictures: `--frame-folders`", tmp_path)
+    ck = open_dataset(tmp_path / "ck")
+    known = {(s["source"], s["subject"], s["session"], int(s["emotion"]), bool(s["emotion_valid"])) for s in ck}
+    assert known == {
+        ("S005/001", "S005", "001", 3, True),
+        ("S010/002", "S010", "002", 0, False),
+        ("S011/001", "S011", "001", 7, True),
+    }
+    clips = open_dataset(tmp_path / "dfew").clips(16, by=None)
+    assert [(clip["source"], int(clip["label"]), clip["frame"].tolist()) for clip in clips] == [
+        ("00001", 6, list(range(1, 17))),
+        ("00012", 0, list(range(1, 17))),
+    ]
