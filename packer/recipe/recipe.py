@@ -256,7 +256,7 @@ class Recipe:
         "folders and tables: a folder of pictures is a video, and they are its frames, in the order of the numbers in "
         "their names, at this rate, in frames per second",
         metavar="FPS",
-        above=0,
+        minimum=0.001,
         late=True,
     )
     root: tuple[str, ...] = option(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from packer.recipe import Recipe
-from packer.sources.folders.frames import frames_item, pictures_in
+from packer.sources.folders.frames import FramesError, frames_item, pictures_in
 from packer.sources.item import Item, ItemFile
 from packer.vision.faults import may_pass
 from packer.workspace.fresh import ask_ahead, is_far
@@ -362,7 +362,11 @@ def describe_path(
         )
     if resolved.is_dir():
         if frame_rate is not None:
-            return frames_item(index, name, str(path), pictures_in(path), frame_rate, roots, columns)
+            try:
+                pictures = pictures_in(path)
+            except FramesError as error:
+                return reject(str(error))
+            return frames_item(index, name, str(path), pictures, frame_rate, roots, columns)
         return reject("expected a file, found a folder (--frame-folders FPS takes its pictures as frames of a video)")
     if not resolved.is_file():
         return reject("expected a regular file, found something else")

@@ -356,7 +356,7 @@ class Item:
             If a file cannot be examined.
         """
         for file in [*([] if self.path is None else [self.file]), *self.files.values()]:
-            if not file.mtime_ns:  # not a file that was examined
+            if not file.mtime_ns and not isinstance(file.member, Frames):  # not a file that was examined
                 continue
             change = file.change()
             if change is not None:

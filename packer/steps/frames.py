@@ -131,7 +131,8 @@ class FramesReader:
                 whole += 1
                 yield frame
         if not whole:
-            raise VideoError(f"expected at least one frame, found none that is whole: {self.damage}")
+            why = self.damage or "none is there that was asked for"
+            raise VideoError(f"expected at least one frame, found none that is whole: {why}")
 
     def _frame(self, place: int) -> FramePicture | None:
         name, number = self._names[place], self._numbers[place]

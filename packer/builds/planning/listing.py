@@ -190,7 +190,7 @@ def _describe_frames(items: Sequence[Item]) -> str:
     if not folders:
         return "no folder holds frames: --frame-folders had no effect"
     lacks = f", {gaps} of them with gaps between their numbers, such as {shorten(example, LONG)}" if gaps else ""
-    return f"{counted(folders, 'folder')} with {counted(pictures, 'picture')}: a video each{lacks}"
+    return f"taken as videos: {counted(folders, 'folder')} with {counted(pictures, 'picture')}{lacks}"
 
 
 def _describe_unread(listing: Listing, recipe: Recipe) -> list[str]:

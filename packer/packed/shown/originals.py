@@ -54,6 +54,7 @@ class Originals:
         self._include, self._exclude = recipe.get("include", ()), recipe.get("exclude", ())
         self._lock = threading.Lock()
         self._listed: tuple[Path, Spool[str]] | None = None
+        self._folder: tuple[str, ItemFile] | None = None
         if not self.root.is_dir() and (not self.root.is_file() or kind_of(self.root.name) is None):
             raise UsageError(
                 f"{root}: expected the folder that the dataset was packed from, or its archive, found none"
@@ -94,13 +95,17 @@ class Originals:
         return read_frame(self._member(archive, container, item), frame)
 
     def _frames(self, folder: Path, item: str) -> ItemFile:
-        """A folder of frames."""
+        """A folder of frames. The one that was asked for last is known."""
         assert self._frame_rate is not None
+        known = self._folder
+        if known is not None and known[0] == item:
+            return known[1]
         include, exclude, parts = Globs(self._include), Globs(self._exclude), item.split("/")
         names = [name for name in pictures_in(folder) if is_chosen((*parts, name), include, exclude)]
         found = frames_item(0, item, str(folder), names, self._frame_rate, [self.root])
         if found.reject is not None:
             raise ItemError(f"{shorten(item)}: {found.reject}")
+        self._folder = item, found.file
         return found.file
 
     def _find_archive(self, name: str) -> Path | None:

@@ -82,6 +82,8 @@ class FoundFile(NamedTuple):
 class FoundFiles:
     """What a walk through a folder finds: iterated over once, the items, in the order of the bytes of their paths.
 
+    A folder of frames is followed by what lies below it.
+
     A folder at a time is in memory, some dozens on a network file system, where threads list the next ones meanwhile;
     of a folder with more than some hundred thousand files only a part is.
 
@@ -102,6 +104,8 @@ class FoundFiles:
         The folders directly in the root that were searched.
     folders_of_items : set of str
         Those of them with items.
+    videos : set of str
+        Those of them that are items: their pictures are frames.
     ignored : Ignored
 
     Raises
@@ -124,6 +128,7 @@ class FoundFiles:
     ) -> None:
         self.folders: set[str] = set()
         self.folders_of_items: set[str] = set()
+        self.videos: set[str] = set()
         self.ignored = Ignored()
         self._root = root
         self._links_to = links_to
@@ -223,6 +228,8 @@ class FoundFiles:
         if frames:
             if not path:
                 refuse_pictures_in_root(self._root, min(frames))
+            if len(parts) == 1:
+                self.videos.add(path)
             yield FoundFile(path, frames=frames)
         for name in found:
             if name.endswith("/"):

@@ -107,7 +107,8 @@ class FolderSource:
         if label_from == "folder":
             listing = _with_folder_labels(listing, files.folders_of_items)
         if not (self._finds_boxes and label_from == "auto"):
-            notes += _describe_labels(listing, label_from, files.folders, files.folders_of_items)
+            folders = files.folders - files.videos
+            notes += _describe_labels(listing, label_from, folders, files.folders_of_items)
         for option, globs in (("include", include), ("exclude", exclude)):
             if globs.unmatched:
                 notes.append(describe_unmatched(option, globs.unmatched))

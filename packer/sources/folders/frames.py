@@ -4,7 +4,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ _NUMBER = re.compile(r"([0-9]+)")
 
 _SHOWN = 3
 """Names of pictures in a reason."""
+
+_ASKED = 16
+"""Pictures that one thread asks for: to hand them over one by one takes as long as to ask."""
 
 _NUMBER_MAX = 2**63 - 1
 """Of the field ``frame``."""
@@ -61,14 +64,15 @@ def frames_item(
     """
     names = sorted(pictures, key=_in_order)
 
-    def look(name: str) -> os.stat_result:
-        return _look(folder, name, roots)
+    def look(some: Sequence[str]) -> list[os.stat_result]:
+        return [_look(folder, name, roots) for name in some]
 
     try:
         if not names:
             raise FramesError("expected a folder of pictures, found none in it")
         frame_numbers(names)
-        state = FramesState(ask_each(Path(folder), look, names))
+        some = (names[first : first + _ASKED] for first in range(0, len(names), _ASKED))
+        state = FramesState(chain.from_iterable(ask_each(Path(folder), look, some)))
     except FramesError as error:
         return Item(index, name, folder, columns=columns, reject=str(error))
     frames = Frames("frames", tuple(names), state.digest, float(rate))
@@ -80,12 +84,18 @@ def pictures_in(folder: str | Path) -> list[str]:
 
     Raises
     ------
-    BuildError
+    FramesError
         If the folder cannot be listed.
+    BuildError
+        If that is for a reason that may pass.
     """
 
     def fail(error: OSError) -> None:
-        raise BuildError(f"{folder}: cannot be listed: {system_reason(error)}") from error
+        if may_pass(error):
+            raise BuildError(
+                f"{folder}: cannot be listed: {system_reason(error)}: run the same command again"
+            ) from error
+        raise FramesError(f"expected a folder that can be listed, found: {system_reason(error)}") from error
 
     entries = scan(folder, fail)
     return [name for name, is_folder, _ in entries if not is_folder and not name.startswith(".") and is_picture(name)]
@@ -109,13 +119,13 @@ def frame_numbers(names: Sequence[str]) -> list[int]:
     """
     shapes: dict[str, str] = {}
     for name in names:
-        shapes.setdefault(_NUMBER.sub("#", name), name)
+        shapes.setdefault(_NUMBER.sub("/", name), name)
     if len(shapes) > 1:
         shown = list_some(list(map(shorten, list(shapes.values())[:_SHOWN])))
         more = " and others" if len(shapes) > _SHOWN else ""
         raise FramesError(
             f"expected frames whose names differ in their numbers alone, found {shown}{more}: "
-            "choose some with --include or --exclude"
+            "leave those of one kind (in a folder as SOURCE, --include or --exclude choose them)"
         )
     columns = list(zip(*(map(int, _NUMBER.findall(name)) for name in names), strict=True)) or [(0,) * len(names)]
     if len(names) == 1:
@@ -143,7 +153,7 @@ def refuse_pictures_in_root(root: Path, example: str) -> None:
     """
     raise UsageError(
         f"frame_folders: expected the pictures in folders below the source, one for each video, found "
-        f"{shorten(example)} directly in {root}: give the folder above it"
+        f"{shorten(example)} directly in {root}: give the folder above it, or --exclude what is no frame"
     )
 
 
