@@ -24,7 +24,7 @@ from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.base import Listing, Source
-from packer.sources.item import PACKED_ROW, Item
+from packer.sources.item import PACKED_ROW, Frames, Item
 from packer.steps.chain import Equipment, Step, check_steps
 from packer.workspace import Workspace
 from packer.workspace.folder import refuse_files
@@ -264,7 +264,8 @@ class _Samples:
 
     def add(self, item: Item) -> None:
         """Take in an item."""
-        kind = (item.is_video, item.name.rpartition(".")[2].lower(), item.reject is None)
+        suffix = "" if isinstance(item.member, Frames) else item.name.rpartition(".")[2].lower()
+        kind = (item.is_video, suffix, item.reject is None)
         key: tuple[Any, ...] = (*kind, item.name.rpartition("/")[0], item.columns.get("label"))
         if key not in self._groups and sum(k[0] == kind[0] for k in self._groups) >= TRIED_MAX[kind[0]] - 1:
             key = (item.is_video,)

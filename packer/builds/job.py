@@ -457,7 +457,8 @@ def _give_up(space: Workspace, counts: Counts, recipe: Recipe) -> TooManyRejects
     shown = "; ".join(f"{shorten(line['item'], LONG)}, {line['step']}: {cut(line['reason'], LONG)}" for line in reasons)
     advice = advise((line["reason"] for line in reasons), recipe)
     if all(line["step"] == "source" and line["reason"].endswith(_NOT_THERE) for line in reasons):
-        advice = "paths in a table have / and a suffix, and are relative to its folder, or to --root DIR"
+        kind = "have / and a suffix, and" if recipe.frame_folders is None else "have / and all zeros of a name, and"
+        advice = f"paths in a table {kind} are relative to its folder, or to --root DIR"
     space.give_up(space.final / REJECTS_NAME)
     return TooManyRejectsError(
         f"no item gave a sample ({counts.items} in all), so nothing was packed: {shown} (all reasons: {space.reasons})"

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from packer.assembly.samples import PackedSamples
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
-from packer.packed.rejects import report_lines
+from packer.packed.rejects import planned, report_lines
 from packer.packed.shown.dataset import ShownDataset
 from packer.packed.shown.originals import Originals
 from packer.vision.faults import describe_error
@@ -293,8 +293,8 @@ def _originals(path: Path, source: str | os.PathLike[str]) -> Originals:
     try:
         recipes = [generation.recipe for generation in Layout(path).load().generations]
     except NotADatasetError:  # a build that is not finished
-        recipes = []
-    return Originals(source, str(recipes[-1].get("path_column", "path")) if recipes else "path")
+        recipes = [planned(Layout(path)).get("recipe", {})]
+    return Originals(source, recipes[-1] if recipes else None)
 
 
 def _write(sheet: Sheet, path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from packer.builds.growing.fitting import FROM_INPUTS, FROM_PACKED
@@ -300,26 +301,41 @@ class _Origin(NamedTuple):
         Whether their first folders were their labels.
     merged : bool
         Whether they come from several sources.
+    frames : mapping
+        If some were folders of frames, the recipe that they were packed by.
     """
 
     kind: str = "files"
     by_folder: bool = False
     merged: bool = False
+    frames: Mapping[str, Any] = MappingProxyType({})
+
+
+def planned(layout: Layout) -> dict[str, Any]:
+    """The plan of an unfinished build; empty if there is none."""
+    plan: dict[str, Any] = {}
+    with suppress(OSError, ValueError):
+        plan = json.loads(Workspace(layout.build).plan.read_bytes())
+    return plan
 
 
 def _origin(layout: Layout, manifest: Manifest | None) -> _Origin:
     if manifest is None:
-        plan: dict[str, Any] = {}
-        with suppress(OSError, ValueError):
-            plan = json.loads(Workspace(layout.build).plan.read_bytes())
-        kind = "inputs" if plan.get("declared") else "files"
-        return _Origin(kind, plan.get("recipe", {}).get("label_from") == "folder")
+        plan = planned(layout)
+        kind, recipe = "inputs" if plan.get("declared") else "files", plan.get("recipe", {})
+        return _Origin(kind, recipe.get("label_from") == "folder", frames=_of_frames([recipe]))
     notes = manifest.wall_clock
     kind = "inputs" if notes.get(FROM_INPUTS) else "samples" if notes.get(FROM_PACKED) else "files"
     recipes = list(_recipes([generation.to_json() for generation in manifest.generations]))
     by_folder = all(recipe.get("label_from") == "folder" for recipe in recipes)
     job = notes.get("job")
-    return _Origin(kind, by_folder, isinstance(job, dict) and job.get("kind") == "merge")
+    merged = isinstance(job, dict) and job.get("kind") == "merge"
+    return _Origin(kind, by_folder, merged, _of_frames(recipes))
+
+
+def _of_frames(recipes: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The first recipe that took folders of frames as videos; empty if none did."""
+    return next((recipe for recipe in recipes if recipe.get("frame_folders") is not None), {})
 
 
 def _recipes(generations: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -335,6 +351,10 @@ def _recipes(generations: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, 
 def _write_table(path: Path, names: list[str], origin: _Origin) -> str:
     """Write the table; return what packs its items, in words."""
     column, retry = "path", f"packer build {shlex.quote(str(path))} OUT --root SOURCE"
+    if origin.frames:
+        retry += f" --frame-folders {str(origin.frames['frame_folders']).removesuffix('.0')}"
+    if any(origin.frames.get(name) for name in ("include", "exclude")):  # a table does not take them
+        retry = "the same build with --retry-rejects, since patterns have chosen the frames"
     if origin.kind == "inputs":
         column, retry = "input", "packer.pack with these inputs"
     elif origin.kind == "samples":

@@ -108,7 +108,7 @@ class Looking:
             # Where there is no source to show, the libraries of packing need not be installed.
             originals = import_target("packer.packed.shown.originals:Originals", what="source", extra="pack")
             recipe = dataset.manifest.generations[-1].recipe if dataset.manifest.generations else {}
-            self.originals = originals(source, str(recipe.get("path_column", "path")))
+            self.originals = originals(source, recipe)
         self._drawn: dict[tuple[str, int], tuple[bytes, tuple[int, int]]] = {}
         self._lock = threading.Lock()
 

@@ -251,6 +251,14 @@ class Recipe:
         "folders: fields from a file of the same stem beside each item: .txt (field text), .json (its names)",
         late=True,
     )
+    frame_folders: float | None = option(
+        None,
+        "folders and tables: a folder of pictures is a video, and they are its frames, in the order of the numbers in "
+        "their names, at this rate, in frames per second",
+        metavar="FPS",
+        minimum=0.001,
+        late=True,
+    )
     root: tuple[str, ...] = option(
         (),
         "tables: folder that relative paths start from and absolute paths lie below, instead of the table's own folder; "
@@ -312,6 +320,8 @@ class Recipe:
             problems.add("refill", f"expected decode and faces as the first two steps, found {', '.join(used)}")
         if self.align_as == "arcface" and isinstance(self.size, int) and self.size % 112 and self.size % 128:
             problems.add("size", f"expected a multiple of 112 or 128 with align_as arcface, found {self.size}")
+        if self.sidecars and self.frame_folders is not None:
+            problems.add("sidecars", "expected either sidecars or frame_folders, found both")
         codecs: dict[str, NamedConfig] = {}
         for text in self.encode_field:
             try:

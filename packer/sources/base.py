@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from packer.recipe import Recipe
+from packer.sources.folders.frames import FramesError, frames_item, pictures_in
 from packer.sources.item import Item, ItemFile
 from packer.vision.faults import may_pass
 from packer.workspace.fresh import ask_ahead, is_far
@@ -114,8 +115,10 @@ class Roots:
         """The folders without links."""
         return tuple(folder.resolve() for folder in self.folders)
 
-    def describe(self, index: int, path: str | Path, columns: Mapping[str, Any]) -> Item:
-        """An item for a path in a table.
+    def describe(
+        self, index: int, path: str | Path, columns: Mapping[str, Any], frame_rate: float | None = None
+    ) -> Item:
+        """An item for a path in a table (`describe_path`).
 
         It is named by its path below its root, preceded by the root's name where there are several roots. A relative
         path that exists below several roots is a reject.
@@ -127,7 +130,8 @@ class Roots:
                 f"expected a path below one of the roots, found it below {len(found)}: make it absolute in the table"
             )
             return Item(index, str(path), str(location), columns=columns, reject=reason)
-        return describe_path(index, self._name(location) or str(path), location, self.resolved, columns)
+        name = self._name(location) or str(path)
+        return describe_path(index, name, location, self.resolved, columns, frame_rate)
 
     def leads_out(self, path: str | Path) -> bool:
         """Whether a path, absolute or relative, lies outside every root, also where it gets there through links."""
@@ -161,12 +165,15 @@ class Examiner:
     ----------
     roots : Roots or sequence of Path
         Folders outside which the files must not lie; as paths, without links.
+    frame_rate : float, optional
+        That of folders of frames (`packer.recipe.Recipe.frame_folders`).
     """
 
-    def __init__(self, roots: Roots | Sequence[Path]) -> None:
+    def __init__(self, roots: Roots | Sequence[Path], frame_rate: float | None = None) -> None:
         self._roots = roots if isinstance(roots, Roots) else None
         self._resolved = roots.resolved if isinstance(roots, Roots) else tuple(roots)
         self._prefix = os.path.join(self._resolved[0], "")  # noqa: PTH118 -- as a text
+        self._frame_rate = frame_rate
         self._known: dict[str, Item] = {}
         self._inside: dict[str, bool] = {}
         self._examined = 0
@@ -177,12 +184,20 @@ class Examiner:
         self._count()
         known = self._known.get(path)
         if known is None:
-            known = self._examine(path) or self._roots.describe(0, path, {})
+            known = self._examine(path) or self._roots.describe(0, path, {}, self._frame_rate)
             if len(self._known) == _KNOWN_MAX:
                 self._known.clear()
-            self._known[path] = known
+            if known.member is None:  # the names of many frames take memory
+                self._known[path] = known
         return Item(
-            index, known.name, known.path, known.bytes, known.mtime_ns, columns, known.reject or reject, known.files
+            index,
+            known.name,
+            known.path,
+            known.bytes,
+            known.mtime_ns,
+            columns,
+            known.reject or reject,
+            member=known.member,
         )
 
     def file(self, index: int, name: str) -> Item:
@@ -199,6 +214,12 @@ class Examiner:
         found = ask_ahead(lambda names: [(name, self._stat(self._prefix + name)) for name in names], some)
         for index, (name, state) in enumerate(chain.from_iterable(found)):
             yield self._item(index, name, state)
+
+    def frames(self, index: int, name: str, pictures: Sequence[str]) -> Item:
+        """The item of a folder below the first root with the frames of a video (`frames_item`)."""
+        assert self._frame_rate is not None
+        self._count()
+        return frames_item(index, name, self._prefix + name, pictures, self._frame_rate, self._resolved)
 
     def _item(self, index: int, name: str, found: os.stat_result | None) -> Item:
         self._count()
@@ -303,8 +324,17 @@ def refuse_path_column(path_column: str, found: str) -> None:
         raise UsageError(f"path_column: applies only to tables, found {found}")
 
 
-def describe_path(index: int, name: str, path: Path, roots: Sequence[Path], columns: Mapping[str, Any]) -> Item:
+def describe_path(
+    index: int,
+    name: str,
+    path: Path,
+    roots: Sequence[Path],
+    columns: Mapping[str, Any],
+    frame_rate: float | None = None,
+) -> Item:
     """An item for a file, or a reject if there is no such regular file inside one of `roots`, which contain no links.
+
+    With a `frame_rate`, a folder is an item, too: the frames of a video.
 
     Raises
     ------
@@ -324,12 +354,20 @@ def describe_path(index: int, name: str, path: Path, roots: Sequence[Path], colu
             raise BuildError(f"{path}: cannot be examined: {error}: run the same command again") from error
         link = os.path.islink(path)  # noqa: PTH114 -- Path.is_symlink raises where a name is too long
         broken = "a symbolic link to nothing" if link else system_reason(error)
-        return reject(f"expected a file, found {broken}")
+        return reject(f"expected a file{'' if frame_rate is None else ' or a folder'}, found {broken}")
     if not any(resolved.is_relative_to(root) for root in roots):
         kind = "a symbolic link that leaves" if path.is_symlink() or _through_link(path, roots) else "a path outside"
         return reject(
             f"expected a file inside the source, found {kind} it: name the folder it leads to with --root DIR"
         )
+    if resolved.is_dir():
+        if frame_rate is not None:
+            try:
+                pictures = pictures_in(path)
+            except FramesError as error:
+                return reject(str(error))
+            return frames_item(index, name, str(path), pictures, frame_rate, roots, columns)
+        return reject("expected a file, found a folder (--frame-folders FPS takes its pictures as frames of a video)")
     if not resolved.is_file():
         return reject("expected a regular file, found something else")
     return Item(index, name, str(path), found.st_size, found.st_mtime_ns, columns)

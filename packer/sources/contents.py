@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO, Protocol
 
-from packer.sources.item import ItemFile, Member
+from packer.sources.item import Frames, ItemFile, Member
 from shardspec.errors import ItemError
 from shardspec.registry import import_target
 from shardspec.wording import shorten
@@ -25,7 +25,15 @@ _BATCH_BYTES = 16 * 10**6
 
 
 def opener(file: ItemFile) -> str | Callable[[], BinaryIO]:
-    """What the decoders read a file from: its path, or a function that opens the member of an archive."""
+    """What the decoders read a file from: its path, or a function that opens the member of an archive.
+
+    Raises
+    ------
+    ItemError
+        If it is a folder of frames.
+    """
+    if isinstance(file.member, Frames):
+        raise ItemError("expected a file, found a folder of frames")
     return file.path if file.member is None else partial(_open_member, file.path, file.member)
 
 

@@ -1,8 +1,9 @@
 """One raw input, and the report of what was found in it."""
 
+import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -87,6 +88,65 @@ class Member(NamedTuple):
         return cls(values[0], tuple(values[1]), values[2])
 
 
+class Frames(NamedTuple):
+    """The frames of a video that are pictures in a folder, which is at the item's path.
+
+    Attributes
+    ----------
+    kind : {"frames"}
+    names : tuple of str
+        Names of the pictures, in the order of the frames.
+    state : str
+        Digest of their sizes and modification times when they were listed (`FramesState`).
+    rate : float, frames per second
+    """
+
+    kind: Literal["frames"]
+    names: tuple[str, ...]
+    state: str
+    rate: float
+
+    @property
+    def run(self) -> None:
+        """See `Member`: each folder is read alone."""
+        return
+
+
+Place = Member | Frames
+"""Where the content of an item lies, if it is not the whole file at the item's path."""
+
+
+def place_of(values: Sequence[Any]) -> Place:
+    """A place from its JSON."""
+    return Frames("frames", tuple(values[1]), values[2], values[3]) if values[0] == "frames" else Member.of(values)
+
+
+class FramesState:
+    """The state of the files of some frames, by which it is known whether one has changed.
+
+    Attributes
+    ----------
+    bytes : int
+        Size of all of them.
+    mtime_ns : int
+        Modification time of the newest.
+    digest : str
+        Of the sizes and times of all, in their order.
+    """
+
+    def __init__(self, found: Iterable[os.stat_result]) -> None:
+        self.bytes = self.mtime_ns = 0
+        digest = hashlib.sha256()
+        for file in found:
+            self.bytes += file.st_size
+            self.mtime_ns = max(self.mtime_ns, file.st_mtime_ns)
+            digest.update(b"%d %d\n" % (file.st_size, file.st_mtime_ns))
+        self.digest = digest.hexdigest()[:_STATE_DIGITS]
+
+
+_STATE_DIGITS = 32
+
+
 class ItemFile(NamedTuple):
     """A further file of an item, named by a column of a table, or a further member of its archive.
 
@@ -97,30 +157,47 @@ class ItemFile(NamedTuple):
     path : str
     bytes : int
     mtime_ns : int
-    member : Member or None
-        Where its bytes lie in the file at `path`; None if they are the whole file.
+    member : Member or Frames or None
+        Where its bytes lie in the file at `path`, or its frames in the folder; None if they are the whole file.
     """
 
     name: str
     path: str
     bytes: int
     mtime_ns: int
-    member: Member | None = None
-
-    @property
-    def container(self) -> str:
-        """The name of the file at `path`: its own, or that of its archive."""
-        return self.name if self.member is None else self.name.partition(MEMBER_MARK)[0]
-
-    @property
-    def file_bytes(self) -> int:
-        """Size of the file at `path`."""
-        return self.bytes if self.member is None else self.member.archive_bytes
+    member: Place | None = None
 
     @property
     def is_video(self) -> bool:
-        """Whether it is a video, by its suffix."""
-        return is_video(self.name)
+        """Whether it is a video, by its suffix, or a folder of frames."""
+        return isinstance(self.member, Frames) or is_video(self.name)
+
+    def change(self) -> str | None:
+        """Describe what has changed since it was listed, if anything has.
+
+        Raises
+        ------
+        OSError
+            If it cannot be examined.
+        """
+        if isinstance(self.member, Frames):
+            paths = [os.path.join(self.path, name) for name in self.member.names]  # noqa: PTH118 -- many
+            name = self.name
+        else:
+            paths = [self.path]
+            name = self.name if self.member is None else self.name.partition(MEMBER_MARK)[0]
+        try:
+            found = list(map(os.stat, paths))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if isinstance(self.member, Frames):
+                name = f"{name}/{os.path.basename(os.fsdecode(error.filename))}"  # noqa: PTH119 -- a name
+            return f"{name!r} was there when the build was planned"
+        if isinstance(self.member, Frames):
+            same = FramesState(found).digest == self.member.state
+        else:
+            size = self.bytes if self.member is None else self.member.archive_bytes
+            same = (found[0].st_size, found[0].st_mtime_ns) == (size, self.mtime_ns)
+        return None if same else f"{name!r} has changed since the build was planned"
 
 
 @dataclass(frozen=True, init=False)
@@ -135,7 +212,8 @@ class Item:
         The item's name in messages and in the ``source`` field: its path relative to the source, or the name of its
         row.
     path : str or None
-        Location of the picture or video, or of the archive that it lies in; None where the row holds the data itself.
+        Location of the picture or video, of the folder of its frames, or of the archive that it lies in; None where the
+        row holds the data itself.
     bytes : int
         Size of the picture or video, 0 without one. Of a value in a Parquet file, it is the average.
     mtime_ns : int
@@ -146,8 +224,8 @@ class Item:
         Why the source itself rejected the item.
     files : dict of str to ItemFile
         Further files, by the option that uses them.
-    member : Member or None
-        Where its bytes lie in the file at `path`; None if they are the whole file.
+    member : Member or Frames or None
+        Where its bytes lie in the file at `path`, or its frames in the folder; None if they are the whole file.
     arrays : dict of str to Member
         Fields whose values are read from the archive together with the item, because they are large.
     number : int or None
@@ -162,7 +240,7 @@ class Item:
     columns: Mapping[str, Any]
     reject: str | None
     files: Mapping[str, ItemFile]
-    member: Member | None
+    member: Place | None
     arrays: Mapping[str, Member]
     number: int | None
 
@@ -176,7 +254,7 @@ class Item:
         columns: Mapping[str, Any] | None = None,
         reject: str | None = None,
         files: Mapping[str, ItemFile] | None = None,
-        member: Member | None = None,
+        member: Place | None = None,
         arrays: Mapping[str, Member] | None = None,
         number: int | None = None,
     ) -> None:
@@ -201,8 +279,8 @@ class Item:
 
     @property
     def is_video(self) -> bool:
-        """Whether it is a video, by its suffix."""
-        return is_video(self.name)
+        """Whether it is a video, by its suffix, or a folder of frames."""
+        return isinstance(self.member, Frames) or is_video(self.name)
 
     def with_columns(self, columns: Mapping[str, Any]) -> "Item":
         """The item with these columns; ``dataclasses.replace`` takes longer, and there may be millions."""
@@ -247,11 +325,11 @@ class Item:
         """The item of what `pack` made, or of the values in a line."""
         index, name, path, size, mtime_ns, columns, reject, found, *more = values
         files = found and {
-            option: ItemFile(*file[:4], *map(Member.of, filter(None, file[4:]))) for option, file in found.items()
+            option: ItemFile(*file[:4], *map(place_of, filter(None, file[4:]))) for option, file in found.items()
         }
         if not more:
             return cls(index, name, path, size, mtime_ns, columns, reject, files)
-        member = None if more[0] is None else Member.of(more[0])
+        member = None if more[0] is None else place_of(more[0])
         arrays = {field: Member.of(place) for field, place in more[1].items()}
         number = more[2] if len(more) > 2 else None
         return cls(index, name, path, size, mtime_ns, columns, reject, files, member, arrays, number)
@@ -278,15 +356,11 @@ class Item:
             If a file cannot be examined.
         """
         for file in [*([] if self.path is None else [self.file]), *self.files.values()]:
-            if not file.mtime_ns:  # not a file that was examined
+            if not file.mtime_ns and not isinstance(file.member, Frames):  # not a file that was examined
                 continue
-            try:
-                found = os.stat(file.path)
-            except (FileNotFoundError, NotADirectoryError):
-                yield f"{file.container!r} was there when the build was planned"
-            else:
-                if (found.st_size, found.st_mtime_ns) != (file.file_bytes, file.mtime_ns):
-                    yield f"{file.container!r} has changed since the build was planned"
+            change = file.change()
+            if change is not None:
+                yield change
 
 
 _PLAIN = frozenset((str, int, float, bool, type(None), bytes))

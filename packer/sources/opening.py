@@ -22,6 +22,7 @@ from shardspec.layout import BUILD_FOLDER, Layout, given_path
 _TABLE_OPTIONS = ("root", "text", "int", "float")
 _ARCHIVE_OPTIONS = ("keys",)
 _FOLDER_OPTIONS = ("include", "exclude", "fields_from_path", "sidecars")
+_FRAME_OPTIONS = ("frame_folders",)
 
 
 def open_source(
@@ -39,12 +40,13 @@ def open_source(
     if isinstance(source, Sequence) and not isinstance(source, str | bytes):
         _refuse(recipe, _FOLDER_OPTIONS, "folders", "rows")
         _refuse(recipe, _ARCHIVE_OPTIONS, "archives", "rows")
-        return RowsSource(source, _roots(recipe) or Path.cwd(), types)
+        return RowsSource(source, _roots(recipe) or Path.cwd(), types, recipe.frame_folders)
     if not isinstance(source, str | os.PathLike):
         if hasattr(source, "list_items"):
             _refuse(recipe, _FOLDER_OPTIONS, "folders", "an object")
             _refuse(recipe, _TABLE_OPTIONS, "tables", "an object")
             _refuse(recipe, _ARCHIVE_OPTIONS, "archives", "an object")
+            _refuse(recipe, _FRAME_OPTIONS, "folders and tables", "an object")
             return source
         raise UsageError(
             f"source: expected a folder, a table, rows, or an object with list_items, found {type(source).__name__}"
@@ -65,22 +67,26 @@ def open_source(
             archives = open_folder(path, recipe)
             if archives is not None:
                 _refuse(recipe, _FOLDER_OPTIONS, "folders of files", "archives")
+                _refuse(recipe, _FRAME_OPTIONS, "folders of files, and tables", "archives")
                 return archives
             _refuse(recipe, _ARCHIVE_OPTIONS, "archives", "a folder")
             _refuse_build(path)
             return FolderSource(path, recipe)
         _refuse(recipe, _ARCHIVE_OPTIONS, "archives", "a packed dataset")
         _refuse(recipe, _FOLDER_OPTIONS, "folders of files", "a packed dataset")
+        _refuse(recipe, _FRAME_OPTIONS, "folders of files, and tables", "a packed dataset")
         _refuse(recipe, _TABLE_OPTIONS, "tables", "a packed dataset")
         return PackedSource(path)
     if not os.path.lexists(path) and is_pattern(str(path)):
         _refuse(recipe, _FOLDER_OPTIONS, "folders of files", "archives")
+        _refuse(recipe, _FRAME_OPTIONS, "folders of files, and tables", "archives")
         return open_pattern(str(path), recipe)
     if not path.exists():
         raise UsageError(f"{path}: expected a folder, a table or an archive, found nothing of that name")
     opened = open_file(path, recipe)
     if opened is not None:
         _refuse(recipe, _FOLDER_OPTIONS, "folders of files", "an archive")
+        _refuse(recipe, _FRAME_OPTIONS, "folders of files, and tables", "an archive")
         return opened
     _refuse(recipe, _ARCHIVE_OPTIONS, "archives", "a table")
     if not is_table(path):
@@ -90,7 +96,7 @@ def open_source(
             f"found a file {path.suffix or 'without suffix'}{_remedy(path)}"
         )
     _refuse(recipe, _FOLDER_OPTIONS, "folders", "a table")
-    return TableSource(path, _roots(recipe), types)
+    return TableSource(path, _roots(recipe), types, recipe.frame_folders)
 
 
 def _remedy(path: Path) -> str:

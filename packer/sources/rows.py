@@ -36,18 +36,33 @@ class RowsSource:
         The folders to which relative paths are relative; files outside them are rejects.
     types : dict of str to str
         Columns that become text, int or float, whatever their values look like.
+    frame_rate : float, optional
+        That of folders of frames; without it, a path to a folder is a reject.
     """
 
     def __init__(
-        self, rows: Sequence[Mapping[str, Any]], root: Path | Roots, types: Mapping[str, str] | None = None
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        root: Path | Roots,
+        types: Mapping[str, str] | None = None,
+        frame_rate: float | None = None,
     ) -> None:
         self.rows = rows
         self.roots = root if isinstance(root, Roots) else Roots.of(root)
         self._types = types or {}
+        self._frame_rate = frame_rate
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
         """The items, in the order of the rows."""
-        return list_rows(self._chunks, self.roots, label_from, path_column, self._types, describe_row)
+        return list_rows(
+            self._chunks,
+            self.roots,
+            label_from,
+            path_column,
+            self._types,
+            describe_row,
+            frame_rate=self._frame_rate,
+        )
 
     def _chunks(self) -> Iterator[Chunk]:
         return chunks_of(_checked(self.rows))
@@ -61,11 +76,15 @@ def list_rows(
     types: Mapping[str, str],
     where: Where,
     cells: Callable[[str], bool] = lambda _: False,
+    frame_rate: float | None = None,
 ) -> Listing:
-    """The items of rows with paths; the parameters are those of `packer.sources.columns.read_columns`."""
+    """The items of rows with paths.
+
+    The parameters are those of `packer.sources.columns.read_columns`, and the `frame_rate` of folders of frames.
+    """
     columns = read_columns(chunks, label_from, types, where, cells=cells, leave=path_column)
     items, outside, example = spool_items(), array("q"), ""
-    examiner = Examiner(roots)
+    examiner = Examiner(roots, frame_rate)
     for chunk in chunks():
         values, rejects = columns.of(chunk)
         paths = chunk.column(path_column)

@@ -26,10 +26,19 @@ class TableSource:
         The folders to which its paths are relative; by default the table's folder.
     types : dict of str to str
         Columns that become text, int or float, whatever their values look like.
+    frame_rate : float, optional
+        That of folders of frames; without it, a path to a folder is a reject.
     """
 
-    def __init__(self, path: Path, roots: Roots | None = None, types: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        roots: Roots | None = None,
+        types: Mapping[str, str] | None = None,
+        frame_rate: float | None = None,
+    ) -> None:
         self.path = path
+        self._frame_rate = frame_rate
         self._roots = roots or Roots.of(path.parent)
         self._types = types or {}
 
@@ -45,7 +54,14 @@ class TableSource:
             self._check(rows, list(table.names), path_column)
 
         listing = list_rows(
-            chunks, self._roots, label_from, path_column, self._types, table.where, lambda _: table.is_text
+            chunks,
+            self._roots,
+            label_from,
+            path_column,
+            self._types,
+            table.where,
+            lambda _: table.is_text,
+            self._frame_rate,
         )
         return _with_class_labels(listing, table, label_from)
 

@@ -24,6 +24,8 @@ ArrayType = tuple[Any, ...]
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)?(\.[0-9]+|(?<=[0-9])\.)?([eE][+-]?[0-9]{1,2})?\Z")
 _INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?\Z")
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
+_EXACT = 2**53
+"""Up to this, a float of 64 bits is the whole number that it was written as."""
 _NANS = frozenset(("nan", "NaN", "NAN"))
 _INT64 = np.iinfo(np.int64)
 _FLOAT64_MAX = float(np.finfo(np.float64).max)
@@ -158,9 +160,11 @@ def _as_text(value: Any) -> str:
 
 def _as_integer(value: Any) -> int:
     if isinstance(value, str):
-        if not _INTEGER.match(value):
+        if _INTEGER.match(value):
+            return int(value.partition(".")[0])
+        value = _as_float(value)  # 2.0000000e+00
+        if abs(value) > _EXACT:
             raise ValueError(value)
-        return int(value.partition(".")[0])
     if not isinstance(value, int | float) or value != int(value):
         raise ValueError(value)
     return int(value)

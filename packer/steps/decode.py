@@ -14,6 +14,7 @@ from packer.sources.contents import opener
 from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, Equipment, Sample, Step
 from packer.steps.encode import KEPT, Kept
+from packer.steps.frames import FramePicture, FramesReader
 from packer.steps.plain import keeps_pictures
 from packer.steps.report import ItemReport
 from packer.steps.second import open_reader, second_pictures
@@ -31,7 +32,7 @@ FRAMES_AHEAD = 4
 
 _NO_PIXEL = bytes(1)
 
-_Take = Callable[["VideoReader"], AbstractContextManager[Iterable["VideoFrame"]]]
+_Take = Callable[["VideoReader | FramesReader"], AbstractContextManager[Iterable["VideoFrame | FramePicture"]]]
 
 
 def make(recipe: Recipe, equipment: Equipment) -> Step:
@@ -108,12 +109,13 @@ def _picture(sample: Sample, item: Item, report: ItemReport, checks: bool) -> Sa
     return {**sample, "image": picture.image, "frame": 0, "time": 0.0, KEPT: whole}
 
 
-def _take(video: "VideoReader") -> AbstractContextManager[Iterable["VideoFrame"]]:
+def _take(video: "VideoReader | FramesReader") -> AbstractContextManager[Iterable["VideoFrame | FramePicture"]]:
     return nullcontext(video)
 
 
-def _take_ahead(video: "VideoReader") -> AbstractContextManager[Iterable["VideoFrame"]]:
-    return closing(run_ahead(iter(video), FRAMES_AHEAD, video.stop))
+def _take_ahead(video: "VideoReader | FramesReader") -> AbstractContextManager[Iterable["VideoFrame | FramePicture"]]:
+    frames: Iterator[VideoFrame | FramePicture] = iter(video)
+    return closing(run_ahead(frames, FRAMES_AHEAD, video.stop))
 
 
 def _frames(
@@ -127,9 +129,15 @@ def _frames(
         with open_reader(item.file, sampling) as video, take(video) as frames:
             known: Sample = {SAMPLED: video.sampled}
             if refills is not None:
-                known[NEIGHBOURS] = neighbours(video.frames_seen, refills)
+                known[NEIGHBOURS] = (
+                    video.neighbours(refills)
+                    if isinstance(video, FramesReader)
+                    else neighbours(video.frames_seen, refills)
+                )
             for frame in frames:
                 report.count_frame()
+                if isinstance(frame, FramePicture):
+                    known[KEPT] = None if frame.data is None else Kept(frame.image, frame.data, "jpeg")
                 yield {**sample, "image": frame.image, "frame": frame.index, "time": frame.time, **known}
             if video.damage is not None:
                 report.add_damage(video.damage)

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.sources.contents import opener
-from packer.sources.item import ALSO, ItemFile
+from packer.sources.item import ALSO, Frames, ItemFile
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample
+from packer.steps.frames import FramePicture, FramesReader
 from packer.vision.decode.limits import PictureError, VideoError
 from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling
@@ -22,8 +23,13 @@ if TYPE_CHECKING:
     from packer.vision.decode.video import VideoFrame, VideoReader
 
 
-def open_reader(file: ItemFile, sampling: Sampling) -> "VideoReader":
-    """Open a video. Its library takes a third of the time in which a worker starts, and pictures do not need it."""
+def open_reader(file: ItemFile, sampling: Sampling) -> "VideoReader | FramesReader":
+    """Open a video, or a folder of frames.
+
+    A video's library takes a third of the time in which a worker starts, and pictures do not need it.
+    """
+    if isinstance(file.member, Frames):
+        return FramesReader(file.path, file.member, sampling)
     reader: type[VideoReader] = import_target("packer.vision.decode.video:VideoReader", what="videos", extra="pack")
     return reader(opener(file), sampling)
 
@@ -46,9 +52,9 @@ class SecondFile:
         self.file = file
         self._what = f"{option} {file.name!r}"
         self._sampled = sampled
-        self._video: VideoReader | None = None
-        self._frames: Iterator[VideoFrame] = iter(())
-        self._next: VideoFrame | None = None
+        self._video: VideoReader | FramesReader | None = None
+        self._frames: Iterator[VideoFrame | FramePicture] = iter(())
+        self._next: VideoFrame | FramePicture | None = None
         self._ended = False
         self._picture: npt.NDArray[np.uint8] | None = None
 
@@ -79,7 +85,7 @@ class SecondFile:
                 self._picture = decode_picture(read_picture(opener(self.file))).image
             return self._picture
 
-    def frame(self, index: int) -> "VideoFrame | None":
+    def frame(self, index: int) -> "VideoFrame | FramePicture | None":
         """The frame of an index, of a video; None where the file lacks it or it is damaged.
 
         Raises

@@ -16,7 +16,8 @@ from packer.jobs.progress import ProgressListener, Silent, Stage
 from packer.recipe import Recipe, field_name
 from packer.recipe.checks import SAMPLING
 from packer.sources.base import Examiner, Listing, Source, counting
-from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile, spool_items
+from packer.sources.folders.frames import frame_numbers
+from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Frames, Item, ItemFile, spool_items
 from packer.sources.packed import PackedSource
 from packer.steps.chain import STEPS
 from packer.steps.faces.boxes import Boxes, open_boxes
@@ -69,13 +70,14 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
         sought = f" (looked for {listing.sought})" if listing.sought else ""
         raise UsageError("; ".join((f"expected items to pack, found none{sought}", *listing.notes)))
     _check_places(listing, recipe)
-    listing = replace(listing, notes=(*listing.notes, *_describe_unread(listing, recipe)))
+    frames = [] if recipe.frame_folders is None else [_describe_frames(listing.items)]
+    listing = replace(listing, notes=(*listing.notes, *frames, *_describe_unread(listing, recipe)))
     listing = settle_classes(listing, recipe)
     _check_reading(listing.items, recipe)
     _check_sampling(listing.items, recipe)
     for option, column in ((BOXES_FROM, recipe.boxes_from), (ALSO, recipe.also)):
         if column is not None:
-            listing = replace(listing, items=_attach(listing, option, column))
+            listing = replace(listing, items=_attach(listing, option, column, recipe.frame_folders))
     _check_also(listing.items, recipe)
     _check_further(listing, recipe)
     _check_encode_field(source, listing.items[: recipe.limit], recipe)
@@ -172,6 +174,25 @@ def _group(places: IntArray, rows: IntArray) -> tuple[IntArray, IntArray, IntArr
     return rows, order, np.flatnonzero(np.concatenate(([True], chosen[1:] != chosen[:-1]))) if len(rows) else rows
 
 
+def _describe_frames(items: Sequence[Item]) -> str:
+    """In words, how many folders are videos, and in how many numbers of frames are left out on the way."""
+    folders = pictures = gaps = 0
+    example = ""
+    for item in items:
+        if not isinstance(item.member, Frames):
+            continue
+        folders += 1
+        pictures += len(item.member.names)
+        steps = np.diff(frame_numbers(item.member.names))
+        if len(steps) and steps.max() > steps.min():
+            gaps += 1
+            example = example or item.name
+    if not folders:
+        return "no folder holds frames: --frame-folders had no effect"
+    lacks = f", {gaps} of them with gaps between their numbers, such as {shorten(example, LONG)}" if gaps else ""
+    return f"taken as videos: {counted(folders, 'folder')} with {counted(pictures, 'picture')}{lacks}"
+
+
 def _describe_unread(listing: Listing, recipe: Recipe) -> list[str]:
     """In words, the further pictures in archives that the recipe leaves out."""
     read = {field_name(column) for column in (recipe.also, recipe.boxes_from) if column is not None}
@@ -187,7 +208,7 @@ def boxes_name(item: Item) -> str:
     return item.files[BOXES_FROM].name if BOXES_FROM in item.files else item.name
 
 
-def _attach(listing: Listing, option: str, column: str) -> Sequence[Item]:
+def _attach(listing: Listing, option: str, column: str, frame_rate: float | None) -> Sequence[Item]:
     """The items with the files that a column names, or with the further pictures of an archive."""
     if (name := field_name(column)) in listing.members:
         beside = listing.beside
@@ -198,7 +219,7 @@ def _attach(listing: Listing, option: str, column: str) -> Sequence[Item]:
         names = [*listing.members] or [*listing.fields]
         known = f"found {list_some(names)}" if names else "found a source without columns"
         raise UsageError(f"{option}: expected the column {column!r} of paths, {known}")
-    examiner, found = Examiner(listing.roots), spool_items()
+    examiner, found = Examiner(listing.roots, frame_rate), spool_items()
     for item in listing.items:
         path = item.columns.get(field, "")
         if not isinstance(path, str):
@@ -229,7 +250,7 @@ def _with_file(item: Item, option: str, column: str, path: str, examiner: Examin
         reason = f"expected {wanted} like {shorten(item.name, LONG)}, found {_kind_of(other)}"
     if reason is not None:
         return replace(item, reject=item.reject or f"column {column!r}, {shorten(path, LONG)}: {reason}")
-    file = ItemFile(name, location, other.bytes, other.mtime_ns)
+    file = ItemFile(name, location, other.bytes, other.mtime_ns, other.member)
     return replace(item, files={**item.files, option: file})
 
 

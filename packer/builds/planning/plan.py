@@ -10,7 +10,7 @@ from packer.builds.planning.facts import FACTS_BYTES, digest_columns, digest_fac
 from packer.jobs.plan import Task, Tasks
 from packer.recipe import Recipe
 from packer.sources.base import Listing, count_listed
-from packer.sources.item import Item
+from packer.sources.item import Frames, Item
 from packer.steps.plain import keeps_pictures
 from packer.workspace.machines import MADE_ON
 from packer.workspace.spool import Spool
@@ -207,7 +207,8 @@ class _Cut:
         read = item.bytes
         if item.files:
             read += sum(file.bytes for file in item.files.values())
-        weight = read * (VIDEO_WEIGHT if item.is_video else 1)
+        is_coded = item.is_video and not isinstance(item.member, Frames)
+        weight = read * (VIDEO_WEIGHT if is_coded else 1)
         full = self._items - self._start >= self._most or self._size + weight > TASK_BYTES
         if full and self._last is not None and self._items > self._start and not _in_one_pass(self._last, item):
             self._tasks.append((self._start, self._items, self._start_offset))

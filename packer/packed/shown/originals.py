@@ -3,7 +3,9 @@
 import os
 import threading
 from bisect import bisect_left
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +13,10 @@ import numpy.typing as npt
 from packer.sources.archives.lmdb import DATA_NAME
 from packer.sources.archives.opening import kind_of, list_archive
 from packer.sources.contents import opener
-from packer.sources.item import MEMBER_MARK, Item, ItemFile, is_picture, is_video
+from packer.sources.folders.frames import frames_item, pictures_in
+from packer.sources.folders.patterns import Globs, is_chosen
+from packer.sources.item import MEMBER_MARK, Frames, Item, ItemFile, is_picture
+from packer.steps.frames import FramesReader
 from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader
@@ -31,8 +36,9 @@ class Originals:
     ----------
     root : path
         The source: its folder, or its one archive.
-    path_column : str
-        The column of an archive's pictures (`packer.recipe.Recipe.path_column`).
+    recipe : mapping, optional
+        By which it was packed (`packer.recipe.Recipe.to_json`): the column of an archive's pictures, and which pictures
+        in a folder are frames.
 
     Raises
     ------
@@ -40,11 +46,15 @@ class Originals:
         If it is neither.
     """
 
-    def __init__(self, root: str | os.PathLike[str], path_column: str = "path") -> None:
+    def __init__(self, root: str | os.PathLike[str], recipe: Mapping[str, Any] | None = None) -> None:
         self.root = Path(os.path.realpath(root))
-        self._path_column = path_column
+        recipe = recipe or {}
+        self._path_column = str(recipe.get("path_column", "path"))
+        self._frame_rate = recipe.get("frame_folders")
+        self._include, self._exclude = recipe.get("include", ()), recipe.get("exclude", ())
         self._lock = threading.Lock()
         self._listed: tuple[Path, Spool[str]] | None = None
+        self._folder: tuple[str, ItemFile] | None = None
         if not self.root.is_dir() and (not self.root.is_file() or kind_of(self.root.name) is None):
             raise UsageError(
                 f"{root}: expected the folder that the dataset was packed from, or its archive, found none"
@@ -52,10 +62,15 @@ class Originals:
 
     def find(self, item: str) -> Path | None:
         """The file of an item; None if there is none, or if its name or a link leads out of the source."""
+        path = self._inside(item)
+        return path if path is not None and path.is_file() else None
+
+    def _inside(self, item: str) -> Path | None:
+        """What there is of an item's name inside the source."""
         # A report may hold any name: one that the system cannot take is that of no file.
         try:
             path = Path(os.path.realpath(self.root / item))
-            return path if path.is_relative_to(self.root) and path.is_file() else None
+            return path if path.is_relative_to(self.root) and path.exists() else None
         except (OSError, ValueError):
             return None
 
@@ -70,11 +85,28 @@ class Originals:
         path = self.find(item)
         if path is not None and path != self.root:
             return read_frame(ItemFile(path.name, str(path), 0, 0), frame)
+        folder = None if self._frame_rate is None else self._inside(item)
+        if folder is not None and folder.is_dir() and folder != self.root:
+            return read_frame(self._frames(folder, item), frame)
         container = item.partition(MEMBER_MARK)[0]
         archive = self._find_archive(container) if container != item else None
         if archive is None:
             raise ItemError(f"{shorten(item)}: expected a file in the source, found none")
         return read_frame(self._member(archive, container, item), frame)
+
+    def _frames(self, folder: Path, item: str) -> ItemFile:
+        """A folder of frames. The one that was asked for last is known."""
+        assert self._frame_rate is not None
+        known = self._folder
+        if known is not None and known[0] == item:
+            return known[1]
+        include, exclude, parts = Globs(self._include), Globs(self._exclude), item.split("/")
+        names = [name for name in pictures_in(folder) if is_chosen((*parts, name), include, exclude)]
+        found = frames_item(0, item, str(folder), names, self._frame_rate, [self.root])
+        if found.reject is not None:
+            raise ItemError(f"{shorten(item)}: {found.reject}")
+        self._folder = item, found.file
+        return found.file
 
     def _find_archive(self, name: str) -> Path | None:
         """The archive that items of a name before the mark lie in. An LMDB may be called as its folder is."""
@@ -123,9 +155,15 @@ def read_frame(file: ItemFile, frame: int = 0) -> npt.NDArray[np.uint8]:
         If the file does not decode, or is neither.
     """
     name = shorten(file.name.rpartition("/")[2])
+    sampling = Sampling(at=(max(0, frame),))
     try:
-        if is_video(file.name):
-            with VideoReader(opener(file), Sampling(at=(max(0, frame),)), max_pixels=MAX_PIXELS) as reader:
+        if file.is_video:
+            reader = (
+                FramesReader(file.path, file.member, sampling, max_pixels=MAX_PIXELS)
+                if isinstance(file.member, Frames)
+                else VideoReader(opener(file), sampling, max_pixels=MAX_PIXELS)
+            )
+            with reader:
                 for found in reader:
                     return found.image
             raise ItemError(f"{name}: expected a frame {frame}, found none")

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
+from packer.sources.folders.frames import refuse_pictures_in_root
 from packer.sources.folders.patterns import Globs
 from packer.sources.folders.sidecars import sidecar_suffix
 from packer.sources.item import is_picture, is_video
@@ -68,14 +69,20 @@ def _suffix(path: str) -> str:
 
 
 class FoundFile(NamedTuple):
-    """A picture or video: its path relative to the root, with ``/``, and those of its sidecars."""
+    """A picture or video: its path relative to the root, with ``/``, and those of its sidecars.
+
+    Or a folder whose pictures are the frames of a video: its path, and their names.
+    """
 
     name: str
     sidecars: Sequence[str] = ()
+    frames: Sequence[str] = ()
 
 
 class FoundFiles:
     """What a walk through a folder finds: iterated over once, the items, in the order of the bytes of their paths.
+
+    A folder of frames is followed by what lies below it.
 
     A folder at a time is in memory, some dozens on a network file system, where threads list the next ones meanwhile;
     of a folder with more than some hundred thousand files only a part is.
@@ -88,6 +95,8 @@ class FoundFiles:
         Folders outside `root`, without links; links into them are followed.
     include, exclude : Globs
     keeps_sidecars : bool
+    joins_frames : bool
+        Whether the pictures in a folder are the frames of one video.
 
     Attributes
     ----------
@@ -95,19 +104,31 @@ class FoundFiles:
         The folders directly in the root that were searched.
     folders_of_items : set of str
         Those of them with items.
+    videos : set of str
+        Those of them that are items: their pictures are frames.
     ignored : Ignored
 
     Raises
     ------
     BuildError
         If a folder cannot be listed.
+    UsageError
+        If frames lie directly in the root.
     """
 
     def __init__(
-        self, root: Path, links_to: Sequence[Path], include: Globs, exclude: Globs, keeps_sidecars: bool
+        self,
+        root: Path,
+        links_to: Sequence[Path],
+        include: Globs,
+        exclude: Globs,
+        *,
+        keeps_sidecars: bool = False,
+        joins_frames: bool = False,
     ) -> None:
         self.folders: set[str] = set()
         self.folders_of_items: set[str] = set()
+        self.videos: set[str] = set()
         self.ignored = Ignored()
         self._root = root
         self._links_to = links_to
@@ -115,6 +136,7 @@ class FoundFiles:
         self._exclude = exclude
         self._includes, self._excludes = bool(include), bool(exclude)
         self._keeps_sidecars = keeps_sidecars
+        self._joins_frames = joins_frames
         self._threads: ThreadPoolExecutor | None = None
         self._scans: dict[str, Future[list[Entry] | None]] = {}
 
@@ -177,6 +199,7 @@ class FoundFiles:
         ahead: deque[str] = deque()
         sidecars: dict[str, list[str]] = defaultdict(list)
         stems: set[str] = set()
+        frames: list[str] = []
 
         def names() -> Iterator[str]:
             for name, is_folder, is_link in self._scan(path):
@@ -184,6 +207,9 @@ class FoundFiles:
                     folders.append(name)
                     links.update([name] if is_link else [])
                 elif self._is_item(parts, name, any(matched), sidecars):
+                    if self._joins_frames and is_picture(name):
+                        frames.append(name)
+                        continue
                     if self._keeps_sidecars:
                         stems.add(_stem(name))
                     yield name
@@ -199,6 +225,12 @@ class FoundFiles:
         for stem in sidecars.keys() - stems:
             for name in sidecars[stem]:
                 self.ignored.add(above + name)
+        if frames:
+            if not path:
+                refuse_pictures_in_root(self._root, min(frames))
+            if len(parts) == 1:
+                self.videos.add(path)
+            yield FoundFile(path, frames=frames)
         for name in found:
             if name.endswith("/"):
                 self._scan_ahead(above, ahead)

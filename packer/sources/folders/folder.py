@@ -44,7 +44,8 @@ class FolderSource:
     root : Path
     recipe : Recipe, optional
         `include` and `exclude` choose among the files. `fields_from_path` and `sidecars` give the items columns, whose
-        types `text`, `int` and `float` fix. Links into the folders of `root` are followed, to each folder once.
+        types `text`, `int` and `float` fix. Links into the folders of `root` are followed, to each folder once. With
+        `frame_folders`, a folder with pictures is one item: a video.
 
     Raises
     ------
@@ -66,6 +67,7 @@ class FolderSource:
         self._include, self._exclude = recipe.include, recipe.exclude
         self._pattern = None if recipe.fields_from_path is None else PathPattern(recipe.fields_from_path)
         self._sidecars = recipe.sidecars
+        self._frame_rate = recipe.frame_folders
         self._finds_boxes = any(step.use == "detect" for step in recipe.chain)  # which need no labels
         self._types = column_types(recipe)
         if self._types and not self._has_columns:
@@ -87,18 +89,26 @@ class FolderSource:
             )
         refuse_path_column(path_column, "a folder")
         include, exclude = Globs(self._include), Globs(self._exclude)
-        files = FoundFiles(self.root, self._links_to, include, exclude, self._sidecars)
-        examiner = Examiner(self._roots)
+        files = FoundFiles(
+            self.root,
+            self._links_to,
+            include,
+            exclude,
+            keeps_sidecars=self._sidecars,
+            joins_frames=self._frame_rate is not None,
+        )
+        examiner = Examiner(self._roots, self._frame_rate)
         notes: list[str] = []
         if self._has_columns:
             listing = self._with_columns(files, examiner, label_from, notes)
         else:
             found = spool_items()
-            listing = Listing(found.extend(examiner.files(file.name for file in files)))
+            listing = Listing(found.extend(self._examined(files, examiner)))
         if label_from == "folder":
             listing = _with_folder_labels(listing, files.folders_of_items)
         if not (self._finds_boxes and label_from == "auto"):
-            notes += _describe_labels(listing, label_from, files.folders, files.folders_of_items)
+            folders = files.folders - files.videos
+            notes += _describe_labels(listing, label_from, folders, files.folders_of_items)
         for option, globs in (("include", include), ("exclude", exclude)):
             if globs.unmatched:
                 notes.append(describe_unmatched(option, globs.unmatched))
@@ -107,6 +117,17 @@ class FolderSource:
         sought = f"pictures and videos, known by suffixes such as .jpg, .png and .mp4, in {self._given} and below"
         return replace(listing, ignored=files.ignored.count, notes=notes, sought=sought)
 
+    def _examined(self, files: Iterable[FoundFile], examiner: Examiner) -> Iterator[Item]:
+        """The items of what was found, without columns."""
+        if self._frame_rate is None:
+            yield from examiner.files(file.name for file in files)
+            return
+        for index, file in enumerate(files):
+            if file.frames:
+                yield examiner.frames(index, file.name, file.frames)
+            else:
+                yield examiner.file(index, file.name)
+
     def _with_columns(
         self, files: Iterable[FoundFile], examiner: Examiner, label_from: str, notes: list[str]
     ) -> Listing:
@@ -114,9 +135,7 @@ class FolderSource:
         read = _Read(self._pattern, self._sidecars, self.root, self._roots)
         raw, good = spool_items(), array("q")
         with_sidecars, named = itertools.tee(files)
-        for index, (file, plain) in enumerate(
-            zip(with_sidecars, examiner.files(file.name for file in named), strict=True)
-        ):
+        for index, (file, plain) in enumerate(zip(with_sidecars, self._examined(named, examiner), strict=True)):
             raw.append(item := read.item(plain, file.sidecars))
             if item.reject is None:
                 good.append(index)
@@ -305,7 +324,7 @@ def _with_folder_labels(listing: Listing, classes: Collection[str]) -> Listing:
     """The items labelled by their first folder, one of `classes`; one directly in the source is a reject."""
     folders = sorted(classes, key=os.fsencode)
     numbers = {name: number for number, name in enumerate(folders)}
-    reason = "expected a folder to name the label (--label-from folder), found a file directly in the source"
+    reason = "expected a folder to name the label (--label-from folder), found it directly in the source"
 
     def label(item: Item) -> Item:
         first = _first_level(item.name)

@@ -52,6 +52,14 @@ class Globs:
         return found
 
 
+def is_chosen(parts: Sequence[str], include: Globs, exclude: Globs) -> bool:
+    """Whether patterns choose a file, whose path is given in parts, also by a folder above it."""
+    above = [parts[:depth] for depth in range(1, len(parts))]
+    if exclude.match(parts, folder=False) or any(exclude.match(one, folder=True) for one in above):
+        return False
+    return not include or include.match(parts, folder=False) or any(include.match(one, folder=True) for one in above)
+
+
 def _compile(text: str) -> list[_Part]:
     bare = text.removeprefix("./").strip("/")
     parts: list[_Part] = [

@@ -5,7 +5,6 @@ from contextlib import contextmanager, nullcontext
 from itertools import chain
 
 from packer.recipe import Recipe
-from packer.sources.item import ItemFile
 from packer.steps.chain import ITEM, NEIGHBOURS, SAMPLED, Sample
 from packer.steps.faces.crop import FaceCutter
 from packer.steps.faces.frame import FrameFaces
@@ -120,7 +119,7 @@ def refilling(
         return
     item = first[ITEM]
     indices = tuple(chain.from_iterable(near.values()))
-    file = SecondFile("refill", ItemFile(item.name, str(item.location()), item.bytes, item.mtime_ns), indices)
+    file = SecondFile("refill", item.file, indices)
     sample = {**first, SAMPLED: indices}
     try:
         with (

@@ -9,7 +9,6 @@ import numpy as np
 from support import known_trees as trees
 from support.archives import write_lmdb
 from support.command import COMMAND_LIMIT_S, REPOSITORY, environment, read_jsonl
-from support.media import scene, write_picture
 
 import packer
 from readers import open_dataset
@@ -22,7 +21,7 @@ def run_programs(title: str, here: Path) -> None:
     body = re.search(rf"^### {re.escape(title)}\n(.*?)(?=^##|\Z)", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     assert body is not None
     for code in re.findall(r"^```python\n(.*?)^```$", body[1], re.DOTALL | re.MULTILINE):
-        program = here / "my_frames.py"
+        program = here / "program.py"
         program.write_text(code, encoding="utf-8")
         call = [sys.executable, str(program)]
         done = subprocess.run(
@@ -100,12 +99,27 @@ def test_pixels_of_fer2013(tmp_path: Path) -> None:
 
 
 def test_frames_as_pictures(tmp_path: Path) -> None:
-    for number, video in enumerate(("fake/a", "real/b")):
-        for frame in range(5):
-            write_picture(tmp_path / f"frames/{video}/{frame:03d}.jpg", scene(5 * number + frame, (32, 24)))
-    run_programs("Frames as pictures: `packer.pack`", tmp_path)
-    clips = open_dataset(tmp_path / "clips").clips(5, by=None)
-    assert [(Path(clip["source"]).name, clip["label"], clip["frame"].tolist()) for clip in clips] == [
-        ("a", 0, [0, 1, 2, 3, 4]),
-        ("b", 1, [0, 1, 2, 3, 4]),
+    sessions = {"S005/001": "3.0000000e+00", "S010/002": None, "S011/001": "7.0000000e+00"}
+    for session, emotion in sessions.items():
+        name = session.replace("/", "_")
+        numbers = range(1, 6)
+        trees.put_pictures(tmp_path / "cohn-kanade-images" / session, [f"{name}_{n:08d}.png" for n in numbers])
+        (tmp_path / "Emotion" / session).mkdir(parents=True)
+        if emotion is not None:
+            trees.put_text(tmp_path, f"Emotion/{session}/{name}_00000005_emotion.txt", f"   {emotion}\n")
+    for video in ("00001", "00012"):
+        trees.put_pictures(tmp_path / "clip_224x224" / video, [f"{video}_{n:05d}.jpg" for n in range(1, 17)])
+    (tmp_path / "set_1.csv").write_text("video_name,label\n1,7\n12,1\n")
+    run_programs("Frames as pictures: `--frame-folders`", tmp_path)
+    ck = open_dataset(tmp_path / "ck")
+    known = {(s["source"], s["subject"], s["session"], int(s["emotion"]), bool(s["emotion_valid"])) for s in ck}
+    assert known == {
+        ("S005/001", "S005", "001", 3, True),
+        ("S010/002", "S010", "002", 0, False),
+        ("S011/001", "S011", "001", 7, True),
+    }
+    clips = open_dataset(tmp_path / "dfew").clips(16, by=None)
+    assert [(clip["source"], int(clip["label"]), clip["frame"].tolist()) for clip in clips] == [
+        ("00001", 6, list(range(1, 17))),
+        ("00012", 0, list(range(1, 17))),
     ]

@@ -170,6 +170,13 @@ class TestTypes:
             assert values_of(out, "b") == [3, 4]
             assert values_of(out, "c") == ["true", "false"]
 
+    def test_whole_numbers_in_any_spelling_are_integers_where_asked_for(self, tmp_path: Path) -> None:
+        """CK+ writes its emotions like this."""
+        write_pictures(tmp_path, 2)
+        table = write_csv(tmp_path / "t.csv", path=["0.png", "1.png"], emotion=["7.0000000e+00", "1e3"])
+        build(table, tmp_path / "out", int="emotion", **QUIET)
+        assert values_of(tmp_path / "out", "emotion") == [7, 1000]
+
     def test_numbers_as_labels_become_classes(self, tmp_path: Path) -> None:
         write_pictures(tmp_path, 2)
         table = write_csv(tmp_path / "t.csv", path=["0.png", "1.png"], label=["7", "3"])
@@ -187,7 +194,7 @@ class TestTypes:
         ("options", "message"),
         [
             (["--int", "x"], "column 'x', line 3: expected int (--int x), found '1.5'"),
-            (["--float", "x", "--int", "y"], "column 'y', line 3: expected int (--int y), found '1e3'"),
+            (["--float", "x", "--int", "y"], "column 'y', line 3: expected int (--int y), found '1e30'"),
             (["--float", "z"], "column 'z', line 2: expected float (--float z), found 'inf'"),
             (["--text", "grad"], "text: expected a column beside the paths, one of x, y, z, found 'grad'"),
             (["--text", "path"], "text: expected a column beside the paths, one of x, y, z, found 'path'"),
@@ -196,7 +203,7 @@ class TestTypes:
     )
     def test_wrong_types_are_named_with_the_place(self, tmp_path: Path, options: list[str], message: str) -> None:
         write_pictures(tmp_path, 2)
-        columns = {"path": ["0.png", "1.png"], "x": ["1", "1.5"], "y": ["2", "1e3"], "z": ["inf", "1"]}
+        columns = {"path": ["0.png", "1.png"], "x": ["1", "1.5"], "y": ["2", "1e30"], "z": ["inf", "1"]}
         table = write_csv(tmp_path / "t.csv", **columns)
         done = run_packer("build", table, tmp_path / "out", *options, expect=2)
         assert message in done.stderr

@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import tarfile
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -73,6 +74,17 @@ def count_searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Detector, "detect", count)
     return searched
+
+
+def test_a_video_in_an_archive_and_one_of_pictures_are_refilled_too(folder: Path, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "videos.tar", "w") as archive:
+        archive.add(folder / "original.mp4", "000.mp4")
+    build(tmp_path / "videos.tar", tmp_path / "tar", frames=len(SAMPLED), refill=True)
+    assert frames_of(tmp_path / "tar") == TAKEN
+    for number, frame in enumerate(views(FRAMES, faceless=FACELESS)):
+        write_picture(tmp_path / "frames" / "original" / f"{number}.png", frame)
+    build(tmp_path / "frames", tmp_path / "pictures", frames=len(SAMPLED), refill=True, frame_folders=25)
+    assert frames_of(tmp_path / "pictures") == TAKEN
 
 
 class TestNeighbours:

@@ -1,0 +1,185 @@
+"""Folders of frames: the pictures in a folder as the frames of one video."""
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+from packer.sources.item import Frames, FramesState, Item, is_picture
+from packer.sources.walking import scan
+from packer.vision.faults import may_pass
+from packer.workspace.fresh import ask_each
+from shardspec.errors import BuildError, UsageError, system_reason
+from shardspec.wording import list_some, shorten
+
+_NUMBER = re.compile(r"([0-9]+)")
+
+_SHOWN = 3
+"""Names of pictures in a reason."""
+
+_ASKED = 16
+"""Pictures that one thread asks for: to hand them over one by one takes as long as to ask."""
+
+_NUMBER_MAX = 2**63 - 1
+"""Of the field ``frame``."""
+
+
+class FramesError(ValueError):
+    """Pictures that are not the frames of a video; the message says why."""
+
+
+def frames_item(
+    index: int,
+    name: str,
+    folder: str,
+    pictures: Iterable[str],
+    rate: float,
+    roots: Sequence[Path],
+    columns: Mapping[str, Any] | None = None,
+) -> Item:
+    """The item of a folder whose pictures are the frames of a video.
+
+    The frames are in the order of their numbers (`frame_numbers`). A folder whose pictures have none is a reject, and so
+    is one in which a picture leads out of the source.
+
+    Parameters
+    ----------
+    index, name, columns
+        See `Item`.
+    folder : str
+        Its path, absolute.
+    pictures : iterable of str
+        Names of the pictures in it.
+    rate : float, frames per second
+    roots : sequence of Path
+        Folders outside which no file may lie, without links.
+
+    Raises
+    ------
+    BuildError
+        If a picture cannot be examined, for a reason that may pass.
+    """
+    names = sorted(pictures, key=_in_order)
+
+    def look(some: Sequence[str]) -> list[os.stat_result]:
+        return [_look(folder, name, roots) for name in some]
+
+    try:
+        if not names:
+            raise FramesError("expected a folder of pictures, found none in it")
+        frame_numbers(names)
+        some = (names[first : first + _ASKED] for first in range(0, len(names), _ASKED))
+        state = FramesState(chain.from_iterable(ask_each(Path(folder), look, some)))
+    except FramesError as error:
+        return Item(index, name, folder, columns=columns, reject=str(error))
+    frames = Frames("frames", tuple(names), state.digest, float(rate))
+    return Item(index, name, folder, state.bytes, state.mtime_ns, columns, member=frames)
+
+
+def pictures_in(folder: str | Path) -> list[str]:
+    """The names of the pictures directly in a folder, known by their suffixes; hidden files are none.
+
+    Raises
+    ------
+    FramesError
+        If the folder cannot be listed.
+    BuildError
+        If that is for a reason that may pass.
+    """
+
+    def fail(error: OSError) -> None:
+        if may_pass(error):
+            raise BuildError(
+                f"{folder}: cannot be listed: {system_reason(error)}: run the same command again"
+            ) from error
+        raise FramesError(f"expected a folder that can be listed, found: {system_reason(error)}") from error
+
+    entries = scan(folder, fail)
+    return [name for name, is_folder, _ in entries if not is_folder and not name.startswith(".") and is_picture(name)]
+
+
+def frame_numbers(names: Sequence[str]) -> list[int]:
+    """The numbers of frames, strictly rising, by which they are known: ``000/017.png`` is frame 17 of its folder.
+
+    It is the number in which the names differ. If they differ in several (``frame_30_at_1.2.png``), it is the first
+    that rises from each name to the next.
+
+    Parameters
+    ----------
+    names : sequence of str
+        In the order of all the numbers in them.
+
+    Raises
+    ------
+    FramesError
+        If the names differ in more than numbers, or no number in them counts the frames. The message says so.
+    """
+    shapes: dict[str, str] = {}
+    for name in names:
+        shapes.setdefault(_NUMBER.sub("/", name), name)
+    if len(shapes) > 1:
+        shown = list_some(list(map(shorten, list(shapes.values())[:_SHOWN])))
+        more = " and others" if len(shapes) > _SHOWN else ""
+        raise FramesError(
+            f"expected frames whose names differ in their numbers alone, found {shown}{more}: "
+            "leave those of one kind (in a folder as SOURCE, --include or --exclude choose them)"
+        )
+    columns = list(zip(*(map(int, _NUMBER.findall(name)) for name in names), strict=True)) or [(0,) * len(names)]
+    if len(names) == 1:
+        columns = columns[-1:]
+    rising = [column for column in columns if all(before < after for before, after in pairwise(column))]
+    if not rising:
+        last = columns[-1]
+        here = next(place for place in range(1, len(names)) if last[place] <= last[place - 1])
+        raise FramesError(
+            f"expected a number in the names that counts the frames, found {shorten(names[here - 1])} before "
+            f"{shorten(names[here])}: rename them, or put each of several videos into a folder of its own"
+        )
+    if rising[0][-1] > _NUMBER_MAX:
+        raise FramesError(f"expected numbers of frames up to {_NUMBER_MAX}, found {shorten(names[-1])}")
+    return list(rising[0])
+
+
+def refuse_pictures_in_root(root: Path, example: str) -> None:
+    """Refuse pictures that lie directly in a source whose folders are videos.
+
+    Raises
+    ------
+    UsageError
+        Always.
+    """
+    raise UsageError(
+        f"frame_folders: expected the pictures in folders below the source, one for each video, found "
+        f"{shorten(example)} directly in {root}: give the folder above it, or --exclude what is no frame"
+    )
+
+
+def _in_order(name: str) -> tuple[list[str | int], str]:
+    """What sorts names by their numbers; numbers and other texts take turns, so like is compared with like."""
+    parts = _NUMBER.split(name)
+    return [int(part) if place % 2 else part for place, part in enumerate(parts)], name
+
+
+def _look(folder: str, name: str, roots: Sequence[Path]) -> os.stat_result:
+    """What the system says of a picture, which is a regular file inside the roots."""
+    path = os.path.join(folder, name)  # noqa: PTH118 -- many
+    try:
+        found = os.lstat(path)
+        if stat.S_ISLNK(found.st_mode):
+            target = Path(path).resolve(strict=True)
+            if not any(target.is_relative_to(root) for root in roots):
+                raise FramesError(
+                    f"frame {shorten(name)}: expected a file inside the source, found a symbolic link that leaves it: "
+                    "name the folder it leads to with --root DIR"
+                )
+            found = os.stat(path)
+    except (OSError, RuntimeError) as error:
+        if may_pass(error):  # the plan depends on what is listed
+            raise BuildError(f"{path}: cannot be examined: {error}: run the same command again") from error
+        raise FramesError(f"frame {shorten(name)}: expected a file, found {system_reason(error)}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise FramesError(f"frame {shorten(name)}: expected a regular file, found something else")
+    return found

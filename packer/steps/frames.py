@@ -1,0 +1,147 @@
+"""The frames of a video that are pictures in a folder, read as `packer.vision.decode.video.VideoReader` reads a file's."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.sources.folders.frames import frame_numbers
+from packer.sources.item import Frames
+from packer.vision.decode.limits import MAX_PIXELS, PictureError, VideoError
+from packer.vision.decode.picture import decode_picture, read_picture
+from packer.vision.decode.sampling import Sampling, neighbours
+from shardspec.wording import LONG, counted, cut, shorten
+
+
+@dataclass(frozen=True, slots=True)
+class FramePicture:
+    """One frame.
+
+    Attributes
+    ----------
+    index : int
+        The number in its name (`packer.sources.folders.frames.frame_numbers`).
+    time : float, seconds
+        That number by the frame rate.
+    image : ndarray, (H, W, 3), uint8
+        RGB, upright, C-contiguous.
+    data : bytes or None
+        The JPEG itself, if it may be kept as it is (`packer.vision.decode.picture.Picture.passthrough`).
+    """
+
+    index: int
+    time: float
+    image: npt.NDArray[np.uint8]
+    data: bytes | None
+
+
+class FramesReader:
+    """Iterates over the sampled frames of a folder, once. A picture that does not decode is left out, as `damage` says.
+
+    Parameters
+    ----------
+    folder : str
+    frames : Frames
+    sampling : Sampling
+        It counts the pictures, but `Sampling.at` names them by their numbers. Every picture counts as a key frame.
+    max_pixels : int
+        Largest width times height of a frame.
+
+    Attributes
+    ----------
+    frames_seen : int
+        How many frames the folder has.
+    sampled : tuple of int
+        Numbers of the frames that the sampling asks for.
+    damage : str or None
+        Which frames did not decode so far.
+
+    Raises
+    ------
+    VideoError
+        If the iteration ends without a frame.
+    OSError
+        If a picture cannot be read.
+    """
+
+    def __init__(self, folder: str, frames: Frames, sampling: Sampling, *, max_pixels: int = MAX_PIXELS) -> None:
+        self._folder, self._names, self._rate = folder, frames.names, frames.rate
+        self._max_pixels = max_pixels
+        self._first = 0
+        self._stopped = False
+        self._damaged = 0
+        self._first_damage = ""
+        self.frames_seen = len(self._names)
+        self._numbers = frame_numbers(self._names)
+        if sampling.at is None:
+            times = (number / self._rate for number in self._numbers)
+            wanted = sampling.choose(times, [True] * self.frames_seen, self.frames_seen)
+            chosen = np.flatnonzero(wanted).tolist()
+        else:
+            places = {number: place for place, number in enumerate(self._numbers)}
+            chosen = sorted(places[number] for number in sampling.at if number in places)
+        self._chosen: list[int] = chosen
+        self.sampled = tuple(self._numbers[place] for place in chosen)
+
+    @property
+    def damage(self) -> str | None:
+        """Description of the frames that were damaged so far, None if none was."""
+        if not self._damaged:
+            return None
+        return f"{counted(self._damaged, 'frame')} left out, the first is {self._first_damage}"
+
+    def __enter__(self) -> "FramesReader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Do nothing: no file stays open."""
+
+    def stop(self) -> None:
+        """Make the iteration end soon. Any thread may call it."""
+        self._stopped = True
+
+    def skip_to(self, index: int) -> None:
+        """Hand out no frame before this one from now on; they are not read."""
+        self._first = index
+
+    def neighbours(self, frames: int) -> dict[int, tuple[int, ...]]:
+        """The frames that may stand in for each of so many (`packer.vision.decode.sampling.neighbours`), by number."""
+        near = neighbours(self.frames_seen, frames)
+        numbers = self._numbers
+        return {numbers[place]: tuple(numbers[other] for other in others) for place, others in near.items()}
+
+    def __iter__(self) -> Iterator[FramePicture]:
+        whole = 0
+        for place in self._chosen:
+            if self._stopped:
+                return
+            if self._numbers[place] < self._first:
+                whole += 1
+                continue
+            frame = self._frame(place)
+            if frame is not None:
+                whole += 1
+                yield frame
+        if not whole:
+            why = self.damage or "none is there that was asked for"
+            raise VideoError(f"expected at least one frame, found none that is whole: {why}")
+
+    def _frame(self, place: int) -> FramePicture | None:
+        name, number = self._names[place], self._numbers[place]
+        path = os.path.join(self._folder, name)  # noqa: PTH118 -- many
+        try:
+            data = read_picture(path, max_pixels=self._max_pixels)
+            picture = decode_picture(data, max_pixels=self._max_pixels)
+        except PictureError as error:
+            self._damaged += 1
+            self._first_damage = self._first_damage or f"frame {number} ({shorten(name)}): {cut(str(error), LONG)}"
+            return None
+        return FramePicture(number, number / self._rate, picture.image, data if picture.passthrough else None)

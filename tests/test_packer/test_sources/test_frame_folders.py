@@ -1,0 +1,398 @@
+"""Folders of pictures as videos (``--frame-folders``): order, times, bytes, tracks, tables, masks, and what is wrong."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.builds import write_pictures
+from support.command import environment, read_jsonl, run_packer, run_unprivileged
+from support.face_source import views, write_frames
+from support.hooks import before_each
+from support.media import scene, write_picture
+from support.packed import check_whole, fingerprints
+
+import packer
+from packer.packed.shown.originals import Originals
+from packer.recipe import Recipe
+from packer.sources.folders.folder import FolderSource
+from packer.sources.folders.frames import frame_numbers
+from packer.sources.item import Item
+from readers import LMDBDataset, PackedDataset, open_dataset
+from shardspec.errors import ItemError, UsageError
+
+RATE = ("--frame-folders", "12.5")
+
+
+def write_folder(folder: Path, names: list[str], first: int = 0) -> Path:
+    """Pictures of different content."""
+    for number, name in enumerate(names):
+        write_picture(folder / name, scene(first + number, (40, 30)))
+    return folder
+
+
+def numbered(count: int, pattern: str = "frame{}.jpg", start: int = 0) -> list[str]:
+    return [pattern.format(number) for number in range(start, start + count)]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Two classes with two videos: frames 0 to 11, whose numbers have no zeros before them, and frames 1 to 5."""
+    root = tmp_path / "frames"
+    for place, label in enumerate(("fake", "real")):
+        write_folder(root / label / "a", numbered(12), 40 * place)
+        write_folder(root / label / "b", numbered(5, "img_{:05d}.png", 1), 40 * place + 20)
+    return root
+
+
+def build(source: Path, out: Path, *options: object, expect: int = 0) -> PackedDataset:
+    run_packer("build", source, out, *RATE, "--quiet", *options, expect=expect)
+    check_whole(out)
+    return open_dataset(out)
+
+
+def test_each_folder_is_a_video_in_the_order_of_the_numbers(source: Path, tmp_path: Path) -> None:
+    done = run_packer("build", source, tmp_path / "out", *RATE, "--label-from", "folder")
+    assert "taken as videos: 4 folders with 34 pictures" in done.stdout
+    dataset = LMDBDataset(tmp_path / "out")
+    found = [(sample["source"], int(sample["frame"]), float(sample["time"])) for sample in dataset]
+    expected = []
+    for label in ("fake", "real"):
+        for name, numbers in (("a", range(12)), ("b", range(1, 6))):
+            expected += [(f"{label}/{name}", number, number / 12.5) for number in numbers]
+    assert found == expected
+    assert [int(sample["label"]) for sample in dataset] == [0] * 17 + [1] * 17
+    for number in (1, 9, 10, 11):
+        with Image.open(source / "fake" / "a" / f"frame{number}.jpg") as picture:
+            np.testing.assert_array_equal(dataset[number]["image"], np.asarray(picture.convert("RGB")))
+    clips = dataset.clips(4, stride=4, by=None)
+    assert [clip["frame"].tolist() for clip in clips][:3] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert len(clips) == 2 * (3 + 1)
+
+
+def test_jpegs_are_kept_byte_for_byte(source: Path, tmp_path: Path) -> None:
+    build(source, tmp_path / "out", "--format", "npy")
+    packed = b"".join(path.read_bytes() for path in sorted((tmp_path / "out").glob("shard-*/image.*")))
+    for path in source.rglob("*.jpg"):
+        assert path.read_bytes() in packed
+
+
+def test_the_bytes_do_not_depend_on_workers_engine_or_a_resume(source: Path, tmp_path: Path) -> None:
+    build(source, tmp_path / "one", "--workers", "1", "--engine", "inline", "--size", "24")
+    build(source, tmp_path / "two", "--workers", "2", "--size", "24")
+    assert fingerprints(tmp_path / "one") == fingerprints(tmp_path / "two")
+    again = run_packer("build", source, tmp_path / "two", *RATE, "--size", "24")
+    assert "finished already" in again.stdout
+    other = run_packer("build", source, tmp_path / "two", "--frame-folders", "25", "--size", "24", expect=2)
+    assert "frame_folders" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "frames"),
+    [
+        (("--every", "5"), [0, 5, 10]),
+        (("--frames", "3"), [2, 6, 10]),
+        (("--fps", "2.5"), [0, 5, 10]),
+        (("--keyframes",), list(range(12))),
+    ],
+)
+def test_frames_are_sampled_as_those_of_a_video(
+    source: Path, tmp_path: Path, options: tuple[str, ...], frames: list[int]
+) -> None:
+    dataset = build(source, tmp_path / "out", *options)
+    assert [int(sample["frame"]) for sample in dataset if sample["source"] == "fake/a"] == frames
+
+
+def test_faces_are_found_and_followed(tmp_path: Path) -> None:
+    root = tmp_path / "frames"
+    for number, picture in enumerate(views(6)):
+        write_picture(root / "person" / f"{number}.png", picture)
+    dataset = build(root, tmp_path / "out", "--preset", "faces", "--size", "64", "--choose", "track")
+    assert [int(sample["frame"]) for sample in dataset] == list(range(6))
+    assert {int(sample["track"]) for sample in dataset} == {0}
+    run_packer("detect", root, tmp_path / "boxes", *RATE, "--quiet")
+    again = build(root, tmp_path / "again", "--preset", "faces", "--size", "64", "--boxes", tmp_path / "boxes")
+    for one, other in zip(dataset, again, strict=True):
+        np.testing.assert_allclose(one["box"], other["box"], atol=1e-3)
+    filled = build(root, tmp_path / "filled", "--preset", "faces", "--size", "64", "--frames", "2", "--refill")
+    assert len(filled) == 2
+
+
+def test_videos_beside_frames_are_videos(tmp_path: Path) -> None:
+    root = tmp_path / "mixed"
+    write_folder(root / "a", numbered(3))
+    write_frames(root / "a" / "b.mp4", views(2))
+    write_frames(root / "c.mp4", views(2))
+    dataset = build(root, tmp_path / "out")
+    assert [sample["source"] for sample in dataset] == ["a"] * 3 + ["a/b.mp4"] * 2 + ["c.mp4"] * 2
+
+
+def test_fields_from_paths_and_patterns(source: Path, tmp_path: Path) -> None:
+    dataset = build(
+        source, tmp_path / "out", "--fields-from-path", "{label}/{clip}", "--include", "*.jpg", "--exclude", "fake/"
+    )
+    assert {(sample["source"], sample["clip"]) for sample in dataset} == {("real/a", "a")}
+    assert len(dataset) == 12
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_rows_name_folders(source: Path, tmp_path: Path, suffix: str) -> None:
+    rows = [("fake/a", "x"), ("real/b/", "y"), ("real/none", "x"), (".", "x")]
+    if suffix == "csv":
+        text = "path,label\n" + "".join(f"{path},{label}\n" for path, label in rows)
+    else:
+        text = "".join(json.dumps({"path": path, "label": label}) + "\n" for path, label in rows)
+    table = tmp_path / f"rows.{suffix}"
+    table.write_text(text)
+    dataset = build(table, tmp_path / "out", "--root", source, "--max-rejects", "100%")
+    assert [sample["source"] for sample in dataset] == ["fake/a"] * 12 + ["real/b"] * 5
+    assert [int(sample["label"]) for sample in dataset] == [0] * 12 + [1] * 5
+    reasons = [line["reason"] for line in read_jsonl(tmp_path / "out" / "rejects.jsonl")]
+    assert reasons[0].startswith("expected a file or a folder, found No such file")
+    assert reasons[1] == "expected a folder of pictures, found none in it"
+    run_packer("build", table, tmp_path / "without", "--root", source, "--max-rejects", "100%", expect=3)
+    rows_of_python = [{"path": path, "label": label} for path, label in rows[:2]]
+    packer.build(rows_of_python, tmp_path / "python", root=source, frame_folders=12.5, progress=False)
+    assert [s["source"] for s in LMDBDataset(tmp_path / "python")] == [sample["source"] for sample in dataset]
+
+
+def test_a_folder_in_a_table_is_a_reject_that_names_the_option(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("path\nfake/a\nfake/a/frame1.jpg\n")
+    run_packer("build", tmp_path / "rows.csv", tmp_path / "out", "--root", source, "--max-rejects", "100%")
+    (line,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+    assert "found a folder (--frame-folders FPS" in line["reason"]
+
+
+def test_masks_in_folders_beside_the_frames(source: Path, tmp_path: Path) -> None:
+    masks = tmp_path / "masks"
+    for number in range(12):
+        if number != 4:  # nothing is known of frame 4, and the others keep their masks
+            write_picture(masks / "a" / f"{number:03d}.png", np.full((30, 40, 3), 20 * number, np.uint8))
+    (tmp_path / "rows.csv").write_text("path,mask\nframes/fake/a,masks/a\nframes/real/b,\n")
+    dataset = build(tmp_path / "rows.csv", tmp_path / "out", "--also", "mask", "--every", "2")
+    first = [sample for sample in dataset if sample["source"] == "frames/fake/a"]
+    assert [int(sample["mask_image"].max()) for sample in first] == [0, 40, 0, 120, 160, 200]
+    assert [bool(sample["mask_image_valid"]) for sample in first] == [True, True, False, True, True, True]
+    assert not any(sample["mask_image_valid"] for sample in dataset if sample["source"] != "frames/fake/a")
+    (damage,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+    assert damage["reason"].endswith("1 missing frame (the first is frame 4)")
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (["img_1.jpg", "img_2.jpg", "flow_x_1.jpg"], "differ in their numbers alone"),
+        (["1.jpg", "2.jpg", "2.png"], "differ in their numbers alone"),
+        (["a.jpg", "b.jpg"], "differ in their numbers alone"),
+        (["1.jpg", "#.jpg"], "differ in their numbers alone"),
+        (["2.jpg", "02.jpg"], "found '02.jpg' before '2.jpg': rename them"),
+        (["video1_0.jpg", "video1_1.jpg", "video2_0.jpg"], "put each of several videos into a folder of its own"),
+        (["t0.1.jpg", "t0.25.jpg", "t0.5.jpg", "t1.0.jpg"], "expected a number in the names that counts the frames"),
+        ([f"{2**63}.jpg"], "expected numbers of frames up to"),
+    ],
+)
+def test_names_without_an_order_are_a_reject(tmp_path: Path, names: list[str], reason: str) -> None:
+    root = tmp_path / "frames"
+    write_folder(root / "bad", names)
+    write_folder(root / "good", ["one.jpg"])
+    dataset = build(root, tmp_path / "out", "--max-rejects", "50%")
+    assert [sample["source"] for sample in dataset] == ["good"]
+    (line,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+    assert line["item"] == "bad"
+    assert reason in line["reason"]
+    table = run_packer("rejects", tmp_path / "out", "-o", tmp_path / "again.csv")
+    assert "--root SOURCE --frame-folders 12.5" in table.stdout
+    build(root, tmp_path / "chosen", "--exclude", "none.jpg", "--max-rejects", "50%")
+    table = run_packer("rejects", tmp_path / "chosen", "-o", tmp_path / "again.csv")
+    assert "the same build with --retry-rejects" in table.stdout
+
+
+def test_frames_are_known_by_their_numbers(tmp_path: Path) -> None:
+    """A frame that is missing is a gap: in clips, and for masks, boxes and whatever else has the numbers."""
+    root = tmp_path / "frames"
+    write_folder(root / "gaps", numbered(12, "clip7_{}.jpg", 5))
+    (root / "gaps" / "clip7_9.jpg").unlink()
+    write_folder(root / "steps", numbered(4, "{}0.jpg", 1))
+    write_folder(root / "times", [f"frame_{number}_at_{number // 2}.{number % 2 * 5}s.jpg" for number in range(4)])
+    done = run_packer("build", root, tmp_path / "out", *RATE)
+    assert "3 folders with 19 pictures, 1 of them with gaps between their numbers, such as 'gaps'" in done.stdout
+    dataset = LMDBDataset(tmp_path / "out")
+    numbers: dict[str, list[int]] = {}
+    for sample in dataset:
+        numbers.setdefault(sample["source"], []).append(int(sample["frame"]))
+    expected = {"gaps": [5, 6, 7, 8, *range(10, 17)], "steps": [10, 20, 30, 40], "times": [0, 1, 2, 3]}
+    assert numbers == expected
+    clips = [(clip["source"], clip["frame"].tolist()) for clip in dataset.clips(4, by=None)]
+    assert clips[0] == ("gaps", [5, 6, 7, 8])
+    assert ("gaps", [10, 11, 12, 13]) in clips
+    assert ("steps", [10, 20, 30, 40]) in clips
+    assert not any(name == "gaps" and 8 in frames and 10 in frames for name, frames in clips)
+    assert [frame_numbers(sorted(names)) for names in (["a.jpg"], ["b7_01.jpg"], ["1.png", "2.png"])] == [
+        [0],
+        [1],
+        [1, 2],
+    ]
+
+
+def test_boxes_of_another_folder_are_those_of_the_same_numbers(tmp_path: Path) -> None:
+    """The original lacks a frame: the forgery's later frames are cut where the faces are in theirs."""
+    for name in ("original", "forged"):
+        for number, picture in enumerate(views(6)):
+            write_picture(tmp_path / name / f"{number}.png", picture)
+    (tmp_path / "original" / "2.png").unlink()
+    (tmp_path / "rows.csv").write_text("path,from\noriginal,\nforged,original\n")
+    faces = ("--preset", "faces", "--size", "64")
+    dataset = build(tmp_path / "rows.csv", tmp_path / "out", *faces, "--boxes-from", "from")
+    boxes = {(sample["source"], int(sample["frame"])): sample["box"] for sample in dataset}
+    assert sorted(boxes) == [(name, number) for name in ("forged", "original") for number in (0, 1, 3, 4, 5)]
+    for number in (0, 1, 3, 4, 5):
+        np.testing.assert_array_equal(boxes["forged", number], boxes["original", number])
+
+
+def test_damaged_frames_are_left_out_and_reported(source: Path, tmp_path: Path) -> None:
+    (source / "fake" / "a" / "frame3.jpg").write_bytes(b"no picture")
+    (source / "fake" / "a" / "frame7.jpg").write_bytes(b"")
+    for path in (source / "real" / "b").iterdir():
+        path.write_bytes(path.read_bytes()[:60])
+    dataset = build(source, tmp_path / "out", "--max-rejects", "100%")
+    assert [int(s["frame"]) for s in dataset if s["source"] == "fake/a"] == [0, 1, 2, 4, 5, 6, 8, 9, 10, 11]
+    damage, reject = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+    assert (damage["kind"], damage["item"]) == ("damage", "fake/a")
+    assert damage["reason"].startswith("2 frames left out, the first is frame 3 ('frame3.jpg'): expected a picture")
+    assert (reject["kind"], reject["item"]) == ("item", "real/b")
+    assert "found none that is whole" in reject["reason"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_links_lead_nowhere_outside(tmp_path: Path) -> None:
+    root, outside = tmp_path / "frames", tmp_path / "outside"
+    write_folder(root / "in", numbered(2))
+    (root / "in" / "frame3.jpg").symlink_to(root / "in" / "frame0.jpg")
+    write_folder(root / "out", numbered(2))
+    write_folder(outside, ["frame3.jpg"])
+    (root / "out" / "frame3.jpg").symlink_to(outside / "frame3.jpg")
+    (root / "gone").mkdir()
+    (root / "gone" / "frame1.jpg").symlink_to(root / "nothing.jpg")
+    dataset = build(root, tmp_path / "packed", "--max-rejects", "100%")
+    assert [sample["source"] for sample in dataset] == ["in"] * 3
+    reasons = {line["item"]: line["reason"] for line in read_jsonl(tmp_path / "packed" / "rejects.jsonl")}
+    assert "a symbolic link that leaves it" in reasons["out"]
+    assert reasons["gone"].startswith("frame 'frame1.jpg': expected a file, found")
+
+
+def items_of(root: Path) -> list[Item]:
+    return list(FolderSource(root, Recipe(frame_folders=10)).list_items("auto", "path").items)
+
+
+def test_changes_of_any_frame_are_noticed(source: Path) -> None:
+    before = items_of(source)[0]
+    assert list(before.changes()) == []
+    assert Item.from_line(before.to_line()) == before == Item.unpack(before.pack())
+    third = source / "fake" / "a" / "frame3.jpg"
+    was = third.stat()
+    os.utime(third, ns=(was.st_atime_ns, was.st_mtime_ns - 10**9))  # older, and so not the newest of them
+    assert list(before.changes()) == ["'fake/a' has changed since the build was planned"]
+    third.unlink()
+    assert list(before.changes()) == ["'fake/a/frame3.jpg' was there when the build was planned"]
+
+
+def test_an_update_takes_new_folders_and_replaces_changed_ones(source: Path, tmp_path: Path) -> None:
+    build(source, tmp_path / "out")
+    write_folder(source / "fake" / "c", numbered(2))
+    write_folder(source / "real" / "a", ["frame12.jpg"], 90)
+    run_packer("build", source, tmp_path / "out", *RATE, "--quiet", "--update", "--changed", "replace")
+    check_whole(tmp_path / "out")
+    sources = [sample["source"] for sample in LMDBDataset(tmp_path / "out")]
+    counts = {name: sources.count(name) for name in set(sources)}
+    assert counts == {"fake/a": 12, "fake/b": 5, "fake/c": 2, "real/a": 13, "real/b": 5}
+
+
+def test_the_originals_are_shown(source: Path, tmp_path: Path) -> None:
+    options = {"include": ["*.jpg"], "frame_folders": 10.0}
+    write_picture(source / "fake" / "a" / "frame0.png", scene(99, (40, 30)))
+    (source / "fake" / "a" / "frame5.jpg").unlink()
+    originals = Originals(source, options)
+    with Image.open(source / "fake" / "a" / "frame11.jpg") as picture:
+        np.testing.assert_array_equal(originals.frame("fake/a", 11), np.asarray(picture.convert("RGB")))
+    for item, frame in (
+        ("fake/a", 12),
+        ("fake/a", 5),
+        ("fake", 0),
+        ("fake/none", 0),
+        (".", 0),
+        ("..", 0),
+        ("real/b", 0),
+    ):
+        with pytest.raises(ItemError):
+            originals.frame(item, frame)
+    with pytest.raises(ItemError, match="expected a file in the source"):
+        Originals(source).frame("fake/a", 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--frame-folders", "0"), "--frame-folders: expected"),
+        (("--frame-folders", "1e-9"), "--frame-folders: expected"),
+        (("--frame-folders", "25", "--sidecars"), "expected either sidecars or frame_folders, found both"),
+    ],
+)
+def test_wrong_options(source: Path, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    done = run_packer("build", source, tmp_path / "out", *options, expect=2)
+    assert message in done.stderr
+
+
+def test_sources_that_have_no_frames(source: Path, tmp_path: Path) -> None:
+    done = run_packer("build", source / "fake" / "a", tmp_path / "out", *RATE, expect=2)
+    assert "'frame0.jpg' directly in" in done.stderr
+    assert "give the folder above it, or --exclude what is no frame" in done.stderr
+    labelled = run_packer("build", source / "fake", tmp_path / "l", *RATE, "--label-from", "folder", expect=3)
+    assert "expected a folder to name the label (--label-from folder), found it directly" in labelled.stderr
+    build(source, tmp_path / "packed")
+    for kind in ("packed", "tar"):
+        if kind == "tar":
+            shutil.make_archive(str(tmp_path / "tar"), "tar", write_pictures(tmp_path / "p", ["1.png"]))
+        path = tmp_path / ("tar.tar" if kind == "tar" else kind)
+        done = run_packer("build", path, tmp_path / "other", *RATE, expect=2)
+        assert "--frame-folders: applies only to folders" in done.stderr
+    write_frames(tmp_path / "videos" / "v.mp4", views(2))
+    done = run_packer("build", tmp_path / "videos", tmp_path / "v", *RATE)
+    assert "no folder holds frames: --frame-folders had no effect" in done.stdout
+    with pytest.raises(UsageError, match="frame_folders"):
+        packer.build(source, tmp_path / "x", frame_folders=-1, progress=False)
+
+
+def test_a_folder_that_cannot_be_listed_is_a_reject(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("path\nfake/a\nfake/b\n")
+    (source / "fake" / "a").chmod(0)
+    try:
+        out, options = tmp_path / "out", ("--root", source, "--max-rejects", "50%", "--quiet")
+        run_unprivileged("build", tmp_path / "rows.csv", out, *RATE, *options)
+    finally:
+        (source / "fake" / "a").chmod(0o755)
+    (line,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+    assert line["reason"] == "expected a folder that can be listed, found: Permission denied"
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_killed_build_goes_on_to_the_same_bytes(source: Path, tmp_path: Path, workers: str) -> None:
+    build(source, tmp_path / "whole", "--size", "24", "--workers", "1")
+    hooks = before_each(tmp_path / "hooks", "packer", "os.rename", "'/manifest.json' in os.fsdecode(arguments[0])")
+    options = (*RATE, "--size", "24", "--workers", workers, "--quiet")
+    run_packer("build", source, tmp_path / "out", *options, env=environment(python_path=hooks), expect=-9)
+    build(source, tmp_path / "out", "--size", "24", "--workers", workers)
+    assert fingerprints(tmp_path / "out") == fingerprints(tmp_path / "whole")
+
+
+def test_listing_a_network_file_system_finds_the_same(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    near = items_of(source)
+    monkeypatch.setattr("packer.workspace.fresh.is_far", lambda folder: True)
+    assert items_of(source) == near
+
+
+def test_a_dry_run_tries_folders(source: Path, tmp_path: Path) -> None:
+    done = run_packer("build", source, tmp_path / "out", *RATE, "--dry-run")
+    assert "about 34 samples" in done.stdout
