@@ -253,8 +253,8 @@ class Recipe:
     )
     frame_folders: float | None = option(
         None,
-        "folders and tables: a folder of pictures is a video, and they are its frames, in the order of the numbers in "
-        "their names, at this rate, in frames per second",
+        "folders and tables: a folder of pictures is a video, and they are its frames, each with the last number in "
+        "its name, at this rate, in frames per second",
         metavar="FPS",
         minimum=0.001,
         late=True,

@@ -4,7 +4,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from packer.workspace.fresh import ask_each
 from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.wording import list_some, shorten
 
-_NUMBER = re.compile(r"([0-9]+)")
+_NUMBER = re.compile(r"[0-9]+")
+_DECIMAL = re.compile(r"[0-9]\.[0-9]+[^0-9]*\Z")
 
 _SHOWN = 3
 """Names of pictures in a reason."""
@@ -62,7 +63,7 @@ def frames_item(
     BuildError
         If a picture cannot be examined, for a reason that may pass.
     """
-    names = sorted(pictures, key=_in_order)
+    names = sorted(pictures)  # in any listing the same reason is found first
 
     def look(some: Sequence[str]) -> list[os.stat_result]:
         return [_look(folder, name, roots) for name in some]
@@ -70,7 +71,7 @@ def frames_item(
     try:
         if not names:
             raise FramesError("expected a folder of pictures, found none in it")
-        frame_numbers(names)
+        names = [name for _, name in sorted(zip(frame_numbers(names), names, strict=True))]
         some = (names[first : first + _ASKED] for first in range(0, len(names), _ASKED))
         state = FramesState(chain.from_iterable(ask_each(Path(folder), look, some)))
     except FramesError as error:
@@ -102,20 +103,23 @@ def pictures_in(folder: str | Path) -> list[str]:
 
 
 def frame_numbers(names: Sequence[str]) -> list[int]:
-    """The numbers of frames, strictly rising, by which they are known: ``000/017.png`` is frame 17 of its folder.
+    """The numbers of frames, by which they are known: the last number in each name. ``001_017.png`` is frame 17.
 
-    It is the number in which the names differ. If they differ in several (``frame_30_at_1.2.png``), it is the first
-    that rises from each name to the next.
+    So a picture has its number whatever other pictures there are, as the mask of the same name has.
 
     Parameters
     ----------
     names : sequence of str
-        In the order of all the numbers in them.
+
+    Returns
+    -------
+    list of int
+        Of a name without a number, 0.
 
     Raises
     ------
     FramesError
-        If the names differ in more than numbers, or no number in them counts the frames. The message says so.
+        If the names differ in more than numbers, or their last numbers do not tell them apart. The message says so.
     """
     shapes: dict[str, str] = {}
     for name in names:
@@ -127,20 +131,22 @@ def frame_numbers(names: Sequence[str]) -> list[int]:
             f"expected frames whose names differ in their numbers alone, found {shown}{more}: "
             "leave those of one kind (in a folder as SOURCE, --include or --exclude choose them)"
         )
-    columns = list(zip(*(map(int, _NUMBER.findall(name)) for name in names), strict=True)) or [(0,) * len(names)]
-    if len(names) == 1:
-        columns = columns[-1:]
-    rising = [column for column in columns if all(before < after for before, after in pairwise(column))]
-    if not rising:
-        last = columns[-1]
-        here = next(place for place in range(1, len(names)) if last[place] <= last[place - 1])
+    texts = [(_NUMBER.findall(name) or ["0"])[-1] for name in names]
+    if len(set(map(len, texts))) > 1 and _DECIMAL.search(names[0]):
         raise FramesError(
-            f"expected a number in the names that counts the frames, found {shorten(names[here - 1])} before "
-            f"{shorten(names[here])}: rename them, or put each of several videos into a folder of its own"
+            f"expected the number of a frame at the end of its name, found a decimal, {shorten(names[0])}"
         )
-    if rising[0][-1] > _NUMBER_MAX:
-        raise FramesError(f"expected numbers of frames up to {_NUMBER_MAX}, found {shorten(names[-1])}")
-    return list(rising[0])
+    first: dict[int, str] = {}
+    for name, number in zip(names, map(int, texts), strict=True):
+        if number in first:
+            raise FramesError(
+                f"expected each number once at the end of the frames' names, found {shorten(first[number])} and "
+                f"{shorten(name)}: put each video into a folder of its own"
+            )
+        if number > _NUMBER_MAX:
+            raise FramesError(f"expected numbers of frames up to {_NUMBER_MAX}, found {shorten(name)}")
+        first[number] = name
+    return list(first)
 
 
 def refuse_pictures_in_root(root: Path, example: str) -> None:
@@ -155,12 +161,6 @@ def refuse_pictures_in_root(root: Path, example: str) -> None:
         f"frame_folders: expected the pictures in folders below the source, one for each video, found "
         f"{shorten(example)} directly in {root}: give the folder above it, or --exclude what is no frame"
     )
-
-
-def _in_order(name: str) -> tuple[list[str | int], str]:
-    """What sorts names by their numbers; numbers and other texts take turns, so like is compared with like."""
-    parts = _NUMBER.split(name)
-    return [int(part) if place % 2 else part for place, part in enumerate(parts)], name
 
 
 def _look(folder: str, name: str, roots: Sequence[Path]) -> os.stat_result:
