@@ -24,8 +24,8 @@ _SHOWN = 3
 _ASKED = 16
 """Pictures that one thread asks for: to hand them over one by one takes as long as to ask."""
 
-_NUMBER_MAX = 2**63 - 1
-"""Of the field ``frame``."""
+_NUMBER_MAX = 2**53 - 1
+"""Tables may hold numbers of frames as floats of 64 bits."""
 
 
 class FramesError(ValueError):

@@ -36,7 +36,7 @@ GIVEN_SCORE = 1.0
 FARTHEST = 2**24
 """Limit of coordinates, in pixels: below it float32 represents every whole number."""
 
-_FRAME = re.compile(r"(0|[1-9][0-9]{0,9})\Z", re.ASCII)
+_FRAME = re.compile(r"[0-9]{1,15}\Z", re.ASCII)
 _KINDS: Mapping[str, Entry] = {
     "packed dataset": Entry("packer.steps.faces.packed_boxes:PackedBoxes"),
     "table": Entry("packer.steps.faces.box_table:TableBoxes"),
@@ -282,6 +282,8 @@ def parse_frames(document: Any, where: str, scale: float) -> dict[int, FrameFace
     for key, value in document.items():
         if not _FRAME.match(key):
             raise ItemError(f"boxes: {where}: expected the number of a frame, found {key!r}")
+        if int(key) in out:
+            raise ItemError(f"boxes: {where}: expected each frame once, found {key!r} again")
         boxes = _read_boxes(value)
         if boxes is None:
             raise ItemError(

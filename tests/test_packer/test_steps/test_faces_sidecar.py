@@ -311,7 +311,7 @@ class TestJson:
         [
             [[1, 2, 3, 4]],
             {"first": None},
-            {"01": None},
+            {"1": None, "01": None},
             {"-1": None},
             {"0": [1, 2, 3, 4]},
             {"0": [[1, 2, 3]]},
@@ -326,7 +326,7 @@ class TestJson:
         ],
     )
     def test_what_is_no_boxes_costs_its_item_alone(self, tmp_path: Path, document: Any) -> None:
-        path = write_json(tmp_path / "boxes.json", {"bad.mp4": document, "good.mp4": {"0": [[1, 2, 3, 4]], "3": []}})
+        path = write_json(tmp_path / "boxes.json", {"bad.mp4": document, "good.mp4": {"0": [[1, 2, 3, 4]], "003": []}})
         sidecar = open_boxes(str(path), 1.0)
         with pytest.raises(ItemError, match=r"boxes: boxes\.json, 'bad\.mp4'"):
             sidecar.faces("bad.mp4")
