@@ -129,7 +129,7 @@ def begun_on(workspace: Workspace, manifest: Manifest | None) -> bool:
 
 
 def finish_left(workspace: Workspace) -> None:
-    """Finish what a killed call had begun to put into place.
+    """Finish what a killed call had begun to put into place, and remove what it had put there of no use.
 
     Raises
     ------
@@ -142,6 +142,9 @@ def finish_left(workspace: Workspace) -> None:
         with locked(workspace):
             finish_replacement(workspace)
             workspace.remove()
+    elif workspace.root.exists() and not workspace.plan.exists() and Layout(workspace.out).manifest.exists():
+        with locked(workspace):  # columns that were in place before their manifest was
+            sweep_columns(Layout(workspace.out), Layout(workspace.out).load())
 
 
 def clear_addition(workspace: Workspace, say: Callable[[str], None]) -> None:

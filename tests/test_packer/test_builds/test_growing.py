@@ -20,6 +20,20 @@ names = st.sampled_from(living.NAMES)
 kills = st.one_of(st.none(), st.integers(0, 60))
 
 
+@pytest.mark.parametrize("kill_at", range(3))
+@pytest.mark.parametrize("then", ["compact", "update", "nothing"])
+def test_nothing_stays_of_a_killed_change_of_columns(tmp_path: Path, kill_at: int, then: str) -> None:
+    """Killed between its new files and the manifest that names them; the next call finds nothing else to do."""
+    dataset = living.Living(tmp_path, "npy")
+    dataset.update()
+    dataset.add(kill_at, marks=True)
+    if then == "compact":
+        dataset.compact()
+    elif then == "update":
+        dataset.update()
+    dataset.end()
+
+
 class Growing(RuleBasedStateMachine):
     """Every change of a dataset, some of them killed, while its source changes."""
 
