@@ -24,7 +24,8 @@ from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.base import Listing, Source
-from packer.sources.item import PACKED_ROW, Frames, Item
+from packer.sources.folders.frames import Frames
+from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import Equipment, Step, check_steps
 from packer.workspace import Workspace
 from packer.workspace.folder import refuse_files

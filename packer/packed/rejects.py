@@ -10,15 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from packer.builds.growing.fitting import FROM_INPUTS, FROM_PACKED
 from packer.builds.parts.part import Part
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
+from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.archives.opening import kind_of
-from packer.sources.item import MEMBER_MARK
 from packer.workspace import Workspace
 from packer.workspace.output import check_output, write_output
 from shardspec.entries import total
@@ -301,14 +300,14 @@ class _Origin(NamedTuple):
         Whether their first folders were their labels.
     merged : bool
         Whether they come from several sources.
-    frames : mapping
+    frames : mapping or None
         If some were folders of frames, the recipe that they were packed by.
     """
 
     kind: str = "files"
     by_folder: bool = False
     merged: bool = False
-    frames: Mapping[str, Any] = MappingProxyType({})
+    frames: Mapping[str, Any] | None = None
 
 
 def planned(layout: Layout) -> dict[str, Any]:
@@ -333,9 +332,9 @@ def _origin(layout: Layout, manifest: Manifest | None) -> _Origin:
     return _Origin(kind, by_folder, merged, _of_frames(recipes))
 
 
-def _of_frames(recipes: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The first recipe that took folders of frames as videos; empty if none did."""
-    return next((recipe for recipe in recipes if recipe.get("frame_folders") is not None), {})
+def _of_frames(recipes: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The first recipe that took folders of frames as videos, if one did."""
+    return next((recipe for recipe in recipes if recipe.get("frame_folders") is not None), None)
 
 
 def _recipes(generations: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -351,10 +350,10 @@ def _recipes(generations: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, 
 def _write_table(path: Path, names: list[str], origin: _Origin) -> str:
     """Write the table; return what packs its items, in words."""
     column, retry = "path", f"packer build {shlex.quote(str(path))} OUT --root SOURCE"
-    if origin.frames:
+    if origin.frames is not None:
         retry += f" --frame-folders {str(origin.frames['frame_folders']).removesuffix('.0')}"
-    if any(origin.frames.get(name) for name in ("include", "exclude")):  # a table does not take them
-        retry = "the same build with --retry-rejects, since patterns have chosen the frames"
+        if any(origin.frames.get(name) for name in ("include", "exclude")):  # a table does not take them
+            retry = "the same build with --retry-rejects, since patterns have chosen the frames"
     if origin.kind == "inputs":
         column, retry = "input", "packer.pack with these inputs"
     elif origin.kind == "samples":

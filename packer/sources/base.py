@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from packer.recipe import Recipe
-from packer.sources.folders.frames import FramesError, frames_item, pictures_in
+from packer.sources.folders.frame_folders import frames_item, pictures_in
+from packer.sources.folders.frames import FramesError
 from packer.sources.item import Item, ItemFile
 from packer.vision.faults import may_pass
 from packer.workspace.fresh import ask_ahead, is_far

@@ -10,7 +10,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO, Protocol
 
-from packer.sources.item import Frames, ItemFile, Member
+from packer.sources.archives.member import Member
+from packer.sources.folders.frames import Frames
+from packer.sources.item import ItemFile
 from shardspec.errors import ItemError
 from shardspec.registry import import_target
 from shardspec.wording import shorten

@@ -1,14 +1,15 @@
 """One raw input, and the report of what was found in it."""
 
-import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
+from packer.sources.archives.member import MEMBER_MARK, Member
+from packer.sources.folders.frames import Frames, FramesState
 from packer.workspace.lines import line_encoder
 from packer.workspace.spool import Spool
 
@@ -53,65 +54,6 @@ REASON_LENGTH = 1000
 """Maximum number of characters of a reason in a report, whatever a library or a step says."""
 
 
-MEMBER_MARK = "!"
-"""Stands between the name of an archive and that of a member in the name of an item: ``train-000.tar!0001``."""
-
-MemberKind = Literal["stored", "gzip", "parquet"]
-
-
-class Member(NamedTuple):
-    """Where the bytes of an item lie within an archive, the file at the item's path.
-
-    Attributes
-    ----------
-    kind : {"stored", "gzip", "parquet"}
-        How they are read: at their offset; at their offset in the decompressed file; as a value of a Parquet file.
-    place : tuple of int
-        Offset and size in bytes; for ``"stored"``, further pairs of them if the bytes lie in pieces. For ``"parquet"``:
-        the row group, the row in it, the column, and the field of the column's struct, or -1.
-    archive_bytes : int
-        Size of the archive when it was listed.
-    """
-
-    kind: MemberKind
-    place: tuple[int, ...]
-    archive_bytes: int
-
-    @property
-    def run(self) -> tuple[int, ...] | None:
-        """What members that are read in one pass over a part of the archive have in common; None for one read alone."""
-        return {"stored": None, "gzip": (), "parquet": self.place[:1]}[self.kind]
-
-    @classmethod
-    def of(cls, values: Sequence[Any]) -> "Member":
-        """A member from its JSON."""
-        return cls(values[0], tuple(values[1]), values[2])
-
-
-class Frames(NamedTuple):
-    """The frames of a video that are pictures in a folder, which is at the item's path.
-
-    Attributes
-    ----------
-    kind : {"frames"}
-    names : tuple of str
-        Names of the pictures, in the order of the frames.
-    state : str
-        Digest of their sizes and modification times when they were listed (`FramesState`).
-    rate : float, frames per second
-    """
-
-    kind: Literal["frames"]
-    names: tuple[str, ...]
-    state: str
-    rate: float
-
-    @property
-    def run(self) -> None:
-        """See `Member`: each folder is read alone."""
-        return
-
-
 Place = Member | Frames
 """Where the content of an item lies, if it is not the whole file at the item's path."""
 
@@ -119,32 +61,6 @@ Place = Member | Frames
 def place_of(values: Sequence[Any]) -> Place:
     """A place from its JSON."""
     return Frames("frames", tuple(values[1]), values[2], values[3]) if values[0] == "frames" else Member.of(values)
-
-
-class FramesState:
-    """The state of the files of some frames, by which it is known whether one has changed.
-
-    Attributes
-    ----------
-    bytes : int
-        Size of all of them.
-    mtime_ns : int
-        Modification time of the newest.
-    digest : str
-        Of the sizes and times of all, in their order.
-    """
-
-    def __init__(self, found: Iterable[os.stat_result]) -> None:
-        self.bytes = self.mtime_ns = 0
-        digest = hashlib.sha256()
-        for file in found:
-            self.bytes += file.st_size
-            self.mtime_ns = max(self.mtime_ns, file.st_mtime_ns)
-            digest.update(b"%d %d\n" % (file.st_size, file.st_mtime_ns))
-        self.digest = digest.hexdigest()[:_STATE_DIGITS]
-
-
-_STATE_DIGITS = 32
 
 
 class ItemFile(NamedTuple):

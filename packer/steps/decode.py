@@ -14,25 +14,25 @@ from packer.sources.contents import opener
 from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, Equipment, Sample, Step
 from packer.steps.encode import KEPT, Kept
-from packer.steps.frames import FramePicture, FramesReader
+from packer.steps.frames import FramePicture
 from packer.steps.plain import keeps_pictures
 from packer.steps.report import ItemReport
 from packer.steps.second import open_reader, second_pictures
 from packer.vision.decode.jpeg_header import PROGRESSIVE
 from packer.vision.decode.limits import PictureError, VideoError
 from packer.vision.decode.picture import check_kept, decode_picture, read_picture
-from packer.vision.decode.sampling import Sampling, neighbours
+from packer.vision.decode.sampling import Sampling
 from shardspec.errors import ItemError, system_reason
 
 if TYPE_CHECKING:
-    from packer.vision.decode.video import VideoFrame, VideoReader
+    from packer.steps.second import Frame, Reader
 
 FRAMES_AHEAD = 4
 """Decoded frames that may wait while later steps work: as many as the detector gets at a time."""
 
 _NO_PIXEL = bytes(1)
 
-_Take = Callable[["VideoReader | FramesReader"], AbstractContextManager[Iterable["VideoFrame | FramePicture"]]]
+_Take = Callable[["Reader"], AbstractContextManager[Iterable["Frame"]]]
 
 
 def make(recipe: Recipe, equipment: Equipment) -> Step:
@@ -109,12 +109,12 @@ def _picture(sample: Sample, item: Item, report: ItemReport, checks: bool) -> Sa
     return {**sample, "image": picture.image, "frame": 0, "time": 0.0, KEPT: whole}
 
 
-def _take(video: "VideoReader | FramesReader") -> AbstractContextManager[Iterable["VideoFrame | FramePicture"]]:
+def _take(video: "Reader") -> AbstractContextManager[Iterable["Frame"]]:
     return nullcontext(video)
 
 
-def _take_ahead(video: "VideoReader | FramesReader") -> AbstractContextManager[Iterable["VideoFrame | FramePicture"]]:
-    frames: Iterator[VideoFrame | FramePicture] = iter(video)
+def _take_ahead(video: "Reader") -> AbstractContextManager[Iterable["Frame"]]:
+    frames: Iterator[Frame] = iter(video)
     return closing(run_ahead(frames, FRAMES_AHEAD, video.stop))
 
 
@@ -126,14 +126,10 @@ def _frames(
     If `refills` is a number, that of the sampled frames, they carry their `neighbours`.
     """
     try:
-        with open_reader(item.file, sampling) as video, take(video) as frames:
+        with closing(open_reader(item.file, sampling)) as video, take(video) as frames:
             known: Sample = {SAMPLED: video.sampled}
             if refills is not None:
-                known[NEIGHBOURS] = (
-                    video.neighbours(refills)
-                    if isinstance(video, FramesReader)
-                    else neighbours(video.frames_seen, refills)
-                )
+                known[NEIGHBOURS] = video.neighbours(refills)
             for frame in frames:
                 report.count_frame()
                 if isinstance(frame, FramePicture):

@@ -3,13 +3,11 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 
-from packer.sources.folders.frames import frame_numbers
-from packer.sources.item import Frames
+from packer.sources.folders.frames import Frames, frame_numbers
 from packer.vision.decode.limits import MAX_PIXELS, PictureError, VideoError
 from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling, neighbours
@@ -92,14 +90,6 @@ class FramesReader:
         if not self._damaged:
             return None
         return f"{counted(self._damaged, 'frame')} left out, the first is {self._first_damage}"
-
-    def __enter__(self) -> "FramesReader":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Do nothing: no file stays open."""

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.sources.contents import opener
-from packer.sources.item import ALSO, Frames, ItemFile
+from packer.sources.folders.frames import Frames
+from packer.sources.item import ALSO, ItemFile
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample
 from packer.steps.frames import FramePicture, FramesReader
 from packer.vision.decode.limits import PictureError, VideoError
@@ -22,8 +23,11 @@ from shardspec.wording import counted
 if TYPE_CHECKING:
     from packer.vision.decode.video import VideoFrame, VideoReader
 
+    Reader = VideoReader | FramesReader
+    Frame = VideoFrame | FramePicture
 
-def open_reader(file: ItemFile, sampling: Sampling) -> "VideoReader | FramesReader":
+
+def open_reader(file: ItemFile, sampling: Sampling) -> "Reader":
     """Open a video, or a folder of frames.
 
     A video's library takes a third of the time in which a worker starts, and pictures do not need it.
@@ -52,9 +56,9 @@ class SecondFile:
         self.file = file
         self._what = f"{option} {file.name!r}"
         self._sampled = sampled
-        self._video: VideoReader | FramesReader | None = None
-        self._frames: Iterator[VideoFrame | FramePicture] = iter(())
-        self._next: VideoFrame | FramePicture | None = None
+        self._video: Reader | None = None
+        self._frames: Iterator[Frame] = iter(())
+        self._next: Frame | None = None
         self._ended = False
         self._picture: npt.NDArray[np.uint8] | None = None
 
@@ -85,7 +89,7 @@ class SecondFile:
                 self._picture = decode_picture(read_picture(opener(self.file))).image
             return self._picture
 
-    def frame(self, index: int) -> "VideoFrame | FramePicture | None":
+    def frame(self, index: int) -> "Frame | None":
         """The frame of an index, of a video; None where the file lacks it or it is damaged.
 
         Raises

@@ -16,8 +16,8 @@ from packer.jobs.progress import ProgressListener, Silent, Stage
 from packer.recipe import Recipe, field_name
 from packer.recipe.checks import SAMPLING
 from packer.sources.base import Examiner, Listing, Source, counting
-from packer.sources.folders.frames import frame_numbers
-from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Frames, Item, ItemFile, spool_items
+from packer.sources.folders.frames import Frames, frame_numbers
+from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile, spool_items
 from packer.sources.packed import PackedSource
 from packer.steps.chain import STEPS
 from packer.steps.faces.boxes import Boxes, open_boxes

@@ -10,7 +10,8 @@ from packer.builds.planning.facts import FACTS_BYTES, digest_columns, digest_fac
 from packer.jobs.plan import Task, Tasks
 from packer.recipe import Recipe
 from packer.sources.base import Listing, count_listed
-from packer.sources.item import Frames, Item
+from packer.sources.folders.frames import Frames
+from packer.sources.item import Item
 from packer.steps.plain import keeps_pictures
 from packer.workspace.machines import MADE_ON
 from packer.workspace.spool import Spool

@@ -4,6 +4,7 @@ import os
 import threading
 from bisect import bisect_left
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.sources.archives.lmdb import DATA_NAME
+from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.archives.opening import kind_of, list_archive
 from packer.sources.contents import opener
-from packer.sources.folders.frames import frames_item, pictures_in
+from packer.sources.folders.frame_folders import frames_item, pictures_in
+from packer.sources.folders.frames import Frames
 from packer.sources.folders.patterns import Globs, is_chosen
-from packer.sources.item import MEMBER_MARK, Frames, Item, ItemFile, is_picture
+from packer.sources.item import Item, ItemFile, is_picture
 from packer.steps.frames import FramesReader
 from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling
@@ -163,7 +166,7 @@ def read_frame(file: ItemFile, frame: int = 0) -> npt.NDArray[np.uint8]:
                 if isinstance(file.member, Frames)
                 else VideoReader(opener(file), sampling, max_pixels=MAX_PIXELS)
             )
-            with reader:
+            with closing(reader):
                 for found in reader:
                     return found.image
             raise ItemError(f"{name}: expected a frame {frame}, found none")

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packer.sources.item import MEMBER_MARK, Item
+from packer.sources.archives.member import MEMBER_MARK
+from packer.sources.item import Item
 from packer.sources.tables.opening import TABLES, is_table, open_table
 from shardspec.errors import UsageError, system_reason
 from shardspec.wording import counted, list_some, shorten

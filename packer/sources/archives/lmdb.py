@@ -13,9 +13,10 @@ import numpy as np
 
 from packer.sources.archives.listing import PICKLED, PICKLES, ArchiveSource, Found, ListOne, Place
 from packer.sources.archives.lmdb_tree import Entry, TreeDamage, walk_lmdb
+from packer.sources.archives.member import Member
 from packer.sources.archives.sniffing import SNIFFED_BYTES, is_pickle, seems_picture
 from packer.sources.base import refuse_path_column
-from packer.sources.item import Item, Member, is_picture, is_video, spool_items
+from packer.sources.item import Item, is_picture, is_video, spool_items
 from packer.workspace.matching import match
 from packer.workspace.spool import spool_plain
 from shardspec.columns import IntArray

@@ -14,7 +14,8 @@ from typing import Any
 
 from packer.recipe import Recipe, field_name
 from packer.sources.archives.listing import ArchiveSource, Found, ListOne, Place
-from packer.sources.item import Item, ItemFile, Member
+from packer.sources.archives.member import Member
+from packer.sources.item import Item, ItemFile
 from packer.sources.tables.hugging_face import class_labels
 from shardspec.errors import UsageError, system_reason
 from shardspec.registry import import_target

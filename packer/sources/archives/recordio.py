@@ -19,9 +19,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from packer.sources.archives.listing import LABEL, PICKLED, ArchiveSource, Found, ListOne, Place
+from packer.sources.archives.member import Member
 from packer.sources.archives.sniffing import is_pickle
 from packer.sources.base import refuse_path_column
-from packer.sources.item import Item, Member
+from packer.sources.item import Item
 from packer.workspace.spool import texts
 from shardspec.errors import ItemError
 from shardspec.wording import shorten

@@ -15,10 +15,11 @@ import numpy as np
 
 from packer.recipe import field_name
 from packer.sources.archives.listing import LABEL, PICKLED, PICKLES, ArchiveSource, Found, ListOne, Place
+from packer.sources.archives.member import Member
 from packer.sources.archives.tar import TarDamage, TarMember, is_compressed, walk_tar
 from packer.sources.base import refuse_path_column
 from packer.sources.contents import MAX_UNPACKED_BYTES
-from packer.sources.item import Item, ItemFile, Member, is_picture, is_video, spool_items
+from packer.sources.item import Item, ItemFile, is_picture, is_video, spool_items
 from packer.workspace.matching import repeated
 from shardspec.errors import ItemError
 from shardspec.wording import list_some, shorten

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from packer.sources.folders.frames import refuse_pictures_in_root
+from packer.sources.folders.frame_folders import refuse_pictures_in_root
 from packer.sources.folders.patterns import Globs
 from packer.sources.folders.sidecars import sidecar_suffix
 from packer.sources.item import is_picture, is_video

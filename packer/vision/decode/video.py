@@ -15,7 +15,7 @@ import numpy.typing as npt
 from packer.vision.decode.container import open_video
 from packer.vision.decode.frame import RgbConverter
 from packer.vision.decode.limits import MAX_PIXELS, Input, VideoError
-from packer.vision.decode.sampling import Sampling
+from packer.vision.decode.sampling import Sampling, neighbours
 from packer.vision.decode.stream import Decoding
 from packer.vision.decode.timeline import scan
 
@@ -119,6 +119,10 @@ class VideoReader:
     def skip_to(self, index: int) -> None:
         """Hand out no frame before this one from now on. They are decoded, but not converted."""
         self._first = index
+
+    def neighbours(self, frames: int) -> dict[int, tuple[int, ...]]:
+        """The frames that may stand in for each of so many (`packer.vision.decode.sampling.neighbours`)."""
+        return neighbours(self.frames_seen, frames)
 
     def __iter__(self) -> Iterator[VideoFrame]:
         for index, time, frame in self._decoding.frames():

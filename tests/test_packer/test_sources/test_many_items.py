@@ -24,10 +24,11 @@ from packer.builds.planning.facts import item_facts
 from packer.builds.planning.listing import list_items
 from packer.jobs import progress as progress_module
 from packer.recipe import Recipe
+from packer.sources.archives.member import Member
 from packer.sources.column import Column
 from packer.sources.columns import read_columns
 from packer.sources.folders.folder import FolderSource
-from packer.sources.item import Item, ItemFile, Member, spool_items
+from packer.sources.item import Item, ItemFile, spool_items
 from packer.sources.opening import open_source
 from packer.sources.tables import chunks as chunks_module
 from packer.sources.tables.chunks import chunks_of
