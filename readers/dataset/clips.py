@@ -16,9 +16,9 @@ from readers.dataset.derived import DerivedDataset, flattened
 from readers.dataset.parts import WithParts, as_rows
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, ValueLayout, allocate_values
-from readers.order.auto import Store
 from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order.order import Picks, count_occurrences
+from readers.order.store import Store
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
@@ -174,7 +174,7 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
     def stores(self) -> tuple[Store, ...]:
         """Those of the base dataset, with the share of their bytes that a part of the clips has."""
         share = min(1.0, len(self) / max(1, self._all))
-        return tuple(Store(store.root, int(store.bytes * share)) for store in self.base.stores)
+        return tuple(replace(store, bytes=int(store.bytes * share)) for store in self.base.stores)
 
     @property
     def sample_bytes(self) -> float:

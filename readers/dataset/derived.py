@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from readers.dataset.base import SampleDataset
 from readers.decode.values import BatchLayout
-from readers.order.auto import Store
 from readers.order.blocks import Blocks
 from readers.order.order import Picks
+from readers.order.store import Store
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns
 from shardspec.errors import UsageError

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from readers.arguments import as_count, as_number
 from readers.dataset.base import SampleDataset, check_classes
 from readers.decode.values import BatchLayout
-from readers.order.auto import Store
 from readers.order.order import Picks
 from readers.order.permutation import Permutation, mix_array, mix_words
+from readers.order.store import Store
 from readers.seeding import check_seed
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray

@@ -14,9 +14,9 @@ from readers.decode.decoding import Decoding
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, allocate_values
 from readers.formats.pool import ShardPool, Verify
-from readers.order.auto import Store
 from readers.order.blocks import Blocks
 from readers.order.order import Picks
+from readers.order.store import Store
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
@@ -155,7 +155,7 @@ class PackedDataset(DivisibleDataset):
     @property
     def stores(self) -> tuple[Store, ...]:
         """The folder and the bytes of all shards and columns."""
-        return (Store(self.path, self.manifest.stored_bytes),)
+        return (Store(self.path, self.manifest.stored_bytes, self.manifest.digest),)
 
     def read_ahead(self, picks: Picks) -> None:
         """Ask the system for the bytes of rows that will be read soon."""

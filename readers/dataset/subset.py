@@ -1,6 +1,7 @@
 """Views of a dataset: some of its rows; other labels."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -13,9 +14,9 @@ from readers.dataset.labels import Relabelling, map_classes, name_classes
 from readers.dataset.parts import WithParts, as_rows
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout
-from readers.order.auto import Store
 from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order.order import Picks, count_occurrences
+from readers.order.store import Store
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
@@ -161,7 +162,7 @@ class Subset(DerivedDataset, DivisibleDataset):
     def stores(self) -> tuple[Store, ...]:
         """Those of the base dataset, with this subset's share of their bytes."""
         share = min(1.0, len(self) / max(1, len(self.base)))
-        return tuple(Store(store.root, int(store.bytes * share)) for store in self.base.stores)
+        return tuple(replace(store, bytes=int(store.bytes * share)) for store in self.base.stores)
 
     def read_ahead(self, picks: Picks) -> None:
         """Ask the system for the bytes of rows that will be read soon."""

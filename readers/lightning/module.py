@@ -200,7 +200,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
 
         def begin() -> None:
             if 1 < ranks == ranks_together():  # otherwise they are not those that the samples are divided between
-                check_ranks(source._progress.mark(self.train.origins))
+                check_ranks(source._progress.mark(self.train.origins, self.train.stores))
 
         self._batches = TrainBatches(batches, source, step * ranks, self._processed, epoch, begin)
         if self._state is not None:
@@ -298,7 +298,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
                 choice = self.trainer.strategy.broadcast(choice, src=0)
             elif ranks_together() > 1:
                 progress = EpochProgress(self.train.order(), Cut())
-                choice = agree(stores, has_blocks, progress.mark(self.train.origins))
+                choice = agree(has_blocks, progress.mark(self.train.origins, stores))
             self._choice = choice
         return self._choice
 

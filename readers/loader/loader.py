@@ -43,7 +43,7 @@ from readers.order.auto import AnyShuffle, Choice, agree, choose_apart, choose_s
 from readers.order.order import WINDOW_BLOCKS, Cut, Order, Picks
 from readers.order.own import OwnEpoch, RowsOfEpoch
 from readers.order.progress import EpochProgress, Iteration, Resumable
-from readers.order.ranks import check_ranks, ranks_together
+from readers.order.ranks import Mark, check_ranks, ranks_together
 from readers.transforms import AnyTransform, SampleTransform, SeededTransform, check_transform
 from shardspec.errors import UsageError
 from shardspec.wording import counted, shorten
@@ -237,7 +237,7 @@ class Loader(Resumable):
         if self._progress.undecided:
             self.decide_order(self._choose())
         elif self._asks() and self._progress.shuffle is not False and not self._compared:
-            check_ranks(self._progress.mark(self.dataset.origins), self.device)
+            check_ranks(self._mark(), self.device)
         # What a function of the user's own gives may change with what a rank has learnt since.
         self._compared = isinstance(self._progress.order, Order)
         return iteration
@@ -315,11 +315,14 @@ class Loader(Resumable):
         return samples // self._step if self.drop_last else -(-samples // self._step)
 
     def _choose(self) -> Choice:
-        stores, has_blocks = self.dataset.stores, self.dataset.blocks is not None
+        has_blocks = self.dataset.blocks is not None
         if self._asks():
-            return agree(stores, has_blocks, self._progress.mark(self.dataset.origins), self.device)
+            return agree(has_blocks, self._mark(), self.device)
         alone = self._progress.cut.world_size == 1
-        return choose_shuffle(stores, has_blocks) if alone else choose_apart()
+        return choose_shuffle(self.dataset.stores, has_blocks) if alone else choose_apart()
+
+    def _mark(self) -> Mark:
+        return self._progress.mark(self.dataset.origins, self.dataset.stores)
 
     def _asks(self) -> bool:
         """Whether there are other ranks, and this one can ask them."""

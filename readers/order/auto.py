@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -11,6 +10,7 @@ import torch
 from readers.formats.machine import file_system_of, is_network_file_system, usable_memory
 from readers.order.order import Shuffle
 from readers.order.ranks import Mark, from_rank_0
+from readers.order.store import Store
 from shardspec.errors import DatasetError
 
 MEMORY_SHARE = 0.75
@@ -20,21 +20,6 @@ MEMORY_SHARE = 0.75
 AnyShuffle = Shuffle | Literal["auto"]
 
 _log = logging.getLogger("readers")
-
-
-@dataclass(frozen=True)
-class Store:
-    """A packed dataset, or the part of it that is read.
-
-    Attributes
-    ----------
-    root : Path
-    bytes : int
-        Bytes that an epoch reads if it reads all fields.
-    """
-
-    root: Path
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -62,7 +47,7 @@ def choose_apart() -> Choice:
     )
 
 
-def agree(stores: Sequence[Store], has_blocks: bool, mark: Mark, device: torch.device | None = None) -> Choice:
+def agree(has_blocks: bool, mark: Mark, device: torch.device | None = None) -> Choice:
     """The choice of rank 0 of torch.distributed, on all of its ranks, which must all call this at the same point.
 
     Parameters
@@ -81,7 +66,7 @@ def agree(stores: Sequence[Store], has_blocks: bool, mark: Mark, device: torch.d
     failure: Exception | None = None
     if torch.distributed.get_rank() == 0:
         try:
-            mine = (mark, choose_shuffle(stores, has_blocks))
+            mine = (mark, choose_shuffle(mark.stores, has_blocks))
         except Exception as error:  # the other ranks wait for an answer
             failure = error
     sent: tuple[Mark, Choice] | None = from_rank_0(mine, device)

@@ -1,6 +1,6 @@
 """How far an epoch of an order has been consumed: counted, saved and restored."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from operator import index
@@ -13,6 +13,7 @@ from readers.order.auto import Choice, announce
 from readers.order.order import Cut, Order, Picks
 from readers.order.own import OwnEpoch, OwnOrder
 from readers.order.ranks import Mark
+from readers.order.store import Store
 from readers.seeding import check_epoch
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
@@ -131,13 +132,15 @@ class EpochProgress:
         if check_epoch(epoch) > self._epoch:
             self.set_epoch(epoch)
 
-    def mark(self, origins: Callable[[Picks], Picks]) -> Mark:
+    def mark(self, origins: Callable[[Picks], Picks], stores: Sequence[Store]) -> Mark:
         """What all ranks must have in common where they begin or go on with the present epoch.
 
         Parameters
         ----------
         origins : callable
             Of the dataset (`readers.dataset.base.SampleDataset.origins`): ranks may have different parts of one.
+        stores : sequence of Store
+            Of the dataset.
         """
         sequence = self.order.epoch(self._epoch)
         coming = sequence.at(self._consumed + np.arange(min(_COMPARED, len(sequence)), dtype=np.int64))
@@ -145,7 +148,7 @@ class EpochProgress:
         content.update(str(self.shuffle).encode())  # a rank that has it from a state does not ask for a choice
         if isinstance(sequence, OwnEpoch):
             content.update(sequence.digest().encode())
-        return Mark(f"epoch {self._epoch} after {self._consumed} of {self.total}", content.hexdigest())
+        return Mark(f"epoch {self._epoch} after {self._consumed} of {self.total}", content.hexdigest(), stores)
 
     @property
     def epoch(self) -> int:

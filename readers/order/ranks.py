@@ -1,11 +1,15 @@
 """What the ranks of torch.distributed ask each other. All of them must ask at the same point."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from readers.order.store import Store
 from shardspec.errors import DatasetError
+
+_SHOWN_DIGITS = 12
 
 
 def ranks_together() -> int:
@@ -39,10 +43,13 @@ class Mark:
         Where in which epoch.
     digest : str
         Of rows that come next, over all ranks.
+    stores : sequence of Store
+        Where the rows are. Each rank may have copies of its own.
     """
 
     place: str
     digest: str
+    stores: Sequence[Store]
 
     def check(self, theirs: "Mark") -> None:
         """Check that rank 0 reads the same sequence. Each rank takes its share of it, so samples would be lost.
@@ -50,9 +57,16 @@ class Mark:
         Raises
         ------
         DatasetError
-            If it reads another.
+            If it reads another, or one with the same rows out of other datasets.
         """
-        if theirs != self:
+        for mine, its in zip(self.stores, theirs.stores, strict=False):
+            if mine.digest != its.digest:
+                raise DatasetError(
+                    f"order: expected all ranks to read the same dataset, found {_describe(mine)}, and "
+                    f"{_describe(its)} on rank 0: copy one of them to every node (packer inspect shows the digest), or "
+                    "give rank=0, world_size=1 where each rank is to read samples of its own"
+                )
+        if (theirs.place, theirs.digest, len(theirs.stores)) != (self.place, self.digest, len(self.stores)):
             found = f"{self.place}, and {theirs.place}" if theirs.place != self.place else f"other rows in {self.place}"
             raise DatasetError(
                 "order: expected all ranks to begin the same loader, and to read one sequence, of which each takes its "
@@ -72,3 +86,7 @@ def check_ranks(mark: Mark, device: torch.device | None = None) -> None:
     """
     theirs, _ = from_rank_0((mark, None), device)  # as what `readers.order.auto.agree` sends
     mark.check(theirs)
+
+
+def _describe(store: Store) -> str:
+    return f"{store.root} with the digest {store.digest[:_SHOWN_DIGITS]}"

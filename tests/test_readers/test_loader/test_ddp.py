@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from support.batches import keys_of, woven
+from support.crops import write_crops
 from support.ranks import run_ranks
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -128,7 +129,7 @@ import json, sys
 import numpy as np
 import torch
 import torch.distributed as dist
-from readers import Loader, open_dataset
+from readers import Loader, MixedDataset, open_dataset
 from readers.lightning import PackedDataModule
 from shardspec.errors import DatasetError
 
@@ -138,6 +139,7 @@ torch.manual_seed(rank)
 dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2)
 dataset = open_dataset(path, fields=["key"])
 rows = np.arange(60)
+other = open_dataset(sys.argv[4], fields=["key"])  # as many rows of other contents
 set_on = Loader(dataset, 4, shuffle="full", workers=1)
 set_on.set_epoch(rank)
 restored = [Loader(dataset, 4, workers=1) for _ in range(2)]
@@ -154,6 +156,9 @@ loaders = {
     "batches": Loader(dataset, order=lambda epoch: sizes[rank], workers=1),
     "divided": Loader(dataset.subset(rows[rank::2]), 4, shuffle="full", workers=1),
     "epoch": set_on,
+    "contents": Loader(other, 4, workers=1),
+    "contents, mixed": Loader(MixedDataset([dataset, other]), 4, shuffle="full", workers=1),
+    "contents, module": PackedDataModule(other, batch_size=4, shuffle="full", workers=1).train_dataloader(),
     "restored on rank 0": restored[0],
     "restored on rank 1": restored[1],
     "module": PackedDataModule(dataset, batch_size=4, seed=rank, shuffle="full", workers=1).train_dataloader(),
@@ -177,7 +182,11 @@ dist.destroy_process_group()
 
 def test_ranks_with_sequences_of_their_own_are_found_out(jpeg_path, tmp_path):
     """They would lose samples: each takes its share of another sequence."""
-    first, second = (json.loads(output) for output, _ in run_ranks(_DIFFERING, jpeg_path, tmp_path))
+    other = write_crops(tmp_path / "other", "lmdb", "png")
+    outputs = run_ranks(_DIFFERING, jpeg_path, tmp_path, each=(jpeg_path, other))
+    first, second = (json.loads(output) for output, _ in outputs)
+    digests = [open_dataset(path).manifest.digest[:12] for path in (other, jpeg_path)]
+    two_digests = f"{other} with the digest {digests[0]}, and {jpeg_path} with the digest {digests[1]}"
     right = ["numbered", "in order", "same"]
     refused = {name: text for name, text in second.items() if name not in right}
     assert [name for name, found in first.items() if isinstance(found, str)] == []
@@ -198,4 +207,5 @@ def test_ranks_with_sequences_of_their_own_are_found_out(jpeg_path, tmp_path):
         "restored on rank 1": "other rows in epoch 0 after 0 of 60",
         "module": "other rows in epoch 0 after 0 of 60",
         "processes": "other rows in epoch 0 after 0 of 60",
+        **dict.fromkeys(("contents", "contents, mixed", "contents, module"), two_digests),
     }

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader
 
 from readers import Loader, MixedDataset, Subset, diagnose, open_dataset
 from readers.order import auto as stores
-from readers.order.auto import Store, find_residence
+from readers.order.auto import find_residence
+from readers.order.store import Store
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
 
@@ -45,7 +46,7 @@ def test_network_file_systems_are_known_by_their_mounts(system, tmp_path, mounts
     root = tmp_path / "my data"
     root.mkdir()
     system(mounts=mounts.format(root=str(root).replace(" ", "\\040")))
-    residence = find_residence([Store(root, 5)])
+    residence = find_residence([Store(root, 5, "")])
     assert bool(residence.network) == network
     assert residence.in_memory == (not network)
 
