@@ -13,8 +13,8 @@ from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.known.tree import COLUMNS, NO_LISTS, Choice, Found, Tree
 from packer.packed.export.tables import TABLES, Table
-from packer.workspace.output import check_output
-from shardspec.errors import UsageError, system_reason
+from packer.workspace.output import check_output, writing_output
+from shardspec.errors import UsageError
 from shardspec.layout import given_path
 from shardspec.registry import Entry, resolve
 from shardspec.wording import LISTED, LONG, counted, cut, did_you_mean, list_some, shorten
@@ -251,11 +251,11 @@ def list_dataset(
     ------
     UsageError
         If there is no dataset of that name, if the folder does not hold it, if the dataset does not have an option, or
-        if the table cannot be written.
+        if the folder of the table cannot be written.
     MissingDependencyError
         If a library that a list needs is not installed.
     BuildError
-        If a folder cannot be listed.
+        If a folder cannot be listed, or the disk is full.
     """
     find = resolve("dataset", name, {known: entry.find for known, entry in KNOWN.items()})
     table = None if out is None else Path(out)
@@ -338,7 +338,7 @@ def _write(path: Path, result: DatasetList) -> None:
     kinds = {column: "<f8" if column == "duration" else "text" for column in result.columns}
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     write = resolve("table", path.suffix.lower().removeprefix("."), TABLES)
-    try:
+    with writing_output(path):
         try:
             table: Table = write(temporary, kinds)
             try:
@@ -348,5 +348,3 @@ def _write(path: Path, result: DatasetList) -> None:
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {system_reason(error)}") from error

@@ -142,7 +142,9 @@ def preview(
     Raises
     ------
     UsageError
-        If nothing can be shown, the transform fails, or the sheet would be too large or cannot be written.
+        If nothing can be shown, the transform fails, or the sheet would be too large, or its folder cannot be written.
+    BuildError
+        If the disk is full.
     DatasetError
         If the dataset cannot be read.
     """

@@ -170,7 +170,9 @@ def rejects(
     Raises
     ------
     UsageError
-        If `out` is no table, lies in the dataset, or cannot be written.
+        If `out` is no table, lies in the dataset, or in a folder that cannot be written.
+    BuildError
+        If the disk is full.
     DatasetError
         If there is neither a dataset nor a build, or its reports cannot be read.
     """

@@ -105,7 +105,9 @@ def report(
     Raises
     ------
     UsageError
-        If an argument is invalid, or the file cannot be written.
+        If an argument is invalid, or the folder of the file cannot be written.
+    BuildError
+        If the disk is full.
     DatasetError
         If a dataset cannot be read.
     """

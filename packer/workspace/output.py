@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from packer.workspace.durable import write_durably
-from shardspec.errors import UsageError, system_reason
+from shardspec.errors import BuildError, UsageError, system_reason
 
 
 def check_output(path: Path, *suffixes: str, datasets: Iterable[Path] = ()) -> None:
@@ -37,8 +37,10 @@ def check_output(path: Path, *suffixes: str, datasets: Iterable[Path] = ()) -> N
         raise UsageError(f"{path}: expected a file's name, found a folder")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"{path}: expected a file in an existing folder, found no folder {path.parent}")
-    with _writing(path), TemporaryFile(dir=folder):
-        pass
+    try:
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UsageError(_describe(path, error)) from error
 
 
 def write_output(path: Path, data: bytes) -> None:
@@ -46,16 +48,27 @@ def write_output(path: Path, data: bytes) -> None:
 
     Raises
     ------
-    UsageError
-        If it cannot be written.
+    BuildError
+        See `writing_output`.
     """
-    with _writing(path):
+    with writing_output(path):
         write_durably(path, data)
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing_output(path: Path) -> Iterator[None]:
+    """Name the file where it cannot be written.
+
+    Raises
+    ------
+    BuildError
+        If it cannot, though its folder could be written when it was checked (`check_output`): the disk is full.
+    """
     try:
         yield
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {system_reason(error)}") from error
+        raise BuildError(_describe(path, error)) from error
+
+
+def _describe(path: Path, error: OSError) -> str:
+    return f"{path}: cannot be written: {system_reason(error)}"

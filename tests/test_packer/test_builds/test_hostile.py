@@ -263,3 +263,24 @@ class TestDisk:
         assert done.stdout.split() == ["1"], done.stderr
         assert "cannot be written: Read-only file system" in done.stderr
         assert "Traceback" not in done.stderr
+
+    def test_a_full_disk_is_reported_for_a_single_file(self, tmp_path: Path) -> None:
+        disk, dataset = tmp_path / "disk", tmp_path / "out"
+        disk.mkdir()
+        for number in range(40):
+            write_picture(tmp_path / "source" / "train" / "a" / f"{number:02d}.png", scene(number, (64, 56)))
+        packer.build(tmp_path / "source", dataset, engine="inline", progress=False)
+        calls = {
+            "preview": f"preview {dataset} -o {disk}/sheet.png",
+            "report": f"report {dataset} -o {disk}/report.html",
+            "list": f"list imagefolder {tmp_path}/source -o {disk}/list.csv",
+        }
+        script = "; ".join(f"{sys.executable} -m packer {call}; echo $?" for call in calls.values())
+        done = self.run_mounted(
+            f"mount -t tmpfs -o size=4k none {disk} && : > {disk}/taken && echo 0 >> {disk}/taken", script
+        )
+        assert done.stdout.split() == ["1"] * 3, done.stdout + done.stderr
+        assert [line for line in done.stderr.splitlines() if line.startswith("packer ")] == [
+            f"packer {name}: {call.split()[-1]}: cannot be written: No space left on device"
+            for name, call in calls.items()
+        ]
