@@ -1,9 +1,10 @@
 """Tables of names; the thing that a name stands for is imported on first use."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import PurePath
 from typing import Any
 
@@ -82,10 +83,7 @@ def import_target(target: str, *, what: str, extra: str | None = None) -> Any:
         own = missing and (module_name == missing or module_name.startswith(missing + "."))
         if extra is None and own:
             raise UsageError(f"{what}: there is no module {shorten(missing)} on the Python path") from error
-        advice = f'pip install "facepack[{extra}]"' if extra else f"install {shorten(missing)}"
-        raise MissingDependencyError(
-            f"{what} needs the library {shorten(missing)}, which is not installed: {advice}"
-        ) from error
+        raise _missing(missing, what, extra) from error
     except SyntaxError as error:
         place = f"{error.filename}, line {error.lineno}"
         raise UsageError(f"{what}: expected Python in {place}, found a mistake: {error.msg}") from error
@@ -93,6 +91,31 @@ def import_target(target: str, *, what: str, extra: str | None = None) -> Any:
         return getattr(module, attribute)
     except AttributeError:
         raise UsageError(f"{what}: module {shorten(module_name)} has no attribute {shorten(attribute)}") from None
+
+
+def check_installed(modules: Iterable[str], *, what: str, extra: str | None = None) -> None:
+    """Check that modules can be found, without importing them.
+
+    Parameters
+    ----------
+    modules : iterable of str
+        Without dots.
+    what, extra
+        See `import_target`.
+
+    Raises
+    ------
+    MissingDependencyError
+        If one cannot.
+    """
+    for module in modules:
+        if find_spec(module) is None:
+            raise _missing(module, what, extra)
+
+
+def _missing(module: str, what: str, extra: str | None) -> MissingDependencyError:
+    advice = f'pip install "facepack[{extra}]"' if extra else f"install {shorten(module)}"
+    return MissingDependencyError(f"{what} needs the library {shorten(module)}, which is not installed: {advice}")
 
 
 def lazy_names(package: str, table: Mapping[str, Entry]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 from packer.recipe import Recipe
+from packer.steps.chain import STEPS
 from packer.steps.encode import load_to_baseline
 from packer.steps.faces.boxes import digest_file_or_folder
 from packer.vision.detect.runtime import gpu_name, resolve_runtime
@@ -11,7 +12,7 @@ from packer.vision.landmarks import KINDS
 from packer.workspace.machines import library_version
 from shardspec.errors import UsageError
 from shardspec.formats import get_format
-from shardspec.registry import import_target
+from shardspec.registry import check_installed, import_target
 
 _CORE = ("facepack", "numpy", "pillow", "simplejpeg")
 _OF_STEP: Mapping[str, tuple[str, ...]] = {
@@ -34,8 +35,11 @@ def describe_runtime(recipe: Recipe, *, declared: bool = False) -> dict[str, str
     MissingDependencyError, UsageError
         If a library is not installed, if the detector's runtime cannot run on the device, or if a file cannot be read.
     """
-    names = {*_CORE, *get_format(recipe.format).libraries}
+    names = {*_CORE, *_libraries_of(recipe.format)}
     steps = [step.use for step in recipe.chain]
+    for step in steps:
+        if step in ("detect", "faces") or (step == "resize" and recipe.size is not None):
+            check_installed(("cv2",), what=f"step {step!r}", extra=STEPS[step].extra)
     names.update(name for step in steps for name in _OF_STEP.get(step, ()))
     if recipe.encode == "jpeg" and not recipe.restart_markers and not declared:
         names.add("opencv-python-headless")  # encodes ``image``: see `packer.vision.encode`
@@ -73,13 +77,32 @@ def _file_of(step: str) -> str | None:
 
 
 def describe_writing(format: str) -> dict[str, str]:
-    """Versions of this project and of the libraries that encode samples and write a format, by name."""
-    return {name: library_version(name) for name in sorted({*_CORE, *get_format(format).libraries})}
+    """Versions of this project and of the libraries that encode samples and write a format, by name.
+
+    Raises
+    ------
+    MissingDependencyError
+        If a library that the format needs is not installed.
+    """
+    return {name: library_version(name) for name in sorted({*_CORE, *_libraries_of(format)})}
 
 
 def library_versions(format: str) -> dict[str, str]:
-    """Versions of this project and of the libraries that write a format."""
-    return {name: library_version(name) for name in sorted({"facepack", "numpy", *get_format(format).libraries})}
+    """Versions of this project and of the libraries that write a format, by name.
+
+    Raises
+    ------
+    MissingDependencyError
+        If a library that the format needs is not installed.
+    """
+    return {name: library_version(name) for name in sorted({"facepack", "numpy", *_libraries_of(format)})}
+
+
+def _libraries_of(format: str) -> tuple[str, ...]:
+    """The libraries that may decide a shard's bytes. A plan is made only where all that the format needs are there."""
+    found = get_format(format)
+    check_installed(found.needs, what=f"format {format!r}", extra=found.writer.extra)
+    return found.libraries
 
 
 def _detector(recipe: Recipe) -> str:

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from packer.cli import EXIT_INTERRUPTED, Interrupts
 from packer.cli.output import print_out
-from shardspec.errors import ShardspecError, UsageError, system_reason
+from shardspec.errors import MissingDependencyError, ShardspecError, UsageError, system_reason
+from shardspec.registry import import_target
 from shardspec.wording import LENGTH, LONG, cut, did_you_mean, list_some, shorten
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ COMMANDS: Mapping[str, str] = {
     "bench": "compare reading raw files and reading the packed dataset, on your own data",
 }
 """The commands, each with its help. ``packer.cli.commands.<name>``, with ``_`` for ``-``, is imported when it is chosen."""
+
+_EXTRAS: Mapping[str, str] = {"preview": "pack", "view": "view"}
+"""The extra without which the module of a command cannot be imported. Those of what is chosen are said when it is."""
 
 AGAIN: Mapping[str, str] = {
     **dict.fromkeys(("build", "compact", "convert", "detect", "merge", "split"), "to resume"),
@@ -164,13 +168,25 @@ def _parser(chosen: str | None) -> "tuple[CommandParser, CommandParser | None]":
         command = parsers[name] = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
         command.add_argument("--debug", action="store_true", help="show the traceback of an error")
         if name == chosen:
-            _module_of(name).add_arguments(command)
+            try:
+                module = _module_of(name)
+            except MissingDependencyError as error:
+                command.exit(error.exit_code, f"{command.prog}: {error}\n")
+            module.add_arguments(command)
     return parser, parsers.get(chosen or "")
 
 
 def _module_of(command: str) -> Any:
-    """The module of a command."""
-    return import_module(f"packer.cli.commands.{command.replace('-', '_')}")
+    """The module of a command.
+
+    Raises
+    ------
+    MissingDependencyError
+        If a library that it needs is not installed.
+    """
+    name = f"packer.cli.commands.{command.replace('-', '_')}"
+    import_target(f"{name}:run", what="the command", extra=_EXTRAS.get(command))  # says what to install
+    return import_module(name)
 
 
 class _Version(argparse.Action):

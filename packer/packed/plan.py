@@ -321,6 +321,8 @@ def plan_of(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) -> R
     ------
     UsageError
         If the format is unknown, or a value is invalid.
+    MissingDependencyError
+        If a library that the format needs is not installed.
     """
     get_format(options["format"])
     shard_size, shuffle = options["shard_size"], plain_value(options["shuffle"])

@@ -19,7 +19,7 @@ from packer.steps.packed import PackedItems
 from packer.steps.report import ItemReport
 from packer.vision.detect.detections import FaceDetector
 from packer.vision.faults import describe_error
-from shardspec.errors import ItemError, UsageError
+from shardspec.errors import ItemError, MissingDependencyError, UsageError
 from shardspec.registry import Entry, import_target, resolve
 from shardspec.wording import counted, cut, did_you_mean, shorten
 
@@ -107,6 +107,8 @@ class Pipeline:
         StepError
             If a step raises, or ends without having given a sample. The error names the first step that did so, and the
             item gives no more samples.
+        MissingDependencyError
+            If a library that one of our own steps needs is not installed.
         """
         start: Sample = {"source": item.name, ITEM: item, REPORT: report}
         samples = _guard("source", self._load, iter([start]))
@@ -145,7 +147,7 @@ def _guard(name: str, step: Step, samples: Iterator[Sample]) -> Iterator[Sample]
         for sample in given:
             _check_sample(sample)
             yield sample
-    except StepError:
+    except (StepError, MissingDependencyError):  # what this machine lacks is no fault of the item
         raise
     except ItemError as error:
         raise StepError(name, str(error) or describe_error(error)) from error

@@ -34,7 +34,7 @@ def open_reader(file: ItemFile, sampling: Sampling) -> "Reader":
     """
     if isinstance(file.member, Frames):
         return FramesReader(file.path, file.member, sampling)
-    reader: type[VideoReader] = import_target("packer.vision.decode.video:VideoReader", what="videos", extra="pack")
+    reader: type[VideoReader] = import_target("packer.vision.decode.video:VideoReader", what="a video", extra="pack")
     return reader(opener(file), sampling)
 
 

@@ -27,6 +27,8 @@ class Format:
         Suffix of a second file that belongs to each shard.
     libraries : tuple of str
         Distributions whose versions may decide a shard's bytes, apart from numpy.
+    needs : tuple of str
+        Modules without which it cannot be written, beside those that are always there.
     card : str or None
         Text of a file ``README.md`` beside the shards, for formats whose tools look for one.
     """
@@ -37,6 +39,7 @@ class Format:
     dataset: str
     sidecar: str | None = None
     libraries: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
     card: str | None = None
 
 
@@ -64,6 +67,7 @@ FORMATS: Mapping[str, Format] = {
         Entry("packer.assembly.writers.hdf5:HDF5ShardWriter", "hdf5"),
         "HDF5Dataset",
         libraries=("h5py",),
+        needs=("h5py",),
     ),
     "lmdb": Format(
         ".lmdb",
@@ -84,6 +88,7 @@ FORMATS: Mapping[str, Format] = {
         Entry("packer.assembly.writers.parquet:ParquetShardWriter", "parquet"),
         "ParquetDataset",
         libraries=("pyarrow",),
+        needs=("pyarrow",),
         card=_hugging_face_card("shard-*.parquet"),
     ),
     "tfrecord": Format(
@@ -92,6 +97,7 @@ FORMATS: Mapping[str, Format] = {
         Entry("packer.assembly.writers.tfrecord:TFRecordShardWriter", "tfrecord"),
         "TFRecordDataset",
         sidecar=".idx",
+        needs=("google_crc32c",),
     ),
     "webdataset": Format(
         ".tar",

@@ -24,8 +24,9 @@ from packer.steps.faces.boxes import Boxes, open_boxes
 from packer.steps.faces.frame import DETECT_FIELDS
 from packer.workspace.spool import Mapped
 from shardspec.columns import IntArray
-from shardspec.errors import UsageError
+from shardspec.errors import MissingDependencyError, UsageError
 from shardspec.layout import Layout
+from shardspec.registry import check_installed
 from shardspec.schema import NO_CLASS
 from shardspec.wording import LONG, counted, did_you_mean, list_some, shorten
 
@@ -60,6 +61,8 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
         samples that are packed already, or nothing says how their further pictures are resized; if labels are not among
         the classes that are listed; if a column is missing or holds no paths; if no sample can have a field of
         ``encode_field``; or if no item has boxes in the file of ``boxes``.
+    MissingDependencyError
+        If there are videos, and the library that decodes them is not installed.
     """
     label_from = recipe.label_from
     if recipe.numbers_classes and label_from == "auto" and isinstance(source, PackedSource):
@@ -75,6 +78,7 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
     listing = settle_classes(listing, recipe)
     _check_reading(listing.items, recipe)
     _check_sampling(listing.items, recipe)
+    _check_library(listing.items, recipe)
     for option, column in ((BOXES_FROM, recipe.boxes_from), (ALSO, recipe.also)):
         if column is not None:
             listing = replace(listing, items=_attach(listing, option, column, recipe.frame_folders))
@@ -297,6 +301,17 @@ def _check_sampling(items: Sequence[Item], recipe: Recipe) -> None:
                 raise UsageError(
                     f"{name}: read only of videos, found a packed dataset, whose samples are taken as they are"
                 )
+
+
+def _check_library(items: Sequence[Item], recipe: Recipe) -> None:
+    """Check that videos can be decoded, if there are any, before there is a plan."""
+    if not any(step.use == "decode" for step in recipe.chain):
+        return
+    try:
+        check_installed(("av",), what="a video", extra="pack")
+    except MissingDependencyError:
+        if any(item.is_video and not isinstance(item.member, Frames) for item in items):
+            raise
 
 
 def _check_further(listing: Listing, recipe: Recipe) -> None:

@@ -34,6 +34,56 @@ def source(tmp_path: Path) -> Path:
     return write_pictures(tmp_path / "source", ["a.png", "b.png", "c.png"])
 
 
+@pytest.mark.parametrize(
+    ("command", "library", "extra"),
+    [("view", "uvicorn", "view"), ("preview", "cv2", "pack")],
+)
+def test_a_command_without_its_libraries_says_what_to_install(
+    source: Path, tmp_path: Path, command: str, library: str, extra: str
+) -> None:
+    without = at_start_of(tmp_path / "without", "packer", f"sys.modules[{library!r}] = None")
+    said = run_packer(command, source, env=environment(python_path=without), expect=2).stderr
+    assert said == (
+        f"packer {command}: the command needs the library {library!r}, which is not installed: "
+        f'pip install "facepack[{extra}]"\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "library", "extra"),
+    [
+        (["--size", "8"], "cv2", "pack"),
+        (["--preset", "faces"], "cv2", "faces"),
+        (["--format", "parquet"], "pyarrow", "parquet"),
+        (["--format", "hdf5"], "h5py", "hdf5"),
+        (["--format", "tfrecord"], "google_crc32c", "tfrecord"),
+        (["--include", "*.mp4"], "av", "pack"),
+    ],
+)
+def test_a_build_asks_for_its_libraries_before_it_plans(
+    source: Path, tmp_path: Path, values: list[str], library: str, extra: str
+) -> None:
+    """So the same command packs once they are installed; and no item is rejected for what a machine lacks."""
+    write_video(source / "v.mp4")
+    lacks = environment(python_path=at_start_of(tmp_path / "without", "packer", f"sys.modules[{library!r}] = None"))
+    said = run_packer("build", source, tmp_path / "out", *values, env=lacks, expect=2).stderr
+    assert said.endswith(f' needs the library {library!r}, which is not installed: pip install "facepack[{extra}]"\n')
+    assert not (tmp_path / "out").exists()
+    run_packer("build", source, tmp_path / "kept", "--exclude", "*.mp4", env=lacks)  # which needs none of them
+    check_whole(tmp_path / "kept")
+
+
+@pytest.mark.parametrize(("format", "library"), [("parquet", "pyarrow"), ("tfrecord", "google_crc32c")])
+def test_packed_datasets_are_written_where_the_libraries_are(
+    source: Path, tmp_path: Path, format: str, library: str
+) -> None:
+    run_packer("build", source, tmp_path / "packed")
+    lacks = environment(python_path=at_start_of(tmp_path / "without", "packer", f"sys.modules[{library!r}] = None"))
+    run_packer("convert", tmp_path / "packed", tmp_path / "out", "--format", format, env=lacks, expect=2)
+    assert not (tmp_path / "out").exists()
+    run_packer("convert", tmp_path / "packed", tmp_path / "out", "--format", format)
+
+
 def test_help_names_every_command_and_option() -> None:
     text = run_packer("--help").stdout
     assert all(re.search(rf"^ +{name}\s", text, re.MULTILINE) for name in COMMANDS)
