@@ -16,7 +16,7 @@ from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.verify.damage import TICK_S, describe_damage
 from packer.packed.verify.shard import check_keys, check_shard
-from readers.formats.base import open_shard
+from readers.formats.base import open_shard, reader_class
 from readers.formats.checks import without_advice
 from readers.formats.machine import available_processors
 from readers.formats.npy import HEADER_BYTES_MAX
@@ -119,10 +119,13 @@ def verify(
     DatasetError
         If there is no readable manifest, or if another dataset replaced this one meanwhile. Everything else is in the
         report.
+    MissingDependencyError
+        If a library that reads the format is not installed.
     """
     path, listener = given_path("dataset", dataset), listener_of(progress)
     layout = Layout(path)
     manifest, stamp = layout.load_stamped()
+    reader_class(manifest.format)  # what this machine lacks is no problem of the dataset
     entries = manifest.entries
     problems: dict[str, str] = {}
     with (
