@@ -12,6 +12,7 @@ from packer.recipe import Recipe, field_name
 from packer.sources.base import Examiner, Listing, Roots, refuse_path_column
 from packer.sources.columns import describe_replaced, read_columns
 from packer.sources.folders.finding import FoundFile, FoundFiles
+from packer.sources.folders.frame_folders import describe_numbered
 from packer.sources.folders.patterns import Globs, PathPattern, describe_unmatched
 from packer.sources.folders.sidecars import RENAMED, read_sidecars
 from packer.sources.item import Item, spool_items
@@ -112,6 +113,8 @@ class FolderSource:
         for option, globs in (("include", include), ("exclude", exclude)):
             if globs.unmatched:
                 notes.append(describe_unmatched(option, globs.unmatched))
+        if self._frame_rate is None:
+            notes += describe_numbered((item.name for item in listing.items), 2 if label_from == "folder" else 1)
         if files.ignored.count:
             notes.append(files.ignored.describe())
         sought = f"pictures and videos, known by suffixes such as .jpg, .png and .mp4, in {self._given} and below"

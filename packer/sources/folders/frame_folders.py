@@ -3,7 +3,7 @@
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,13 @@ from packer.sources.walking import scan
 from packer.vision.faults import may_pass
 from packer.workspace.fresh import ask_each
 from shardspec.errors import BuildError, UsageError, system_reason
-from shardspec.wording import shorten
+from shardspec.wording import LONG, shorten
+
+_LOOKED, _FOLDERS_LOOKED = 10_000, 20
+"""Names of items, and folders, that are looked at for frames, which takes milliseconds."""
+
+_FRAMES_MIN = 5
+_NUMBERED_SHARE = 0.9
 
 _ASKED = 16
 """Pictures that one thread asks for: to hand them over one by one takes as long as to ask."""
@@ -87,6 +93,47 @@ def pictures_in(folder: str | Path) -> list[str]:
 
     entries = scan(folder, fail)
     return [name for name, is_folder, _ in entries if not is_folder and not name.startswith(".") and is_picture(name)]
+
+
+def describe_numbered(names: Iterable[str], depth: int) -> list[str]:
+    """In words, that folders seem to hold the frames of videos, which are packed picture by picture.
+
+    They do if the pictures of nearly each of several folders have the same names but for numbers, and these count from
+    0 or 1 without a gap.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Of items, sorted; those at the beginning are looked at.
+    depth : int
+        The number of folders that lead to the pictures, at least.
+    """
+    looked = list(islice(names, _LOOKED))
+    groups = [(folder, list(found)) for folder, found in groupby(looked, lambda name: name.rpartition("/")[0])]
+    if len(looked) == _LOOKED:
+        groups.pop()  # there may be more of it
+    deep = (group for group in groups if group[0] and group[0].count("/") + 1 >= depth)
+    found = {folder: [name[len(folder) + 1 :] for name in names if is_picture(name)] for folder, names in deep}
+    folders = [folder for folder, pictures in found.items() if pictures][:_FOLDERS_LOOKED]
+    numbered = [folder for folder in folders if _counts_on(found[folder])]
+    if len(numbered) < max(2, _NUMBERED_SHARE * len(folders)):
+        return []
+    example = f"{numbered[0]}/{found[numbered[0]][0]}"
+    return [
+        f"folders of numbered pictures, such as {shorten(example, LONG)}, are packed picture by picture: if each holds the "
+        "frames of a video, --frame-folders FPS keeps them together"
+    ]
+
+
+def _counts_on(pictures: Sequence[str]) -> bool:
+    """Whether the numbers in the names of some pictures count from 0 or 1 without a gap."""
+    if len(pictures) < _FRAMES_MIN:
+        return False
+    try:
+        numbers = sorted(frame_numbers(sorted(pictures)))
+    except FramesError:
+        return False
+    return numbers[0] in (0, 1) and numbers[-1] - numbers[0] == len(numbers) - 1
 
 
 def refuse_pictures_in_root(root: Path, example: str) -> None:

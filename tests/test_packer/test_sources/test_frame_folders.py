@@ -73,6 +73,32 @@ def test_each_folder_is_a_video_in_the_order_of_the_numbers(source: Path, tmp_pa
     assert len(clips) == 2 * (3 + 1)
 
 
+@pytest.mark.parametrize(
+    ("folders", "label_from", "hinted"),
+    [
+        ({"fake/a": numbered(12), "real/b": numbered(5, "img_{:05d}.png", 1)}, "folder", True),
+        ({"a": numbered(12), "b": numbered(6)}, "auto", True),
+        ({"a": numbered(12), "b": numbered(6)}, "folder", False),  # two classes
+        ({"fake/a": numbered(12)}, "folder", False),
+        ({"c/0000": numbered(6, "{:05d}.png"), "c/1000": numbered(6, "{:05d}.png", 1000)}, "folder", False),
+        ({"c/a": numbered(6, "{0}0.png"), "c/b": numbered(6, "{0}0.png")}, "folder", False),
+        ({"c/a": numbered(4), "c/b": numbered(4)}, "folder", False),
+        ({"c/a": numbered(6), "c/b": numbered(6), "c/c": ["cat.png", "dog.png"]}, "folder", False),
+        ({"": numbered(12)}, "auto", False),
+    ],
+)
+def test_folders_that_look_like_frames_are_told(
+    tmp_path: Path, folders: dict[str, list[str]], label_from: str, hinted: bool
+) -> None:
+    """Packed picture by picture, a split by source would tear videos apart."""
+    for folder, names in folders.items():
+        write_folder(tmp_path / folder, names)
+    done = run_packer("build", tmp_path, tmp_path.with_name("out"), "--label-from", label_from, "--dry-run")
+    assert ("--frame-folders FPS keeps them together" in done.stdout) == hinted
+    done = run_packer("build", tmp_path, tmp_path.with_name("out"), *RATE, "--dry-run", expect=None)
+    assert "FPS keeps" not in done.stdout + done.stderr
+
+
 def test_jpegs_are_kept_byte_for_byte(source: Path, tmp_path: Path) -> None:
     build(source, tmp_path / "out", "--format", "npy")
     packed = b"".join(path.read_bytes() for path in sorted((tmp_path / "out").glob("shard-*/image.*")))
