@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 from support.command import environment
 
+from packer.cli.line import COMMANDS, EXTRAS
 from packer.steps.chain import STEPS
 from shardspec.formats import FORMATS
 
@@ -106,6 +107,13 @@ _DISTRIBUTIONS = {
     "PIL": "pillow",
 }
 """Where a library comes from that is not installed here and is not called as it is imported."""
+
+
+_OPTIONAL = {("readers.formats.copying", "cv2")}
+"""Imports that may fail."""
+
+_BROUGHT = {"facenet-pytorch": ("torch",), "albumentations": ("opencv-python-headless",), "torchvision": ("torch",)}
+"""What a library brings that we import."""
 
 
 class Import(NamedTuple):
@@ -314,6 +322,58 @@ def test_every_extra_that_a_message_names_is_declared() -> None:
     }
     assert {extra for extra, _ in named} >= {"pack", "faces", "parquet"}
     assert {(extra, name) for extra, name in named if extra not in project["optional-dependencies"]} == set()
+
+
+def entries() -> dict[tuple[str, str | None], str]:
+    """By the module of each table entry and its extra, the module whose table it is in; the commands among them."""
+    found: dict[tuple[str, str | None], str] = {}
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Entry":
+                if not all(isinstance(argument, ast.Constant) for argument in node.args):
+                    continue
+                target, *more = (ast.literal_eval(argument) for argument in node.args)
+                found[target.partition(":")[0], *more or (None,)] = name
+    for name in COMMANDS:
+        found[f"packer.cli.commands.{name.replace('-', '_')}", EXTRAS.get(name)] = "packer.cli.line"
+    return found
+
+
+def test_an_extra_installs_what_its_names_import() -> None:
+    """Or the name, and all that needs it, fails where only that extra is installed."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+
+    def distributions(lines: list[str]) -> Iterator[str]:
+        for line in lines:
+            inside = re.match(r"facepack\[([\w,]+)\]", line)
+            for extra in inside[1].split(",") if inside else ():
+                yield from distributions(extras[extra])
+            yield re.split(r"[^A-Za-z0-9_.-]", line)[0].lower()
+
+    needs: dict[str, set[str]] = {}
+    for i in imports():
+        if not i.inside and not i.types_only and (i.by, i.target) not in _OPTIONAL:
+            needs.setdefault(i.by, set()).add(i.target)
+
+    def closure(name: str, seen: set[str]) -> set[str]:
+        parts = name.split(".")
+        for module in (".".join(parts[:end]) for end in range(1, len(parts) + 1)):
+            if module not in seen:
+                seen.add(module)
+                for target in needs.get(module, ()):
+                    closure(target, seen) if is_ours(target) else seen.add(target)
+        return seen
+
+    wrong = []
+    for (module, extra), by in entries().items():
+        there = set(distributions([*project["dependencies"], *extras.get(extra or "", ())]))
+        there |= {brought for name, several in _BROUGHT.items() if name in there for brought in several}
+        libraries = {name.split(".")[0] for name in closure(module, set()) if not is_ours(name)}
+        for library in sorted(libraries - sys.stdlib_module_names):
+            if _DISTRIBUTIONS.get(library, library) not in there:
+                wrong.append(f"{module}, which {by} names with the extra {extra}, needs {library}")
+    assert not wrong
 
 
 def loaded_by(code: str) -> set[str]:

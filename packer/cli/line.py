@@ -53,7 +53,7 @@ COMMANDS: Mapping[str, str] = {
 }
 """The commands, each with its help. ``packer.cli.commands.<name>``, with ``_`` for ``-``, is imported when it is chosen."""
 
-_EXTRAS: Mapping[str, str] = {"preview": "pack", "view": "view"}
+EXTRAS: Mapping[str, str] = {"preview": "pack", "view": "view"}
 """The extra without which the module of a command cannot be imported. Those of what is chosen are said when it is."""
 
 AGAIN: Mapping[str, str] = {
@@ -185,7 +185,7 @@ def _module_of(command: str) -> Any:
         If a library that it needs is not installed.
     """
     name = f"packer.cli.commands.{command.replace('-', '_')}"
-    import_target(f"{name}:run", what="the command", extra=_EXTRAS.get(command))  # says what to install
+    import_target(f"{name}:run", what="the command", extra=EXTRAS.get(command))  # says what to install
     return import_module(name)
 
 

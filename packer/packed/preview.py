@@ -19,8 +19,9 @@ from packer.packed.shown.originals import Originals
 from packer.vision.faults import describe_error
 from packer.vision.geometry.resize import resize_exact
 from packer.workspace.output import check_output, write_output
+from readers.drawing.geometry import GEOMETRY
 from readers.drawing.pictures import Scale, as_picture, normalisation_of
-from readers.drawing.sheet import GEOMETRY, Sheet, columns_for, draw_sample, fit
+from readers.drawing.sheet import Sheet, columns_for, draw_sample, fit
 from readers.drawing.show import draw_values
 from readers.drawing.values import describe_value
 from readers.seeding import check_seed, sample_rng

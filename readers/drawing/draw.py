@@ -7,24 +7,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from readers.drawing.geometry import BOX, HULL, LEFT, MASKS, MIDDLE, REGION_COLOURS, RIGHT
 from shardspec.points import REGIONS, layout_of
-
-RIGHT, LEFT, MIDDLE = (255, 80, 80), (90, 170, 255), (255, 225, 80)
-"""RGB of points on the person's right, on the left, and on the midline."""
-HULL = (90, 255, 130)
-REGION_COLOURS = {"left_eye": LEFT, "right_eye": RIGHT, "nose": MIDDLE, "mouth": (255, 140, 255)}
-"""RGB of each region's box."""
-COLOURS = {
-    "right": RIGHT,
-    "left": LEFT,
-    "middle": MIDDLE,
-    "hull": HULL,
-    **REGION_COLOURS,
-}
-"""RGB of each kind of shape (`readers.drawing.svg.Shape`)."""
-BOX = (255, 255, 255)
-MASKS = ((255, 60, 180), (60, 220, 255), (255, 200, 0), (120, 255, 60), (160, 110, 255), (255, 120, 60), (0, 200, 150))
-"""RGB of the values of a mask, from 1 on, over and over; 0 is not drawn."""
 
 _TINT = 0.45
 _LABELS_MAX = 32

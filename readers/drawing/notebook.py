@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from readers.drawing.draw import COLOURS
+from readers.drawing.geometry import COLOURS, GEOMETRY, of_frame
 from readers.drawing.pictures import Picture, Scale, as_picture
-from readers.drawing.sheet import GEOMETRY, of_frame
 from readers.drawing.svg import overlay
 from readers.drawing.values import describe_value, printable
 from shardspec.columns import evenly

@@ -11,16 +11,8 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from readers.drawing.draw import draw
+from readers.drawing.geometry import GEOMETRY, is_geometry
 from shardspec.errors import UsageError
-from shardspec.points import REGIONS
-
-GEOMETRY: Mapping[str, tuple[int, ...]] = {
-    "landmarks": (-1, 2),
-    "hull": (-1, 2),
-    "regions": (len(REGIONS), 4),
-    "boxes": (-1, 4),
-}
-"""Fields that are drawn, in pixels of the picture, and their shapes; -1 stands for any size."""
 
 CAPTION_LINES = 2
 
@@ -66,20 +58,6 @@ def draw_sample(
     if plain:
         return fit(draw(image, valid=valid, scale=scale), cell)
     return fit(draw(image, **drawn, masks=masks, valid=valid, scale=scale), cell)
-
-
-def is_geometry(name: str, value: Any) -> bool:
-    """Whether a value has the shape of the field of `GEOMETRY` with that name; others are a user's own fields."""
-    shape, wanted = np.shape(value), GEOMETRY[name]
-    return len(shape) == len(wanted) and all(size in (-1, found) for size, found in zip(wanted, shape, strict=True))
-
-
-def of_frame(name: str, value: Any, t: int, length: int) -> Any:
-    """A frame's value of a field that may have one for each frame."""
-    if name == "landmarks_valid":
-        return value if np.ndim(value) == 0 or len(value) != length else value[t]
-    several = np.ndim(value) and len(value) == length and not is_geometry(name, value) and is_geometry(name, value[t])
-    return value[t] if several else value
 
 
 def fit(picture: npt.NDArray[np.uint8], cell: int) -> npt.NDArray[np.uint8]:

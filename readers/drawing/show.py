@@ -13,8 +13,9 @@ import numpy.typing as npt
 from PIL import Image
 
 from readers.arguments import as_count
+from readers.drawing.geometry import GEOMETRY, of_frame
 from readers.drawing.pictures import Picture, Scale, as_array, as_picture, is_tensor
-from readers.drawing.sheet import GEOMETRY, Sheet, columns_for, draw_sample, of_frame
+from readers.drawing.sheet import Sheet, columns_for, draw_sample
 from shardspec.errors import UsageError
 from shardspec.fields import is_mask_name
 from shardspec.layout import given_path

@@ -16,7 +16,7 @@ from shardspec.wording import did_you_mean, shorten
 
 RUNTIMES: Mapping[str, Entry] = {
     "openvino": Entry("packer.vision.detect.openvino_runtime:OpenVINORuntime", "faces"),
-    "torch": Entry("packer.vision.detect.torch_runtime:TorchRuntime", "torch"),
+    "torch": Entry("packer.vision.detect.torch_runtime:TorchRuntime", "faces"),
 }
 """The values of ``--detector`` except auto, each named after its library. `make_runtime` calls the classes."""
 

@@ -166,8 +166,8 @@ def test_refuses_settings(settings, message):
             {},
             r"runtime 'openvino' needs the library 'openvino', which is not installed: .*facepack\[faces\]",
         ),
-        ("openvino torch", {"device": "cuda"}, r"runtime 'torch' needs the library 'torch', .*facepack\[torch\]"),
-        ("torch", {"runtime": "torch"}, r"runtime 'torch' needs the library 'torch', .*facepack\[torch\]"),
+        ("openvino torch", {"device": "cuda"}, r"runtime 'torch' needs the library 'torch', .*facepack\[faces\]"),
+        ("torch", {"runtime": "torch"}, r"runtime 'torch' needs the library 'torch', .*facepack\[faces\]"),
         ("openvino", {"runtime": "openvino"}, r"runtime 'openvino' needs the library 'openvino', .*facepack\[faces\]"),
     ],
 )

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from readers.drawing.draw import HULL, LEFT, MIDDLE, REGION_COLOURS, RIGHT, draw
+from readers.drawing.draw import draw
+from readers.drawing.geometry import HULL, LEFT, MIDDLE, REGION_COLOURS, RIGHT
 
 
 @pytest.fixture

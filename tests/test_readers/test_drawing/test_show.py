@@ -17,7 +17,8 @@ from support.packed_files import face_columns, write_faces
 import readers
 from readers import Loader, open_dataset
 from readers.augment import BatchNormalize, Compose, HorizontalFlip, Normalize, ToFloat
-from readers.drawing.draw import MASKS, draw
+from readers.drawing.draw import draw
+from readers.drawing.geometry import MASKS
 from readers.drawing.sheet import Sheet
 from shardspec.errors import UsageError
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from packer.page.rendering import static
-from readers.drawing.draw import COLOURS
+from readers.drawing.geometry import COLOURS
 from readers.drawing.values import describe_value
 
 
