@@ -25,7 +25,7 @@ from packer.builds.parts.part import Columns
 from packer.builds.parts.rows import PartRows, describe_rows
 from packer.builds.parts.schema import SchemaSettler
 from packer.builds.planning.changes import describe_changed_terms, describe_made, describe_mismatch, describe_taken_over
-from packer.builds.planning.facts import FACTS_BYTES, facts_of, is_storable, live_columns
+from packer.builds.planning.facts import FACTS_BYTES, facts_of, live_columns
 from packer.builds.planning.listing import Remarks
 from packer.builds.planning.plan import BuildPlan, ItemLines, make_plan
 from packer.builds.reports import BrokenTracks, ReportWriter
@@ -112,18 +112,9 @@ class BuildJob:
         declared = None if declaration is None else declaration.to_json()
         base = "" if comparison is None else comparison.base.digest
         gone = "" if comparison is None else comparison.gone_digest
-        # Items that exist in this process only.
-        live: dict[int, Item] = {}
         remarks = Remarks()
-
-        def observe(item: Item) -> None:
-            if not is_storable(item):
-                live[item.index] = item
-            remarks.add(item)
-
-        plan, self._lines = make_plan(recipe, runtime, listing, declared, base, gone, observe)
+        plan, self._lines = make_plan(recipe, runtime, listing, declared, base, gone, remarks.add)
         self._set(recipe, plan, self._lines.facts, options, functions, declaration, comparison)
-        self._live |= live
         self._from_packed = any(PACKED_ROW in item.columns for item in islice(listing.items, 1))
         if not ENGINES[options.engine].takes_functions:
             _refuse_functions(self._live.values(), self._functions)
@@ -163,7 +154,7 @@ class BuildJob:
         self._functions = functions or {}
         self.shares_detector = shares_detector(recipe, options)
         self.needs_gpus = _detects(recipe) and recipe.device.startswith("cuda") and not self.shares_detector
-        self._live: dict[int, Item] = {}
+        self._live = self._lines.live
         self._from_packed = False
         self._intake: Intake | None = None
         self.notes: tuple[str, ...] = ()

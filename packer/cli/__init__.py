@@ -21,6 +21,10 @@ _PATIENCE = 2
 """The number of signals during which a command may end in order; one more ends it at once."""
 
 
+_GARBAGE = 20_000
+"""Objects made, beyond those that are gone, until Python looks for circles among them; otherwise 700. Of a listing, whose
+items are in no circles, a tenth of the time would be that."""
+
 _MATH_THREADS = "OPENBLAS_NUM_THREADS"
 
 
@@ -126,8 +130,9 @@ def _are_installed(modules: Iterable[ModuleType]) -> bool:
 def _importing() -> Iterator[None]:
     """Make the imports of a new process inside the block quick.
 
-    Nothing of what they make is garbage, so there is no use in looking for it. And numpy's library of linear algebra
-    starts no threads: they keep the processors busy for a moment, and are not needed.
+    Nothing of what they make is garbage, so there is no use in looking for it; and little of what a command makes later
+    is, so it is looked for less often. And numpy's library of linear algebra starts no threads: they keep the
+    processors busy for a moment, and are not needed.
     """
     gc.disable()
     chosen = os.environ.get(_MATH_THREADS)
@@ -138,6 +143,7 @@ def _importing() -> Iterator[None]:
         if chosen is None:
             del os.environ[_MATH_THREADS]  # it is not meant for processes that are started later
         gc.freeze()
+        gc.set_threshold(_GARBAGE)
         gc.enable()
 
 

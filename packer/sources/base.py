@@ -203,7 +203,8 @@ class Examiner:
 
     def file(self, index: int, name: str) -> Item:
         """The item of a file below the first root, named by its path relative to it (`describe_path`)."""
-        return self._item(index, name, self._stat(self._prefix + name))
+        path = self._prefix + name
+        return self._item(index, name, path, self._stat(path))
 
     def files(self, names: Iterable[str]) -> Iterator[Item]:
         """The items of files below the first root, in order (`file`); on a network file system many are asked for at a time."""
@@ -214,7 +215,7 @@ class Examiner:
         some = iter(lambda: list(islice(remaining, _ASKED)), [])
         found = ask_ahead(lambda names: [(name, self._stat(self._prefix + name)) for name in names], some)
         for index, (name, state) in enumerate(chain.from_iterable(found)):
-            yield self._item(index, name, state)
+            yield self._item(index, name, self._prefix + name, state)
 
     def frames(self, index: int, name: str, pictures: Sequence[str]) -> Item:
         """The item of a folder below the first root with the frames of a video (`frames_item`)."""
@@ -222,9 +223,8 @@ class Examiner:
         self._count()
         return frames_item(index, name, self._prefix + name, pictures, self._frame_rate, self._resolved)
 
-    def _item(self, index: int, name: str, found: os.stat_result | None) -> Item:
+    def _item(self, index: int, name: str, path: str, found: os.stat_result | None) -> Item:
         self._count()
-        path = self._prefix + name
         if found is None:
             return describe_path(index, name, Path(path), self._resolved, {})
         return Item(index, name, path, found.st_size, found.st_mtime_ns)

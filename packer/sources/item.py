@@ -206,13 +206,16 @@ class Item:
 
     def to_line(self) -> str:
         """The item as one line of JSON (ASCII, so that names that are not UTF-8 survive)."""
-        document = [self.index, self.name, self.path, self.bytes, self.mtime_ns, dict(self.columns), self.reject]
-        document.append(dict(self.files))
-        if self.member is not None or self.number is not None:
-            document += [self.member, dict(self.arrays)]
-        if self.number is not None:
-            document.append(self.number)
-        return _TO_LINE(document) + "\n"
+        # Encoded piece by piece, since most are empty or numbers, in less than half of the time.
+        columns = _TO_JSON(self.columns) if self.columns else "{}"
+        files = _TO_JSON(self.files) if self.files else "{}"
+        path = "null" if self.path is None else QUOTE(self.path)
+        reject = "null" if self.reject is None else QUOTE(self.reject)
+        known = f"[{self.index},{QUOTE(self.name)},{path},{self.bytes},{self.mtime_ns},{columns},{reject},{files}"
+        if self.member is None and self.number is None:
+            return f"{known}]\n"
+        number = "" if self.number is None else f",{self.number}"
+        return f"{known},{_TO_JSON(self.member)},{_TO_JSON(self.arrays)}{number}]\n"
 
     @classmethod
     def from_line(cls, line: str) -> "Item":
@@ -229,7 +232,9 @@ class Item:
         """
         if self.columns and not all(type(value) in _PLAIN or _is_plain(value) for value in self.columns.values()):
             raise ValueError("expected plain values")
-        files = {option: (*file[:4], file.member and tuple(file.member)) for option, file in self.files.items()}
+        files: Any = self.files
+        if files:
+            files = {option: (*file[:4], file.member and tuple(file.member)) for option, file in files.items()}
         document = (self.index, self.name, self.path, self.bytes, self.mtime_ns, self.columns, self.reject, files)
         if self.member is None and self.number is None and not self.arrays:
             return document
@@ -292,7 +297,10 @@ def _is_plain(value: Any) -> bool:
 _PARSED = 512
 """So many lines are parsed with one call."""
 
-_TO_LINE = line_encoder(separators=(",", ":"), allow_nan=False)
+_TO_JSON = line_encoder(separators=(",", ":"), allow_nan=False)
+
+QUOTE = json.encoder.encode_basestring_ascii
+"""A text as JSON."""
 
 
 def spool_items() -> Spool[Item]:

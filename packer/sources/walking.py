@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 
 def walk(
@@ -37,12 +36,8 @@ def walk(
         waiting += [os.path.join(folder, name) for name in below]  # noqa: PTH118 -- many
 
 
-class Entry(NamedTuple):
-    """An entry of a folder."""
-
-    name: str
-    is_folder: bool
-    is_link: bool
+Entry = tuple[str, bool, bool]
+"""An entry of a folder: its name, and whether it is a folder, or a link. There may be millions."""
 
 
 def scan(folder: str | Path, onerror: Callable[[OSError], None]) -> Iterator[Entry]:
@@ -50,13 +45,10 @@ def scan(folder: str | Path, onerror: Callable[[OSError], None]) -> Iterator[Ent
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                yield Entry(entry.name, _is_folder(entry), entry.is_symlink())
+                try:
+                    is_folder = entry.is_dir()
+                except OSError:
+                    is_folder = False
+                yield entry.name, is_folder, entry.is_symlink()
     except OSError as error:
         onerror(error)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False

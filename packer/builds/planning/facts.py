@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from packer.sources.item import Item
+from packer.sources.item import QUOTE, Item
 from packer.sources.rows import digest_value
 from packer.workspace.lines import line_encoder
 
@@ -22,11 +22,14 @@ def item_facts(item: Item) -> str:
 
 def digest_facts(item: Item, columns: Mapping[str, Any]) -> bytes:
     """SHA-256 of an item's facts, given its columns as `digest_columns` has them."""
-    facts: list[Any] = [item.name, item.bytes, item.mtime_ns, columns, item.reject]
-    facts.append(_facts_of_files(item) if item.files else [])
-    facts += _facts_of_member(item)
-    # In ASCII: a name may be invalid UTF-8.
-    return hashlib.sha256(_SORTED(facts).encode("ascii")).digest()
+    # A list of the facts as JSON, encoded piece by piece, in less than half of the time. In ASCII: a name may be invalid
+    # UTF-8.
+    given = _SORTED(columns) if columns else "{}"
+    reject = "null" if item.reject is None else QUOTE(item.reject)
+    files = _SORTED(_facts_of_files(item)) if item.files else "[]"
+    member = "" if item.member is None else f", {_SORTED(item.member)}, {_SORTED(dict(item.arrays))}"
+    facts = f"[{QUOTE(item.name)}, {item.bytes}, {item.mtime_ns}, {given}, {reject}, {files}{member}]"
+    return hashlib.sha256(facts.encode("ascii")).digest()
 
 
 def digest_columns(item: Item) -> Mapping[str, Any]:
@@ -43,10 +46,6 @@ def _facts_of_files(item: Item) -> list[Any]:
         [option, file.name, file.bytes, file.mtime_ns, *([] if file.member is None else [file.member])]
         for option, file in item.files.items()
     )
-
-
-def _facts_of_member(item: Item) -> list[Any]:
-    return [] if item.member is None else [item.member, dict(item.arrays)]
 
 
 def facts_of(lines: Iterable[str]) -> bytearray:

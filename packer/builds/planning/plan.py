@@ -11,7 +11,7 @@ from packer.jobs.plan import Task, Tasks
 from packer.recipe import Recipe
 from packer.sources.base import Listing, count_listed
 from packer.sources.folders.frames import Frames
-from packer.sources.item import Item
+from packer.sources.item import Item, is_video
 from packer.steps.plain import keeps_pictures
 from packer.workspace.machines import MADE_ON
 from packer.workspace.spool import Spool
@@ -127,11 +127,14 @@ class ItemLines(Spool[str]):
     ----------
     facts : bytearray
         The first bytes of each item's facts, `FACTS_BYTES` each.
+    live : dict of int to Item
+        By index, the items that exist in this process only: their lines have digests in the place of arrays and bytes.
     """
 
     def __init__(self) -> None:
         super().__init__(str, str)
         self.facts = bytearray()
+        self.live: dict[int, Item] = {}
 
 
 def make_plan(
@@ -163,19 +166,22 @@ def make_plan(
     items: Sequence[Item] = listing.items[: recipe.limit]
     lines, digest = ItemLines(), hashlib.sha256()
     cut = _Cut(len(items), _TASKS_OF_KEPT if keeps_pictures(recipe) else _TASKS)
-    for item in items:
+    for made, item in enumerate(items, 1):
         columns = digest_columns(item)
         known = digest_facts(item, columns)
         digest.update(known)
         if item.number is not None:
             digest.update(item.number.to_bytes(8, "little"))
         lines.facts += known[:FACTS_BYTES]
-        line = (item if columns is item.columns else item.with_columns(columns)).to_line()
+        if columns is item.columns:
+            line = item.to_line()
+        else:
+            line, lines.live[item.index] = item.with_columns(columns).to_line(), item
         lines.append(line)
         cut.add(item, len(line))
         if observe is not None:
             observe(item)
-        if not len(lines) % _COUNTED:
+        if not made % _COUNTED:
             count_listed(_COUNTED)
     count_listed(len(lines) % _COUNTED)
     plan = BuildPlan(
@@ -208,7 +214,7 @@ class _Cut:
         read = item.bytes
         if item.files:
             read += sum(file.bytes for file in item.files.values())
-        is_coded = item.is_video and not isinstance(item.member, Frames)
+        is_coded = is_video(item.name) and not isinstance(item.member, Frames)
         weight = read * (VIDEO_WEIGHT if is_coded else 1)
         full = self._items - self._start >= self._most or self._size + weight > TASK_BYTES
         if full and self._last is not None and self._items > self._start and not _in_one_pass(self._last, item):

@@ -157,7 +157,6 @@ class FoundFiles:
             if found is None:
                 waiting.pop()
             elif not found.name.endswith("/"):
-                self.folders_of_items.update(found.name.split("/", 1)[:-1])
                 yield found
             elif self._enters(found.name, first_seen):
                 waiting.append(self._list(found.name.strip("/")))
@@ -193,7 +192,7 @@ class FoundFiles:
         folder, above = Path(self._root, path), f"{path}/" if path else ""
         # All of them are compared, since a pattern that matches nothing is reported.
         depths = range(1, len(parts) + 1) if self._include else ()
-        matched = [self._include.match(parts[:depth], folder=True) for depth in depths]
+        chosen = True in [self._include.match(parts[:depth], folder=True) for depth in depths]
         folders: list[str] = []
         links: set[str] = set()
         ahead: deque[str] = deque()
@@ -206,7 +205,7 @@ class FoundFiles:
                 if is_folder:
                     folders.append(name)
                     links.update([name] if is_link else [])
-                elif self._is_item(parts, name, any(matched), sidecars):
+                elif self._is_item(parts, name, chosen, sidecars):
                     if self._joins_frames and is_picture(name):
                         frames.append(name)
                         continue
@@ -221,21 +220,27 @@ class FoundFiles:
             ahead.extend(sorted(below, key=os.fsencode))
             yield from below
 
-        found = sorted_texts(names())
+        found, have_items = sorted_texts(names()), False
         for stem in sidecars.keys() - stems:
             for name in sidecars[stem]:
                 self.ignored.add(above + name)
         if frames:
             if not path:
                 refuse_pictures_in_root(self._root, min(frames))
+            self.folders_of_items.update(parts[:-1][:1])
             if len(parts) == 1:
                 self.videos.add(path)
             yield FoundFile(path, frames=frames)
         for name in found:
+            beside: Sequence[str] = ()
             if name.endswith("/"):
                 self._scan_ahead(above, ahead)
-            beside = sidecars.get(_stem(name), ()) if self._keeps_sidecars and not name.endswith("/") else ()
-            yield FoundFile(above + name, beside and [above + other for other in sorted(beside, key=os.fsencode)])
+            elif not have_items:
+                have_items = True
+                self.folders_of_items.update(parts[:1])
+            if self._keeps_sidecars and not name.endswith("/"):
+                beside = [above + other for other in sorted(sidecars.get(_stem(name), ()), key=os.fsencode)]
+            yield FoundFile(above + name, beside)
 
     def _scan(self, path: str) -> Iterable[Entry]:
         """The entries of a folder, which may have been asked for before."""

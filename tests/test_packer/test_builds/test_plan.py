@@ -1,5 +1,6 @@
 """The plan: a pure function of recipe and items."""
 
+import hashlib
 import json
 from dataclasses import replace
 from importlib.metadata import version
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 
 from packer import Recipe
 from packer.builds.planning.changes import describe_mismatch
+from packer.builds.planning.facts import item_facts
 from packer.builds.planning.plan import TASK_BYTES, TASK_ITEMS, VIDEO_WEIGHT, BuildPlan, make_plan
 from packer.builds.provenance import describe_runtime
+from packer.sources.archives.member import Member
 from packer.sources.base import Listing
-from packer.sources.item import Item
+from packer.sources.item import Item, ItemFile
 from packer.steps.report import ItemReport
 
 names = st.text(min_size=1, max_size=12) | st.binary(min_size=1, max_size=8).map(
@@ -51,6 +54,44 @@ def test_tasks_cover_every_item_once_in_order(listing: Listing) -> None:
         found = [Item.from_line(line) for line in text[task.offset :].splitlines()[: task.stop - task.start]]
         assert found == list(listing.items[task.start : task.stop])
     assert text.isascii()
+
+
+members = st.none() | st.builds(
+    Member, st.just("stored"), st.lists(st.integers(0, 99), min_size=2, max_size=2).map(tuple), st.integers(0, 99)
+)
+files = st.dictionaries(
+    st.sampled_from(["also", "boxes_from"]), st.builds(ItemFile, names, names, st.integers(0), st.integers(), members)
+)
+items = st.builds(
+    Item,
+    st.integers(0, 99),
+    names,
+    st.none() | names,
+    st.integers(0),
+    st.integers(),
+    columns,
+    st.none() | names,
+    files,
+    members,
+    st.dictionaries(names, members.filter(bool), max_size=1),
+    st.none() | st.integers(0),
+)
+
+
+@given(items)
+def test_the_line_and_the_facts_of_an_item_are_json(item: Item) -> None:
+    facts: list[Any] = [item.name, item.bytes, item.mtime_ns, item.columns, item.reject]
+    facts.append(
+        sorted([o, f.name, f.bytes, f.mtime_ns, *([f.member] if f.member else [])] for o, f in item.files.items())
+    )
+    facts += [] if item.member is None else [item.member, item.arrays]
+    assert item_facts(item) == hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    document: list[Any] = [item.index, item.name, item.path, item.bytes, item.mtime_ns, item.columns, item.reject]
+    document += [item.files] + [item.member, item.arrays] * (item.member is not None or item.number is not None)
+    document += [item.number] * (item.number is not None)
+    assert item.to_line() == json.dumps(document, separators=(",", ":")) + "\n"
+    if item.member is not None or not item.arrays:
+        assert Item.from_line(item.to_line()) == item == Item.unpack(item.pack())
 
 
 @given(listings())
