@@ -91,7 +91,10 @@ class Build:
     def items_a_task(self) -> int:
         """Items in a task of equal items, as the planner cuts them."""
         by_bytes = int(TASK_BYTES // max(1.0, self.source_bytes * self.weight))
-        return self.task_items or max(1, min(max(TASK_ITEMS, self.items // _TASKS), _MOST_TASK_ITEMS, by_bytes))
+        by_room = min(max(TASK_ITEMS, self.items // _TASKS), _MOST_TASK_ITEMS) // (
+            1 if self.weight == 1 else TASK_ITEMS
+        )
+        return self.task_items or max(1, min(by_room, by_bytes))
 
     def tasks(self) -> list[int]:
         """The items of each task."""

@@ -122,7 +122,7 @@ def run_build(
         begun.begin(out, recipe, options)
 
         def on_listed(items: int) -> None:
-            begun.count(-(-items // TASK_ITEMS))  # there are more only where files are large
+            begun.count(-(-items // TASK_ITEMS))  # there are more where files are large, or videos
 
         planned = plan_build(source, out, recipe, options, listener, functions, declaration, on_listed)
         if isinstance(planned, BuildResult):

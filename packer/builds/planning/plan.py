@@ -18,7 +18,8 @@ from packer.workspace.spool import Spool
 from shardspec.manifest import Manifest, sha256_json
 
 TASK_ITEMS = 32
-"""The most items in a task of a small build."""
+"""The most pictures in a task of a small build. A video, or a folder of its frames, takes the room of so many: however
+short, it is far more work than a picture, and what a worker had begun of a task is lost if the build is killed."""
 
 _MOST_TASK_ITEMS = 512
 _TASKS, _TASKS_OF_KEPT = 256, 64
@@ -206,7 +207,7 @@ class _Cut:
     def __init__(self, items: int, tasks: int) -> None:
         self._most = min(_MOST_TASK_ITEMS, max(TASK_ITEMS, items // tasks))
         self._tasks = Tasks()
-        self._start = self._start_offset = self._offset = self._size = self._items = 0
+        self._start = self._start_offset = self._offset = self._size = self._items = self._room = 0
         self._last: Item | None = None
 
     def add(self, item: Item, line_bytes: int) -> None:
@@ -214,13 +215,17 @@ class _Cut:
         read = item.bytes
         if item.files:
             read += sum(file.bytes for file in item.files.values())
-        is_coded = is_video(item.name) and not isinstance(item.member, Frames)
-        weight = read * (VIDEO_WEIGHT if is_coded else 1)
-        full = self._items - self._start >= self._most or self._size + weight > TASK_BYTES
+        weight, room = read, 1
+        if isinstance(item.member, Frames):
+            room = TASK_ITEMS
+        elif is_video(item.name):
+            weight, room = VIDEO_WEIGHT * read, TASK_ITEMS
+        full = self._room + room > self._most or self._size + weight > TASK_BYTES
         if full and self._last is not None and self._items > self._start and not _in_one_pass(self._last, item):
             self._tasks.append((self._start, self._items, self._start_offset))
-            self._start, self._start_offset, self._size = self._items, self._offset, 0
+            self._start, self._start_offset, self._size, self._room = self._items, self._offset, 0, 0
         self._size += weight
+        self._room += room
         self._offset += line_bytes
         self._items += 1
         self._last = item
