@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -368,10 +369,14 @@ class _Columns:
 def _class_folders(label: Field) -> list[str]:
     """A folder for each class; two classes never share one."""
     folders: list[str] = []
+    taken: set[str] = set()
     for number, name in enumerate(label.classes or ()):
-        folder = safe_name(name)
-        taken = {other.lower() for other in folders}
-        folders.append(folder if folder == name and folder.lower() not in taken else f"{folder}.class-{number}")
+        safe = safe_name(name)
+        numbered = (f"{safe}.class-{free}" for free in count(number))
+        candidates = numbered if safe != name else chain([safe], numbered)
+        folder = next(candidate for candidate in candidates if candidate.lower() not in taken)
+        folders.append(folder)
+        taken.add(folder.lower())
     return folders
 
 

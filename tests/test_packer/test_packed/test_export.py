@@ -137,6 +137,26 @@ def test_names_that_no_file_may_have_are_changed_and_stay_apart(tmp_path: Path) 
     assert result.counts.packed_items == 5
 
 
+@pytest.mark.parametrize(
+    ("classes", "folders"),
+    [
+        (("a.class-2", "A", "a"), ("a.class-2", "A", "a.class-3")),
+        (("a.class-2", "a.class-3", "a", "A"), ("a.class-2", "a.class-3", "a", "A.class-4")),
+    ],
+)
+def test_a_class_named_like_the_folder_of_another_has_a_folder_of_its_own(
+    tmp_path: Path, classes: tuple[str, ...], folders: tuple[str, ...]
+) -> None:
+    schema = Schema((text("key"), picture("image", "png"), fixed("label", "<i8", classes=classes)))
+    images = [face_columns(1)["image"][0]] * len(classes)
+    keys = [f"k{place}" for place in range(len(classes))]
+    write_dataset(tmp_path / "in", "npy", schema, {"key": keys, "image": images, "label": np.arange(len(classes))})
+    export(tmp_path / "in", tmp_path / "out", progress=False)
+    lines = rows_of(tmp_path / "out")
+    assert tuple(line["path"].split("/")[0] for line in lines) == folders
+    assert tuple(line["label"] for line in lines) == classes
+
+
 def test_nothing_of_the_users_is_overwritten_and_nothing_is_left_half_done(tmp_path: Path) -> None:
     manifest = write_faces(tmp_path / "in")
     (tmp_path / "full").mkdir()
