@@ -294,6 +294,11 @@ def test_damaged_frames_are_left_out_and_reported(source: Path, tmp_path: Path) 
     assert "found none that is whole" in reject["reason"]
 
 
+def test_the_folders_that_are_counted_are_those_that_are_packed(source: Path, tmp_path: Path) -> None:
+    done = run_packer("build", source, tmp_path / "out", *RATE, "--limit", "2")
+    assert "taken as videos: 2 folders with 17 pictures" in done.stdout
+
+
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
 def test_links_lead_nowhere_outside(tmp_path: Path) -> None:
     root, outside = tmp_path / "frames", tmp_path / "outside"
