@@ -68,8 +68,8 @@ class RejectLine:
     number : int
     item, reason : str
     step : str
-    frames : tuple of int
-        Frames to draw.
+    frames : tuple of (int or None)
+        Frames to draw; None is the first one of the item.
     count : int
         Frames that the line is about; 0 if it is about the item.
     """
@@ -78,7 +78,7 @@ class RejectLine:
     item: str
     reason: str
     step: str
-    frames: tuple[int, ...]
+    frames: tuple[int | None, ...]
     count: int = 0
 
 
@@ -109,7 +109,7 @@ class Looking:
             originals = import_target("packer.packed.shown.originals:Originals", what="source", extra="pack")
             recipe = dataset.manifest.generations[-1].recipe if dataset.manifest.generations else {}
             self.originals = originals(source, recipe)
-        self._drawn: dict[tuple[str, int], tuple[bytes, tuple[int, int]]] = {}
+        self._drawn: dict[tuple[str, int | None], tuple[bytes, tuple[int, int]]] = {}
         self._lock = threading.Lock()
 
     @property
@@ -199,8 +199,8 @@ class Looking:
         """
         names = [name for name in ("source", "frame", "box") if name in self.dataset.schema]
         sample = self.dataset.read([row], names)[0]
-        source, number = str(sample.get("source", "")), np.asarray(sample.get("frame", 0))
-        frame = int(number) if number.ndim == 0 and number.dtype.kind in "iu" else 0
+        source, number = str(sample.get("source", "")), np.asarray(sample.get("frame"))
+        frame = int(number) if number.ndim == 0 and number.dtype.kind in "iu" else None
         if self.originals is None:
             raise ItemError("expected the source, which packer view takes as --source")
         jpeg, size = self._draw(source, frame)
@@ -208,7 +208,8 @@ class Looking:
         if box.shape == (4,) and box.dtype.kind in "iuf" and np.isfinite(box).all() and (np.abs(box) < 1e6).all():
             left, top, right, bottom = box.tolist()
             path = f"M{left:.2f} {top:.2f}H{right:.2f}V{bottom:.2f}H{left:.2f}Z"
-        return Original(jpeg, size, path, shown_text(f"{source}, frame {frame}"))
+        caption = source if frame is None else f"{source}, frame {frame}"
+        return Original(jpeg, size, path, shown_text(caption))
 
     @property
     def has_rejects(self) -> bool:
@@ -238,13 +239,15 @@ class Looking:
             if len(found) == LINES:
                 return found, True
             frames = _frames_of(line)
-            shown = frames[:: max(1, len(frames) // _FRAMES)][:_FRAMES] if frames else (0,)
+            shown = frames[:: max(1, len(frames) // _FRAMES)][:_FRAMES] if frames else (None,)
             item, reason, step = (shown_text(str(line.get(name, ""))) for name in ("item", "reason", "step"))
             found.append(RejectLine(number, item, reason, step, tuple(shown), len(frames)))
         return found, False
 
-    def reject_frame(self, number: int, frame: int) -> bytes | None:
+    def reject_frame(self, number: int, frame: int | None) -> bytes | None:
         """A frame, as JPEG, of the item that a line is about; None if the line is not there, or the source.
+
+        Without a number, it is the first frame of the item.
 
         Raises
         ------
@@ -271,7 +274,7 @@ class Looking:
                 if isinstance(line, dict):
                     yield line
 
-    def _draw(self, item: str, frame: int) -> tuple[bytes, tuple[int, int]]:
+    def _draw(self, item: str, frame: int | None) -> tuple[bytes, tuple[int, int]]:
         """A frame of an item as JPEG, and its size; the last few are kept."""
         key = (item, frame)
         with self._lock:

@@ -121,8 +121,17 @@ def note_whole(workspace: Workspace) -> None:
     _note(workspace, [], whole=True)
 
 
+def note_session(workspace: Workspace) -> None:
+    """Note in the journal in which run of the machine this session is. The line is on the disk before any part is."""
+    append_line(workspace.journal, {"did": "session", "machine_run": machine_run()})
+    fsync_file(workspace.journal)
+    fsync_folder(workspace.root)
+
+
 def drop_unflushed(workspace: Workspace) -> None:
     """Remove what may have been lost with the machine's memory, if the machine was started anew since the job began.
+
+    A journal without a session says so, too: its line was lost, with whatever was not flushed after it.
 
     Parts that were not flushed go; unless all parts were flushed before the shards were planned, so do the plan of the
     shards and every shard, since a task that is done again may give other rows, as when a file can be read now.
@@ -133,7 +142,7 @@ def drop_unflushed(workspace: Workspace) -> None:
             runs.add(line.get("machine_run"))
         elif line.get("only"):
             runs.clear()
-    if not runs or (runs == {machine_run()} and None not in runs):
+    if runs == {machine_run()} and None not in runs:
         return
     flushed, whole = _flushed(workspace)
     kept = {workspace.part(task).name for task in flushed}

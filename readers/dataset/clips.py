@@ -256,8 +256,7 @@ def _runs(groups: IntArray, frames: IntArray, max_step: int | None) -> tuple[Int
     steps = frame[1:] - frame[:-1]
     if max_step is None:
         limit = np.full(len(steps), np.inf)
-        starts = np.flatnonzero(np.concatenate([[True], ~same])) if len(order) else np.empty(0, np.int64)
-        for a, b in zip(starts, [*starts[1:], len(order)], strict=True):
+        for a, b in pairwise([0, *(np.flatnonzero(~same) + 1).tolist(), len(order)]):
             if b - a > 1:
                 limit[a : b - 1] = _GAP * max(1.0, float(np.median(steps[a : b - 1])))
     else:

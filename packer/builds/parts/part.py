@@ -72,6 +72,8 @@ class Part:
     def __init__(self, path: Path, *, fetched: bool = False) -> None:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         try:
+            if not os.fstat(descriptor).st_size:  # nothing can be mapped
+                raise _no_part(path)
             if fetched:
                 _fetch(descriptor)
             found = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)

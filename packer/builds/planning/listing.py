@@ -73,12 +73,12 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
         sought = f" (looked for {listing.sought})" if listing.sought else ""
         raise UsageError("; ".join((f"expected items to pack, found none{sought}", *listing.notes)))
     _check_places(listing, recipe)
-    frames = [] if recipe.frame_folders is None else [_describe_frames(listing.items)]
+    frames = [] if recipe.frame_folders is None else [_describe_frames(listing.items[: recipe.limit])]
     listing = replace(listing, notes=(*listing.notes, *frames, *_describe_unread(listing, recipe)))
     listing = settle_classes(listing, recipe)
     _check_reading(listing.items, recipe)
     _check_sampling(listing.items, recipe)
-    _check_library(listing.items, recipe)
+    _check_library(listing.items[: recipe.limit], recipe)
     for option, column in ((BOXES_FROM, recipe.boxes_from), (ALSO, recipe.also)):
         if column is not None:
             listing = replace(listing, items=_attach(listing, option, column, recipe.frame_folders))
@@ -310,7 +310,7 @@ def _check_library(items: Sequence[Item], recipe: Recipe) -> None:
     try:
         check_installed(("av",), what="a video", extra="pack")
     except MissingDependencyError:
-        if any(item.is_video and not isinstance(item.member, Frames) for item in items):
+        if any(item.reject is None and item.is_video and not isinstance(item.member, Frames) for item in items):
             raise
 
 

@@ -6,11 +6,10 @@ from contextlib import suppress
 from typing import Any
 
 from packer.jobs.plan import JobPlan
-from packer.workspace import Workspace, append_line
-from packer.workspace.checkpoints import drop_unflushed
+from packer.workspace import Workspace
+from packer.workspace.checkpoints import drop_unflushed, note_session
 from packer.workspace.durable import write_durably, write_if_changed
 from packer.workspace.folder import begun_on, committed, discard, make_room, make_room_beside
-from packer.workspace.fresh import machine_run
 from packer.workspace.machines import MADE_ON, RUNTIME, describe_others, here
 from packer.workspace.paths import WORKSPACE_LAYOUT
 from packer.workspace.replacement import finish_replacement
@@ -241,7 +240,7 @@ class Entry:
         write_if_changed(self._space.items, Again(lambda: (line.encode("ascii") for line in lines)))
         made_on = {**here(), "layout": WORKSPACE_LAYOUT}
         write_if_changed(self._space.plan, [json.dumps({**self._plan.to_json(), MADE_ON: made_on}).encode()])
-        append_line(self._space.journal, {"did": "session", "machine_run": machine_run()})
+        note_session(self._space)
 
 
 def _is_laid_out_alike(plan: Mapping[str, Any]) -> bool:

@@ -4,11 +4,11 @@ import base64
 import json
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,9 +18,10 @@ from packer.assembly.samples import PackedSamples
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.convert import convert
+from packer.packed.export.staging import Staging
 from packer.packed.export.tables import TABLES, Table
 from packer.recipe.checks import parse_bytes
-from packer.workspace.durable import fsync_folder, fsync_tree, writing
+from packer.workspace.durable import writing
 from packer.workspace.folder import output_folder, refuse_files
 from readers.formats.machine import available_processors
 from shardspec.codecs import codec_for
@@ -136,8 +137,8 @@ def export(
     Shards hold every field under its name, encoded pictures with their stored bytes; the names of classes are in
     ``export.json``.
 
-    Everything is written into a folder beside `out`, which is renamed at the end; an interrupted export starts anew. A
-    file ``export.json`` records which dataset was exported, and the same call again does nothing.
+    Everything is written into a folder beside `out`, by one call at a time, and renamed at the end; an interrupted
+    export starts anew. A file ``export.json`` records which dataset was exported, and the same call again does nothing.
 
     Parameters
     ----------
@@ -166,6 +167,8 @@ def export(
         If the folder holds something other than this export, or an option is invalid.
     DatasetError
         If the dataset is damaged.
+    BuildLockedError
+        If another process exports into the same folder.
     BuildError
         If a file cannot be written.
     """
@@ -187,28 +190,21 @@ def export(
     if target.is_relative_to(source.resolve()):
         raise UsageError(f"{target}: expected a folder outside of {dataset}, found one inside")
     refuse_files(target)
-    if target.exists() and any(target.iterdir()):
+    if _is_written(target):
         return _find_finished(target, record)
     samples = PackedSamples(source)
-    staging = target.with_name(f".{target.name}.exporting")
-    try:
-        with writing(target):
-            shutil.rmtree(staging, ignore_errors=True)
-            staging.mkdir(parents=True)
-            counts = {"samples": len(samples)}
-            if to == "files":
-                columns = _Columns(samples.schema)
-                with closing(table_class(staging / f"table.{record['table']}", columns.kinds())) as rows:
-                    counts["pictures"] = _write(samples, staging, columns, rows, listener)
-            else:
-                counts["shards"] = _write_shards(samples, shards_class(staging, samples.schema, shard_bytes), listener)
-            (staging / RECORD_NAME).write_text(json.dumps({**record, **counts}) + "\n", "ascii")
-            fsync_tree(staging)  # or else a crash of the machine could leave a finished export with empty files
-            os.replace(staging, target)
-            fsync_folder(target.parent)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)  # exists only if the export was interrupted
-        samples.rows.close()
+    with closing(samples.rows), writing(target), Staging(target, listener.on_message) as staging:
+        if _is_written(target):  # by a call that has ended just now
+            return _find_finished(target, record)
+        counts, folder = {"samples": len(samples)}, staging.folder
+        if to == "files":
+            columns = _Columns(samples.schema)
+            with closing(table_class(folder / f"table.{record['table']}", columns.kinds())) as rows:
+                counts["pictures"] = _write(samples, folder, columns, rows, listener)
+        else:
+            counts["shards"] = _write_shards(samples, shards_class(folder, samples.schema, shard_bytes), listener)
+        (folder / RECORD_NAME).write_text(json.dumps({**record, **counts}) + "\n", "ascii")
+        staging.publish()
     return _result(target, record, counts)
 
 
@@ -232,6 +228,10 @@ def _check(to: str, table: str | None, shard_size: str | int | None) -> int:
 def _result(target: Path, record: Mapping[str, Any], counts: Mapping[str, int], **more: Any) -> ExportResult:
     table = target / f"table.{record['table']}" if "table" in record else None
     return ExportResult(target, table, counts["samples"], counts.get("pictures", 0), counts.get("shards", 0), **more)
+
+
+def _is_written(target: Path) -> bool:
+    return target.exists() and any(target.iterdir())
 
 
 def _find_finished(target: Path, record: Mapping[str, Any]) -> ExportResult:
@@ -368,10 +368,14 @@ class _Columns:
 def _class_folders(label: Field) -> list[str]:
     """A folder for each class; two classes never share one."""
     folders: list[str] = []
+    taken: set[str] = set()
     for number, name in enumerate(label.classes or ()):
-        folder = safe_name(name)
-        taken = {other.lower() for other in folders}
-        folders.append(folder if folder == name and folder.lower() not in taken else f"{folder}.class-{number}")
+        safe = safe_name(name)
+        numbered = (f"{safe}.class-{free}" for free in count(number))
+        candidates = numbered if safe != name else chain([safe], numbered)
+        folder = next(candidate for candidate in candidates if candidate.lower() not in taken)
+        folders.append(folder)
+        taken.add(folder.lower())
     return folders
 
 

@@ -77,8 +77,14 @@ class Originals:
         except (OSError, ValueError):
             return None
 
-    def frame(self, item: str, frame: int = 0) -> npt.NDArray[np.uint8]:
+    def frame(self, item: str, frame: int | None = None) -> npt.NDArray[np.uint8]:
         """A frame of an item: (H, W, 3) uint8 RGB, upright, as the pack stage decodes it.
+
+        Parameters
+        ----------
+        item : str
+        frame : int, optional
+            See `read_frame`.
 
         Raises
         ------
@@ -149,8 +155,15 @@ def _place_of(item: Item) -> str:
     return Item(-1, item.name, item.path, item.bytes, item.mtime_ns, member=item.member).to_line()
 
 
-def read_frame(file: ItemFile, frame: int = 0) -> npt.NDArray[np.uint8]:
+def read_frame(file: ItemFile, frame: int | None = None) -> npt.NDArray[np.uint8]:
     """A frame of a picture or a video: (H, W, 3) uint8 RGB.
+
+    Parameters
+    ----------
+    file : ItemFile
+    frame : int, optional
+        Its number, by which samples and rejects name it; by default the first one that is whole, whose number may be
+        any in a folder of frames. A picture has one frame.
 
     Raises
     ------
@@ -158,7 +171,7 @@ def read_frame(file: ItemFile, frame: int = 0) -> npt.NDArray[np.uint8]:
         If the file does not decode, or is neither.
     """
     name = shorten(file.name.rpartition("/")[2])
-    sampling = Sampling(at=(max(0, frame),))
+    sampling = Sampling(every=1) if frame is None else Sampling(at=(max(0, frame),))
     try:
         if file.is_video:
             reader = (
@@ -169,7 +182,7 @@ def read_frame(file: ItemFile, frame: int = 0) -> npt.NDArray[np.uint8]:
             with closing(reader):
                 for found in reader:
                     return found.image
-            raise ItemError(f"{name}: expected a frame {frame}, found none")
+            raise ItemError(f"{name}: expected a frame{'' if frame is None else f' {frame}'}, found none")
         if file.member is None and not is_picture(file.name):
             raise ItemError(f"{name}: expected a picture or a video by its suffix")
         return decode_picture(read_picture(opener(file), max_pixels=MAX_PIXELS), max_pixels=MAX_PIXELS).image

@@ -43,6 +43,7 @@ class DatasetPages(Pages):
             "/{number:int}/row/{row:int}/original.jpg": self.original_picture,
             "/{number:int}/row/{row:int}/{name}": self.picture,
             "/{number:int}/rejects": self.rejects,
+            "/{number:int}/rejects/{line:int}.jpg": self.reject_picture,
             "/{number:int}/rejects/{line:int}/{frame:int}.jpg": self.reject_picture,
         }
         self.parts: tuple[Page, ...] = (self.field, self.track, self.faults)
@@ -202,10 +203,10 @@ class DatasetPages(Pages):
         )
 
     def reject_picture(self, request: Request) -> Response:
-        """A frame of an item that ``rejects.jsonl`` names."""
+        """A frame of an item that ``rejects.jsonl`` names, the first one if none is asked for."""
         one = self._one(request)
         try:
-            found = one.reject_frame(request.path_params["line"], request.path_params["frame"])
+            found = one.reject_frame(request.path_params["line"], request.path_params.get("frame"))
         except ItemError:
             return broken()
         return missing() if found is None else Response(found, media_type="image/jpeg", headers=KEPT)

@@ -73,6 +73,18 @@ def test_a_build_asks_for_its_libraries_before_it_plans(
     check_whole(tmp_path / "kept")
 
 
+def test_a_build_asks_for_no_library_of_items_that_it_leaves_out_or_rejects(source: Path, tmp_path: Path) -> None:
+    lacks = environment(python_path=at_start_of(tmp_path / "without", "packer", "sys.modules['av'] = None"))
+    (tmp_path / "rows.csv").write_text("path\na.png\ngone.mp4\n")
+    rows = ("--root", source, "--max-rejects", "50%")
+    run_packer("build", tmp_path / "rows.csv", tmp_path / "rejecting", *rows, env=lacks)
+    assert "gone.mp4" in (tmp_path / "rejecting" / "rejects.jsonl").read_text()
+    write_video(source / "v.mp4")
+    run_packer("build", source, tmp_path / "limited", "--limit", "3", env=lacks)
+    check_whole(tmp_path / "limited")
+    assert "needs the library 'av'" in run_packer("build", source, tmp_path / "all", env=lacks, expect=2).stderr
+
+
 @pytest.mark.parametrize(("format", "library"), [("parquet", "pyarrow"), ("tfrecord", "google_crc32c")])
 def test_packed_datasets_are_written_where_the_libraries_are(
     source: Path, tmp_path: Path, format: str, library: str

@@ -290,7 +290,7 @@ def test_a_crash_while_parts_are_put_aside(source: Path, tmp_path: Path, monkeyp
     """Whichever plan comes next, no part counts for the items of another."""
     import packer.jobs.stages.entry as module
 
-    for attempt, name in enumerate(("discard", "append_line")):
+    for attempt, name in enumerate(("discard", "note_session")):
         out = tmp_path / f"out-{attempt}"
         begin(source, out, monkeypatch)
         write_picture(source / "000.png", scene(97, (24, 18)))
@@ -610,11 +610,14 @@ def test_a_verdict_is_remembered_over_a_resume(tmp_path: Path) -> None:
     assert reject["item"] == "00-bad.png"
 
 
-def test_parts_that_are_damaged_are_reported(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("left", [-4, 0])
+def test_parts_that_are_damaged_are_reported(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
     out = tmp_path / "out"
     begin(source, out, monkeypatch)
     part = parts_of(out)[0]
-    part.write_bytes(part.read_bytes()[:-4])
+    part.write_bytes(part.read_bytes()[:left])
     with pytest.raises(BuildError, match="expected a finished part of this build"):
         build(source, out)
     shutil.rmtree(out / ".build")
@@ -623,8 +626,7 @@ def test_parts_that_are_damaged_are_reported(source: Path, tmp_path: Path, monke
 
 def restart_machine(patch: pytest.MonkeyPatch, run: str = "another") -> None:
     """From here on, what was begun was begun in another run of the machine."""
-    for name in ("packer.jobs.stages.entry", "packer.workspace.checkpoints"):
-        patch.setattr(f"{name}.machine_run", lambda: run)
+    patch.setattr("packer.workspace.checkpoints.machine_run", lambda: run)
 
 
 def test_the_parts_of_a_session_that_was_killed_are_flushed_by_the_next(tmp_path: Path) -> None:
@@ -655,6 +657,25 @@ def test_after_a_restart_of_the_machine_only_flushed_parts_count(
     restart_machine(monkeypatch)
     result = build(source, out)
     assert result.manifest.wall_clock["tasks_run"] == (3 if interval_s else 2)
+    build(source, tmp_path / "whole")
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("kept", ["nothing", "what was flushed before"])
+def test_parts_without_a_session_are_those_of_another_run_of_the_machine(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    """The names of parts may outlive a machine that goes down, and the lines of the journal not."""
+    out = tmp_path / "out"
+    begin(source, out, monkeypatch)
+    parts_of(out)[0].write_bytes(b"")
+    journal = out / ".build" / "journal.jsonl"
+    journal.write_bytes(b"")
+    if kept != "nothing":
+        append_line(journal, {"did": "session", "machine_run": "an earlier one"})
+        append_line(journal, {"did": "flush", "tasks": [], "whole": False, "only": True})
+    result = build(source, out)
+    assert result.manifest.wall_clock["tasks_run"] == 2
     build(source, tmp_path / "whole")
     assert fingerprints(out) == fingerprints(tmp_path / "whole")
 
@@ -717,7 +738,8 @@ def test_a_full_disk_is_reported_when_parts_are_flushed(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        if path.name.startswith("part-"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     monkeypatch.setattr("packer.jobs.stages.tasks.Checkpoints", partial(Checkpoints, interval_s=0.0))
     with monkeypatch.context() as patch:

@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from support.command import environment, run_packer
+from support.command import environment, run_packer, start_packer
 from support.datasets import every_kind_schema, face_schema, fixed, picture, text, values_for, write_dataset
 from support.hooks import before_each
 from support.packed_files import face_columns, read_all, write_faces
+from support.processes import wait_for
 
 from packer import build, export
 from packer.cli import main
@@ -137,6 +138,26 @@ def test_names_that_no_file_may_have_are_changed_and_stay_apart(tmp_path: Path) 
     assert result.counts.packed_items == 5
 
 
+@pytest.mark.parametrize(
+    ("classes", "folders"),
+    [
+        (("a.class-2", "A", "a"), ("a.class-2", "A", "a.class-3")),
+        (("a.class-2", "a.class-3", "a", "A"), ("a.class-2", "a.class-3", "a", "A.class-4")),
+    ],
+)
+def test_a_class_named_like_the_folder_of_another_has_a_folder_of_its_own(
+    tmp_path: Path, classes: tuple[str, ...], folders: tuple[str, ...]
+) -> None:
+    schema = Schema((text("key"), picture("image", "png"), fixed("label", "<i8", classes=classes)))
+    images = [face_columns(1)["image"][0]] * len(classes)
+    keys = [f"k{place}" for place in range(len(classes))]
+    write_dataset(tmp_path / "in", "npy", schema, {"key": keys, "image": images, "label": np.arange(len(classes))})
+    export(tmp_path / "in", tmp_path / "out", progress=False)
+    lines = rows_of(tmp_path / "out")
+    assert tuple(line["path"].split("/")[0] for line in lines) == folders
+    assert tuple(line["label"] for line in lines) == classes
+
+
 def test_nothing_of_the_users_is_overwritten_and_nothing_is_left_half_done(tmp_path: Path) -> None:
     manifest = write_faces(tmp_path / "in")
     (tmp_path / "full").mkdir()
@@ -177,6 +198,36 @@ def test_an_interrupted_export_leaves_nothing_and_says_how_to_go_on(tmp_path: Pa
     assert len(rows_of(tmp_path / "out")) == 12
 
 
+def test_two_exports_into_one_folder_do_not_meet(tmp_path: Path) -> None:
+    write_faces(tmp_path / "in", codec="jpeg")
+    first_picture = "str(arguments[0]).endswith('/00000001-000000.jpg')"
+    waiting = f"import time\nwhile not os.path.exists({str(tmp_path / 'go')!r}):\n    time.sleep(0.01)"
+    hooks = before_each(tmp_path / "hooks", "packer", "open", first_picture, waiting)
+    call = ("export", tmp_path / "in", tmp_path / "out", "--quiet")
+    first = start_packer(*call, env=environment(python_path=hooks))
+    try:
+        wait_for("the first picture", lambda: any(tmp_path.glob(".out.exporting/**/00000000-000000.jpg")))
+        refused = run_packer(*call, expect=1)
+    finally:
+        (tmp_path / "go").touch()
+        output, error = first.communicate(timeout=60)
+    assert f"{tmp_path}/out: another build is at work in this folder (process {first.pid} on host" in refused.stderr
+    assert first.returncode == 0, output + error
+    assert len(rows_of(tmp_path / "out")) == len(list((tmp_path / "out").glob("*/*.jpg"))) == 12
+    assert not (tmp_path / ".out.exporting").exists()
+
+
+def test_what_a_killed_export_has_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    write_faces(tmp_path / "in", codec="jpeg")
+    hooks = before_each(tmp_path / "hooks", "packer", "open", "str(arguments[0]).endswith('/00000001-000000.jpg')")
+    call = ("export", tmp_path / "in", tmp_path / "out", "--quiet")
+    run_packer(*call, env=environment(python_path=hooks), expect=-9)
+    assert (tmp_path / ".out.exporting").exists()
+    run_packer(*call)
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "hooks", "out"}
+    assert len(list((tmp_path / "out").glob("*/*.jpg"))) == 12
+
+
 def test_a_finished_export_is_found_and_another_is_refused(tmp_path: Path) -> None:
     write_faces(tmp_path / "in")
     write_faces(tmp_path / "other", seed=1)
@@ -208,6 +259,7 @@ def test_the_command_exports_a_dataset_without_labels(tmp_path: Path, capsys: py
 def test_everything_is_flushed_before_the_folder_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[int] = []
     before: list[int] = []
+    out = tmp_path / "out"
     fsync, replace = os.fsync, os.replace
 
     def note_flush(descriptor: int) -> None:
@@ -215,15 +267,17 @@ def test_everything_is_flushed_before_the_folder_gets_its_name(tmp_path: Path, m
         fsync(descriptor)
 
     def note_name(source: Any, target: Any) -> None:
-        before.extend(flushed)
+        if target == out:
+            before.extend(flushed)
+            flushed.clear()
         replace(source, target)
 
     write_faces(tmp_path / "ds", 3, codec="jpeg")
     monkeypatch.setattr(os, "fsync", note_flush)
     monkeypatch.setattr(os, "replace", note_name)
-    export(tmp_path / "ds", tmp_path / "out", progress=False)
-    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    export(tmp_path / "ds", out, progress=False)
+    files = [path for path in out.rglob("*") if path.is_file()]
     assert len(files) == 5
     assert {path.stat().st_ino for path in files} <= set(before)
     if os.name != "nt":
-        assert flushed[-1] == tmp_path.stat().st_ino
+        assert flushed[0] == tmp_path.stat().st_ino

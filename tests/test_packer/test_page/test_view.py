@@ -310,7 +310,25 @@ def test_rejects_are_listed_and_drawn_from_the_source(rejecting: tuple[Path, Pat
     assert (answer.status_code, answer.headers["content-type"]) == (200, "image/svg+xml")
     (source / "<b>.jpg").write_bytes((source / "good.png").read_bytes())
     assert client(out, source=source).get(image.attributes["src"]).headers["content-type"] == "image/jpeg"
-    assert pages.get(f"/{TOKEN}/0/rejects/7/0.jpg").status_code == 404
+    for name in ("7.jpg", "7/0.jpg"):
+        assert pages.get(f"/{TOKEN}/0/rejects/{name}").status_code == 404
+
+
+def test_folders_of_frames_are_drawn_though_their_numbers_begin_at_1(tmp_path: Path) -> None:
+    for number in range(1, 4):
+        write_picture(tmp_path / "source" / "good" / f"{number}.png", scene(number, (40, 30)))
+        write_picture(tmp_path / "source" / "bad" / f"{number}.png", scene(number, (40, 30)))
+    whole = (tmp_path / "source" / "bad" / "1.png").read_bytes()
+    for path in (tmp_path / "source" / "bad").iterdir():
+        path.write_bytes(b"no picture")
+    run_packer(
+        *("build", tmp_path / "source", tmp_path / "out", "--frame-folders", "25", "--max-rejects", "100%", "--quiet")
+    )
+    (tmp_path / "source" / "bad" / "1.png").write_bytes(whole)
+    pages = client(tmp_path / "out", source=tmp_path / "source")
+    (image,) = get(pages, "/0/rejects").find("img")
+    assert pages.get(image.attributes["src"]).headers["content-type"] == "image/jpeg"
+    assert "good, frame 1" in pages.get(f"/{TOKEN}/0/row/0/original").text
 
 
 @pytest.mark.parametrize("kind", ["tgz", "folder of tars", "lmdb", "parquet"])

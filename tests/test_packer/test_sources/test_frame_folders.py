@@ -16,7 +16,7 @@ from support.media import scene, write_picture
 from support.packed import check_whole, fingerprints
 
 import packer
-from packer.packed.shown.originals import Originals
+from packer.packed.shown.originals import Originals, read_frame
 from packer.recipe import Recipe
 from packer.sources.folders.folder import FolderSource
 from packer.sources.folders.frames import frame_numbers
@@ -294,6 +294,11 @@ def test_damaged_frames_are_left_out_and_reported(source: Path, tmp_path: Path) 
     assert "found none that is whole" in reject["reason"]
 
 
+def test_the_folders_that_are_counted_are_those_that_are_packed(source: Path, tmp_path: Path) -> None:
+    done = run_packer("build", source, tmp_path / "out", *RATE, "--limit", "2")
+    assert "taken as videos: 2 folders with 17 pictures" in done.stdout
+
+
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
 def test_links_lead_nowhere_outside(tmp_path: Path) -> None:
     root, outside = tmp_path / "frames", tmp_path / "outside"
@@ -358,6 +363,23 @@ def test_the_originals_are_shown(source: Path, tmp_path: Path) -> None:
             originals.frame(item, frame)
     with pytest.raises(ItemError, match="expected a file in the source"):
         Originals(source).frame("fake/a", 0)
+
+
+def test_a_rejected_folder_is_shown_by_its_first_whole_frame(source: Path, tmp_path: Path) -> None:
+    write_folder(source / "masks", numbered(5, start=1))
+    write_picture(source / "masks" / "frame1.jpg", scene(0, (8, 8)))
+    rows = [{"path": "real/b", "mask": "masks"}, {"path": "real/a", "mask": ""}]
+    how = {"root": source, "frame_folders": 10, "also": "mask", "max_rejects": 1.0, "progress": False}
+    packer.build(rows, tmp_path / "out", **how)
+    (source / "real" / "b" / "img_00001.png").write_bytes(b"no picture")
+    with Image.open(source / "real" / "b" / "img_00002.png") as picture:
+        second = np.asarray(picture.convert("RGB"))
+    np.testing.assert_array_equal(Originals(source, {"frame_folders": 10.0}).frame("real/b"), second)
+    (file,) = (item.file for item in items_of(source) if item.name == "real/b")
+    np.testing.assert_array_equal(read_frame(file), second)
+    run_packer("preview", tmp_path / "out", "-o", tmp_path / "sheet.png", "--rejects", "--source", source)
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert np.ptp(np.asarray(sheet), axis=2).max() > 100  # no grey cell
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from support.packed import check_whole
 
 import packer
 from packer import convert
+from packer.jobs.job import Job
 from packer.workspace import append_line, durable, read_lines
 from shardspec.formats import FORMATS
 
@@ -39,6 +40,30 @@ def test_what_the_shards_plan_goes_with_is_flushed_before_it(tmp_path: Path, mon
     packer.build(tmp_path / "in", tmp_path / "out", shuffle=1, engine="inline", progress=False)
     assert left == dict.fromkeys(("order.npy", "items.jsonl", "rejects.jsonl", "index", "frame.npy", "time.npy"), True)
     check_whole(tmp_path / "out")
+
+
+def test_the_session_is_flushed_before_any_part_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[tuple[int, int]] = []
+    fsync = os.fsync
+
+    def note_flush(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        flushed.append((found.st_ino, found.st_size))
+        fsync(descriptor)
+
+    def work(job: Job) -> None:
+        journal = job.workspace.journal
+        if os.name != "nt":
+            assert flushed.pop()[0] == job.workspace.root.stat().st_ino
+        assert flushed[-1] == (journal.stat().st_ino, journal.stat().st_size)
+        assert [found["did"] for found in read_lines(journal)] == ["session"]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", note_flush)
+    monkeypatch.setattr(Job, "_make", work)
+    write_pictures(tmp_path / "in", ["a.png"])
+    with pytest.raises(KeyboardInterrupt):
+        packer.build(tmp_path / "in", tmp_path / "out", engine="inline", progress=False)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="asks fcntl how a file was opened")

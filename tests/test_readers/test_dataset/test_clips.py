@@ -179,3 +179,15 @@ def test_videos_that_give_no_clip_are_counted(video_path, caplog):
     assert [record.getMessage()[:45] for record in caplog.records] == ["1 of 2 videos gave no clip of 11 samples: tak"]
     part = dataset.where(lambda label: label == 1, ["label"]).clips(11)
     assert (part.videos, part.videos_without) == (1, 1)
+
+
+@pytest.mark.parametrize("max_step", [None, 1])
+def test_samples_of_no_group_give_no_clips(video_path, caplog, max_step):
+    dataset = open_dataset(video_path)
+    (untracked,) = np.flatnonzero(np.asarray(dataset.column("track")) < 0)
+    clips = dataset.subset([untracked]).clips(1, max_step=max_step)
+    assert (len(clips), clips.videos, clips.videos_without) == (0, 1, 1)
+    assert list(Loader(clips, 2)) == []
+    assert [record.getMessage()[:44] for record in caplog.records] == ["1 of 1 videos gave no clip of 1 samples: tak"]
+    empty = dataset.subset([]).clips(1, by=None, max_step=max_step)
+    assert (len(empty), empty.videos, empty.videos_without) == (0, 0, 0)
