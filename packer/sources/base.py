@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -209,7 +209,7 @@ class Examiner:
     def files(self, names: Iterable[str]) -> Iterator[Item]:
         """The items of files below the first root, in order (`file`); on a network file system many are asked for at a time."""
         if not is_far(self._resolved[0]):
-            yield from (self.file(index, name) for index, name in enumerate(names))
+            yield from map(self.file, count(), names)
             return
         remaining = iter(names)
         some = iter(lambda: list(islice(remaining, _ASKED)), [])
