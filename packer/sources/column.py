@@ -9,7 +9,16 @@ import numpy as np
 
 from packer.recipe import field_name
 from packer.sources.tables.chunks import Chunk
-from packer.sources.values import array_type, convert, is_decimal, is_nan, keep_cells, missing_list, parse_cells
+from packer.sources.values import (
+    BLANKS,
+    array_type,
+    convert,
+    is_decimal,
+    is_no_number,
+    keep_cells,
+    missing_list,
+    parse_cells,
+)
 from shardspec.errors import UsageError
 from shardspec.wording import LENGTH, cut, shorten
 
@@ -152,12 +161,12 @@ class Column:
         return [value if ok else stand_in for value, ok in zip(values, valid, strict=True)], valid
 
     def _scan_cells(self, cells: Sequence[str]) -> None:
-        """Take in cells: all are integers, or else all numbers, or else they are texts. NaN is missing among numbers."""
+        """Take in cells: all are integers, or else all numbers, or else they are texts. Among numbers, NaN and blanks are missing."""
         known = list(filter(None, cells))
         self._missing |= len(known) < len(cells)
         numbers = known
-        if self._cells is not str and any(map(is_nan, known)):
-            numbers = [cell for cell in known if not is_nan(cell)]
+        if self._cells is not str and any(map(is_no_number, known)):
+            numbers = [cell for cell in known if not is_no_number(cell)]
             self._nans = True
         if numbers and self._cells is int:
             integers = _all_integers(numbers)
@@ -188,7 +197,9 @@ class Column:
         """Values of Python's own types; a missing one is None or NaN."""
         if self.is_cells:
             if self._wanted is None and self._cells is not str:
-                return [self._cells(cell) if cell and not (self._nans and is_nan(cell)) else None for cell in values]
+                return [
+                    self._cells(cell) if cell and not (self._nans and is_no_number(cell)) else None for cell in values
+                ]
             values = [cell or None for cell in values]
         if any(issubclass(kind, np.generic) for kind in set(map(type, values))):
             values = [value.item() if isinstance(value, np.generic) else value for value in values]
@@ -199,7 +210,8 @@ def _all_integers(cells: Sequence[str]) -> list[int] | None:
     """Texts as integers, if all are integers in their usual spelling."""
     try:
         numbers = list(map(int, cells))
-        return numbers if list(map(str, numbers)) == cells else None
+        spelt = list(map(str, numbers))
+        return numbers if spelt == cells or spelt == [cell.strip(BLANKS) for cell in cells] else None
     except ValueError:
         return None
 

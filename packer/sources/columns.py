@@ -12,7 +12,7 @@ from packer.sources.tables.chunks import Chunk
 from packer.sources.values import ArrayType, array_type
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED, is_further_picture
-from shardspec.wording import did_you_mean, is_utf8, list_some, shorten
+from shardspec.wording import did_you_mean, is_utf8, quote_some, shorten
 
 
 class Columns:
@@ -200,8 +200,7 @@ def _label_field(label_from: str, fields: Mapping[str, str]) -> str | None:
         like = next((name for name, field in fields.items() if field == field_name(label_from)), None)
         hint = did_you_mean(label_from, fields) if like is None else f"; did you mean {shorten(like)}?"
         raise UsageError(
-            f"label_from: expected a column, one of {list_some(list(fields)) or 'none'}, "
-            f"found {shorten(label_from)}{hint}"
+            f"label_from: expected a column, one of {quote_some(fields) or 'none'}, found {shorten(label_from)}{hint}"
         )
     return fields[label_from]
 
@@ -231,7 +230,7 @@ def _check_types(types: Mapping[str, str], fields: Mapping[str, str]) -> None:
     for column, kind in types.items():
         if column not in fields:
             like = did_you_mean(column, fields)
-            found = list_some(list(fields)) or "none"
+            found = quote_some(fields) or "none"
             raise UsageError(
                 f"{kind}: expected a column beside the paths, one of {found}, found {shorten(column)}{like}"
             )

@@ -13,7 +13,7 @@ from packer.sources.tables.chunks import Chunk
 from packer.sources.tables.opening import open_table
 from shardspec.errors import UsageError
 from shardspec.schema import NO_CLASS
-from shardspec.wording import list_some, shorten
+from shardspec.wording import quote_some, shorten
 
 
 class TableSource:
@@ -77,7 +77,7 @@ class TableSource:
                 )
             like = next((name for name in names if name.strip().lower() == path_column.lower()), None)
             raise UsageError(
-                f"{self.path}: expected a column {shorten(path_column)} of paths, found {list_some(names)}: "
+                f"{self.path}: expected a column {shorten(path_column)} of paths, found {quote_some(names)}: "
                 f"name it with --path-column{'' if like is None else f' {shlex.quote(like)}'}"
             )
 

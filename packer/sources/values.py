@@ -26,7 +26,9 @@ _INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?\Z")
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
 _EXACT = 2**53
 """Up to this, a float of 64 bits is the whole number that it was written as."""
-_NANS = frozenset(("nan", "NaN", "NAN"))
+BLANKS = " \t"
+"""What does not count beside a number in a cell, or beside the name of a column in a header."""
+_NO_NUMBERS = frozenset(("", "nan", "NaN", "NAN"))
 _INT64 = np.iinfo(np.int64)
 _FLOAT64_MAX = float(np.finfo(np.float64).max)
 _DTYPES: Mapping[frozenset[type], str] = {
@@ -69,11 +71,11 @@ def parse_numbers(cells: Iterable[str]) -> npt.NDArray[Any] | None:
 
 
 def parse_cells(cells: Iterable[str]) -> list[Any]:
-    """Texts as integers or as floats if all of them are such numbers; one that is empty or NaN is missing (None)."""
-    if any(cell and not is_nan(cell) for cell in cells):
+    """Texts as integers or as floats if all of them are such numbers; one that is blank or NaN is missing (None)."""
+    if not all(map(is_no_number, cells)):
         for parse in (_parse_integer, _parse_decimal):
             try:
-                return [parse(cell) if cell and not is_nan(cell) else None for cell in cells]
+                return [None if is_no_number(cell) else parse(cell) for cell in cells]
             except ValueError:
                 continue
     return keep_cells(cells)
@@ -86,9 +88,10 @@ def keep_cells(cells: Iterable[str]) -> list[Any]:
 
 def _parse_integer(cell: str) -> int:
     """An integer in its usual spelling; with leading zeros it is a text, since 007 is a name."""
-    if str(int(cell)) != cell:
+    number = int(cell)
+    if str(number) != cell.strip(BLANKS):
         raise ValueError(cell)
-    return int(cell)
+    return number
 
 
 def _is_integer(cell: str) -> bool:
@@ -99,14 +102,14 @@ def _is_integer(cell: str) -> bool:
     return True
 
 
-def is_nan(cell: str) -> bool:
-    """Whether a text is how programs write NaN, which is missing among numbers; alone it is a text like any other."""
-    return cell in _NANS
+def is_no_number(cell: str) -> bool:
+    """Whether a text is missing among numbers: blanks, or how programs write NaN; alone it is a text like any other."""
+    return cell.strip(BLANKS) in _NO_NUMBERS
 
 
 def is_decimal(cell: str) -> bool:
-    """Whether a text is a number in its usual spelling; the sign alone passes, too."""
-    return _DECIMAL.match(cell) is not None
+    """Whether a text is a number in its usual spelling; the sign alone passes, too, and so do blanks."""
+    return _DECIMAL.match(cell.strip(BLANKS)) is not None
 
 
 def _parse_decimal(cell: str) -> float:
@@ -131,7 +134,9 @@ def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def convert(values: Sequence[Any], kind: str, column: str, where: Callable[[int], str]) -> list[Any]:
-    """A column's values as texts, integers or floats; missing ones (None, NaN, and its text if they are to be numbers) are None.
+    """A column's values as texts, integers or floats.
+
+    Missing ones are None: None and NaN, and where numbers are asked for, texts of blanks or NaN.
 
     Raises
     ------
@@ -143,7 +148,7 @@ def convert(values: Sequence[Any], kind: str, column: str, where: Callable[[int]
     for row, value in enumerate(values):
         plain = value.item() if isinstance(value, np.generic) else value
         missing = plain is None or (isinstance(plain, float) and math.isnan(plain))
-        missing |= kind != "text" and isinstance(plain, str) and is_nan(plain)
+        missing |= kind != "text" and isinstance(plain, str) and is_no_number(plain)
         try:
             found.append(None if missing else one(plain))
         except (TypeError, ValueError, OverflowError):
@@ -160,7 +165,7 @@ def _as_text(value: Any) -> str:
 
 def _as_integer(value: Any) -> int:
     if isinstance(value, str):
-        if _INTEGER.match(value):
+        if _INTEGER.match(value.strip(BLANKS)):
             return int(value.partition(".")[0])
         value = _as_float(value)  # 2.0000000e+00
         if abs(value) > _EXACT:
@@ -171,7 +176,7 @@ def _as_integer(value: Any) -> int:
 
 
 def _as_float(value: Any) -> float:
-    if isinstance(value, str) and not _FLOAT.match(value):
+    if isinstance(value, str) and not _FLOAT.match(value.strip(BLANKS)):
         raise ValueError(value)
     number = float(value)
     if not math.isfinite(number):

@@ -15,7 +15,7 @@ from shardspec.fields import field_name
 from shardspec.frames.cells import BoolArray, Cells, read_cells
 from shardspec.frames.typed import type_column
 from shardspec.schema import NAME, Field, Schema
-from shardspec.wording import counted, did_you_mean, list_some, shorten
+from shardspec.wording import counted, did_you_mean, list_some, quote_some, shorten
 
 NO_ROW = -1
 _NAMED = 5
@@ -131,7 +131,7 @@ def join_frame(
     key = keys.field.name if key is None else key
     if key not in cells:
         raise UsageError(
-            f"{what}: expected a column {shorten(key)} of keys, found {list_some(list(cells)) or 'none'}"
+            f"{what}: expected a column {shorten(key)} of keys, found {quote_some(cells) or 'none'}"
             f"{did_you_mean(key, cells)}: call it so in the table, or name it with key (packer add --key COLUMN)"
         )
     if not len(cells[key].valid):
@@ -195,7 +195,7 @@ def _names(
     for column in fields or ():
         if column not in have:
             raise UsageError(
-                f"{what}: expected a column {shorten(column)}, found {list_some(have)}{did_you_mean(str(column), have)}"
+                f"{what}: expected a column {shorten(column)}, found {quote_some(have)}{did_you_mean(str(column), have)}"
             )
     chosen = [column for column in have if column != key] if fields is None else list(dict.fromkeys(fields))
     if not chosen:

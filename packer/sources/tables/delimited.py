@@ -11,7 +11,7 @@ import numpy as np
 
 from packer.sources.tables.base import Lines, Passes, refuse_doubled
 from packer.sources.tables.chunks import CHUNK_ROWS, Chunk
-from packer.sources.values import keep_cells, parse_cells, parse_numbers
+from packer.sources.values import BLANKS, keep_cells, parse_cells, parse_numbers
 from packer.workspace.spool import PackedTexts
 from shardspec.errors import UsageError
 from shardspec.frames import Cells
@@ -92,6 +92,7 @@ class CsvTable:
             reader = csv.reader(file, delimiter=mark, strict=True)
             with self._parsing(reader):
                 header = next(filter(None, reader), [])
+        header = [name.strip(BLANKS) for name in header]
         refuse_doubled(self._path, header)
         return header, reader
 

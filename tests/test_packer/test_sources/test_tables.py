@@ -148,6 +148,39 @@ class TestTypes:
         assert values_of(out, "good")[1:] == [1, 2]
         assert values_of(out, "bad") == ["1.5", "nan", "x"]
 
+    @pytest.mark.parametrize("chunk", [1, 4096])
+    def test_blanks_beside_numbers_and_names_of_columns_do_not_count(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+    ) -> None:
+        monkeypatch.setattr("packer.sources.tables.delimited.CHUNK_ROWS", chunk)
+        write_pictures(tmp_path, 3)
+        lines = ["path, label, valence,\tarousal, seen, note"]
+        lines += ["0.png, 10, 0.5,\t1.0, 3, 4", "1.png,2 ,-1, , 1.0 ,one", "2.png, -1,,2, 1e0,two "]
+        (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+        options = ("--float", "valence", "--int", "seen")
+        run_packer("build", tmp_path / "t.csv", tmp_path / "out", *options, "--quiet")
+        ds = open_dataset(tmp_path / "out")
+        assert ds.classes is None
+        assert ds.column("label").tolist() == [10, 2, -1]
+        assert ds.column("valence").tolist() == [0.5, -1, 0]
+        assert ds.column("valence_valid").tolist() == [True, True, False]
+        assert ds.column("arousal").tolist() == [1, 0, 2]
+        assert ds.column("arousal_valid").tolist() == [True, False, True]
+        assert ds.column("seen").tolist() == [3, 1, 1]
+        assert ds.column("note") == [" 4", "one", "two "]
+
+    def test_blanks_in_a_table_that_is_added_do_not_count_beside_numbers(self, tmp_path: Path) -> None:
+        write_pictures(tmp_path / "in", 3)
+        out = tmp_path / "out"
+        build(tmp_path / "in", out, **QUIET)
+        rows = zip(values_of(out, "key"), ["1", " 2", "3\t"], ["0.5", " ", " -1e3 "], [" 7", "x", ""], strict=True)
+        (tmp_path / "t.csv").write_text("\n".join(["key, count, part, note", *map(",".join, rows)]) + "\n")
+        packer.add(out, tmp_path / "t.csv", allow_missing=True)
+        assert values_of(out, "count") == [1, 2, 3]
+        assert values_of(out, "part") == [0.5, 0, -1000]
+        assert [bool(valid) for valid in values_of(out, "part_valid")] == [True, False, True]
+        assert values_of(out, "note") == [" 7", "x", ""]
+
     def test_a_name_that_occurs_twice_in_a_row_is_refused(self, tmp_path: Path) -> None:
         write_pictures(tmp_path, 1)
         (tmp_path / "t.jsonl").write_text('{"path": "0.png", "a": 1, "a": 2}\n')
@@ -196,8 +229,8 @@ class TestTypes:
             (["--int", "x"], "column 'x', line 3: expected int (--int x), found '1.5'"),
             (["--float", "x", "--int", "y"], "column 'y', line 3: expected int (--int y), found '1e30'"),
             (["--float", "z"], "column 'z', line 2: expected float (--float z), found 'inf'"),
-            (["--text", "grad"], "text: expected a column beside the paths, one of x, y, z, found 'grad'"),
-            (["--text", "path"], "text: expected a column beside the paths, one of x, y, z, found 'path'"),
+            (["--text", "grad"], "text: expected a column beside the paths, one of 'x', 'y', 'z', found 'grad'"),
+            (["--text", "path"], "text: expected a column beside the paths, one of 'x', 'y', 'z', found 'path'"),
             (["--text", "x", "--int", "x"], "int: expected one type of column 'x', found text as well"),
         ],
     )
@@ -260,7 +293,9 @@ class TestNames:
         write_pictures(tmp_path, 1)
         table = write_csv(tmp_path / "t.csv", Path=["0.png"], Label=["a"])
         done = run_packer("build", table, tmp_path / "out", expect=2)
-        assert "expected a column 'path' of paths, found Path, Label: name it with --path-column Path" in done.stderr
+        assert (
+            "expected a column 'path' of paths, found 'Path', 'Label': name it with --path-column Path" in done.stderr
+        )
         made = build(table, tmp_path / "out", path_column="Path", **QUIET)
         assert made.manifest.schema["label"].classes == ("a",)
         with pytest.raises(UsageError, match="found 'label'; did you mean 'Label'"):
