@@ -13,13 +13,14 @@ from packer.assembly.columns import change_columns
 from packer.assembly.packed_rows import PackedRows, read_column
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
-from packer.sources.tables.opening import read_frame
+from packer.sources.tables.opening import open_table
 from packer.workspace import Workspace
 from packer.workspace.durable import writing
 from packer.workspace.folder import locked, output_folder
 from packer.workspace.replacement import finish_replacement
 from packer.workspace.spool import texts
 from shardspec.errors import UsageError
+from shardspec.fields import field_name
 from shardspec.frames import DatasetKeys, join_frame, key_field
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.manifest import Manifest
@@ -45,6 +46,8 @@ class ColumnsResult(Result):
         The samples without a value, by field.
     unknown : int
         Rows of the table that were left out, since no sample has their key.
+    notes : tuple of str
+        What the user should know of the table, a line each.
     """
 
     path: Path
@@ -55,6 +58,7 @@ class ColumnsResult(Result):
     rows: int = 0
     missing: dict[str, int] | None = None
     unknown: int = 0
+    notes: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """What was done, and which samples and rows were left out."""
@@ -66,13 +70,13 @@ class ColumnsResult(Result):
             text += f"\n{counted(count, 'sample')} without {name}: {name}_valid is false there"
         if self.unknown:
             text += f"\n{counted(self.unknown, 'row')} of the table left out, whose keys no sample has"
-        return text
+        return "\n".join((text, *self.notes))
 
     def to_json(self) -> dict[str, Any]:
         """The same as JSON, with the digest that the dataset has now."""
         names = {name: list(getattr(self, name)) for name in ("added", "replaced", "dropped")}
         counts = {"rows": self.rows, "missing": dict(self.missing or {}), "unknown": self.unknown}
-        return {"out": str(self.path), "digest": self.manifest.digest, **names, **counts}
+        return {"out": str(self.path), "digest": self.manifest.digest, **names, **counts, "notes": list(self.notes)}
 
 
 def add(
@@ -137,9 +141,9 @@ def add(
     path, listener = output_folder(dataset, "dataset"), listener_of(progress)
     manifest = Layout(path).load()
     on_field = key_field(manifest.schema, on)
-    is_file = isinstance(table, str | os.PathLike)
+    file = open_table(Path(table)) if isinstance(table, str | os.PathLike) else None
     stay_texts = [on if key is None else key] if on_field.kind == "text" else []
-    frame = read_frame(Path(table), stay_texts) if is_file else table
+    frame = table if file is None else file.frame(stay_texts)
     with _changing(path) as (workspace, manifest), Stage(listener, "adding", 1, "tables") as stage:
         columns = {column.field for column in manifest.columns}
         joined = join_frame(
@@ -151,7 +155,7 @@ def add(
             fields=fields,
             allow_missing=allow_missing,
             allow_unknown=allow_unknown,
-            what=os.fspath(table) if is_file else "table",
+            what="table" if file is None else os.fspath(table),
         )
         names = [field.name for field in joined.fields]
         if on in names:
@@ -168,6 +172,7 @@ def add(
         rows=joined.rows,
         missing=joined.missing,
         unknown=joined.unknown,
+        notes=() if file is None else tuple(note for name, note in file.notes.items() if field_name(name) in names),
     )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from packer.recipe import field_name
 from packer.sources.tables.chunks import Chunk
 from packer.sources.values import (
     BLANKS,
+    NumbersAmongTexts,
     array_type,
     convert,
     is_decimal,
@@ -18,6 +20,7 @@ from packer.sources.values import (
     keep_cells,
     missing_list,
     parse_cells,
+    spells_number,
 )
 from shardspec.errors import UsageError
 from shardspec.wording import LENGTH, cut, shorten
@@ -65,6 +68,7 @@ class Column:
         self._is_label = is_label
         self._names: set[str] | None = set() if is_label else None
         self._cells: type[Any] = int
+        self._counted = NumbersAmongTexts()
         self._kinds: set[type[Any]] = set()
         self._nans = self._beyond = self._infinite = False
         self._odd = self.field == "image"
@@ -83,12 +87,12 @@ class Column:
         oks = self._valid or [True] * len(self._values)
         return [stripped(value) for value, ok in zip(self._values, oks, strict=True) if ok]
 
-    def scan(self, values: Sequence[Any]) -> None:
-        """Take in the values of the next rows."""
+    def scan(self, values: Sequence[Any], first: int) -> None:
+        """Take in the values of the next rows, from that row on."""
         if self._odd:
             return
         if self.is_cells and self._wanted is None:
-            self._scan_cells(values)
+            self._scan_cells(values, first)
             return
         try:
             values = self._plain(values)
@@ -145,6 +149,20 @@ class Column:
         typed = _typed(self.name, self.field, values, where)
         self._values, self._valid = typed[self.field], typed.get(f"{self.field}_valid")
 
+    def describe(self, where: Where) -> str | None:
+        """In words, that a few cells made texts of a column of numbers, if they did, and what helps."""
+        if self._cells is not str or self._odd:
+            return None
+        name, option = shorten(self.name), shlex.quote(cut(self.name, LENGTH))
+        kind = "names of classes" if self._is_label else "text"
+        found = self._counted.describe(f"column {name} is {kind}", where)
+        if found is None or self._counted.first is None:
+            return None
+        if spells_number(self._counted.first[1]):
+            return f"{found}: --{'int' if self._is_label else 'float'} {option} takes it as a number"
+        rejects = " (rows without a label are rejects)" if self._is_label else ""
+        return f"{found}: correct or empty such cells to make it numbers{rejects}, or keep it so with --text {option}"
+
     def of(self, chunk: Chunk) -> tuple[Sequence[Any], Sequence[bool] | None]:
         """The values in some rows, and which of them are known if any is missing anywhere."""
         if self._values is not None:
@@ -160,7 +178,7 @@ class Column:
         valid = [value is not None and value == value for value in values]
         return [value if ok else stand_in for value, ok in zip(values, valid, strict=True)], valid
 
-    def _scan_cells(self, cells: Sequence[str]) -> None:
+    def _scan_cells(self, cells: Sequence[str], first: int) -> None:
         """Take in cells: all are integers, or else all numbers, or else they are texts. Among numbers, NaN and blanks are missing."""
         known = list(filter(None, cells))
         self._missing |= len(known) < len(cells)
@@ -182,6 +200,10 @@ class Column:
                 self._infinite |= _INFINITE in floats or -_INFINITE in floats
         if numbers:
             self._kinds = {self._cells}
+        if self._cells is str:
+            self._counted.scan(cells, first)
+        else:
+            self._counted.add_numbers(len(numbers))
         if self._names is not None and known:
             self._names.update(cell.strip() for cell in known)  # what are integers now may turn out to be texts
             if self._cells is not str and len(self._names) > _NAMES_MAX:

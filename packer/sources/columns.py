@@ -157,7 +157,7 @@ def read_columns(
             if name not in found and name != leave:
                 found[name] = Column(name, types.get(name), cells(name), chunk.first > 0, _is_label(name, label_from))
         for name, column in found.items():
-            column.scan(chunk.column(name, "" if column.is_cells else None))
+            column.scan(chunk.column(name, "" if column.is_cells else None), chunk.first)
     fields = {name: column.field for name, column in found.items()}
     _check_names(fields)
     label = _label_field(label_from, fields)
@@ -171,6 +171,8 @@ def read_columns(
     _check_types(types, {name: column.field for name, column in found.items()})
     for column in found.values():
         column.settle(chunks, where)
+        if (note := column.describe(where)) is not None:
+            notes.append(note)
     columns = Columns(list(found.values()), label, where)
     columns.notes = tuple(notes)
     columns.number_classes()

@@ -24,6 +24,8 @@ ArrayType = tuple[Any, ...]
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)?(\.[0-9]+|(?<=[0-9])\.)?([eE][+-]?[0-9]{1,2})?\Z")
 _INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?\Z")
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
+_TEXTS = 10_000
+"""After so many cells of texts, a column with hardly a number among them is one of texts."""
 _EXACT = 2**53
 """Up to this, a float of 64 bits is the whole number that it was written as."""
 BLANKS = " \t"
@@ -102,6 +104,13 @@ def _is_integer(cell: str) -> bool:
     return True
 
 
+def _is_number(cell: str) -> bool:
+    try:
+        return is_decimal(cell) and math.isfinite(float(cell))
+    except ValueError:
+        return False
+
+
 def is_no_number(cell: str) -> bool:
     """Whether a text is missing among numbers: blanks, or how programs write NaN; alone it is a text like any other."""
     return cell.strip(BLANKS) in _NO_NUMBERS
@@ -117,6 +126,66 @@ def _parse_decimal(cell: str) -> float:
     if not is_decimal(cell):
         raise ValueError(cell)
     return float(cell)
+
+
+def spells_number(cell: str) -> bool:
+    """Whether a text is a finite number in any spelling, as ``--float`` takes it."""
+    return _FLOAT.match(cell.strip(BLANKS)) is not None
+
+
+class NumbersAmongTexts:
+    """How many cells of a column of texts are numbers, and which is the first that is none.
+
+    Attributes
+    ----------
+    first : tuple of int and str, or None
+        The row of the first cell that is no number, and the cell.
+    """
+
+    def __init__(self) -> None:
+        self.first: tuple[int, str] | None = None
+        self._numbers = self._others = 0
+        self._ended = False
+
+    def add_numbers(self, count: int) -> None:
+        """Take in so many cells that are numbers, all of them."""
+        self._numbers += count
+
+    def scan(self, cells: Iterable[str], row: int) -> None:
+        """Take in the next cells, of which the first is in that row. Cells without a number do not count.
+
+        Numbers with zeros before them are names, so nothing more is counted beside one, and neither where hardly a cell
+        is a number: texts cost next to nothing.
+        """
+        if self._ended:
+            return
+        for number, cell in enumerate(cells, row):
+            if is_no_number(cell):
+                continue
+            if _is_number(cell):
+                self._numbers += 1
+                continue
+            self._others += 1
+            self.first = self.first or (number, cell)
+            if cell.strip(BLANKS).isdecimal() or (self._others == _TEXTS and self._numbers < _TEXTS / 10):
+                self._ended, self._numbers = True, 0
+                return
+
+    def describe(self, what: str, where: Callable[[int], str]) -> str | None:
+        """In words, that a column is no numbers; None if it is, or unless half of its cells are numbers.
+
+        Parameters
+        ----------
+        what : str
+            The column, and what it is.
+        where : callable
+            Names a row in messages.
+        """
+        if self.first is None or self._numbers < self._others:
+            return None
+        row, cell = self.first
+        found = f"{self._numbers} of {counted(self._numbers + self._others, 'cell')}"
+        return f"{what}: {found} are numbers, but not {shorten(cell)} ({where(row)})"
 
 
 def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -33,6 +33,11 @@ class Table(Protocol):
         ...
 
     @property
+    def notes(self) -> Mapping[str, str]:
+        """What the user should know of columns that `frame` made, by column."""
+        ...
+
+    @property
     def classes(self) -> Mapping[str, Sequence[str]]:
         """The names of the classes of columns of numbers, if the file has any."""
         ...

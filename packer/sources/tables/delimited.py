@@ -1,7 +1,7 @@
 """Tables of cells with marks between them: CSV and TSV."""
 
 import csv
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -11,11 +11,11 @@ import numpy as np
 
 from packer.sources.tables.base import Lines, Passes, refuse_doubled
 from packer.sources.tables.chunks import CHUNK_ROWS, Chunk
-from packer.sources.values import BLANKS, keep_cells, parse_cells, parse_numbers
+from packer.sources.values import BLANKS, NumbersAmongTexts, keep_cells, parse_cells, parse_numbers
 from packer.workspace.spool import PackedTexts
 from shardspec.errors import UsageError
 from shardspec.frames import Cells
-from shardspec.wording import counted
+from shardspec.wording import counted, shorten
 
 _MARKS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 """What stands between the cells of tables, by one name or another."""
@@ -37,6 +37,7 @@ class CsvTable:
 
     def __init__(self, path: Path) -> None:
         self.names: Sequence[str] = ()
+        self.notes: dict[str, str] = {}
         self._path = path
         self._passes = Passes(path)
         self._lines = Lines()
@@ -60,6 +61,7 @@ class CsvTable:
     def frame(self, texts: Collection[str] = ()) -> dict[str, Any]:
         """See `Table`: the columns, numbers as arrays."""
         found: dict[str, Any] = {}
+        self.notes = {}
         cells = self._cells()
         for name in [*cells]:
             column = cells.pop(name)
@@ -68,7 +70,17 @@ class CsvTable:
             else:
                 numbers = parse_numbers(column)
                 found[name] = _plain(column, stays_text=False) if numbers is None else numbers
+                if numbers is None and str in map(type, found[name]):
+                    self._look_at_texts(name, column)
         return found
+
+    def _look_at_texts(self, name: str, cells: Iterable[str]) -> None:
+        """Note that a few cells made texts of a column of numbers, if they did."""
+        among = NumbersAmongTexts()
+        among.scan(cells, 0)
+        found = among.describe(f"column {shorten(name)} is text", self.where)
+        if found is not None:
+            self.notes[name] = f"{found}: correct such cells, or empty them with --allow-missing, to make it numbers"
 
     def where(self, row: int) -> str:
         """See `Table`."""

@@ -17,6 +17,7 @@ import packer
 from packer import build, merge, verify
 from packer.assembly.samples import PackedSamples
 from packer.sources.base import Roots
+from packer.sources.values import NumbersAmongTexts
 from readers import open_dataset
 from shardspec.errors import TooManyRejectsError, UsageError
 from shardspec.layout import Layout
@@ -180,6 +181,56 @@ class TestTypes:
         assert values_of(out, "part") == [0.5, 0, -1000]
         assert [bool(valid) for valid in values_of(out, "part_valid")] == [True, False, True]
         assert values_of(out, "note") == [" 7", "x", ""]
+
+    @pytest.mark.parametrize("chunk", [1, 3, 4096])
+    def test_cells_that_make_text_of_a_column_of_numbers_are_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+    ) -> None:
+        monkeypatch.setattr("packer.sources.tables.delimited.CHUNK_ROWS", chunk)
+        write_pictures(tmp_path, 4)
+        columns = {
+            "path": [f"{number}.png" for number in range(4)],
+            "label": ["10", "2", "n/a", "10"],
+            "valence": ["0.5", "", "-1", "unknown "],
+            "sign": ["+0.5", "1", "nan", "2"],
+            "meant": ["1", "2", "3", "x"],
+            "words": ["1", "happy", "e5", "-"],
+            "video": ["007", "100", "101", "102"],
+            "number": ["1", "2", "", "nan"],
+        }
+        table = write_csv(tmp_path / "t.csv", **columns)
+        done = run_packer("build", table, tmp_path / "out", "--text", "meant", "--json", "--quiet")
+        assert json.loads(done.stdout)["notes"] == [
+            "column 'label' is names of classes: 3 of 4 cells are numbers, but not 'n/a' (line 4): correct or empty such "
+            "cells to make it numbers (rows without a label are rejects), or keep it so with --text label",
+            "column 'valence' is text: 2 of 3 cells are numbers, but not 'unknown ' (line 5): correct or empty such "
+            "cells to make it numbers, or keep it so with --text valence",
+            "column 'sign' is text: 2 of 3 cells are numbers, but not '+0.5' (line 2): --float sign takes it as a number",
+        ]
+        quiet = build(table, tmp_path / "typed", text=["label", "meant", "valence"], float="sign", **QUIET)
+        assert not quiet.notes
+        assert values_of(tmp_path / "typed", "sign")[0] == 0.5
+
+    def test_names_and_texts_with_hardly_a_number_are_not_counted_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("packer.sources.values._TEXTS", 20)
+        for begin, said in ((["x"] * 20, False), (["x"] * 19, True), (["007"], False), (["1"] * 2 + ["x"] * 20, True)):
+            cells = NumbersAmongTexts()
+            cells.scan(begin, 0)
+            cells.scan(map(str, range(100)), len(begin))
+            assert (cells.describe("it", str) is not None) is said
+
+    def test_cells_that_make_text_of_numbers_are_named_where_a_table_is_added(self, tmp_path: Path) -> None:
+        write_pictures(tmp_path / "in", 3)
+        out = tmp_path / "out"
+        build(tmp_path / "in", out, **QUIET)
+        columns = {"key": values_of(out, "key"), "a": ["1", "2", "n/a"], "b": ["1", "x", "2"], "c": ["1", "", "2"]}
+        table = write_csv(tmp_path / "t.csv", **columns)
+        done = run_packer("add", out, table, "--fields", "a,c", "--allow-missing", "--quiet")
+        said = "column 'a' is text: 2 of 3 cells are numbers, but not 'n/a' (line 4): correct such cells, or empty them"
+        assert f"{said} with --allow-missing, to make it numbers\n" in done.stdout
+        assert "'b'" not in done.stdout
+        again = run_packer("add", out, table, "--fields", "a", "--replace", "--json", "--quiet")
+        assert len(json.loads(again.stdout)["notes"]) == 1
 
     def test_a_name_that_occurs_twice_in_a_row_is_refused(self, tmp_path: Path) -> None:
         write_pictures(tmp_path, 1)
