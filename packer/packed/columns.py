@@ -21,10 +21,10 @@ from packer.workspace.replacement import finish_replacement
 from packer.workspace.spool import texts
 from shardspec.errors import UsageError
 from shardspec.fields import field_name
-from shardspec.frames import DatasetKeys, join_frame, key_field
+from shardspec.frames import DatasetKeys, JoinedColumns, join_frame, key_field
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.manifest import Manifest
-from shardspec.schema import Field, Schema
+from shardspec.schema import NO_CLASS, Field, Schema
 from shardspec.wording import counted, did_you_mean, list_some, shorten
 
 
@@ -172,7 +172,10 @@ def add(
         rows=joined.rows,
         missing=joined.missing,
         unknown=joined.unknown,
-        notes=() if file is None else tuple(note for name, note in file.notes.items() if field_name(name) in names),
+        notes=(
+            *(() if file is None else (note for name, note in file.notes.items() if field_name(name) in names)),
+            *_describe_labels(joined),
+        ),
     )
 
 
@@ -216,6 +219,18 @@ def drop_field(
         changed = change_columns(workspace, manifest, gone, (), {})
         stage.advance(len(names))
     return ColumnsResult(path, changed, dropped=tuple(sorted(gone)))
+
+
+def _describe_labels(joined: JoinedColumns) -> Iterator[str]:
+    """In words, that labels are integers that no class has, if any is."""
+    for field in joined.fields:
+        if field.name == "label" and field.classes is None and field.is_scalar and field.dtype[1] == "i":
+            least = np.min(joined.columns["label"], initial=NO_CLASS)
+            if least < NO_CLASS:
+                yield (
+                    f"label: some are below {NO_CLASS} (no class), such as {least}, which losses of classes refuse: "
+                    "number classes from 0 on, or rename the column if these are no classes"
+                )
 
 
 @contextmanager

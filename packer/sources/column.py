@@ -23,6 +23,7 @@ from packer.sources.values import (
     spells_number,
 )
 from shardspec.errors import UsageError
+from shardspec.schema import NO_CLASS
 from shardspec.wording import LENGTH, cut, shorten
 
 _KINDS = (bool, int, float, str, list, tuple, dict, bytes, np.ndarray)
@@ -69,6 +70,7 @@ class Column:
         self._names: set[str] | None = set() if is_label else None
         self._cells: type[Any] = int
         self._counted = NumbersAmongTexts()
+        self._no_label: tuple[int, int] | None = None
         self._kinds: set[type[Any]] = set()
         self._nans = self._beyond = self._infinite = False
         self._odd = self.field == "image"
@@ -111,7 +113,7 @@ class Column:
             if not known:
                 kinds.remove(float)
         if int in kinds:
-            self._look_at_integers([value for value in values if type(value) is int])
+            self._look_at_integers([value for value in values if type(value) is int], values, first)
         self._odd |= not kinds <= _SIMPLE
         self._kinds |= kinds
         if self._names is not None and not self._odd and str in kinds:
@@ -149,7 +151,22 @@ class Column:
         typed = _typed(self.name, self.field, values, where)
         self._values, self._valid = typed[self.field], typed.get(f"{self.field}_valid")
 
-    def describe(self, where: Where) -> str | None:
+    def notes(self, where: Where) -> list[str]:
+        """What the user should know of the settled column, a line each."""
+        return [note for note in (self._describe_texts(where), self._describe_labels(where)) if note is not None]
+
+    def _describe_labels(self, where: Where) -> str | None:
+        """In words, that labels are integers that no class has, if any is."""
+        if self._no_label is None or self._kinds != {int}:
+            return None
+        row, label = self._no_label
+        return (
+            f"column {shorten(self.name)} has labels below {NO_CLASS} (no class), such as {label} ({where(row)}), which "
+            "losses of classes refuse: number classes from 0 on; if these are no classes, call the column otherwise "
+            "than label, and do not name it with --label-from"
+        )
+
+    def _describe_texts(self, where: Where) -> str | None:
         """In words, that a few cells made texts of a column of numbers, if they did, and what helps."""
         if self._cells is not str or self._odd:
             return None
@@ -191,7 +208,7 @@ class Column:
             if integers is None:
                 self._cells = float
             else:
-                self._look_at_integers(integers)
+                self._look_at_integers(integers, cells, first)
         if numbers and self._cells is float:
             floats = _all_decimals(numbers)
             if floats is None:
@@ -210,8 +227,13 @@ class Column:
                 self._names = None
             self._odd |= self._cells is str and self._is_label and self._names is None
 
-    def _look_at_integers(self, numbers: Sequence[int]) -> None:
+    def _look_at_integers(self, numbers: Sequence[int], values: Sequence[Any], first: int) -> None:
+        """Take in the integers among the values of some rows."""
         least, most = min(numbers), max(numbers)
+        if self._is_label and least < NO_CLASS and self._no_label is None:
+            found = next(number for number in numbers if number < NO_CLASS)
+            rows = (row for row, value in enumerate(values, first) if str(value).strip(BLANKS) == str(found))
+            self._no_label = next(rows), found
         self._beyond |= least < _INT64.min or most > _INT64.max
         self._infinite |= max(-least, most) > _TOO_LARGE
 

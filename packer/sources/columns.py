@@ -171,8 +171,7 @@ def read_columns(
     _check_types(types, {name: column.field for name, column in found.items()})
     for column in found.values():
         column.settle(chunks, where)
-        if (note := column.describe(where)) is not None:
-            notes.append(note)
+        notes += column.notes(where)
     columns = Columns(list(found.values()), label, where)
     columns.notes = tuple(notes)
     columns.number_classes()

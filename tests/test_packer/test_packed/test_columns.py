@@ -258,6 +258,15 @@ def test_classes_of_a_label_column(tmp_path: Path) -> None:
     assert ds.column("label_valid").tolist() == [True, True, False, True, True]
 
 
+def test_labels_below_that_of_no_class_are_named(tmp_path: Path) -> None:
+    schema = Schema(tuple(field for field in face_schema() if field.name not in ("score", "label")))
+    columns = face_columns(2)
+    write_dataset(tmp_path / "ds", "npy", schema, {name: columns[name] for name in schema.names})
+    (note,) = packer.add(tmp_path / "ds", {"key": columns["key"], "label": [1, -2]}, **QUIET).notes
+    assert note.startswith("label: some are below -1 (no class), such as -2, which losses of classes refuse")
+    assert not packer.add(tmp_path / "ds", {"key": columns["key"], "label": [1, -1]}, replace=True, **QUIET).notes
+
+
 def test_jobs_over_a_dataset_carry_its_columns(tmp_path: Path) -> None:
     keys = without_score(tmp_path / "ds", "parquet")
     packer.add(tmp_path / "ds", table_of(keys), **QUIET)
