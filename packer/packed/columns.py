@@ -173,7 +173,11 @@ def add(
         missing=joined.missing,
         unknown=joined.unknown,
         notes=(
-            *(() if file is None else (note for name, note in file.notes.items() if field_name(name) in names)),
+            *(
+                ()
+                if file is None
+                else (note for name, note in file.notes.items() if not name or field_name(name) in names)
+            ),
             *_describe_labels(joined),
         ),
     )

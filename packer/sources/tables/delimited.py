@@ -15,7 +15,7 @@ from packer.sources.values import BLANKS, NumbersAmongTexts, keep_cells, parse_c
 from packer.workspace.spool import PackedTexts
 from shardspec.errors import UsageError
 from shardspec.frames import Cells
-from shardspec.wording import counted, shorten
+from shardspec.wording import counted, list_some, shorten
 
 _MARKS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 """What stands between the cells of tables, by one name or another."""
@@ -25,7 +25,7 @@ _QUOTING = 'write a cell that begins with " between two others, and each " in it
 
 
 class CsvTable:
-    """A CSV file with a header (`packer.sources.tables.base.Table`).
+    """A CSV file with a header (`packer.sources.tables.base.Table`). Columns without a name there are left out.
 
     The cells are separated by commas. If the header has none, but semicolons, tabs or vertical bars, these separate the
     cells.
@@ -45,10 +45,11 @@ class CsvTable:
     def chunks(self, columns: Collection[str] | None = None) -> Iterator[Chunk]:
         """See `Table`."""
         with self._passes.begin() as is_first, self._path.open(newline="", encoding="utf-8-sig") as file:
-            self.names, reader = self._header(file)
-            rows, first = self._rows(reader, is_first), 0
+            header, reader = self._header(file)
+            self.names, self.notes = list(filter(None, header)), _describe_unnamed(header)
+            rows, first = self._rows(reader, len(header), is_first), 0
             while some := list(islice(rows, CHUNK_ROWS)):
-                cells = dict(zip(self.names, zip(*some, strict=True), strict=True))
+                cells = {name: of_name for name, of_name in zip(header, zip(*some, strict=True), strict=True) if name}
                 yield Chunk(first, len(some), cells).select(columns)
                 first += len(some)
 
@@ -61,7 +62,6 @@ class CsvTable:
     def frame(self, texts: Collection[str] = ()) -> dict[str, Any]:
         """See `Table`: the columns, numbers as arrays."""
         found: dict[str, Any] = {}
-        self.notes = {}
         cells = self._cells()
         for name in [*cells]:
             column = cells.pop(name)
@@ -105,11 +105,11 @@ class CsvTable:
             with self._parsing(reader):
                 header = next(filter(None, reader), [])
         header = [name.strip(BLANKS) for name in header]
-        refuse_doubled(self._path, header)
+        refuse_doubled(self._path, list(filter(None, header)))
         return header, reader
 
-    def _rows(self, reader: Any, is_first: bool) -> Iterator[list[str]]:
-        width, last = len(self.names), reader.line_num
+    def _rows(self, reader: Any, width: int, is_first: bool) -> Iterator[list[str]]:
+        last = reader.line_num
         with self._parsing(reader):
             for cells in reader:
                 if cells:
@@ -159,6 +159,16 @@ class TsvTable(CsvTable):
 
 def _plain(cells: PackedTexts, stays_text: bool) -> list[Any]:
     return keep_cells(cells) if stays_text else parse_cells(cells)
+
+
+def _describe_unnamed(header: Sequence[str]) -> dict[str, str]:
+    """In words, which columns have no name, such as the index that pandas writes; none if all have one."""
+    numbers = [str(number) for number, name in enumerate(header, 1) if not name]
+    if not numbers:
+        return {}
+    if len(numbers) == 1:
+        return {"": f"column {numbers[0]} has no name and is left out: a name in the header keeps it"}
+    return {"": f"columns {list_some(numbers)} have no name and are left out: names in the header keep them"}
 
 
 def _describe_other_bytes(path: Path) -> str:

@@ -645,6 +645,26 @@ def test_a_table_without_names_of_columns_is_no_table_of_a_column_called_as_a_fi
     assert "--path-column" not in done.stderr
 
 
+def test_a_column_without_a_name_is_left_out_and_its_number_said(tmp_path: Path) -> None:
+    """The index that pandas writes, and commas at the end, as spreadsheets write them."""
+    builds.write_pictures(tmp_path, ["a.png", "b.png"])
+    (tmp_path / "t.csv").write_text(",path,label, ,\n0,a.png,cat,,\n1,b.png,dog,x,\n")
+    done = run_packer("build", tmp_path / "t.csv", tmp_path / "out", "--json", "--quiet")
+    assert json.loads(done.stdout)["notes"] == [
+        "columns 1, 4, 5 have no name and are left out: names in the header keep them"
+    ]
+    ds = open_dataset(tmp_path / "out")
+    assert ds.classes == ("cat", "dog")
+    assert not [name for name in ds.schema.names if name.startswith("column")]
+    (tmp_path / "k.csv").write_text(f"key,n,\n{ds.column('key')[0]},1,\n{ds.column('key')[1]},2,\n")
+    done = run_packer("add", tmp_path / "out", tmp_path / "k.csv", "--quiet")
+    assert "\ncolumn 3 has no name and is left out: a name in the header keeps it\n" in done.stdout
+    assert open_dataset(tmp_path / "out").column("n").tolist() == [1, 2]
+    (tmp_path / "i.csv").write_text(",label\na.png,cat\n")
+    done = run_packer("build", tmp_path / "i.csv", tmp_path / "no", "--quiet", expect=2)
+    assert "paths, found 'label': name it with --path-column; column 1 has no name and is left out" in done.stderr
+
+
 def test_numbers_with_a_point_in_the_label_are_answered_with_int(tmp_path: Path) -> None:
     """As pandas writes integers beside a missing one."""
     builds.write_pictures(tmp_path, ["a.png", "b.png"])
