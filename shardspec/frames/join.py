@@ -135,7 +135,7 @@ def join_frame(
             f"{did_you_mean(key, cells)}: call it so in the table, or name it with key (packer add --key COLUMN)"
         )
     if not len(cells[key].valid):
-        raise UsageError(f"{what}: expected rows, found none")
+        raise UsageError(f"{what}: expected a row for each key, found no rows")
     names = _names(cells, key, fields, taken, replaceable, what)
     row_of, unknown = _match(cells[key], keys, f"{what}: column {shorten(key)}")
     if len(unknown) and not allow_unknown:

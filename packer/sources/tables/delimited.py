@@ -92,7 +92,7 @@ class CsvTable:
         for chunk in self.chunks():
             for name, values in chunk.columns.items():
                 cells.setdefault(name, PackedTexts()).extend(values)
-        return cells
+        return cells or {name: PackedTexts() for name in self.names}
 
     def _header(self, file: TextIO) -> tuple[list[str], Any]:
         """The names of the columns, and the reader of what follows."""

@@ -205,7 +205,8 @@ def test_what_is_missing_or_too_much_is_counted_and_named(tmp_path: Path) -> Non
         ({"key": ["a"], "x": [1, 2]}, "columns of one length"),
         ({"key": ["a"], "label": [1]}, "has a field 'label' already"),
         ({"key": ["a"]}, "a column beside the keys"),
-        ({"key": [], "x": []}, "expected rows, found none"),
+        ({"key": [], "x": []}, "^table: expected a row for each key, found no rows"),
+        ([], "^table: expected a row for each key, found no rows"),
         ({"key": ["a", "b"], "x": [1, "one"]}, "values of one type, found int, str"),
         ({"key": ["a"], "x": [2**70]}, "64-bit integers"),
         ({"key": ["a"], "x": [1j]}, "found complex"),
@@ -244,6 +245,19 @@ def test_a_file_that_is_no_table_is_refused(name: str, content: bytes | None, tm
     if content is not None:
         (tmp_path / name).write_bytes(content)
     assert name in run_packer("add", tmp_path / "ds", tmp_path / name, expect=2).stderr
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.jsonl", "t.parquet"])
+def test_a_table_without_rows_is_said_to_have_none(name: str, tmp_path: Path) -> None:
+    keys = without_score(tmp_path / "ds")
+    table = tmp_path / name
+    if name == "t.parquet":
+        pq.write_table(pa.table({"key": pa.array([], pa.string()), "x": pa.array([], pa.int64())}), table)
+    else:
+        table.write_text("" if name == "t.jsonl" else f"key{',' if name == 't.csv' else chr(9)}x\n")
+    done = run_packer("add", tmp_path / "ds", table, expect=2)
+    assert f"{name}: expected a row for each key, found no rows" in done.stderr
+    assert open_dataset(tmp_path / "ds").column("key") == keys
 
 
 def test_classes_of_a_label_column(tmp_path: Path) -> None:
