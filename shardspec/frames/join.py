@@ -95,7 +95,7 @@ def join_frame(
     allow_unknown: bool = False,
     replaceable: Collection[str] = (),
     required: BoolArray | None = None,
-    what: str = "frame",
+    what: str = "table",
 ) -> JoinedColumns:
     """Match a table with a dataset, and make fields of its columns.
 

@@ -162,6 +162,8 @@ def test_a_row_for_each_video_goes_to_its_samples(root: Path) -> None:
     assert by_frame.column("n").tolist() == list(range(ROWS))
     again = by_frame.join({"n": np.arange(ROWS), "m": np.arange(ROWS) * 2}, on="n")
     assert again[5]["m"] == 10
+    with pytest.raises(UsageError, match=r"^table: expected a column beside the keys, found none"):
+        ds.join({"frame": [10]}, on="frame")
     with pytest.raises(UsageError, match="a field of text or integers"):
         ds.join({"time": [0.0], "n": [1]}, on="time")
     with pytest.raises(UsageError, match="has a field 'frame' already"):
