@@ -21,7 +21,7 @@ from packer.workspace.replacement import finish_replacement
 from packer.workspace.spool import texts
 from shardspec.errors import UsageError
 from shardspec.fields import field_name
-from shardspec.frames import DatasetKeys, JoinedColumns, join_frame, key_field
+from shardspec.frames import DatasetKeys, JoinedColumns, join_frame, key_columns, key_fields
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.manifest import Manifest
 from shardspec.schema import NO_CLASS, Field, Schema
@@ -83,8 +83,8 @@ def add(
     dataset: str | os.PathLike[str],
     table: Any,
     *,
-    on: str = "key",
-    key: str | None = None,
+    on: str | Sequence[str] = "key",
+    key: str | Sequence[str] | None = None,
     fields: Sequence[str] | None = None,
     allow_missing: bool = False,
     allow_unknown: bool = False,
@@ -105,11 +105,12 @@ def add(
         A packed dataset.
     table : path, or a table as for `readers.PackedDataset.join`
         Parquet, CSV, TSV or JSON lines; or a mapping of arrays, a table of pandas, polars or pyarrow, or rows.
-    on : str
+    on : str or sequence of str
         The dataset's field that is compared with the keys: ``"key"``, or another of text or integers. One row of the
-        table goes to all samples with the same value, such as a row per video to its frames (``"source"``).
-    key : str, optional
-        The table's column of keys; by default the one called like `on`.
+        table goes to all samples with the same value, such as a row per video to its frames (``"source"``). Several
+        fields are compared together, such as those of a row per frame (``["source", "frame"]``).
+    key : str or sequence of str, optional
+        The table's column of keys, or one for each field of `on`; by default those called like `on`.
     fields : sequence of str, optional
         The columns to add; by default all but the keys.
     allow_missing : bool
@@ -140,15 +141,16 @@ def add(
     """
     path, listener = output_folder(dataset, "dataset"), listener_of(progress)
     manifest = Layout(path).load()
-    on_field = key_field(manifest.schema, on)
+    on_fields = key_fields(manifest.schema, on)
     file = open_table(Path(table)) if isinstance(table, str | os.PathLike) else None
-    stay_texts = [on if key is None else key] if on_field.kind == "text" else []
+    columns_of_keys = key_columns(key, [field.name for field in on_fields])
+    stay_texts = [column for column, field in zip(columns_of_keys, on_fields, strict=True) if field.kind == "text"]
     frame = table if file is None else file.frame(stay_texts)
     with _changing(path) as (workspace, manifest), Stage(listener, "adding", 1, "tables") as stage:
         columns = {column.field for column in manifest.columns}
         joined = join_frame(
             frame,
-            _keys(path, manifest, key_field(manifest.schema, on)),
+            [_keys(path, manifest, field) for field in key_fields(manifest.schema, on)],
             taken=set(manifest.schema.names) - (columns if replace else set()),
             replaceable=columns,
             key=key,
@@ -158,8 +160,9 @@ def add(
             what="table" if file is None else os.fspath(table),
         )
         names = [field.name for field in joined.fields]
-        if on in names:
-            raise UsageError(f"on: expected a field that is not replaced, found {shorten(on)}")
+        for field in on_fields:
+            if field.name in names:
+                raise UsageError(f"on: expected a field that is not replaced, found {shorten(field.name)}")
         gone = _with_validity(manifest, [name for name in names if name in columns])
         changed = change_columns(workspace, manifest, gone, joined.fields, joined.columns)
         stage.advance()

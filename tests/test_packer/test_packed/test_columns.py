@@ -148,6 +148,26 @@ def test_a_table_on_the_command_line(tmp_path: Path) -> None:
     assert not (tmp_path / "ds" / "columns").exists()
 
 
+def test_a_table_with_a_row_for_each_frame_of_a_video(tmp_path: Path) -> None:
+    without_score(tmp_path / "ds", "parquet")
+    ds = open_dataset(tmp_path / "ds")
+    rows = [
+        f"{source},{frame},{frame / 8}" for source, frame in zip(ds.column("source"), ds.column("frame"), strict=True)
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(["source, frame, valence", *rows[::-1]]), "utf-8")
+    run_packer("add", tmp_path / "ds", tmp_path / "t.csv", "--on", "source", "--on", "frame", "--quiet")
+    expected = (open_dataset(tmp_path / "ds").column("frame") / 8).tolist()
+    assert open_dataset(tmp_path / "ds").column("valence").tolist() == expected
+    (tmp_path / "t.csv").write_text("\n".join(["video, number, arousal", *rows]), "utf-8")
+    options = ("--on", "source", "--key", "video", "--on", "frame", "--key", "number", "--quiet")
+    run_packer("add", tmp_path / "ds", tmp_path / "t.csv", *options)
+    assert open_dataset(tmp_path / "ds").column("arousal").tolist() == expected
+    packer.add(tmp_path / "ds", {"key": ds.column("key"), "place": np.arange(ROWS)}, **QUIET)
+    table = {"key": ds.column("key"), "number": np.arange(ROWS), "place": np.arange(ROWS)}
+    with pytest.raises(UsageError, match="on: expected a field that is not replaced, found 'place'"):
+        packer.add(tmp_path / "ds", table, on=["key", "place"], key=["key", "number"], replace=True, **QUIET)
+
+
 def test_a_parquet_table_keeps_its_dtypes(tmp_path: Path) -> None:
     keys = without_score(tmp_path / "ds")
     table = pa.table(
