@@ -161,9 +161,9 @@ class Column:
             return None
         row, label = self._no_label
         return (
-            f"column {shorten(self.name)} has labels below {NO_CLASS} (no class), such as {label} ({where(row)}), which "
-            "losses of classes refuse: number classes from 0 on; if these are no classes, call the column otherwise "
-            "than label, and do not name it with --label-from"
+            f"column {shorten(self.name)} has labels below {NO_CLASS} (no class), such as {label} ({where(row)}), "
+            "which losses of classes refuse: number classes from 0 on; if these are no classes, call the column "
+            "otherwise than label, and do not name it with --label-from"
         )
 
     def _describe_texts(self, where: Where) -> str | None:
@@ -196,7 +196,10 @@ class Column:
         return [value if ok else stand_in for value, ok in zip(values, valid, strict=True)], valid
 
     def _scan_cells(self, cells: Sequence[str], first: int) -> None:
-        """Take in cells: all are integers, or else all numbers, or else they are texts. Among numbers, NaN and blanks are missing."""
+        """Take in cells: all are integers, or else all numbers, or else they are texts.
+
+        Among numbers, NaN and blanks are missing.
+        """
         known = list(filter(None, cells))
         self._missing |= len(known) < len(cells)
         numbers = known

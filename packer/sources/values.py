@@ -5,6 +5,7 @@ import math
 import re
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import filterfalse
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ ArrayType = tuple[Any, ...]
 """The type of a column of lists: the dtype, and the sizes of all axes but the first."""
 
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)?(\.[0-9]+|(?<=[0-9])\.)?([eE][+-]?[0-9]{1,2})?\Z")
+_PLAIN = re.compile(r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?\Z")
 _INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?\Z")
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
 _TEXTS = 10_000
@@ -104,13 +106,6 @@ def _is_integer(cell: str) -> bool:
     return True
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        return is_decimal(cell) and math.isfinite(float(cell))
-    except ValueError:
-        return False
-
-
 def is_no_number(cell: str) -> bool:
     """Whether a text is missing among numbers: blanks, or how programs write NaN; alone it is a text like any other."""
     return cell.strip(BLANKS) in _NO_NUMBERS
@@ -151,7 +146,7 @@ class NumbersAmongTexts:
         """Take in so many cells that are numbers, all of them."""
         self._numbers += count
 
-    def scan(self, cells: Iterable[str], row: int) -> None:
+    def scan(self, cells: Sequence[str], row: int) -> None:
         """Take in the next cells, of which the first is in that row. Cells without a number do not count.
 
         Numbers with zeros before them are names, so nothing more is counted beside one, and neither where hardly a cell
@@ -159,20 +154,17 @@ class NumbersAmongTexts:
         """
         if self._ended:
             return
-        for number, cell in enumerate(cells, row):
-            if is_no_number(cell):
-                continue
-            if _is_number(cell):
-                self._numbers += 1
-                continue
-            self._others += 1
-            self.first = self.first or (number, cell)
-            if cell.strip(BLANKS).isdecimal() or (self._others == _TEXTS and self._numbers < _TEXTS / 10):
-                self._ended, self._numbers = True, 0
-                return
+        strange = list(filterfalse(_PLAIN.match, cells))
+        others = [cell for cell in strange if not is_no_number(cell) and not _PLAIN.match(cell.strip(BLANKS))]
+        self._numbers += len(cells) - len(others) - sum(map(is_no_number, strange))
+        self._others += len(others)
+        if others and self.first is None:
+            self.first = row + cells.index(others[0]), others[0]
+        self._ended = any(cell.strip(BLANKS).isdecimal() for cell in others)
+        self._ended |= self._others >= _TEXTS and self._numbers < _TEXTS / 10
 
     def describe(self, what: str, where: Callable[[int], str]) -> str | None:
-        """In words, that a column is no numbers; None if it is, or unless half of its cells are numbers.
+        """In words, how many cells are numbers, and which is none; None if all are, or fewer than half.
 
         Parameters
         ----------
@@ -181,7 +173,7 @@ class NumbersAmongTexts:
         where : callable
             Names a row in messages.
         """
-        if self.first is None or self._numbers < self._others:
+        if self.first is None or self._ended or self._numbers < self._others:
             return None
         row, cell = self.first
         found = f"{self._numbers} of {counted(self._numbers + self._others, 'cell')}"

@@ -220,7 +220,8 @@ def _names(
     for column in fields or ():
         if column not in have:
             raise UsageError(
-                f"{what}: expected a column {shorten(column)}, found {quote_some(have)}{did_you_mean(str(column), have)}"
+                f"{what}: expected a column {shorten(column)}, found {quote_some(have)}"
+                f"{did_you_mean(str(column), have)}"
             )
     chosen = [column for column in have if column not in keys] if fields is None else list(dict.fromkeys(fields))
     if not chosen:
@@ -259,8 +260,8 @@ def _match(
     if pairs:
         first, other = min(pairs, key=itemgetter(1))
         raise UsageError(
-            f"{what}: {'column' if len(columns) == 1 else 'columns'} {quote_some(columns)}: expected every key once, found "
-            f"{shorten(_key_at(given, other))} in rows {first} and {other} (counted from 0)"
+            f"{what}: {'column' if len(columns) == 1 else 'columns'} {quote_some(columns)}: expected every key once, "
+            f"found {shorten(_key_at(given, other))} in rows {first} and {other} (counted from 0)"
         )
     valid = np.logical_and.reduce([one.valid for one in keys])
     row_of = np.full(len(valid), NO_ROW, np.int64)

@@ -34,7 +34,7 @@ class Table(Protocol):
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """What the user should know of the columns, by column; of those without a name, which are left out, by ``""``."""
+        """What the user should know of columns, by column; of those without a name, which are left out, by ``""``."""
         ...
 
     @property

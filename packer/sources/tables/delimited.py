@@ -77,7 +77,10 @@ class CsvTable:
     def _look_at_texts(self, name: str, cells: Iterable[str]) -> None:
         """Note that a few cells made texts of a column of numbers, if they did."""
         among = NumbersAmongTexts()
-        among.scan(cells, 0)
+        waiting, first = iter(cells), 0
+        while some := list(islice(waiting, CHUNK_ROWS)):
+            among.scan(some, first)
+            first += len(some)
         found = among.describe(f"column {shorten(name)} is text", self.where)
         if found is not None:
             self.notes[name] = f"{found}: correct such cells, or empty them with --allow-missing, to make it numbers"

@@ -201,11 +201,12 @@ class TestTypes:
         table = write_csv(tmp_path / "t.csv", **columns)
         done = run_packer("build", table, tmp_path / "out", "--text", "meant", "--json", "--quiet")
         assert json.loads(done.stdout)["notes"] == [
-            "column 'label' is names of classes: 3 of 4 cells are numbers, but not 'n/a' (line 4): correct or empty such "
-            "cells to make it numbers (rows without a label are rejects), or keep it so with --text label",
+            "column 'label' is names of classes: 3 of 4 cells are numbers, but not 'n/a' (line 4): correct or empty "
+            "such cells to make it numbers (rows without a label are rejects), or keep it so with --text label",
             "column 'valence' is text: 2 of 3 cells are numbers, but not 'unknown ' (line 5): correct or empty such "
             "cells to make it numbers, or keep it so with --text valence",
-            "column 'sign' is text: 2 of 3 cells are numbers, but not '+0.5' (line 2): --float sign takes it as a number",
+            "column 'sign' is text: 2 of 3 cells are numbers, but not '+0.5' (line 2): --float sign takes it as "
+            "a number",
         ]
         quiet = build(table, tmp_path / "typed", text=["label", "meant", "valence"], float="sign", **QUIET)
         assert not quiet.notes
@@ -216,7 +217,7 @@ class TestTypes:
         for begin, said in ((["x"] * 20, False), (["x"] * 19, True), (["007"], False), (["1"] * 2 + ["x"] * 20, True)):
             cells = NumbersAmongTexts()
             cells.scan(begin, 0)
-            cells.scan(map(str, range(100)), len(begin))
+            cells.scan(list(map(str, range(100))), len(begin))
             assert (cells.describe("it", str) is not None) is said
 
     def test_cells_that_make_text_of_numbers_are_named_where_a_table_is_added(self, tmp_path: Path) -> None:
