@@ -43,6 +43,11 @@ def list_some(texts: Sequence[str], listed: int = LISTED) -> str:
     return shown if len(texts) <= listed else f"{shown} and {len(texts) - listed} more"
 
 
+def quote_some(names: Iterable[object], listed: int = LISTED) -> str:
+    """The first of some names as `list_some` has them, each in quotation marks, so that blanks beside one are seen."""
+    return list_some(list(map(shorten, names)), listed)
+
+
 def is_utf8(text: str) -> bool:
     """Whether a text can be encoded as UTF-8: not where it has half of a surrogate pair, as some names of files do."""
     return text == text.encode("utf-8", "replace").decode()

@@ -13,17 +13,18 @@ from packer.assembly.columns import change_columns
 from packer.assembly.packed_rows import PackedRows, read_column
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
-from packer.sources.tables.opening import read_frame
+from packer.sources.tables.opening import open_table
 from packer.workspace import Workspace
 from packer.workspace.durable import writing
 from packer.workspace.folder import locked, output_folder
 from packer.workspace.replacement import finish_replacement
 from packer.workspace.spool import texts
 from shardspec.errors import UsageError
-from shardspec.frames import DatasetKeys, join_frame, key_field
+from shardspec.fields import field_name
+from shardspec.frames import DatasetKeys, JoinedColumns, join_frame, key_columns, key_fields
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.manifest import Manifest
-from shardspec.schema import Field, Schema
+from shardspec.schema import NO_CLASS, Field, Schema
 from shardspec.wording import counted, did_you_mean, list_some, shorten
 
 
@@ -45,6 +46,8 @@ class ColumnsResult(Result):
         The samples without a value, by field.
     unknown : int
         Rows of the table that were left out, since no sample has their key.
+    notes : tuple of str
+        What the user should know of the table, a line each.
     """
 
     path: Path
@@ -55,6 +58,7 @@ class ColumnsResult(Result):
     rows: int = 0
     missing: dict[str, int] | None = None
     unknown: int = 0
+    notes: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """What was done, and which samples and rows were left out."""
@@ -66,21 +70,21 @@ class ColumnsResult(Result):
             text += f"\n{counted(count, 'sample')} without {name}: {name}_valid is false there"
         if self.unknown:
             text += f"\n{counted(self.unknown, 'row')} of the table left out, whose keys no sample has"
-        return text
+        return "\n".join((text, *self.notes))
 
     def to_json(self) -> dict[str, Any]:
         """The same as JSON, with the digest that the dataset has now."""
         names = {name: list(getattr(self, name)) for name in ("added", "replaced", "dropped")}
         counts = {"rows": self.rows, "missing": dict(self.missing or {}), "unknown": self.unknown}
-        return {"out": str(self.path), "digest": self.manifest.digest, **names, **counts}
+        return {"out": str(self.path), "digest": self.manifest.digest, **names, **counts, "notes": list(self.notes)}
 
 
 def add(
     dataset: str | os.PathLike[str],
     table: Any,
     *,
-    on: str = "key",
-    key: str | None = None,
+    on: str | Sequence[str] = "key",
+    key: str | Sequence[str] | None = None,
     fields: Sequence[str] | None = None,
     allow_missing: bool = False,
     allow_unknown: bool = False,
@@ -101,11 +105,12 @@ def add(
         A packed dataset.
     table : path, or a table as for `readers.PackedDataset.join`
         Parquet, CSV, TSV or JSON lines; or a mapping of arrays, a table of pandas, polars or pyarrow, or rows.
-    on : str
+    on : str or sequence of str
         The dataset's field that is compared with the keys: ``"key"``, or another of text or integers. One row of the
-        table goes to all samples with the same value, such as a row per video to its frames (``"source"``).
-    key : str, optional
-        The table's column of keys; by default the one called like `on`.
+        table goes to all samples with the same value, such as a row per video to its frames (``"source"``). Several
+        fields are compared together, such as those of a row per frame (``["source", "frame"]``).
+    key : str or sequence of str, optional
+        The table's column of keys, or one for each field of `on`; by default those called like `on`.
     fields : sequence of str, optional
         The columns to add; by default all but the keys.
     allow_missing : bool
@@ -136,26 +141,28 @@ def add(
     """
     path, listener = output_folder(dataset, "dataset"), listener_of(progress)
     manifest = Layout(path).load()
-    on_field = key_field(manifest.schema, on)
-    is_file = isinstance(table, str | os.PathLike)
-    stay_texts = [on if key is None else key] if on_field.kind == "text" else []
-    frame = read_frame(Path(table), stay_texts) if is_file else table
+    on_fields = key_fields(manifest.schema, on)
+    file = open_table(Path(table)) if isinstance(table, str | os.PathLike) else None
+    columns_of_keys = key_columns(key, [field.name for field in on_fields])
+    stay_texts = [column for column, field in zip(columns_of_keys, on_fields, strict=True) if field.kind == "text"]
+    frame = table if file is None else file.frame(stay_texts)
     with _changing(path) as (workspace, manifest), Stage(listener, "adding", 1, "tables") as stage:
         columns = {column.field for column in manifest.columns}
         joined = join_frame(
             frame,
-            _keys(path, manifest, key_field(manifest.schema, on)),
+            [_keys(path, manifest, field) for field in key_fields(manifest.schema, on)],
             taken=set(manifest.schema.names) - (columns if replace else set()),
             replaceable=columns,
             key=key,
             fields=fields,
             allow_missing=allow_missing,
             allow_unknown=allow_unknown,
-            what=os.fspath(table) if is_file else "table",
+            what="table" if file is None else os.fspath(table),
         )
         names = [field.name for field in joined.fields]
-        if on in names:
-            raise UsageError(f"on: expected a field that is not replaced, found {shorten(on)}")
+        for field in on_fields:
+            if field.name in names:
+                raise UsageError(f"on: expected a field that is not replaced, found {shorten(field.name)}")
         gone = _with_validity(manifest, [name for name in names if name in columns])
         changed = change_columns(workspace, manifest, gone, joined.fields, joined.columns)
         stage.advance()
@@ -168,6 +175,14 @@ def add(
         rows=joined.rows,
         missing=joined.missing,
         unknown=joined.unknown,
+        notes=(
+            *(
+                ()
+                if file is None
+                else (note for name, note in file.notes.items() if not name or field_name(name) in names)
+            ),
+            *_describe_labels(joined),
+        ),
     )
 
 
@@ -211,6 +226,18 @@ def drop_field(
         changed = change_columns(workspace, manifest, gone, (), {})
         stage.advance(len(names))
     return ColumnsResult(path, changed, dropped=tuple(sorted(gone)))
+
+
+def _describe_labels(joined: JoinedColumns) -> Iterator[str]:
+    """In words, that labels are integers that no class has, if any is."""
+    for field in joined.fields:
+        if field.name == "label" and field.classes is None and field.is_scalar and field.dtype[1] == "i":
+            least = np.min(joined.columns["label"], initial=NO_CLASS)
+            if least < NO_CLASS:
+                yield (
+                    f"label: some are below {NO_CLASS} (no class), such as {least}, which losses of classes refuse: "
+                    "number classes from 0 on, or rename the column if these are no classes"
+                )
 
 
 @contextmanager

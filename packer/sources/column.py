@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,8 +10,20 @@ import numpy as np
 
 from packer.recipe import field_name
 from packer.sources.tables.chunks import Chunk
-from packer.sources.values import array_type, convert, is_decimal, is_nan, keep_cells, missing_list, parse_cells
+from packer.sources.values import (
+    BLANKS,
+    NumbersAmongTexts,
+    array_type,
+    convert,
+    is_decimal,
+    is_no_number,
+    keep_cells,
+    missing_list,
+    parse_cells,
+    spells_number,
+)
 from shardspec.errors import UsageError
+from shardspec.schema import NO_CLASS
 from shardspec.wording import LENGTH, cut, shorten
 
 _KINDS = (bool, int, float, str, list, tuple, dict, bytes, np.ndarray)
@@ -56,6 +69,8 @@ class Column:
         self._is_label = is_label
         self._names: set[str] | None = set() if is_label else None
         self._cells: type[Any] = int
+        self._counted = NumbersAmongTexts()
+        self._no_label: tuple[int, int] | None = None
         self._kinds: set[type[Any]] = set()
         self._nans = self._beyond = self._infinite = False
         self._odd = self.field == "image"
@@ -74,12 +89,12 @@ class Column:
         oks = self._valid or [True] * len(self._values)
         return [stripped(value) for value, ok in zip(self._values, oks, strict=True) if ok]
 
-    def scan(self, values: Sequence[Any]) -> None:
-        """Take in the values of the next rows."""
+    def scan(self, values: Sequence[Any], first: int) -> None:
+        """Take in the values of the next rows, from that row on."""
         if self._odd:
             return
         if self.is_cells and self._wanted is None:
-            self._scan_cells(values)
+            self._scan_cells(values, first)
             return
         try:
             values = self._plain(values)
@@ -98,7 +113,7 @@ class Column:
             if not known:
                 kinds.remove(float)
         if int in kinds:
-            self._look_at_integers([value for value in values if type(value) is int])
+            self._look_at_integers([value for value in values if type(value) is int], values, first)
         self._odd |= not kinds <= _SIMPLE
         self._kinds |= kinds
         if self._names is not None and not self._odd and str in kinds:
@@ -136,6 +151,35 @@ class Column:
         typed = _typed(self.name, self.field, values, where)
         self._values, self._valid = typed[self.field], typed.get(f"{self.field}_valid")
 
+    def notes(self, where: Where) -> list[str]:
+        """What the user should know of the settled column, a line each."""
+        return [note for note in (self._describe_texts(where), self._describe_labels(where)) if note is not None]
+
+    def _describe_labels(self, where: Where) -> str | None:
+        """In words, that labels are integers that no class has, if any is."""
+        if self._no_label is None or self._kinds != {int}:
+            return None
+        row, label = self._no_label
+        return (
+            f"column {shorten(self.name)} has labels below {NO_CLASS} (no class), such as {label} ({where(row)}), "
+            "which losses of classes refuse: number classes from 0 on; if these are no classes, call the column "
+            "otherwise than label, and do not name it with --label-from"
+        )
+
+    def _describe_texts(self, where: Where) -> str | None:
+        """In words, that a few cells made texts of a column of numbers, if they did, and what helps."""
+        if self._cells is not str or self._odd:
+            return None
+        name, option = shorten(self.name), shlex.quote(cut(self.name, LENGTH))
+        kind = "names of classes" if self._is_label else "text"
+        found = self._counted.describe(f"column {name} is {kind}", where)
+        if found is None or self._counted.first is None:
+            return None
+        if spells_number(self._counted.first[1]):
+            return f"{found}: --{'int' if self._is_label else 'float'} {option} takes it as a number"
+        rejects = " (rows without a label are rejects)" if self._is_label else ""
+        return f"{found}: correct or empty such cells to make it numbers{rejects}, or keep it so with --text {option}"
+
     def of(self, chunk: Chunk) -> tuple[Sequence[Any], Sequence[bool] | None]:
         """The values in some rows, and which of them are known if any is missing anywhere."""
         if self._values is not None:
@@ -151,20 +195,23 @@ class Column:
         valid = [value is not None and value == value for value in values]
         return [value if ok else stand_in for value, ok in zip(values, valid, strict=True)], valid
 
-    def _scan_cells(self, cells: Sequence[str]) -> None:
-        """Take in cells: all are integers, or else all numbers, or else they are texts. NaN is missing among numbers."""
+    def _scan_cells(self, cells: Sequence[str], first: int) -> None:
+        """Take in cells: all are integers, or else all numbers, or else they are texts.
+
+        Among numbers, NaN and blanks are missing.
+        """
         known = list(filter(None, cells))
         self._missing |= len(known) < len(cells)
         numbers = known
-        if self._cells is not str and any(map(is_nan, known)):
-            numbers = [cell for cell in known if not is_nan(cell)]
+        if self._cells is not str and any(map(is_no_number, known)):
+            numbers = [cell for cell in known if not is_no_number(cell)]
             self._nans = True
         if numbers and self._cells is int:
             integers = _all_integers(numbers)
             if integers is None:
                 self._cells = float
             else:
-                self._look_at_integers(integers)
+                self._look_at_integers(integers, cells, first)
         if numbers and self._cells is float:
             floats = _all_decimals(numbers)
             if floats is None:
@@ -173,14 +220,23 @@ class Column:
                 self._infinite |= _INFINITE in floats or -_INFINITE in floats
         if numbers:
             self._kinds = {self._cells}
+        if self._cells is str:
+            self._counted.scan(cells, first)
+        else:
+            self._counted.add_numbers(len(numbers))
         if self._names is not None and known:
             self._names.update(cell.strip() for cell in known)  # what are integers now may turn out to be texts
             if self._cells is not str and len(self._names) > _NAMES_MAX:
                 self._names = None
             self._odd |= self._cells is str and self._is_label and self._names is None
 
-    def _look_at_integers(self, numbers: Sequence[int]) -> None:
+    def _look_at_integers(self, numbers: Sequence[int], values: Sequence[Any], first: int) -> None:
+        """Take in the integers among the values of some rows."""
         least, most = min(numbers), max(numbers)
+        if self._is_label and least < NO_CLASS and self._no_label is None:
+            found = next(number for number in numbers if number < NO_CLASS)
+            rows = (row for row, value in enumerate(values, first) if str(value).strip(BLANKS) == str(found))
+            self._no_label = next(rows), found
         self._beyond |= least < _INT64.min or most > _INT64.max
         self._infinite |= max(-least, most) > _TOO_LARGE
 
@@ -188,7 +244,9 @@ class Column:
         """Values of Python's own types; a missing one is None or NaN."""
         if self.is_cells:
             if self._wanted is None and self._cells is not str:
-                return [self._cells(cell) if cell and not (self._nans and is_nan(cell)) else None for cell in values]
+                return [
+                    self._cells(cell) if cell and not (self._nans and is_no_number(cell)) else None for cell in values
+                ]
             values = [cell or None for cell in values]
         if any(issubclass(kind, np.generic) for kind in set(map(type, values))):
             values = [value.item() if isinstance(value, np.generic) else value for value in values]
@@ -199,7 +257,8 @@ def _all_integers(cells: Sequence[str]) -> list[int] | None:
     """Texts as integers, if all are integers in their usual spelling."""
     try:
         numbers = list(map(int, cells))
-        return numbers if list(map(str, numbers)) == cells else None
+        spelt = list(map(str, numbers))
+        return numbers if spelt == cells or spelt == [cell.strip(BLANKS) for cell in cells] else None
     except ValueError:
         return None
 

@@ -12,7 +12,7 @@ from packer.sources.tables.chunks import Chunk
 from packer.sources.values import ArrayType, array_type
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED, is_further_picture
-from shardspec.wording import did_you_mean, is_utf8, list_some, shorten
+from shardspec.wording import did_you_mean, is_utf8, quote_some, shorten
 
 
 class Columns:
@@ -157,7 +157,7 @@ def read_columns(
             if name not in found and name != leave:
                 found[name] = Column(name, types.get(name), cells(name), chunk.first > 0, _is_label(name, label_from))
         for name, column in found.items():
-            column.scan(chunk.column(name, "" if column.is_cells else None))
+            column.scan(chunk.column(name, "" if column.is_cells else None), chunk.first)
     fields = {name: column.field for name, column in found.items()}
     _check_names(fields)
     label = _label_field(label_from, fields)
@@ -171,6 +171,7 @@ def read_columns(
     _check_types(types, {name: column.field for name, column in found.items()})
     for column in found.values():
         column.settle(chunks, where)
+        notes += column.notes(where)
     columns = Columns(list(found.values()), label, where)
     columns.notes = tuple(notes)
     columns.number_classes()
@@ -200,8 +201,7 @@ def _label_field(label_from: str, fields: Mapping[str, str]) -> str | None:
         like = next((name for name, field in fields.items() if field == field_name(label_from)), None)
         hint = did_you_mean(label_from, fields) if like is None else f"; did you mean {shorten(like)}?"
         raise UsageError(
-            f"label_from: expected a column, one of {list_some(list(fields)) or 'none'}, "
-            f"found {shorten(label_from)}{hint}"
+            f"label_from: expected a column, one of {quote_some(fields) or 'none'}, found {shorten(label_from)}{hint}"
         )
     return fields[label_from]
 
@@ -231,7 +231,7 @@ def _check_types(types: Mapping[str, str], fields: Mapping[str, str]) -> None:
     for column, kind in types.items():
         if column not in fields:
             like = did_you_mean(column, fields)
-            found = list_some(list(fields)) or "none"
+            found = quote_some(fields) or "none"
             raise UsageError(
                 f"{kind}: expected a column beside the paths, one of {found}, found {shorten(column)}{like}"
             )

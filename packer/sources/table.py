@@ -1,7 +1,7 @@
 """A table of paths."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from packer.sources.tables.chunks import Chunk
 from packer.sources.tables.opening import open_table
 from shardspec.errors import UsageError
 from shardspec.schema import NO_CLASS
-from shardspec.wording import list_some, shorten
+from shardspec.wording import quote_some, shorten
 
 
 class TableSource:
@@ -51,7 +51,7 @@ class TableSource:
             for chunk in table.chunks():
                 rows += chunk.rows
                 yield chunk
-            self._check(rows, list(table.names), path_column)
+            self._check(rows, table, path_column)
 
         listing = list_rows(
             chunks,
@@ -63,9 +63,11 @@ class TableSource:
             lambda _: table.is_text,
             self._frame_rate,
         )
+        listing = replace(listing, notes=(*listing.notes, *table.notes.values()))
         return _with_class_labels(listing, table, label_from)
 
-    def _check(self, rows: int, names: Sequence[str], path_column: str) -> None:
+    def _check(self, rows: int, table: Table, path_column: str) -> None:
+        names = list(table.names)
         if not rows:
             raise UsageError(f"{self.path}: expected a row for each picture or video, found no rows")
         if path_column not in names:
@@ -77,8 +79,9 @@ class TableSource:
                 )
             like = next((name for name in names if name.strip().lower() == path_column.lower()), None)
             raise UsageError(
-                f"{self.path}: expected a column {shorten(path_column)} of paths, found {list_some(names)}: "
+                f"{self.path}: expected a column {shorten(path_column)} of paths, found {quote_some(names) or 'none'}: "
                 f"name it with --path-column{'' if like is None else f' {shlex.quote(like)}'}"
+                f"{''.join(f'; {note}' for note in table.notes.values())}"
             )
 
 

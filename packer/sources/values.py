@@ -5,6 +5,7 @@ import math
 import re
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import filterfalse
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,16 @@ ArrayType = tuple[Any, ...]
 """The type of a column of lists: the dtype, and the sizes of all axes but the first."""
 
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)?(\.[0-9]+|(?<=[0-9])\.)?([eE][+-]?[0-9]{1,2})?\Z")
+_PLAIN = re.compile(r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?\Z")
 _INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?\Z")
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
+_TEXTS = 10_000
+"""After so many cells of texts, a column with hardly a number among them is one of texts."""
 _EXACT = 2**53
 """Up to this, a float of 64 bits is the whole number that it was written as."""
-_NANS = frozenset(("nan", "NaN", "NAN"))
+BLANKS = " \t"
+"""What does not count beside a number in a cell, or beside the name of a column in a header."""
+_NO_NUMBERS = frozenset(("", "nan", "NaN", "NAN"))
 _INT64 = np.iinfo(np.int64)
 _FLOAT64_MAX = float(np.finfo(np.float64).max)
 _DTYPES: Mapping[frozenset[type], str] = {
@@ -69,11 +75,11 @@ def parse_numbers(cells: Iterable[str]) -> npt.NDArray[Any] | None:
 
 
 def parse_cells(cells: Iterable[str]) -> list[Any]:
-    """Texts as integers or as floats if all of them are such numbers; one that is empty or NaN is missing (None)."""
-    if any(cell and not is_nan(cell) for cell in cells):
+    """Texts as integers or as floats if all of them are such numbers; one that is blank or NaN is missing (None)."""
+    if not all(map(is_no_number, cells)):
         for parse in (_parse_integer, _parse_decimal):
             try:
-                return [parse(cell) if cell and not is_nan(cell) else None for cell in cells]
+                return [None if is_no_number(cell) else parse(cell) for cell in cells]
             except ValueError:
                 continue
     return keep_cells(cells)
@@ -86,9 +92,10 @@ def keep_cells(cells: Iterable[str]) -> list[Any]:
 
 def _parse_integer(cell: str) -> int:
     """An integer in its usual spelling; with leading zeros it is a text, since 007 is a name."""
-    if str(int(cell)) != cell:
+    number = int(cell)
+    if str(number) != cell.strip(BLANKS):
         raise ValueError(cell)
-    return int(cell)
+    return number
 
 
 def _is_integer(cell: str) -> bool:
@@ -99,14 +106,14 @@ def _is_integer(cell: str) -> bool:
     return True
 
 
-def is_nan(cell: str) -> bool:
-    """Whether a text is how programs write NaN, which is missing among numbers; alone it is a text like any other."""
-    return cell in _NANS
+def is_no_number(cell: str) -> bool:
+    """Whether a text is missing among numbers: blanks, or how programs write NaN; alone it is a text like any other."""
+    return cell.strip(BLANKS) in _NO_NUMBERS
 
 
 def is_decimal(cell: str) -> bool:
-    """Whether a text is a number in its usual spelling; the sign alone passes, too."""
-    return _DECIMAL.match(cell) is not None
+    """Whether a text is a number in its usual spelling; the sign alone passes, too, and so do blanks."""
+    return _DECIMAL.match(cell.strip(BLANKS)) is not None
 
 
 def _parse_decimal(cell: str) -> float:
@@ -114,6 +121,63 @@ def _parse_decimal(cell: str) -> float:
     if not is_decimal(cell):
         raise ValueError(cell)
     return float(cell)
+
+
+def spells_number(cell: str) -> bool:
+    """Whether a text is a finite number in any spelling, as ``--float`` takes it."""
+    return _FLOAT.match(cell.strip(BLANKS)) is not None
+
+
+class NumbersAmongTexts:
+    """How many cells of a column of texts are numbers, and which is the first that is none.
+
+    Attributes
+    ----------
+    first : tuple of int and str, or None
+        The row of the first cell that is no number, and the cell.
+    """
+
+    def __init__(self) -> None:
+        self.first: tuple[int, str] | None = None
+        self._numbers = self._others = 0
+        self._ended = False
+
+    def add_numbers(self, count: int) -> None:
+        """Take in so many cells that are numbers, all of them."""
+        self._numbers += count
+
+    def scan(self, cells: Sequence[str], row: int) -> None:
+        """Take in the next cells, of which the first is in that row. Cells without a number do not count.
+
+        Numbers with zeros before them are names, so nothing more is counted beside one, and neither where hardly a cell
+        is a number: texts cost next to nothing.
+        """
+        if self._ended:
+            return
+        strange = list(filterfalse(_PLAIN.match, cells))
+        others = [cell for cell in strange if not is_no_number(cell) and not _PLAIN.match(cell.strip(BLANKS))]
+        self._numbers += len(cells) - len(others) - sum(map(is_no_number, strange))
+        self._others += len(others)
+        if others and self.first is None:
+            self.first = row + cells.index(others[0]), others[0]
+        self._ended = any(cell.strip(BLANKS).isdecimal() for cell in others)
+        self._ended |= self._others >= _TEXTS and self._numbers < _TEXTS / 10
+
+    def describe(self, what: str, where: Callable[[int], str]) -> str | None:
+        """In words, how many cells are numbers, and which is none; None if all are, or fewer than half.
+
+        Parameters
+        ----------
+        what : str
+            The column, and what it is.
+        where : callable
+            Names a row in messages.
+        """
+        if self.first is None or self._ended or self._numbers < self._others:
+            return None
+        row, cell = self.first
+        found = f"{self._numbers} of {counted(self._numbers + self._others, 'cell')}"
+        return f"{what}: {found} are numbers, but not {shorten(cell)} ({where(row)})"
 
 
 def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -131,7 +195,9 @@ def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def convert(values: Sequence[Any], kind: str, column: str, where: Callable[[int], str]) -> list[Any]:
-    """A column's values as texts, integers or floats; missing ones (None, NaN, and its text if they are to be numbers) are None.
+    """A column's values as texts, integers or floats.
+
+    Missing ones are None: None and NaN, and where numbers are asked for, texts of blanks or NaN.
 
     Raises
     ------
@@ -143,7 +209,7 @@ def convert(values: Sequence[Any], kind: str, column: str, where: Callable[[int]
     for row, value in enumerate(values):
         plain = value.item() if isinstance(value, np.generic) else value
         missing = plain is None or (isinstance(plain, float) and math.isnan(plain))
-        missing |= kind != "text" and isinstance(plain, str) and is_nan(plain)
+        missing |= kind != "text" and isinstance(plain, str) and is_no_number(plain)
         try:
             found.append(None if missing else one(plain))
         except (TypeError, ValueError, OverflowError):
@@ -160,7 +226,7 @@ def _as_text(value: Any) -> str:
 
 def _as_integer(value: Any) -> int:
     if isinstance(value, str):
-        if _INTEGER.match(value):
+        if _INTEGER.match(value.strip(BLANKS)):
             return int(value.partition(".")[0])
         value = _as_float(value)  # 2.0000000e+00
         if abs(value) > _EXACT:
@@ -171,7 +237,7 @@ def _as_integer(value: Any) -> int:
 
 
 def _as_float(value: Any) -> float:
-    if isinstance(value, str) and not _FLOAT.match(value):
+    if isinstance(value, str) and not _FLOAT.match(value.strip(BLANKS)):
         raise ValueError(value)
     number = float(value)
     if not math.isfinite(number):

@@ -21,7 +21,7 @@ from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
 from shardspec.formats import get_format
-from shardspec.frames import DatasetKeys, join_frame, key_field
+from shardspec.frames import DatasetKeys, join_frame, key_fields
 from shardspec.layout import Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.schema import Field, Schema
@@ -179,24 +179,29 @@ class PackedDataset(DivisibleDataset):
         index = self.pool.map_index(field) if name in self.manifest.schema and field.is_scalar else None
         return self._read_column(field) if index is None else index
 
-    def _join(self, frame: Any, on: str, required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]) -> Self:
+    def _join(
+        self, frame: Any, on: str | Sequence[str], required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]
+    ) -> Self:
         """Join a table; rows that are not `required` may be without a value."""
         schema = self.pool.schema
-        field = key_field(schema, on)
-        values: Any = self.column(on)
-        valid = (
-            np.ones(len(self), np.bool_) if field.is_fixed else np.array([value != "" for value in values], np.bool_)
-        )
-        validity = f"{on}_valid"
-        if validity in schema and schema[validity].dtype == "|b1" and schema[validity].is_scalar:
-            valid &= np.asarray(self.column(validity))
-        keys = DatasetKeys(field, values, valid)
+        keys = [self._keys(field) for field in key_fields(schema, on)]
         found = join_frame(frame, keys, taken=schema.names, required=required, **how)
         other = copy(self)
         other.pool = self.pool.join(found.fields, found.columns)
         other._decoding = Decoding(other.pool, Schema((*self.schema, *found.fields)), self._decoding.plans)
         other._layout = None
         return other
+
+    def _keys(self, field: Field) -> DatasetKeys:
+        """The values by which rows are found, and which of them are known."""
+        schema, values = self.pool.schema, self.column(field.name)
+        valid = (
+            np.ones(len(self), np.bool_) if field.is_fixed else np.array([value != "" for value in values], np.bool_)
+        )
+        validity = f"{field.name}_valid"
+        if validity in schema and schema[validity].dtype == "|b1" and schema[validity].is_scalar:
+            valid &= np.asarray(self.column(validity))
+        return DatasetKeys(field, values, valid)
 
     def _read_column(self, field: Field) -> npt.NDArray[Any] | list[Any]:
         decoding = Decoding(self.pool, Schema((field,)), {})

@@ -45,9 +45,9 @@ class DivisibleDataset(WithParts["Subset"]):
     def join(
         self,
         frame: Any,
-        on: str = "key",
+        on: str | Sequence[str] = "key",
         *,
-        key: str | None = None,
+        key: str | Sequence[str] | None = None,
         fields: Sequence[str] | None = None,
         allow_missing: bool = False,
         allow_unknown: bool = False,
@@ -60,11 +60,12 @@ class DivisibleDataset(WithParts["Subset"]):
         ----------
         frame : mapping of str to array or list; pandas, polars or pyarrow table; or sequence of mappings (rows)
             Scores, labels, texts, embeddings. A missing value is None, or NaN for a single number.
-        on : str
+        on : str or sequence of str
             The dataset's field that is compared with the keys: ``"key"``, or another of text or integers. One row of the
-            table goes to all samples with the same value, such as a row per video to its frames (``"source"``).
-        key : str, optional
-            The table's column of keys; by default the one called like `on`.
+            table goes to all samples with the same value, such as a row per video to its frames (``"source"``). Several
+            fields are compared together, such as those of a row per frame (``["source", "frame"]``).
+        key : str or sequence of str, optional
+            The table's column of keys, or one for each field of `on`; by default those called like `on`.
         fields : sequence of str, optional
             The columns to take; by default all but the keys.
         allow_missing : bool
@@ -81,7 +82,9 @@ class DivisibleDataset(WithParts["Subset"]):
         how = {"key": key, "fields": fields, "allow_missing": allow_missing, "allow_unknown": allow_unknown}
         return self._join(frame, on, None, how)
 
-    def _join(self, frame: Any, on: str, required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]) -> Self:
+    def _join(
+        self, frame: Any, on: str | Sequence[str], required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]
+    ) -> Self:
         """Join a table whose rows must give values to those rows of this dataset that are `required`; None for all."""
         raise NotImplementedError
 
@@ -190,7 +193,9 @@ class Subset(DerivedDataset, DivisibleDataset):
         column = self.base.column(name)
         return column[self.rows] if isinstance(column, np.ndarray) else [column[row] for row in self.rows]
 
-    def _join(self, frame: Any, on: str, required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]) -> Self:
+    def _join(
+        self, frame: Any, on: str | Sequence[str], required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]
+    ) -> Self:
         """Join a table with the base dataset; only rows of the subset need a value."""
         needed = np.zeros(len(self.base), np.bool_)
         needed[self.rows if required is None else self.rows[required]] = True
@@ -259,7 +264,9 @@ class Relabelled(DerivedDataset, DivisibleDataset):
         column = self.base.column(name)
         return self._relabelling(np.asarray(column)) if name == "label" else column
 
-    def _join(self, frame: Any, on: str, required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]) -> Self:
+    def _join(
+        self, frame: Any, on: str | Sequence[str], required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]
+    ) -> Self:
         """Join a table with the base dataset."""
         return self._on(divisible(self.base)._join(frame, on, required, how))
 

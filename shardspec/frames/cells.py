@@ -66,6 +66,8 @@ def _columns(frame: Any, what: str) -> Iterable[tuple[Any, Cells]]:
             raise UsageError(f"{what}: expected every column once, found one more than once: rename it")
         return [(name, _read_arrow(f"{what}: column {name!r}", table[name])) for name in table.column_names]
     if isinstance(frame, Sequence) and not isinstance(frame, str | bytes):
+        if not frame:
+            raise UsageError(f"{what}: expected a row for each key, found no rows")
         wrong = next((row for row in frame if not isinstance(row, Mapping)), None)
         if wrong is None:
             names = list(dict.fromkeys(name for row in frame for name in row))

@@ -15,7 +15,7 @@ from shardspec.fields import field_name
 from shardspec.frames.cells import BoolArray, Cells, read_cells
 from shardspec.frames.typed import type_column
 from shardspec.schema import NAME, Field, Schema
-from shardspec.wording import counted, did_you_mean, list_some, shorten
+from shardspec.wording import counted, did_you_mean, list_some, quote_some, shorten
 
 NO_ROW = -1
 _NAMED = 5
@@ -49,7 +49,7 @@ class JoinedColumns(NamedTuple):
 
 
 class DatasetKeys(NamedTuple):
-    """What the rows of a dataset are found by.
+    """What the rows of a dataset are found by, or one of several fields that they are found by together.
 
     Attributes
     ----------
@@ -65,37 +65,56 @@ class DatasetKeys(NamedTuple):
     valid: BoolArray
 
 
-def key_field(schema: Schema, on: str) -> Field:
-    """The field by which rows are found.
+def key_fields(schema: Schema, on: str | Sequence[str]) -> tuple[Field, ...]:
+    """The fields by which rows are found, together if there are several.
 
     Raises
     ------
     UsageError
-        If there is no such field, or one that is neither text nor a single integer.
+        If there is no such field, or one that is neither text nor a single integer; if one is named twice.
     """
-    fit = [f for f in schema if f.is_small and (f.kind == "text" or f.dtype[1] in "iu")]
-    if on not in {field.name for field in fit}:
-        found = "another kind" if on in schema else "none"
-        names = [field.name for field in fit]
-        raise UsageError(
-            f"on: expected a field of text or integers, found {found} named {shorten(on)}: choose one of "
-            f"{list_some(names)}{did_you_mean(on, names)}"
-        )
-    return schema[on]
+    fit = [f.name for f in schema if f.is_small and (f.kind == "text" or f.dtype[1] in "iu")]
+    names: list[Any] = list(on) if isinstance(on, Sequence) and not isinstance(on, str) else [on]
+    if not names:
+        raise UsageError("on: expected a field, or several, found none")
+    for name in names:
+        if name not in fit:
+            found = "another kind" if isinstance(name, str) and name in schema else "none"
+            raise UsageError(
+                f"on: expected a field of text or integers, found {found} named {shorten(name)}: choose one of "
+                f"{list_some(fit)}{did_you_mean(str(name), fit)}"
+            )
+        if names.count(name) > 1:
+            raise UsageError(f"on: expected every field once, found {shorten(name)} more than once")
+    return tuple(schema[name] for name in names)
+
+
+def key_columns(key: str | Sequence[str] | None, on: Sequence[str]) -> list[str]:
+    """The table's columns that are compared with the fields `on`: those called like them, unless `key` names others.
+
+    Raises
+    ------
+    UsageError
+        If there are not as many columns as fields.
+    """
+    columns = list(on) if key is None else [key] if isinstance(key, str) else list(key)
+    if len(columns) != len(on):
+        raise UsageError(f"key: expected a column for each of {quote_some(on)}, found {quote_some(columns) or 'none'}")
+    return columns
 
 
 def join_frame(
     frame: Any,
-    keys: DatasetKeys,
+    keys: Sequence[DatasetKeys],
     *,
     taken: Collection[str],
-    key: str | None = None,
+    key: str | Sequence[str] | None = None,
     fields: Sequence[str] | None = None,
     allow_missing: bool = False,
     allow_unknown: bool = False,
     replaceable: Collection[str] = (),
     required: BoolArray | None = None,
-    what: str = "frame",
+    what: str = "table",
 ) -> JoinedColumns:
     """Match a table with a dataset, and make fields of its columns.
 
@@ -103,11 +122,13 @@ def join_frame(
     ----------
     frame : table
         See `shardspec.frames.cells.read_cells`.
-    keys : DatasetKeys
+    keys : sequence of DatasetKeys
+        Rows belong together if all of them are equal.
     taken : collection of str
         Names that the new fields must not have.
-    key : str, optional
-        The table's column that holds the keys; by default the one with the name of the dataset's field.
+    key : str or sequence of str, optional
+        The table's columns that hold the keys, in the order of `keys`; by default those with the names of the dataset's
+        fields.
     fields : sequence of str, optional
         The table's columns to take; by default all but `key`.
     allow_missing : bool
@@ -128,21 +149,25 @@ def join_frame(
         If the table cannot be read or matched; the message names what is missing or too much.
     """
     cells = read_cells(frame, what)
-    key = keys.field.name if key is None else key
-    if key not in cells:
-        raise UsageError(
-            f"{what}: expected a column {shorten(key)} of keys, found {list_some(list(cells)) or 'none'}"
-            f"{did_you_mean(key, cells)}: call it so in the table, or name it with key (packer add --key COLUMN)"
-        )
-    if not len(cells[key].valid):
-        raise UsageError(f"{what}: expected rows, found none")
-    names = _names(cells, key, fields, taken, replaceable, what)
-    row_of, unknown = _match(cells[key], keys, f"{what}: column {shorten(key)}")
+    on = [one.field.name for one in keys]
+    columns_of_keys = key_columns(key, on)
+    for column in columns_of_keys:
+        if column not in cells:
+            raise UsageError(
+                f"{what}: expected a column {shorten(column)} of keys, found {quote_some(cells) or 'none'}"
+                f"{did_you_mean(column, cells)}: call it so in the table, or name it with key (packer add --key COLUMN)"
+            )
+    given = [cells[column] for column in columns_of_keys]
+    rows = len(given[0].valid)
+    if not rows:
+        raise UsageError(f"{what}: expected a row for each key, found no rows")
+    names = _names(cells, columns_of_keys, fields, taken, replaceable, what)
+    row_of, unknown = _match(given, keys, columns_of_keys, what)
     if len(unknown) and not allow_unknown:
-        shown = _some(cells[key].values[row] for row in unknown.tolist())
+        shown = _some(_key_at([column.values for column in given], row) for row in unknown.tolist())
         raise UsageError(
-            f"{what}: expected values of {keys.field.name!r} that the dataset has, found {len(unknown)} of "
-            f"{len(cells[key].valid)} that it has not ({shown}): correct them, or leave these rows out "
+            f"{what}: expected values of {quote_some(on)} that the dataset has, found {len(unknown)} of "
+            f"{rows} that it has not ({shown}): correct them, or leave these rows out "
             "with allow_unknown (--allow-unknown)"
         )
     needed = np.ones(len(row_of), np.bool_) if required is None else required
@@ -156,11 +181,11 @@ def join_frame(
     if without and not allow_missing:
         name, valid = next(iter(without.items()))
         lacking = np.flatnonzero(~valid & needed)
-        named = dict.fromkeys(keys.values[row] for row in lacking[: 100 * _NAMED].tolist())
+        named = dict.fromkeys(_key_at([one.values for one in keys], row) for row in lacking[: 100 * _NAMED].tolist())
         more = f", and for other samples of {list_some(list(without)[1:])}" if len(without) > 1 else ""
         raise UsageError(
             f"{what}: expected a value of {name!r} for each of {counted(int(needed.sum()), 'sample')}, found none for "
-            f"{len(lacking)} ({keys.field.name} {_some(named)}){more}: complete the table, or mark them in "
+            f"{len(lacking)} ({list_some(on)} {_some(named)}){more}: complete the table, or mark them in "
             f"'{name}_valid' with allow_missing (--allow-missing)"
         )
     fields_of, columns = [], {}
@@ -177,12 +202,12 @@ def join_frame(
             fields_of.append(Field(validity, "fixed", "|b1", ()))
             columns[validity] = valid_of[name]
     missing = {name: int(np.count_nonzero(~valid)) for name, valid in without.items()}
-    return JoinedColumns(tuple(fields_of), columns, len(cells[key].valid) - len(unknown), missing, len(unknown))
+    return JoinedColumns(tuple(fields_of), columns, rows - len(unknown), missing, len(unknown))
 
 
 def _names(
     cells: Iterable[str],
-    key: str,
+    keys: Collection[str],
     fields: Sequence[str] | None,
     taken: Collection[str],
     replaceable: Collection[str],
@@ -195,9 +220,10 @@ def _names(
     for column in fields or ():
         if column not in have:
             raise UsageError(
-                f"{what}: expected a column {shorten(column)}, found {list_some(have)}{did_you_mean(str(column), have)}"
+                f"{what}: expected a column {shorten(column)}, found {quote_some(have)}"
+                f"{did_you_mean(str(column), have)}"
             )
-    chosen = [column for column in have if column != key] if fields is None else list(dict.fromkeys(fields))
+    chosen = [column for column in have if column not in keys] if fields is None else list(dict.fromkeys(fields))
     if not chosen:
         raise UsageError(f"{what}: expected a column beside the keys, found none")
     names: dict[str, str] = {}
@@ -218,28 +244,34 @@ def _names(
     return names
 
 
-def _match(cells: Cells, keys: DatasetKeys, place: str) -> tuple[IntArray, IntArray]:
+def _match(
+    table: Sequence[Cells], keys: Sequence[DatasetKeys], columns: Sequence[str], what: str
+) -> tuple[IntArray, IntArray]:
     """The table's row of each row of the dataset, `NO_ROW` for none; and the rows of the table that are left over."""
-    if not cells.valid.all():
-        raise UsageError(f"{place}: expected a key in every row, found none in {np.count_nonzero(~cells.valid)}")
-    given = _as_keys(cells, keys.field, place)
+    given = []
+    for cells, one, column in zip(table, keys, columns, strict=True):
+        place = f"{what}: column {shorten(column)}"
+        if not cells.valid.all():
+            raise UsageError(f"{place}: expected a key in every row, found none in {np.count_nonzero(~cells.valid)}")
+        given.append(_as_keys(cells, one.field, place))
     known = _identities(given)
     order = np.argsort(known, kind="stable")
     pairs = _twice(known, order)
     if pairs:
-        one, other = min(pairs, key=itemgetter(1))
+        first, other = min(pairs, key=itemgetter(1))
         raise UsageError(
-            f"{place}: expected every key once, found {shorten(given[other])} in rows {one} and {other} "
-            "(counted from 0)"
+            f"{what}: {'column' if len(columns) == 1 else 'columns'} {quote_some(columns)}: expected every key once, "
+            f"found {shorten(_key_at(given, other))} in rows {first} and {other} (counted from 0)"
         )
-    row_of = np.full(len(keys.valid), NO_ROW, np.int64)
+    valid = np.logical_and.reduce([one.valid for one in keys])
+    row_of = np.full(len(valid), NO_ROW, np.int64)
     for start in range(0, len(row_of), _AT_ONCE):
-        some = keys.values[start : start + _AT_ONCE]
-        sought = _identities(some.tolist() if isinstance(some, np.ndarray) else some)
+        some = [one.values[start : start + _AT_ONCE] for one in keys]
+        sought = _identities([part.tolist() if isinstance(part, np.ndarray) else part for part in some])
         row = order[np.minimum(np.searchsorted(known, sought, sorter=order), len(order) - 1)]
         row_of[start : start + len(row)] = np.where(known[row] == sought, row, NO_ROW)
-    row_of[~keys.valid] = NO_ROW
-    used = np.zeros(len(given), np.bool_)
+    row_of[~valid] = NO_ROW
+    used = np.zeros(len(order), np.bool_)
     used[row_of[row_of != NO_ROW]] = True
     return row_of, np.flatnonzero(~used)
 
@@ -254,13 +286,33 @@ def _twice(known: npt.NDArray[np.bytes_], order: IntArray) -> list[tuple[int, in
     return pairs
 
 
-def _identities(values: Iterable[Any]) -> npt.NDArray[np.bytes_]:
-    """Digests of keys, (n,), which take less memory than the keys: they are equal exactly where the keys are."""
+def _identities(columns: Sequence[Iterable[Any]]) -> npt.NDArray[np.bytes_]:
+    """Digests of keys, (n,), which take less memory than the keys: they are equal exactly where the keys are.
+
+    Those of keys in several columns are the digests of the digests of each.
+    """
+    if len(columns) == 1:
+        return np.frombuffer(_digests(columns[0]), f"S{_IDENTITY_BYTES}")
+    parts = [np.frombuffer(_digests(values), np.uint8).reshape(-1, _IDENTITY_BYTES) for values in columns]
+    return np.frombuffer(_digests(row.tobytes() for row in np.hstack(parts)), f"S{_IDENTITY_BYTES}")
+
+
+def _digests(values: Iterable[Any]) -> bytearray:
     found = bytearray()
     for value in values:
-        data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else b"%d" % value
+        if isinstance(value, bytes):
+            data = value
+        else:
+            data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else b"%d" % value
         found += blake2b(data, digest_size=_IDENTITY_BYTES).digest()
-    return np.frombuffer(found, f"S{_IDENTITY_BYTES}")
+    return found
+
+
+def _key_at(columns: Sequence[Sequence[Any]], row: int) -> Any:
+    """The key in a row, for a message: a value, or a tuple of one for each of several columns."""
+    values = (column[row] for column in columns)
+    key = tuple(value.item() if isinstance(value, np.generic) else value for value in values)
+    return key[0] if len(key) == 1 else key
 
 
 def _as_keys(cells: Cells, field: Field, place: str) -> Sequence[Any]:
@@ -281,7 +333,7 @@ def _as_keys(cells: Cells, field: Field, place: str) -> Sequence[Any]:
 
 def _some(keys: Iterable[Any]) -> str:
     """The first of some keys, for a message."""
-    first = [shorten(key.item() if isinstance(key, np.generic) else key) for key in islice(keys, _NAMED + 1)]
+    first = [shorten(key) for key in islice(keys, _NAMED + 1)]
     return ", ".join(first[:_NAMED]) + (", …" if len(first) > _NAMED else "")
 
 

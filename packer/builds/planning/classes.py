@@ -16,7 +16,7 @@ from packer.workspace.spool import Mapped
 from shardspec.errors import UsageError, system_reason
 from shardspec.layout import Layout
 from shardspec.schema import NO_CLASS, describe_wrong_classes
-from shardspec.wording import counted, did_you_mean, list_some, shorten
+from shardspec.wording import counted, did_you_mean, list_some, quote_some, shorten
 
 _LIST_BYTES = 64 * 10**6
 """Most bytes of a file with a list of classes."""
@@ -134,7 +134,7 @@ def _names_of_column(listing: Listing, items: Sequence[Item], column: str) -> di
     if field is None or field == "label":
         known = [name for name in listing.fields if listing.fields[name] != "label"]
         found = (
-            f"one of {list_some(known)}, found {shorten(column)}{did_you_mean(column, known)}"
+            f"one of {quote_some(known)}, found {shorten(column)}{did_you_mean(column, known)}"
             if known
             else "found none"
         )

@@ -28,7 +28,7 @@ from shardspec.errors import MissingDependencyError, UsageError
 from shardspec.layout import Layout
 from shardspec.registry import check_installed
 from shardspec.schema import NO_CLASS
-from shardspec.wording import LONG, counted, did_you_mean, list_some, shorten
+from shardspec.wording import LONG, counted, did_you_mean, list_some, quote_some, shorten
 
 _NO_LABEL = _NO_PLACE = -(2**63)
 _LEAST = 1000
@@ -221,7 +221,7 @@ def _attach(listing: Listing, option: str, column: str, frame_rate: float | None
     lacks = field is not None and any(field not in item.columns for item in listing.items if item.reject is None)
     if listing.roots is None or field is None or lacks:
         names = [*listing.members] or [*listing.fields]
-        known = f"found {list_some(names)}" if names else "found a source without columns"
+        known = f"found {quote_some(names)}" if names else "found a source without columns"
         raise UsageError(f"{option}: expected the column {column!r} of paths, {known}")
     examiner, found = Examiner(listing.roots, frame_rate), spool_items()
     for item in listing.items:

@@ -13,10 +13,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--on",
         metavar="FIELD",
-        default="key",
-        help="field of the dataset that is compared with the keys (default key); source: one row for each video",
+        action="append",
+        help="field of the dataset that is compared with the keys (default key); source: one row for each video; "
+        "--on source --on frame: one for each frame",
     )
-    parser.add_argument("--key", metavar="COLUMN", help="column of the table with the keys (default: called like --on)")
+    parser.add_argument(
+        "--key",
+        metavar="COLUMN",
+        action="append",
+        help="column of the table with the keys, one for each --on (default: called like --on)",
+    )
     parser.add_argument("--fields", metavar="NAME,…", help="columns to add (default: all but the keys)")
     parser.add_argument(
         "--allow-missing", action="store_true", help="mark samples without a value in FIELD_valid, instead of refusing"
@@ -33,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     result = add(
         options.dataset,
         options.table,
-        on=options.on,
+        on=options.on or "key",
         key=options.key,
         fields=None if options.fields is None else [name.strip() for name in options.fields.split(",")],
         allow_missing=options.allow_missing,

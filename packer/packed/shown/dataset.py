@@ -34,7 +34,7 @@ from shardspec.codecs import codec_for
 from shardspec.codecs.base import PictureCodec
 from shardspec.columns import IntArray, allocate
 from shardspec.errors import CodecError, UsageError
-from shardspec.frames import DatasetKeys, join_frame, key_field
+from shardspec.frames import DatasetKeys, join_frame, key_fields
 from shardspec.layout import Layout
 from shardspec.schema import Field, Schema
 from shardspec.wording import did_you_mean, list_some, shorten
@@ -325,12 +325,12 @@ class ShownDataset:
         return width, height
 
     def _join(self, table: Path) -> None:
-        field = key_field(self.schema, "key")
+        (field,) = key_fields(self.schema, "key")
         values = [as_text(value) for _, columns in read_blocks(self.pool, ["key"]) for value in columns["key"]]
         keys = DatasetKeys(field, values, np.array([value != "" for value in values], np.bool_))
         taken = {*self.schema.names, BOX_SIDE, WRONG}
         frame = read_frame(table)
-        found = join_frame(frame, keys, taken=taken, allow_missing=True, allow_unknown=True, what=str(table))
+        found = join_frame(frame, [keys], taken=taken, allow_missing=True, allow_unknown=True, what=str(table))
         if not found.rows:
             raise UsageError(f"{table}: expected keys of the dataset's samples in its column 'key', found none of them")
         self.pool = self.pool.join(found.fields, found.columns)

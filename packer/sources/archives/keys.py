@@ -11,7 +11,7 @@ from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.item import Item
 from packer.sources.tables.opening import TABLES, is_table, open_table
 from shardspec.errors import UsageError, system_reason
-from shardspec.wording import counted, list_some, shorten
+from shardspec.wording import counted, quote_some, shorten
 
 _KEY_COLUMNS = ("key", "path")
 _TEXT_SUFFIXES = (".txt", ".lst", ".list")
@@ -152,7 +152,7 @@ def _split_row(path: Path, row: Mapping[str, Any]) -> tuple[str, Mapping[str, An
     """The key of a row, and its other columns."""
     column = next((name for name in _KEY_COLUMNS if name in row), None)
     if column is None:
-        raise UsageError(f"{path}: expected a column 'key', found {list_some(list(map(str, row)))}")
+        raise UsageError(f"{path}: expected a column 'key', found {quote_some(row)}")
     key = row[column]
     if not isinstance(key, str | int) or isinstance(key, bool):
         raise UsageError(f"{path}: expected keys as text in column {shorten(column)}, found {shorten(key)}")

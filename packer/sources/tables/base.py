@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from packer.sources.tables.chunks import Chunk
 from shardspec.errors import UsageError, system_reason
-from shardspec.wording import list_some, shorten
+from shardspec.wording import quote_some
 
 
 class Table(Protocol):
@@ -30,6 +30,11 @@ class Table(Protocol):
     @property
     def names(self) -> Collection[str]:
         """The columns of the chunks that were read, in order; all of the table's when the last one was."""
+        ...
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What the user should know of columns, by column; of those without a name, which are left out, by ``""``."""
         ...
 
     @property
@@ -132,7 +137,4 @@ def refuse_doubled(path: Path, names: Sequence[str]) -> None:
     """
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
-        raise UsageError(
-            f"{path}: expected every column once, found {list_some(list(map(shorten, doubled)))} more than once: "
-            "rename one"
-        )
+        raise UsageError(f"{path}: expected every column once, found {quote_some(doubled)} more than once: rename one")

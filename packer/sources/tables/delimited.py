@@ -1,7 +1,7 @@
 """Tables of cells with marks between them: CSV and TSV."""
 
 import csv
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -11,11 +11,11 @@ import numpy as np
 
 from packer.sources.tables.base import Lines, Passes, refuse_doubled
 from packer.sources.tables.chunks import CHUNK_ROWS, Chunk
-from packer.sources.values import keep_cells, parse_cells, parse_numbers
+from packer.sources.values import BLANKS, NumbersAmongTexts, keep_cells, parse_cells, parse_numbers
 from packer.workspace.spool import PackedTexts
 from shardspec.errors import UsageError
 from shardspec.frames import Cells
-from shardspec.wording import counted
+from shardspec.wording import counted, list_some, shorten
 
 _MARKS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 """What stands between the cells of tables, by one name or another."""
@@ -25,7 +25,7 @@ _QUOTING = 'write a cell that begins with " between two others, and each " in it
 
 
 class CsvTable:
-    """A CSV file with a header (`packer.sources.tables.base.Table`).
+    """A CSV file with a header (`packer.sources.tables.base.Table`). Columns without a name there are left out.
 
     The cells are separated by commas. If the header has none, but semicolons, tabs or vertical bars, these separate the
     cells.
@@ -37,6 +37,7 @@ class CsvTable:
 
     def __init__(self, path: Path) -> None:
         self.names: Sequence[str] = ()
+        self.notes: dict[str, str] = {}
         self._path = path
         self._passes = Passes(path)
         self._lines = Lines()
@@ -44,10 +45,11 @@ class CsvTable:
     def chunks(self, columns: Collection[str] | None = None) -> Iterator[Chunk]:
         """See `Table`."""
         with self._passes.begin() as is_first, self._path.open(newline="", encoding="utf-8-sig") as file:
-            self.names, reader = self._header(file)
-            rows, first = self._rows(reader, is_first), 0
+            header, reader = self._header(file)
+            self.names, self.notes = list(filter(None, header)), _describe_unnamed(header)
+            rows, first = self._rows(reader, len(header), is_first), 0
             while some := list(islice(rows, CHUNK_ROWS)):
-                cells = dict(zip(self.names, zip(*some, strict=True), strict=True))
+                cells = {name: of_name for name, of_name in zip(header, zip(*some, strict=True), strict=True) if name}
                 yield Chunk(first, len(some), cells).select(columns)
                 first += len(some)
 
@@ -68,7 +70,20 @@ class CsvTable:
             else:
                 numbers = parse_numbers(column)
                 found[name] = _plain(column, stays_text=False) if numbers is None else numbers
+                if numbers is None and str in map(type, found[name]):
+                    self._look_at_texts(name, column)
         return found
+
+    def _look_at_texts(self, name: str, cells: Iterable[str]) -> None:
+        """Note that a few cells made texts of a column of numbers, if they did."""
+        among = NumbersAmongTexts()
+        waiting, first = iter(cells), 0
+        while some := list(islice(waiting, CHUNK_ROWS)):
+            among.scan(some, first)
+            first += len(some)
+        found = among.describe(f"column {shorten(name)} is text", self.where)
+        if found is not None:
+            self.notes[name] = f"{found}: correct such cells, or empty them with --allow-missing, to make it numbers"
 
     def where(self, row: int) -> str:
         """See `Table`."""
@@ -80,7 +95,7 @@ class CsvTable:
         for chunk in self.chunks():
             for name, values in chunk.columns.items():
                 cells.setdefault(name, PackedTexts()).extend(values)
-        return cells
+        return cells or {name: PackedTexts() for name in self.names}
 
     def _header(self, file: TextIO) -> tuple[list[str], Any]:
         """The names of the columns, and the reader of what follows."""
@@ -92,11 +107,12 @@ class CsvTable:
             reader = csv.reader(file, delimiter=mark, strict=True)
             with self._parsing(reader):
                 header = next(filter(None, reader), [])
-        refuse_doubled(self._path, header)
+        header = [name.strip(BLANKS) for name in header]
+        refuse_doubled(self._path, list(filter(None, header)))
         return header, reader
 
-    def _rows(self, reader: Any, is_first: bool) -> Iterator[list[str]]:
-        width, last = len(self.names), reader.line_num
+    def _rows(self, reader: Any, width: int, is_first: bool) -> Iterator[list[str]]:
+        last = reader.line_num
         with self._parsing(reader):
             for cells in reader:
                 if cells:
@@ -146,6 +162,16 @@ class TsvTable(CsvTable):
 
 def _plain(cells: PackedTexts, stays_text: bool) -> list[Any]:
     return keep_cells(cells) if stays_text else parse_cells(cells)
+
+
+def _describe_unnamed(header: Sequence[str]) -> dict[str, str]:
+    """In words, which columns have no name, such as the index that pandas writes; none if all have one."""
+    numbers = [str(number) for number, name in enumerate(header, 1) if not name]
+    if not numbers:
+        return {}
+    if len(numbers) == 1:
+        return {"": f"column {numbers[0]} has no name and is left out: a name in the header keeps it"}
+    return {"": f"columns {list_some(numbers)} have no name and are left out: names in the header keep them"}
 
 
 def _describe_other_bytes(path: Path) -> str:

@@ -15,6 +15,7 @@ class JsonLinesTable:
     """A JSON lines file: one object per line (`packer.sources.tables.base.Table`). A row has its own keys alone."""
 
     is_text = False
+    notes: Mapping[str, str] = {}
     classes: Mapping[str, Sequence[str]] = {}
 
     def __init__(self, path: Path) -> None:

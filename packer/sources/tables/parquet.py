@@ -18,6 +18,7 @@ class ParquetTable:
     """A Parquet file (`packer.sources.tables.base.Table`)."""
 
     is_text = False
+    notes: Mapping[str, str] = {}
 
     def __init__(self, path: Path) -> None:
         self.names: Sequence[str] = ()

@@ -108,6 +108,31 @@ def test_integer_labels_get_the_names_of_a_list(tmp_path: Path) -> None:
         build(rows_of([2, 0, 2]), tmp_path / "few", classes=["cat", "dog"], **QUIET)
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_labels_below_that_of_no_class_are_named(tmp_path: Path, suffix: str) -> None:
+    """Torch's losses end the training at them, far from the table."""
+    names = ["a.png", "b.png", "c.png", "d.png"]
+    write_pictures(tmp_path, names)
+    table, out = tmp_path / f"t{suffix}", tmp_path / "out"
+
+    def notes(labels: list[int], column: str, label_from: str = "auto") -> list[str]:
+        rows = [{"path": name, column: label} for name, label in zip(names, labels, strict=True)]
+        lines = [f"path,{column}", *(f"{row['path']}, {row[column]}" for row in rows)]
+        table.write_text("\n".join(lines if suffix == ".csv" else map(json.dumps, rows)))
+        made = build(table, out, label_from=label_from, overwrite=True, **QUIET)
+        assert (
+            open_dataset(out).column("age" if (column, label_from) == ("age", "auto") else "label").tolist() == labels
+        )
+        return list(made.notes)
+
+    line = 4 if suffix == ".csv" else 3
+    for column, label_from in (("label", "auto"), ("age", "age")):
+        (note,) = notes([1, 0, -2, -3], column, label_from)
+        assert note.startswith(f"column {column!r} has labels below -1 (no class), such as -2 (line {line}), which")
+    assert notes([1, 0, -1, -1], "label") == []
+    assert notes([1, 0, -2, -3], "age") == []
+
+
 def test_integer_labels_get_the_names_of_a_column(tmp_path: Path) -> None:
     write_pictures(tmp_path, [f"{number}.png" for number in range(4)])
     lines = ["path,label,wnid", "0.png,2,n3", "1.png,0,n1", "2.png,1,n2", "3.png,2,n3"]

@@ -148,6 +148,26 @@ def test_a_table_on_the_command_line(tmp_path: Path) -> None:
     assert not (tmp_path / "ds" / "columns").exists()
 
 
+def test_a_table_with_a_row_for_each_frame_of_a_video(tmp_path: Path) -> None:
+    without_score(tmp_path / "ds", "parquet")
+    ds = open_dataset(tmp_path / "ds")
+    rows = [
+        f"{source},{frame},{frame / 8}" for source, frame in zip(ds.column("source"), ds.column("frame"), strict=True)
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(["source, frame, valence", *rows[::-1]]), "utf-8")
+    run_packer("add", tmp_path / "ds", tmp_path / "t.csv", "--on", "source", "--on", "frame", "--quiet")
+    expected = (open_dataset(tmp_path / "ds").column("frame") / 8).tolist()
+    assert open_dataset(tmp_path / "ds").column("valence").tolist() == expected
+    (tmp_path / "t.csv").write_text("\n".join(["video, number, arousal", *rows]), "utf-8")
+    options = ("--on", "source", "--key", "video", "--on", "frame", "--key", "number", "--quiet")
+    run_packer("add", tmp_path / "ds", tmp_path / "t.csv", *options)
+    assert open_dataset(tmp_path / "ds").column("arousal").tolist() == expected
+    packer.add(tmp_path / "ds", {"key": ds.column("key"), "place": np.arange(ROWS)}, **QUIET)
+    table = {"key": ds.column("key"), "number": np.arange(ROWS), "place": np.arange(ROWS)}
+    with pytest.raises(UsageError, match="on: expected a field that is not replaced, found 'place'"):
+        packer.add(tmp_path / "ds", table, on=["key", "place"], key=["key", "number"], replace=True, **QUIET)
+
+
 def test_a_parquet_table_keeps_its_dtypes(tmp_path: Path) -> None:
     keys = without_score(tmp_path / "ds")
     table = pa.table(
@@ -205,7 +225,8 @@ def test_what_is_missing_or_too_much_is_counted_and_named(tmp_path: Path) -> Non
         ({"key": ["a"], "x": [1, 2]}, "columns of one length"),
         ({"key": ["a"], "label": [1]}, "has a field 'label' already"),
         ({"key": ["a"]}, "a column beside the keys"),
-        ({"key": [], "x": []}, "expected rows, found none"),
+        ({"key": [], "x": []}, "^table: expected a row for each key, found no rows"),
+        ([], "^table: expected a row for each key, found no rows"),
         ({"key": ["a", "b"], "x": [1, "one"]}, "values of one type, found int, str"),
         ({"key": ["a"], "x": [2**70]}, "64-bit integers"),
         ({"key": ["a"], "x": [1j]}, "found complex"),
@@ -246,6 +267,19 @@ def test_a_file_that_is_no_table_is_refused(name: str, content: bytes | None, tm
     assert name in run_packer("add", tmp_path / "ds", tmp_path / name, expect=2).stderr
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.jsonl", "t.parquet"])
+def test_a_table_without_rows_is_said_to_have_none(name: str, tmp_path: Path) -> None:
+    keys = without_score(tmp_path / "ds")
+    table = tmp_path / name
+    if name == "t.parquet":
+        pq.write_table(pa.table({"key": pa.array([], pa.string()), "x": pa.array([], pa.int64())}), table)
+    else:
+        table.write_text("" if name == "t.jsonl" else f"key{',' if name == 't.csv' else chr(9)}x\n")
+    done = run_packer("add", tmp_path / "ds", table, expect=2)
+    assert f"{name}: expected a row for each key, found no rows" in done.stderr
+    assert open_dataset(tmp_path / "ds").column("key") == keys
+
+
 def test_classes_of_a_label_column(tmp_path: Path) -> None:
     schema = Schema(tuple(field for field in face_schema() if field.name not in ("score", "label")))
     columns = face_columns(5)
@@ -256,6 +290,15 @@ def test_classes_of_a_label_column(tmp_path: Path) -> None:
     assert ds.classes == ("fake", "real")
     assert ds.column("label").tolist() == [1, 0, -1, 0, 1]
     assert ds.column("label_valid").tolist() == [True, True, False, True, True]
+
+
+def test_labels_below_that_of_no_class_are_named(tmp_path: Path) -> None:
+    schema = Schema(tuple(field for field in face_schema() if field.name not in ("score", "label")))
+    columns = face_columns(2)
+    write_dataset(tmp_path / "ds", "npy", schema, {name: columns[name] for name in schema.names})
+    (note,) = packer.add(tmp_path / "ds", {"key": columns["key"], "label": [1, -2]}, **QUIET).notes
+    assert note.startswith("label: some are below -1 (no class), such as -2, which losses of classes refuse")
+    assert not packer.add(tmp_path / "ds", {"key": columns["key"], "label": [1, -1]}, replace=True, **QUIET).notes
 
 
 def test_jobs_over_a_dataset_carry_its_columns(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ class TestPaths:
         }
         with pytest.raises(UsageError, match=r"column 'age', '000_7_0.5.png': expected int \(--int age\), found '0.5'"):
             build(tmp_path / "in", tmp_path / "no", fields_from_path="{person}_{clip}_{age}.png", int="age", **QUIET)
-        with pytest.raises(UsageError, match="text: expected a column beside the paths, one of person, found 'x'"):
+        with pytest.raises(UsageError, match="text: expected a column beside the paths, one of 'person', found 'x'"):
             build(tmp_path / "in", tmp_path / "no", fields_from_path="{person}_*", text="x", **QUIET)
         with pytest.raises(UsageError, match="text: applies only to columns, found a folder, which has them only with"):
             build(tmp_path / "in", tmp_path / "no", text="x", **QUIET)

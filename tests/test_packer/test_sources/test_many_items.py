@@ -107,7 +107,27 @@ class TestSpool:
 
 
 CELLS = st.sampled_from(
-    ["", "0", "7", "-3", "1.5", "-.5", "1e3", "007", "1_0", "x", " 5", "nan", "-", "9" * 20, "9" * 400]
+    [
+        "",
+        "0",
+        "7",
+        "-3",
+        "1.5",
+        "-.5",
+        "1e3",
+        "007",
+        "1_0",
+        "x",
+        " 5",
+        "5\t",
+        " ",
+        " x",
+        "1.5 ",
+        "nan",
+        "-",
+        "9" * 20,
+        "9" * 400,
+    ]
 )
 VALUES: st.SearchStrategy[Any] = st.one_of(
     st.none(),
@@ -124,10 +144,10 @@ def read(rows: list[dict[str, Any]], label_from: str, types: dict[str, str], cel
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks_module, "CHUNK_ROWS", 3)
         if keep:
-            patch.setattr(Column, "scan", lambda column, _: setattr(column, "_odd", True))
+            patch.setattr(Column, "scan", lambda column, *_: setattr(column, "_odd", True))
         try:
             found = read_columns(lambda: chunks_of(rows), label_from, types, "row {}".format, cells=lambda _: cells)
-            return list(found.rows(chunks_of(rows))), found.classes, found.fields, found.arrays, found.notes
+            return list(found.rows(chunks_of(rows))), found.classes, found.fields, found.arrays
         except UsageError as error:
             return str(error)
 

@@ -196,7 +196,7 @@ class TestTable:
     def test_a_table_without_the_path_column_names_those_it_has(self, pictures: Path, suffix: str) -> None:
         path = write_table(pictures, suffix, [{"file": "0.png", "x": 1}])
         with pytest.raises(
-            UsageError, match="expected a column 'path' of paths, found file, x: name it with --path-column"
+            UsageError, match="expected a column 'path' of paths, found 'file', 'x': name it with --path-column"
         ):
             TableSource(path).list_items("auto", "path")
         assert states(listing(TableSource(path), path_column="file")) == {"0.png": None}
@@ -212,7 +212,7 @@ class TestTable:
         grades = listing(TableSource(path), "grade")
         assert [item.columns["label"] for item in grades.items] == [0, 1, 2]
         assert grades.classes == {}
-        with pytest.raises(UsageError, match="label_from: expected a column, one of Kind, grade, found 'no'"):
+        with pytest.raises(UsageError, match="label_from: expected a column, one of 'Kind', 'grade', found 'no'"):
             TableSource(path).list_items("no", "path")
 
     def test_odd_column_names_become_field_names(self, pictures: Path) -> None:

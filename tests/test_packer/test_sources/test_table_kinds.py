@@ -166,8 +166,9 @@ class TestCells:
             "decimal": ["1.5", "2", "-1e-3"],
             "leading_zeros": ["007", "12", "003"],
             "underscores": ["1_0", "2_0", "3_0"],
-            "spaces": [" 1", "2", "3"],
-            "words": ["nan", "inf", "x"],
+            "spaces": [" 1", "2\t", " "],
+            "other_spaces": ["1\u00a0", "2", "3"],
+            "words": ["nan", "inf", " x"],
             "large": ["9007199254740993", "1", "2"],
         }
         lines = [",".join(columns), *(",".join(cells) for cells in zip(*columns.values(), strict=True))]
@@ -179,8 +180,9 @@ class TestCells:
             "decimal": [1.5, 2.0, -0.001],
             "leading_zeros": ["007", "12", "003"],
             "underscores": ["1_0", "2_0", "3_0"],
-            "spaces": [" 1", "2", "3"],
-            "words": ["nan", "inf", "x"],
+            "spaces": [1, 2, None],
+            "other_spaces": ["1\u00a0", "2", "3"],
+            "words": ["nan", "inf", " x"],
             "large": [9007199254740993, 1, 2],
         }
 

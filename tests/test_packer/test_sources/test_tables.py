@@ -17,6 +17,7 @@ import packer
 from packer import build, merge, verify
 from packer.assembly.samples import PackedSamples
 from packer.sources.base import Roots
+from packer.sources.values import NumbersAmongTexts
 from readers import open_dataset
 from shardspec.errors import TooManyRejectsError, UsageError
 from shardspec.layout import Layout
@@ -148,6 +149,90 @@ class TestTypes:
         assert values_of(out, "good")[1:] == [1, 2]
         assert values_of(out, "bad") == ["1.5", "nan", "x"]
 
+    @pytest.mark.parametrize("chunk", [1, 4096])
+    def test_blanks_beside_numbers_and_names_of_columns_do_not_count(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+    ) -> None:
+        monkeypatch.setattr("packer.sources.tables.delimited.CHUNK_ROWS", chunk)
+        write_pictures(tmp_path, 3)
+        lines = ["path, label, valence,\tarousal, seen, note"]
+        lines += ["0.png, 10, 0.5,\t1.0, 3, 4", "1.png,2 ,-1, , 1.0 ,one", "2.png, -1,,2, 1e0,two "]
+        (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+        options = ("--float", "valence", "--int", "seen")
+        run_packer("build", tmp_path / "t.csv", tmp_path / "out", *options, "--quiet")
+        ds = open_dataset(tmp_path / "out")
+        assert ds.classes is None
+        assert ds.column("label").tolist() == [10, 2, -1]
+        assert ds.column("valence").tolist() == [0.5, -1, 0]
+        assert ds.column("valence_valid").tolist() == [True, True, False]
+        assert ds.column("arousal").tolist() == [1, 0, 2]
+        assert ds.column("arousal_valid").tolist() == [True, False, True]
+        assert ds.column("seen").tolist() == [3, 1, 1]
+        assert ds.column("note") == [" 4", "one", "two "]
+
+    def test_blanks_in_a_table_that_is_added_do_not_count_beside_numbers(self, tmp_path: Path) -> None:
+        write_pictures(tmp_path / "in", 3)
+        out = tmp_path / "out"
+        build(tmp_path / "in", out, **QUIET)
+        rows = zip(values_of(out, "key"), ["1", " 2", "3\t"], ["0.5", " ", " -1e3 "], [" 7", "x", ""], strict=True)
+        (tmp_path / "t.csv").write_text("\n".join(["key, count, part, note", *map(",".join, rows)]) + "\n")
+        packer.add(out, tmp_path / "t.csv", allow_missing=True)
+        assert values_of(out, "count") == [1, 2, 3]
+        assert values_of(out, "part") == [0.5, 0, -1000]
+        assert [bool(valid) for valid in values_of(out, "part_valid")] == [True, False, True]
+        assert values_of(out, "note") == [" 7", "x", ""]
+
+    @pytest.mark.parametrize("chunk", [1, 3, 4096])
+    def test_cells_that_make_text_of_a_column_of_numbers_are_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+    ) -> None:
+        monkeypatch.setattr("packer.sources.tables.delimited.CHUNK_ROWS", chunk)
+        write_pictures(tmp_path, 4)
+        columns = {
+            "path": [f"{number}.png" for number in range(4)],
+            "label": ["10", "2", "n/a", "10"],
+            "valence": ["0.5", "", "-1", "unknown "],
+            "sign": ["+0.5", "1", "nan", "2"],
+            "meant": ["1", "2", "3", "x"],
+            "words": ["1", "happy", "e5", "-"],
+            "video": ["007", "100", "101", "102"],
+            "number": ["1", "2", "", "nan"],
+        }
+        table = write_csv(tmp_path / "t.csv", **columns)
+        done = run_packer("build", table, tmp_path / "out", "--text", "meant", "--json", "--quiet")
+        assert json.loads(done.stdout)["notes"] == [
+            "column 'label' is names of classes: 3 of 4 cells are numbers, but not 'n/a' (line 4): correct or empty "
+            "such cells to make it numbers (rows without a label are rejects), or keep it so with --text label",
+            "column 'valence' is text: 2 of 3 cells are numbers, but not 'unknown ' (line 5): correct or empty such "
+            "cells to make it numbers, or keep it so with --text valence",
+            "column 'sign' is text: 2 of 3 cells are numbers, but not '+0.5' (line 2): --float sign takes it as "
+            "a number",
+        ]
+        quiet = build(table, tmp_path / "typed", text=["label", "meant", "valence"], float="sign", **QUIET)
+        assert not quiet.notes
+        assert values_of(tmp_path / "typed", "sign")[0] == 0.5
+
+    def test_names_and_texts_with_hardly_a_number_are_not_counted_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("packer.sources.values._TEXTS", 20)
+        for begin, said in ((["x"] * 20, False), (["x"] * 19, True), (["007"], False), (["1"] * 2 + ["x"] * 20, True)):
+            cells = NumbersAmongTexts()
+            cells.scan(begin, 0)
+            cells.scan(list(map(str, range(100))), len(begin))
+            assert (cells.describe("it", str) is not None) is said
+
+    def test_cells_that_make_text_of_numbers_are_named_where_a_table_is_added(self, tmp_path: Path) -> None:
+        write_pictures(tmp_path / "in", 3)
+        out = tmp_path / "out"
+        build(tmp_path / "in", out, **QUIET)
+        columns = {"key": values_of(out, "key"), "a": ["1", "2", "n/a"], "b": ["1", "x", "2"], "c": ["1", "", "2"]}
+        table = write_csv(tmp_path / "t.csv", **columns)
+        done = run_packer("add", out, table, "--fields", "a,c", "--allow-missing", "--quiet")
+        said = "column 'a' is text: 2 of 3 cells are numbers, but not 'n/a' (line 4): correct such cells, or empty them"
+        assert f"{said} with --allow-missing, to make it numbers\n" in done.stdout
+        assert "'b'" not in done.stdout
+        again = run_packer("add", out, table, "--fields", "a", "--replace", "--json", "--quiet")
+        assert len(json.loads(again.stdout)["notes"]) == 1
+
     def test_a_name_that_occurs_twice_in_a_row_is_refused(self, tmp_path: Path) -> None:
         write_pictures(tmp_path, 1)
         (tmp_path / "t.jsonl").write_text('{"path": "0.png", "a": 1, "a": 2}\n')
@@ -196,8 +281,8 @@ class TestTypes:
             (["--int", "x"], "column 'x', line 3: expected int (--int x), found '1.5'"),
             (["--float", "x", "--int", "y"], "column 'y', line 3: expected int (--int y), found '1e30'"),
             (["--float", "z"], "column 'z', line 2: expected float (--float z), found 'inf'"),
-            (["--text", "grad"], "text: expected a column beside the paths, one of x, y, z, found 'grad'"),
-            (["--text", "path"], "text: expected a column beside the paths, one of x, y, z, found 'path'"),
+            (["--text", "grad"], "text: expected a column beside the paths, one of 'x', 'y', 'z', found 'grad'"),
+            (["--text", "path"], "text: expected a column beside the paths, one of 'x', 'y', 'z', found 'path'"),
             (["--text", "x", "--int", "x"], "int: expected one type of column 'x', found text as well"),
         ],
     )
@@ -260,7 +345,9 @@ class TestNames:
         write_pictures(tmp_path, 1)
         table = write_csv(tmp_path / "t.csv", Path=["0.png"], Label=["a"])
         done = run_packer("build", table, tmp_path / "out", expect=2)
-        assert "expected a column 'path' of paths, found Path, Label: name it with --path-column Path" in done.stderr
+        assert (
+            "expected a column 'path' of paths, found 'Path', 'Label': name it with --path-column Path" in done.stderr
+        )
         made = build(table, tmp_path / "out", path_column="Path", **QUIET)
         assert made.manifest.schema["label"].classes == ("a",)
         with pytest.raises(UsageError, match="found 'label'; did you mean 'Label'"):
@@ -557,6 +644,26 @@ def test_a_table_without_names_of_columns_is_no_table_of_a_column_called_as_a_fi
     done = run_packer("build", tmp_path / "t.csv", tmp_path / "out", "--quiet", expect=2)
     assert "expected the names of the columns in the first line, found a row with the file 'a.png'" in done.stderr
     assert "--path-column" not in done.stderr
+
+
+def test_a_column_without_a_name_is_left_out_and_its_number_said(tmp_path: Path) -> None:
+    """The index that pandas writes, and commas at the end, as spreadsheets write them."""
+    builds.write_pictures(tmp_path, ["a.png", "b.png"])
+    (tmp_path / "t.csv").write_text(",path,label, ,\n0,a.png,cat,,\n1,b.png,dog,x,\n")
+    done = run_packer("build", tmp_path / "t.csv", tmp_path / "out", "--json", "--quiet")
+    assert json.loads(done.stdout)["notes"] == [
+        "columns 1, 4, 5 have no name and are left out: names in the header keep them"
+    ]
+    ds = open_dataset(tmp_path / "out")
+    assert ds.classes == ("cat", "dog")
+    assert not [name for name in ds.schema.names if name.startswith("column")]
+    (tmp_path / "k.csv").write_text(f"key,n,\n{ds.column('key')[0]},1,\n{ds.column('key')[1]},2,\n")
+    done = run_packer("add", tmp_path / "out", tmp_path / "k.csv", "--quiet")
+    assert "\ncolumn 3 has no name and is left out: a name in the header keeps it\n" in done.stdout
+    assert open_dataset(tmp_path / "out").column("n").tolist() == [1, 2]
+    (tmp_path / "i.csv").write_text(",label\na.png,cat\n")
+    done = run_packer("build", tmp_path / "i.csv", tmp_path / "no", "--quiet", expect=2)
+    assert "paths, found 'label': name it with --path-column; column 1 has no name and is left out" in done.stderr
 
 
 def test_numbers_with_a_point_in_the_label_are_answered_with_int(tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ class TestBoxesFrom:
 
     def test_a_column_that_is_not_there(self, folder: Path, tmp_path: Path) -> None:
         rows = [{"path": "forged.png", "original": "original.png"}]
-        with pytest.raises(UsageError, match="boxes_from: expected the column 'orig' of paths, found original"):
+        with pytest.raises(UsageError, match="boxes_from: expected the column 'orig' of paths, found 'original'"):
             build(folder, tmp_path / "out", rows, boxes_from="orig")
         with pytest.raises(UsageError, match="found a source without columns"):
             packer.build(folder, tmp_path / "out", preset="faces", boxes_from="original", progress=False)

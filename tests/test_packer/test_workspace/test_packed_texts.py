@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 from packer.sources.values import parse_cells, parse_numbers
 from packer.workspace.spool import PackedTexts
 
-NUMBERS = st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(["", "007", "-0"]))
+NUMBERS = st.one_of(
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["", "007", "-0", " ", " 5", "\t-0.5 "]),
+)
 
 
 def test_they_are_those_of_a_list() -> None:

@@ -108,7 +108,7 @@ def test_rows_are_found_as_in_a_dict(made: tuple[str, list[Any], list[Any]]) -> 
     frame = {"id": given_keys, "x": np.arange(len(given_keys))}
 
     def joined() -> Any:
-        return join_frame(frame, keys, taken=(), allow_missing=True, allow_unknown=True)
+        return join_frame(frame, [keys], taken=(), allow_missing=True, allow_unknown=True)
 
     first: dict[Any, int] = {}
     for row, key in enumerate(given_keys):
@@ -162,10 +162,64 @@ def test_a_row_for_each_video_goes_to_its_samples(root: Path) -> None:
     assert by_frame.column("n").tolist() == list(range(ROWS))
     again = by_frame.join({"n": np.arange(ROWS), "m": np.arange(ROWS) * 2}, on="n")
     assert again[5]["m"] == 10
+    with pytest.raises(UsageError, match=r"^table: expected a column beside the keys, found none"):
+        ds.join({"frame": [10]}, on="frame")
     with pytest.raises(UsageError, match="a field of text or integers"):
         ds.join({"time": [0.0], "n": [1]}, on="time")
     with pytest.raises(UsageError, match="has a field 'frame' already"):
         ds.join({"key": ds.column("key"), "frame": np.arange(ROWS)})
+
+
+def test_a_row_for_each_frame_of_a_video_goes_to_its_samples(root: Path) -> None:
+    ds = open_dataset(root)
+    own = list(zip(ds.column("source"), ds.column("frame").tolist(), strict=True))
+    videos, frames = zip(*own[::-1], strict=True)
+    table = {"source": videos, "frame": np.array(frames), "n": np.arange(ROWS)[::-1]}
+    assert ds.join(table, on=["source", "frame"]).column("n").tolist() == list(range(ROWS))
+    assert ds.subset([4, 1]).join(table, on=("source", "frame")).column("n").tolist() == [4, 1]
+    named = {"video": videos, "number": list(frames), "n": table["n"]}
+    found = ds.join(named, on=["source", "frame"], key=["video", "number"])
+    assert found.column("n").tolist() == list(range(ROWS))
+    assert ds.join({"key": ds.column("key"), "n": np.arange(ROWS)}, on=["key"]).column("n")[3] == 3
+    both = ["source", "frame"]
+    part = {name: list(values)[1:] for name, values in table.items()}
+    source = own[-1][0]
+    for wrong, how, message in (
+        (part, {"on": both}, rf"found none for 1 \(source, frame \('{source}', {own[-1][1]}\)\)"),
+        ({**table, "frame": [*frames[:-1], 7]}, {"on": both}, rf"of 'source', 'frame' that .*\(\('{own[0][0]}', 7\)\)"),
+        ({**table, "frame": [0] * ROWS}, {"on": both}, "columns 'source', 'frame': expected every key once, found"),
+        (named, {"on": both, "key": "video"}, "key: expected a column for each of 'source', 'frame', found 'video'"),
+        (named, {"on": "source", "key": ["video", "number"]}, "key: expected a column for each of 'source', found"),
+        (named, {"on": both}, "expected a column 'source' of keys"),
+        (table, {"on": ["source", "source"]}, "on: expected every field once, found 'source' more than once"),
+        (table, {"on": []}, "on: expected a field, or several, found none"),
+        (table, {"on": ["source", "frames"]}, "found none named 'frames'.*did you mean 'frame'"),
+        (table, {"on": ["source", ["frame"]]}, "on: expected a field of text or integers, found none named"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            ds.join(wrong, **how)
+
+
+PAIRS = st.lists(st.tuples(st.sampled_from(["a", "b", "a1", ""]), st.sampled_from([1, 11, -1])))
+
+
+@given(PAIRS.filter(bool), PAIRS)
+def test_rows_are_found_by_pairs_as_in_a_dict(of_table: list[tuple[str, int]], own: list[tuple[str, int]]) -> None:
+    of_table = list(dict.fromkeys(of_table))
+    texts, numbers = [text for text, _ in own], np.array([number for _, number in own], np.int64)
+    keys = [
+        DatasetKeys(
+            Field("text", "text", "|u1", (None,), NamedConfig("utf8")), texts, np.array([bool(text) for text in texts])
+        ),
+        DatasetKeys(Field("number", "fixed", "<i8", ()), numbers, np.ones(len(own), np.bool_)),
+    ]
+    frame = {name: [pair[at] for pair in of_table] for at, name in enumerate(("text", "number"))}
+    frame["x"] = np.arange(len(of_table))
+    found = join_frame(frame, keys, taken=(), allow_missing=True, allow_unknown=True)
+    rows = {pair: row for row, pair in enumerate(of_table) if pair[0]}
+    assert found.columns["x_valid"].tolist() == [pair in rows for pair in own]
+    assert found.columns["x"].tolist() == [rows.get(pair, 0) for pair in own]
+    assert found.unknown == len(set(of_table) - (set(own) & set(rows)))
 
 
 def range_of(values: list[str]) -> list[int]:
