@@ -142,6 +142,31 @@ def check_value(name: str, value: Any, kinds: Collection[type], meta: Mapping[st
         problems.add(name, f"expected more than {above}, found {shorten(value)}")
 
 
+def checked(name: str, value: Any, kind: Any, **meta: Any) -> Any:
+    """One argument of a call, as a plain Python value.
+
+    Parameters
+    ----------
+    name : str
+        The name of the argument.
+    value : object
+    kind : type, or union of types
+        The types that it may have, such as ``int | None``.
+    **meta
+        See `check_value`.
+
+    Raises
+    ------
+    UsageError
+        If it has another type, or is out of its range.
+    """
+    value, problems = plain_value(value, meta.get("choices", ())), Problems()
+    check_value(name, value, getattr(kind, "__args__", (kind,)), meta, problems)
+    if problems:
+        raise UsageError("; ".join(problems.found))
+    return value
+
+
 def parse_bytes(text: str | int, name: str = "size") -> int:
     """Read a number of bytes such as ``"256MB"``, ``"64 MiB"``, ``1000000``; `name` is the option's, for messages."""
     match = _BYTES.match(str(text))
