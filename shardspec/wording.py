@@ -54,6 +54,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}{plural}"
 
 
+def span(low: int, high: int) -> str:
+    """``"3 to 8"``: the range of some numbers; ``"3"`` if that is all of them."""
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``"; did you mean 'size'?"``, to be appended to a message; empty if no known name is similar."""
     like = {other.casefold(): other for other in known}

@@ -195,6 +195,8 @@ def test_what_is_no_index_in_a_batch(raw_path, indices):
             lambda d: d.subset([True] * len(d)),
             "rows: expected integers of shape (n,), found bool of shape (60,): a mask's",
         ),
+        (lambda d: d.subset([99]), "rows: expected 0 to 59, found 99"),
+        (lambda d: d.subset([3, -1, 99]), "rows: expected 0 to 59, found -1 to 99"),
         (lambda d: d.split([0.5], seed="x", by="source"), "seed: expected an integer, found 'x'"),
         (lambda d: d.split([0.5], seed=True, by="source"), "seed: expected an integer, found True"),
         (lambda d: d.folds(2, seed=1 << 64), "seed: expected 0 to 2**64 - 1, found 18446744073709551616"),
