@@ -4,6 +4,7 @@ import re
 import reprlib
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from json import JSONDecodeError
 from typing import Any
 
 LENGTH = 80
@@ -52,6 +53,16 @@ def counted(count: int, noun: str) -> str:
     """``"1 item"``, ``"2 items"``, ``"2 classes"``: a number and what it counts, in the plural unless the number is 1."""
     plural = "es" if noun.endswith(("s", "ch")) else "s"
     return f"{count} {noun}" if count == 1 else f"{count} {noun}{plural}"
+
+
+def found_instead(error: Exception) -> str:
+    """What was found where JSON or TOML was expected, by the error of a parser: what is wrong with it, and where."""
+    if isinstance(error, RecursionError):
+        return "found it too deep"
+    if isinstance(error, UnicodeDecodeError):
+        return f"found the byte 0x{error.object[error.start]:02x}, which is not UTF-8"
+    where = f"{error.msg} (line {error.lineno} column {error.colno})" if isinstance(error, JSONDecodeError) else error
+    return f"found text that is none: {where}"
 
 
 def span(low: int, high: int) -> str:

@@ -1,11 +1,12 @@
 """What stands in messages is short, and says what was left out."""
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 
-from shardspec.wording import counted, cut, did_you_mean, list_some, shorten
+from shardspec.wording import counted, cut, did_you_mean, found_instead, list_some, shorten
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,20 @@ def test_counts() -> None:
 def test_long_values(value: Any) -> None:
     assert len(shorten(value)) < 120
     assert "\n" not in shorten(value)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b'{"a" 1}', "found text that is none: Expecting ':' delimiter (line 1 column 6)"),
+        (b'{"a": "\xff"}', "found the byte 0xff, which is not UTF-8"),
+        (b"[" * 10**5, "found it too deep"),
+    ],
+)
+def test_what_is_no_json(data: bytes, expected: str) -> None:
+    with pytest.raises((ValueError, RecursionError)) as error:
+        json.loads(data)
+    assert found_instead(error.value) == expected
 
 
 def test_texts_and_lists() -> None:
