@@ -38,6 +38,14 @@ def cut(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[:length]}… ({len(text)} characters)"
 
 
+def first_words(text: str, length: int) -> str:
+    """A text for a narrow place, unchanged; of one that is longer than `length` characters its first words, then ``…``."""
+    if len(text) <= length:
+        return text
+    words = text[: length - 1].rpartition(" ")[0].rstrip(" ,:;(…")  # "…": what was left out there is left out here
+    return f"{words} …" if words else f"{text[: length - 1]}…"
+
+
 def list_some(texts: Sequence[str], listed: int = LISTED) -> str:
     """The first of some texts, separated by commas and each cut if it is long, then the number of those left out."""
     shown = ", ".join(text if len(text) <= LENGTH else f"{text[:LENGTH]}…" for text in texts[:listed])

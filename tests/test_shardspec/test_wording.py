@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardspec.wording import counted, cut, did_you_mean, found_instead, list_some, shorten
+from shardspec.wording import counted, cut, did_you_mean, first_words, found_instead, list_some, shorten
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,10 @@ def test_what_is_no_json(data: bytes, expected: str) -> None:
 def test_texts_and_lists() -> None:
     assert cut("abc", 3) == "abc"
     assert cut("abcd", 3) == "abc… (4 characters)"
+    assert first_words("a line of words", 15) == "a line of words"
+    assert [first_words("a line of words", length) for length in (14, 10, 9)] == ["a line of …", "a line …", "a line …"]
+    assert first_words("in column …, found none", 14) == "in column …"
+    assert first_words("x" * 20, 10) == "xxxxxxxxx…"
     assert list_some(["a", "b"]) == "a, b"
     assert list_some([]) == ""
     assert list_some([str(number) for number in range(11)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 3 more"
