@@ -121,9 +121,11 @@ def check_value(name: str, value: Any, kinds: Collection[type], meta: Mapping[st
     if float in kinds and type(value) is int:
         value = float(value)
     if kinds and type(value) not in kinds:
-        problems.add(
-            name, f"expected {' or '.join(_KINDS[k] for k in kinds if k is not type(None))}, found {shorten(value)}"
-        )
+        if "choices" in meta:
+            expected = f"one of {', '.join(meta['choices'])}"
+        else:
+            expected = " or ".join(_KINDS[kind] for kind in kinds if kind is not type(None))
+        problems.add(name, f"expected {expected}, found {shorten(value)}")
         return
     if isinstance(value, float) and not math.isfinite(value):
         problems.add(name, f"expected a finite number, found {shorten(value)}")
@@ -185,7 +187,7 @@ def unread_options(
     options : mapping
         Every option of the recipe, by name.
     given : collection of str
-        The options whose value is not the default.
+        The options that are to be read.
     steps : collection of str
         Names of the steps that run.
     """
