@@ -18,7 +18,7 @@ from shardspec.formats import FORMATS
 from shardspec.formats.npy import npy_files
 from shardspec.problems import Problems
 from shardspec.schema import Field, Schema
-from shardspec.wording import counted
+from shardspec.wording import counted, found_instead
 
 SPEC_VERSION = 2
 """Version of the contract. A reader refuses a greater one. A manifest without anything new says 1."""
@@ -248,7 +248,7 @@ class Manifest:
         try:
             document = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise ManifestError(f"{where}: expected a JSON document, found something else ({error})") from error
+            raise ManifestError(f"{where}: expected a JSON document, {found_instead(error)}") from error
         try:
             return cls.from_json(document, where)
         except SchemaError as error:

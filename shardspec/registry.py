@@ -43,9 +43,9 @@ def resolve(kind: str, name: str, table: Mapping[str, Entry]) -> Any:
     MissingDependencyError
         If a library is not installed; the message names the extra.
     """
-    entry = table.get(name)
+    entry = table.get(name) if isinstance(name, str) else None
     if entry is None:
-        like = did_you_mean(name, table)
+        like = did_you_mean(str(name), table)
         raise UsageError(f"unknown {kind} {shorten(name)}: expected one of {', '.join(sorted(table))}{like}")
     return import_target(entry.target, what=f"{kind} {shorten(name)}", extra=entry.extra)
 

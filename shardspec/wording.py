@@ -4,6 +4,7 @@ import re
 import reprlib
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from json import JSONDecodeError
 from typing import Any
 
 LENGTH = 80
@@ -37,6 +38,14 @@ def cut(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[:length]}… ({len(text)} characters)"
 
 
+def first_words(text: str, length: int) -> str:
+    """A text for a narrow place, unchanged; of one that is longer than `length` characters its first words, then ``…``."""
+    if len(text) <= length:
+        return text
+    words = text[: length - 1].rpartition(" ")[0].rstrip(" ,:;(…")  # "…": what was left out there is left out here
+    return f"{words} …" if words else f"{text[: length - 1]}…"
+
+
 def list_some(texts: Sequence[str], listed: int = LISTED) -> str:
     """The first of some texts, separated by commas and each cut if it is long, then the number of those left out."""
     shown = ", ".join(text if len(text) <= LENGTH else f"{text[:LENGTH]}…" for text in texts[:listed])
@@ -57,6 +66,21 @@ def counted(count: int, noun: str) -> str:
     """``"1 item"``, ``"2 items"``, ``"2 classes"``: a number and what it counts, in the plural unless the number is 1."""
     plural = "es" if noun.endswith(("s", "ch")) else "s"
     return f"{count} {noun}" if count == 1 else f"{count} {noun}{plural}"
+
+
+def found_instead(error: Exception) -> str:
+    """What was found where JSON or TOML was expected, by the error of a parser: what is wrong with it, and where."""
+    if isinstance(error, RecursionError):
+        return "found it too deep"
+    if isinstance(error, UnicodeDecodeError):
+        return f"found the byte 0x{error.object[error.start]:02x}, which is not UTF-8"
+    where = f"{error.msg} (line {error.lineno} column {error.colno})" if isinstance(error, JSONDecodeError) else error
+    return f"found text that is none: {where}"
+
+
+def span(low: int, high: int) -> str:
+    """``"3 to 8"``: the range of some numbers; ``"3"`` if that is all of them."""
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

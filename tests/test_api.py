@@ -8,11 +8,12 @@ import json
 import os
 import re
 import runpy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.builds import write_pictures
 from support.command import REPOSITORY
@@ -24,6 +25,7 @@ from packer.cli.line import COMMANDS, _parser
 from packer.jobs.result import Result
 from packer.recipe.options import OPTION_NAMES
 from shardspec.errors import UsageError
+from shardspec.layout import Layout
 
 LAZY = ("packer", "packer.vision.detect", "readers", "readers.augment", "readers.lightning", "shardspec")
 
@@ -234,6 +236,76 @@ def test_wrong_options_of_a_job_are_named(tmp_path: Path, options: dict[str, Any
     with pytest.raises(UsageError, match=message):
         packer.convert(tmp_path / "a", tmp_path / "out", format="npy", **options)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        *(
+            (lambda out, seed=seed: packer.split("a", out, by="source", seed=seed), f"seed: expected {expected}")
+            for seed, expected in (
+                ("x", "an integer, found 'x'"),
+                (1.5, "an integer, found 1.5"),
+                (None, "an integer, found None"),
+                (True, "an integer, found True"),
+                (10**30, r"0 to 2\*\*64 - 1, found 1000"),
+            )
+        ),
+        *(
+            (
+                lambda out, ratios=ratios: packer.split("a", out, by="source", ratios=ratios),
+                rf"ratios: expected a name for each share, .* as in \{{'train': 0.8, .* found {re.escape(found)}",
+            )
+            for ratios, found in (([0.8, 0.2], "[0.8, 0.2]"), (0.8, "0.8"))
+        ),
+        (
+            lambda out: packer.split("a", out, by="source", ratios={0: 0.5, 1: 0.5}),
+            "ratios: expected two splits or more, named in lower-case letters, found 0, 1",
+        ),
+        (
+            lambda out: packer.split("a", out, by="source", ratios={"a": "0.5", "b": True}),
+            "ratios: expected numbers above 0, found {'a': '0.5', 'b': True}",
+        ),
+        (lambda out: packer.split("a", out, into="source", format=[]), r"unknown format \[\]: expected one of"),
+        (lambda out: packer.convert("a", out, format=[]), r"unknown format \[\]: expected one of"),
+        (lambda out: packer.merge(["a", "b"], out, format=[]), r"unknown format \[\]: expected one of"),
+        (lambda out: packer.split("a", out, stratify=5), "expected the name of a field, one of .*, found 5"),
+        (lambda out: packer.split("a", out, into=["label"]), r"expected the name of a field, .*, found \['label'\]"),
+        (lambda out: packer.count_values("a", by=None), "expected the name of a field, one of .*, found None"),
+        (lambda out: packer.find_leaks(["a", "b"], by=5), "expected the name of a field, one of .*, found 5"),
+        (lambda out: packer.export("a", out, table=5), "unknown table 5: expected one of csv, "),
+        (lambda out: packer.verify("a", deep="no"), "deep: expected true or false, found 'no'"),
+        (lambda out: packer.preview("a", out / "a.png", count="x"), "count: expected an integer, found 'x'"),
+        (lambda out: packer.preview("a", out / "a.png", all="no"), "all: expected true or false, found 'no'"),
+        (lambda out: packer.preview("a", out / "a.png", start=None), "start: expected a value, found none"),
+        (lambda out: packer.preview("a", out / "a.png", where=5), "where: expected text, found 5"),
+        (lambda out: packer.report("a", out / "a.html", count=1.5), "count: expected an integer, found 1.5"),
+        (lambda out: packer.bench("in", "a", runs="x"), "runs: expected an integer, found 'x'"),
+        (lambda out: packer.bench("in", "a", seconds=None), "seconds: expected a value, found none"),
+        (lambda out: packer.bench("in", "a", seconds=float("inf")), "seconds: expected a finite number, found inf"),
+        (lambda out: packer.submit("in", out / "b", print=1), "print: expected true or false, found 1"),
+        (lambda out: packer.view("a", port="x", progress=False), "port: expected an integer, found 'x'"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[Path], Any], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        packer.build(write_pictures(Path("in"), ["a.jpg"]), name, engine="inline", progress=False)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(UsageError, match=message):
+        call(tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_number_of_numpy_is_one_of_python(tmp_path: Path) -> None:
+    packer.build(write_pictures(tmp_path / "in", ["a.jpg", "b.jpg"]), tmp_path / "a", engine="inline", progress=False)
+    shares = {"x": np.float32(0.5), "y": np.float32(0.5)}
+    for name, seed, ratios in (("numpy", np.int64(3), shares), ("python", 3, {"x": 0.5, "y": 0.5})):
+        packer.split(tmp_path / "a", tmp_path / name, by="source", seed=seed, ratios=ratios, engine="inline")
+    digests = [Layout(tmp_path / name / "x").load().digest for name in ("numpy", "python")]
+    assert digests[0] == digests[1]
 
 
 def test_a_picture_that_cannot_be_drawn_is_reported_before_anything_is_measured(tmp_path: Path) -> None:

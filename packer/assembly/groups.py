@@ -104,6 +104,8 @@ def _number(values: npt.NDArray[Any]) -> tuple[IntArray, IntArray]:
 
 def _grouping_field(schema: Schema, by: str, path: Path) -> Field:
     fit = [field for field in schema if field.kind == "text" or field.is_scalar]
+    if not isinstance(by, str):
+        raise UsageError(f"expected the name of a field, one of {_list(fit)}, found {shorten(by)}")
     if by not in {field.name for field in fit}:
         found = "another kind" if by in schema else "none"
         raise UsageError(

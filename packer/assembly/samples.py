@@ -11,6 +11,7 @@ from shardspec.codecs import Codec, codec_for
 from shardspec.columns import Columns
 from shardspec.errors import UsageError
 from shardspec.schema import Field, Schema
+from shardspec.wording import span
 
 
 class PackedSamples:
@@ -51,7 +52,7 @@ class PackedSamples:
         """The encoded values of some rows."""
         numbers = np.asarray(rows, np.int64)
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(self):
-            raise UsageError(f"expected rows of 0 to {len(self) - 1}, found {numbers.min()} to {numbers.max()}")
+            raise UsageError(f"expected rows of 0 to {len(self) - 1}, found {span(numbers.min(), numbers.max())}")
         return self.rows.read(numbers, self.schema.names)
 
     def decode(self, columns: Columns) -> list[dict[str, Any]]:

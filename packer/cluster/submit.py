@@ -15,6 +15,7 @@ from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.recipe import Recipe
+from packer.recipe.checks import checked
 from packer.sources.opening import open_source
 from packer.steps.chain import check_steps
 from packer.workspace.durable import write_durably, writing
@@ -175,6 +176,7 @@ def submit_build(
     """
     if not isinstance(source, str | os.PathLike):
         raise UsageError(f"source: expected a path, which other hosts can read, found {type(source).__name__}")
+    slurm, print_only = checked("slurm", slurm, bool), checked("print", print_only, bool)
     elements, at_once = _slurm.parse_array(_slurm.ELEMENTS if array is None else array)
     jobs = _slurm.split_options(sbatch)
     chosen, how, functions = resolve_options(recipe, dict(options))

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from packer.workspace.durable import code_of_others
 from shardspec.errors import UsageError
-from shardspec.wording import counted, cut, list_some, shorten
+from shardspec.wording import counted, first_words, list_some, shorten
 
 _LINE_INTERVAL_S = 5.0
 _STEP_S = 1.0
@@ -26,7 +26,7 @@ _LONG_S = 120
 _REASONS = 20
 _SHOWN = 2
 _REASON_LENGTH = 60
-_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|[0-9][0-9.,]*")
+_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|[0-9]+(?:[.,][0-9]+)*")
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def _describe_seconds(seconds: float) -> str:
 
 def reason_kind(reason: str) -> str:
     """A reason without what differs from item to item: values, names and numbers."""
-    return cut(_VALUE.sub("…", reason), _REASON_LENGTH)
+    return first_words(_VALUE.sub("…", reason), _REASON_LENGTH)
 
 
 def listener_of(progress: bool | ProgressListener) -> ProgressListener:

@@ -12,7 +12,7 @@ from packer.jobs.progress import ProgressListener, Stage
 from packer.sources.item import is_picture, is_video
 from packer.sources.walking import walk
 from shardspec.errors import BuildError, UsageError, system_reason
-from shardspec.wording import did_you_mean, list_some, shorten
+from shardspec.wording import did_you_mean, found_instead, list_some, shorten
 
 COLUMNS = (
     "path",
@@ -246,7 +246,7 @@ def read_json(path: Path, kind: type[T]) -> T:
     try:
         document = json.loads(_read(path, _JSON_BYTES).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: expected JSON, {shorten(str(error))}") from error
+        raise UsageError(f"{path}: expected JSON, {found_instead(error)}") from error
     if not isinstance(document, kind):
         expected = "an object" if kind is dict else "a list"
         raise UsageError(f"{path}: expected {expected}, found {type(document).__name__}")

@@ -116,7 +116,8 @@ def merge(
     if classes == "same":
         check_classes(inputs)
     inputs = number_keys(inputs)
-    options = {"format": format or inputs[0].manifest.format, "shard_size": shard_size, "shuffle": shuffle}
+    options: dict[str, Any] = {"format": inputs[0].manifest.format if format is None else format}
+    options |= {"shard_size": shard_size, "shuffle": shuffle}
     repack = arrange_whole(plan_of("merge", inputs, options), partial(write_reports, inputs=inputs))
     options_of_job = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
     result = Job(repack, target, options_of_job, listener_of(progress)).run()

@@ -292,9 +292,11 @@ def open_input(path: Path, out: Path) -> Input:
     DatasetError
         If the dataset cannot be read.
     UsageError
-        If one of dataset and output lies inside the other.
+        If dataset and output are the same folder, or one lies inside the other.
     """
     manifest = Layout(path).load()
+    if out.resolve() == path.resolve():
+        raise UsageError(f"{out}: expected a folder apart from the dataset, found the dataset itself: choose another")
     if out.resolve().is_relative_to(path.resolve()) or path.resolve().is_relative_to(out.resolve()):
         raise UsageError(f"{out}: expected a folder apart from {path}, found one inside the other")
     return Input(path.absolute(), manifest)

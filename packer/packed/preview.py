@@ -16,6 +16,7 @@ from packer.jobs.result import Result
 from packer.packed.rejects import planned, report_lines
 from packer.packed.shown.dataset import ShownDataset
 from packer.packed.shown.originals import Originals
+from packer.recipe.checks import checked
 from packer.vision.faults import describe_error
 from packer.vision.geometry.resize import resize_exact
 from packer.workspace.output import check_output, write_output
@@ -151,7 +152,13 @@ def preview(
     """
     path, sheet_path = given_path("dataset", dataset), Path(out)
     check_output(sheet_path, ".png", datasets=[path])
-    _check(start=(start, 0), count=(count, 1), cell=(cell, 16), columns=(columns, 1), seed=(seed, 0))
+    start, count = checked("start", start, int, minimum=0), checked("count", count, int, minimum=1)
+    cell, columns = checked("cell", cell, int, minimum=16), checked("columns", columns, int | None, minimum=1)
+    seed = checked("seed", seed, int | None, minimum=0)
+    all, plain, rejects = (
+        checked(name, value, bool) for name, value in (("all", all), ("plain", plain), ("rejects", rejects))
+    )
+    where, one_per = checked("where", where, str | None), checked("one_per", one_per, str | None)
     if masks not in (None, *_MASKS):
         raise UsageError(f"masks: expected one of {', '.join(_MASKS)}, found {shorten(masks)}")
     if masks and transform is not None:
@@ -339,13 +346,6 @@ class _Augmentation:
             found = list_some(list(map(str, changed))) if isinstance(changed, dict) else type(changed).__name__
             raise UsageError(f"transform: expected a sample with the field {field!r}, found {found}")
         return changed
-
-
-def _check(**numbers: tuple[int | None, int]) -> None:
-    """Check numbers by their least values."""
-    for name, (value, least) in numbers.items():
-        if value is not None and value < least:
-            raise UsageError(f"{name}: expected {least} or more, found {value}")
 
 
 def _wanted(path: Path, geometry: bool) -> list[str]:

@@ -19,6 +19,7 @@ from packer.page.cards import Card, cards, shown_text
 from packer.page.counts import Bar, Spread, spread
 from packer.page.facts import describe, find_faults, find_shared
 from packer.page.rendering import as_attribute, inline, render
+from packer.recipe.checks import checked
 from packer.workspace.output import check_output, write_output
 from shardspec.columns import evenly
 from shardspec.errors import CodecError, DatasetError, UsageError
@@ -115,8 +116,7 @@ def report(
     given = [datasets] if isinstance(datasets, str | os.PathLike) else datasets
     paths = [given_path("datasets", path) for path in given]
     check_output(target, ".html", ".htm", datasets=paths)
-    if count < 0:
-        raise UsageError(f"count: expected 0 or more, found {count}")
+    count = checked("count", count, int, minimum=0)
     if not paths:
         raise UsageError("expected a packed dataset or several, found none")
     opened = list(map(ShownDataset, paths))

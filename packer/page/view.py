@@ -19,6 +19,7 @@ from packer.page.looking import Looking
 from packer.page.serving.guard import Guard
 from packer.page.serving.server import make_app
 from packer.page.serving.shown import Shown
+from packer.recipe.checks import checked
 from shardspec.errors import NotADatasetError, UsageError
 from shardspec.layout import given_path
 
@@ -188,6 +189,7 @@ def _bracketed(host: str) -> str:
 
 def _listen(host: str, port: int | None) -> socket.socket:
     """A listening socket; without a port that was asked for, any that is free."""
+    port = checked("port", port, int | None)
     if port is not None and not 0 <= port < 1 << 16:
         raise UsageError(f"port: expected 0 to 65535, found {port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

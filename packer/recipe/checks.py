@@ -121,9 +121,11 @@ def check_value(name: str, value: Any, kinds: Collection[type], meta: Mapping[st
     if float in kinds and type(value) is int:
         value = float(value)
     if kinds and type(value) not in kinds:
-        problems.add(
-            name, f"expected {' or '.join(_KINDS[k] for k in kinds if k is not type(None))}, found {shorten(value)}"
-        )
+        if "choices" in meta:
+            expected = f"one of {', '.join(meta['choices'])}"
+        else:
+            expected = " or ".join(_KINDS[kind] for kind in kinds if kind is not type(None))
+        problems.add(name, f"expected {expected}, found {shorten(value)}")
         return
     if isinstance(value, float) and not math.isfinite(value):
         problems.add(name, f"expected a finite number, found {shorten(value)}")
@@ -140,6 +142,31 @@ def check_value(name: str, value: Any, kinds: Collection[type], meta: Mapping[st
         problems.add(name, f"expected {high} or less, found {shorten(value)}")
     if above is not None and not value > above:
         problems.add(name, f"expected more than {above}, found {shorten(value)}")
+
+
+def checked(name: str, value: Any, kind: Any, **meta: Any) -> Any:
+    """One argument of a call, as a plain Python value.
+
+    Parameters
+    ----------
+    name : str
+        The name of the argument.
+    value : object
+    kind : type, or union of types
+        The types that it may have, such as ``int | None``.
+    **meta
+        See `check_value`.
+
+    Raises
+    ------
+    UsageError
+        If it has another type, or is out of its range.
+    """
+    value, problems = plain_value(value, meta.get("choices", ())), Problems()
+    check_value(name, value, getattr(kind, "__args__", (kind,)), meta, problems)
+    if problems:
+        raise UsageError("; ".join(problems.found))
+    return value
 
 
 def parse_bytes(text: str | int, name: str = "size") -> int:
@@ -160,7 +187,7 @@ def unread_options(
     options : mapping
         Every option of the recipe, by name.
     given : collection of str
-        The options whose value is not the default.
+        The options that are to be read.
     steps : collection of str
         Names of the steps that run.
     """

@@ -307,7 +307,11 @@ class Recipe:
                 "detector", f"openvino runs on the CPU only, found device {self.device}: take --detector torch"
             )
         if self.landmarks == "mesh" and self.landmark_model is None:
-            problems.add("landmark_model", "expected the .tflite file of the face mesh, found none")
+            problems.add(
+                "landmark_model",
+                "expected the path of a face mesh's .tflite file with landmarks mesh, found none: MediaPipe's "
+                "face_landmark.tflite is one (docs/landmarks.md says where it is)",
+            )
         if type(self.min_face) is int and 1 <= self.min_face < _SMALLEST_FOUND and self.boxes is None:
             problems.add("min_face", f"expected {_SMALLEST_FOUND} or more without boxes, found {self.min_face}")
         if self.choose == "masked" and self.also is None:
@@ -349,6 +353,23 @@ class Recipe:
         if self.path_column == type(self).path_column:  # a folder has none
             unread.add("path_column")
         return {name: value for name, value in self.to_json().items() if name not in unread}
+
+    def refuse_unread(self, given: Mapping[str, Any]) -> None:
+        """See that something reads each option that was given, if only with its default value.
+
+        None and False ask for nothing, so nothing needs to read them.
+
+        Raises
+        ------
+        UsageError
+            If nothing reads one; the message lists all of them.
+        """
+        values = {name: plain_value(value) for name, value in given.items()}
+        asked = [name for name, value in values.items() if value is not None and value is not False]
+        problems = Problems()
+        for name, problem in unread_options(vars(self), asked, self._used()):
+            problems.add(name, problem)
+        problems.raise_as(UsageError, "recipe")
 
     def _used(self) -> list[str]:
         """Names of the steps that run, also while the preset may be an invalid one."""

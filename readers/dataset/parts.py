@@ -12,7 +12,7 @@ from readers.dataset.splits import fold_rows, split_rows
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
-from shardspec.wording import did_you_mean, shorten
+from shardspec.wording import did_you_mean, shorten, span
 
 Part = TypeVar("Part", bound=SampleDataset)
 
@@ -107,5 +107,5 @@ def as_rows(rows: npt.ArrayLike, length: int) -> IntArray:
         raise UsageError(f"rows: expected integers of shape (n,), found {found}{hint}")
     checked: IntArray = given.astype(np.int64)
     if len(checked) and not (checked.min() >= 0 and checked.max() < length):
-        raise UsageError(f"rows: expected 0 to {length - 1}, found {checked.min()} to {checked.max()}")
+        raise UsageError(f"rows: expected 0 to {length - 1}, found {span(checked.min(), checked.max())}")
     return checked

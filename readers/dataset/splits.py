@@ -11,6 +11,7 @@ import numpy.typing as npt
 from readers.arguments import as_number
 from readers.dataset.base import SampleDataset
 from readers.order.permutation import Permutation
+from readers.seeding import check_seed
 from shardspec.columns import IntArray
 from shardspec.errors import SchemaError, UsageError
 from shardspec.splits.assignment import assign_rows, fold_ratios
@@ -56,6 +57,7 @@ def split_rows(
     """
     if not isinstance(fractions, Iterable) or isinstance(fractions, Mapping | str):
         raise UsageError(f"fractions: expected a list of numbers such as [0.9, 0.1], found {shorten(fractions)}")
+    seed = check_seed(seed)
     shares = [as_number("fractions", share) for share in fractions]
     if not shares or not min(shares) > 0 or sum(shares) > 1 + 1e-9:
         raise UsageError(f"fractions: expected numbers above 0 with a sum of at most 1, found {shares}")
@@ -105,7 +107,7 @@ def fold_rows(
         If `k` is invalid; if there are fewer groups, or fewer groups with a value of `stratify`, than folds; or if
         samples have no value of `by`.
     """
-    return _assign(dataset, fold_ratios(k), seed, _joined_groups(dataset, by)[0], stratify)
+    return _assign(dataset, fold_ratios(k), check_seed(seed), _joined_groups(dataset, by)[0], stratify)
 
 
 def _assign(

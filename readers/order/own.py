@@ -11,7 +11,7 @@ from readers.order.order import Picks, count_occurrences
 from readers.seeding import check_epoch, check_seed
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
-from shardspec.wording import shorten
+from shardspec.wording import shorten, span
 
 RowsOfEpoch = Callable[..., Any]
 """Called with the epoch, and with the seed as a second argument if it is marked by ``seeded = True``."""
@@ -171,7 +171,7 @@ def _as_rows(given: Any, samples: int) -> IntArray:
         raise UsageError(f"order: expected the rows of an epoch, integers of shape (n,), found {shorten(given)}{hint}")
     rows = rows.astype(np.int64)
     if len(rows) and not 0 <= rows.min() <= rows.max() < samples:
-        raise UsageError(f"order: expected rows 0 to {samples - 1}, found {rows.min()} to {rows.max()}")
+        raise UsageError(f"order: expected rows 0 to {samples - 1}, found {span(rows.min(), rows.max())}")
     return rows
 
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from shardspec.columns import Buffer
 from shardspec.errors import CodecError
 from shardspec.schema import Field
+from shardspec.wording import found_instead
 
 
 class UTF8Codec:
@@ -50,4 +51,4 @@ class JSONCodec:
         try:
             return json.loads(bytes(data))
         except (ValueError, RecursionError) as error:
-            raise CodecError(f"field {self.field.name!r}: expected JSON: {error}") from error
+            raise CodecError(f"field {self.field.name!r}: expected JSON, {found_instead(error)}") from error

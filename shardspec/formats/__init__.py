@@ -120,5 +120,5 @@ def get_format(name: str) -> Format:
     """
     try:
         return FORMATS[name]
-    except KeyError:
+    except (KeyError, TypeError):  # or of a type that no key may have
         raise UsageError(f"unknown format {shorten(name)}: expected one of {', '.join(sorted(FORMATS))}") from None

@@ -1,11 +1,12 @@
 """What stands in messages is short, and says what was left out."""
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 
-from shardspec.wording import counted, cut, did_you_mean, list_some, shorten
+from shardspec.wording import counted, cut, did_you_mean, first_words, found_instead, list_some, shorten
 
 
 @pytest.mark.parametrize(
@@ -50,9 +51,27 @@ def test_long_values(value: Any) -> None:
     assert "\n" not in shorten(value)
 
 
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b'{"a" 1}', "found text that is none: Expecting ':' delimiter (line 1 column 6)"),
+        (b'{"a": "\xff"}', "found the byte 0xff, which is not UTF-8"),
+        (b"[" * 10**5, "found it too deep"),
+    ],
+)
+def test_what_is_no_json(data: bytes, expected: str) -> None:
+    with pytest.raises((ValueError, RecursionError)) as error:
+        json.loads(data)
+    assert found_instead(error.value) == expected
+
+
 def test_texts_and_lists() -> None:
     assert cut("abc", 3) == "abc"
     assert cut("abcd", 3) == "abc… (4 characters)"
+    assert first_words("a line of words", 15) == "a line of words"
+    assert [first_words("a line of words", length) for length in (14, 10, 9)] == ["a line of …", "a line …", "a line …"]
+    assert first_words("in column …, found none", 14) == "in column …"
+    assert first_words("x" * 20, 10) == "xxxxxxxxx…"
     assert list_some(["a", "b"]) == "a, b"
     assert list_some([]) == ""
     assert list_some([str(number) for number in range(11)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 3 more"

@@ -16,7 +16,7 @@ from packer.workspace.spool import Mapped
 from shardspec.errors import UsageError, system_reason
 from shardspec.layout import Layout
 from shardspec.schema import NO_CLASS, describe_wrong_classes
-from shardspec.wording import counted, did_you_mean, list_some, quote_some, shorten
+from shardspec.wording import counted, did_you_mean, found_instead, list_some, quote_some, shorten
 
 _LIST_BYTES = 64 * 10**6
 """Most bytes of a file with a list of classes."""
@@ -99,7 +99,7 @@ def read_classes(path: str) -> list[str]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"classes_from: expected JSON in {path}, {error}") from error
+        raise UsageError(f"classes_from: expected JSON in {path}, {found_instead(error)}") from error
     return _checked(document if isinstance(document, list) else _in_order(document, path), path)
 
 

@@ -15,6 +15,7 @@ from packer.recipe import Recipe, refuse_unknown
 from packer.recipe.options import BUILD_OPTION_NAMES, OPTION_NAMES, BuildOptions
 from shardspec.errors import ShardspecError, TooManyRejectsError, UsageError, system_reason
 from shardspec.registry import import_target
+from shardspec.wording import found_instead
 
 if TYPE_CHECKING:
     from packer.builds.result import BuildResult
@@ -120,7 +121,7 @@ def read_config(path: str) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{path}: expected a recipe file, found: {system_reason(error)}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: expected TOML, {error}") from error
+        raise UsageError(f"{path}: expected TOML, {found_instead(error)}") from error
     chosen = {key.replace("-", "_"): value for key, value in document.items()}
     try:
         refuse_unknown(chosen, OPTION_NAMES)

@@ -133,8 +133,8 @@ class ProcessesEngine:
                 self._clock.tick()
 
     def describe(self, units: int) -> str:
-        """Where the work is done, in words."""
-        return in_words(len(self._workers))
+        """Where this many units are done, in words."""
+        return in_words(min(len(self._workers), units))
 
     def held(self) -> Collection[Unit]:
         """Units whose item waits for the faces of another worker's frames."""

@@ -1,6 +1,5 @@
 """``packer bench``: raw files against the packed dataset, on the user's own data and recipe."""
 
-import math
 import os
 import platform
 import random
@@ -18,6 +17,7 @@ from packer.packed.bench.process import MeasuredProcess, gather
 from packer.packed.bench.report import BenchReport, Packing, Side
 from packer.packed.plan import recipe_as_built
 from packer.recipe import Recipe
+from packer.recipe.checks import checked
 from packer.recipe.resources import count_workers
 from packer.sources.base import Listing
 from packer.sources.item import Item
@@ -93,11 +93,11 @@ def bench(
         If `plot` is given, and matplotlib is not installed.
     """
     source, packed = given_path("source", source), given_path("packed", packed)
-    for name, value in (("batch_size", batch_size), ("runs", runs), ("batches", batches)):
-        if value < 1:
-            raise UsageError(f"{name}: expected 1 or more, found {value}")
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise UsageError(f"seconds: expected more than 0, found {seconds}")
+    batch_size, runs, batches = (
+        checked(name, value, int, minimum=1)
+        for name, value in (("batch_size", batch_size), ("runs", runs), ("batches", batches))
+    )
+    seconds = checked("seconds", seconds, float, above=0)
     # Before the measurement, which takes a while.
     draw = None
     if plot is not None:

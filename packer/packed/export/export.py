@@ -187,7 +187,9 @@ def export(
         record |= {"to": to, "shard_size": shard_bytes}
         record["classes"] = {field.name: list(field.classes) for field in manifest.schema if field.classes is not None}
         shards_class: type[Shards] = resolve("export", to, SHARDS)
-    if target.is_relative_to(source.resolve()):
+    if target.resolve() == source.resolve():
+        raise UsageError(f"{target}: expected a folder outside the dataset, found the dataset itself: choose another")
+    if target.resolve().is_relative_to(source.resolve()):
         raise UsageError(f"{target}: expected a folder outside of {dataset}, found one inside")
     refuse_files(target)
     if _is_written(target):

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from packer.packed.export.export import safe_name
+from packer.recipe.checks import plain_value
 from shardspec.errors import UsageError
 from shardspec.schema import NAME
 from shardspec.splits.assignment import SPLIT_NAMES
@@ -65,14 +66,21 @@ def check_ratios(ratios: Mapping[str, float]) -> dict[str, float]:
     Raises
     ------
     UsageError
-        If a name is not a plain word, if a ratio is not above 0, or if they add up to neither 1 nor 100.
+        If they have no names, or a name is not a plain word; if a ratio is not a number above 0; or if they add up to
+        neither 1 nor 100.
     """
-    wrong = [name for name in ratios if not NAME.match(name)]
+    if not isinstance(ratios, Mapping):
+        raise UsageError(
+            "ratios: expected a name for each share, since each split has a folder of that name, as in "
+            f"{{'train': 0.8, 'val': 0.2}} or 'train=0.8,val=0.2', found {shorten(ratios)}"
+        )
+    wrong = [name for name in ratios if not (isinstance(name, str) and NAME.match(name))]
     if wrong or len(ratios) < 2:
         found = list_some(list(map(shorten, wrong or ratios)))
         raise UsageError(f"ratios: expected two splits or more, named in lower-case letters, found {found or 'none'}")
-    if not all(math.isfinite(ratio) and ratio > 0 for ratio in ratios.values()):
-        raise UsageError(f"ratios: expected numbers above 0, found {shorten(dict(ratios))}")
+    ratios = {name: plain_value(ratio) for name, ratio in ratios.items()}
+    if not all(type(ratio) in (int, float) and math.isfinite(ratio) and ratio > 0 for ratio in ratios.values()):
+        raise UsageError(f"ratios: expected numbers above 0, found {shorten(ratios)}")
     total = sum(ratios.values())
     for whole in (1, 100):
         if abs(total - whole) <= whole * _TOLERANCE:

@@ -21,8 +21,10 @@ from packer.packed.reports import write_reports
 from packer.packed.split.items import Items, keeps
 from packer.packed.split.options import RATIOS, check_options, check_ratios, folders_of, parse_ratios, refuse_splits
 from packer.packed.split.result import SplitPart, SplitResult
+from packer.recipe.checks import plain_value
 from packer.recipe.options import BuildOptions
 from packer.workspace.folder import output_folder
+from readers.seeding import check_seed
 from shardspec.columns import IntArray
 from shardspec.errors import DatasetError, UsageError
 from shardspec.layout import Layout, given_path
@@ -77,7 +79,7 @@ def split(
     stratify : str, optional
         A field, such as ``"label"``, of whose values every split gets its share, as closely as whole groups allow.
     seed : int
-        Seed of the splits.
+        Seed of the splits, 0 to 2**64 - 1.
     into : str
         Instead of all these, a field as for `by` that names each sample's dataset, such as an official split.
     format : str, optional
@@ -105,6 +107,7 @@ def split(
     listener = listener_of(progress)
     target = output_folder(out)
     fields = () if by is None else names_of(by)
+    seed, folds = check_seed(seed), plain_value(folds)
     check_options(fields, ratios, folds, stratify, seed, into)
     if folds is not None:
         shares = fold_ratios(folds)
@@ -116,7 +119,8 @@ def split(
     several = [_read_whole_groups(one.path, field, dataset) for field in (fields if into is None else (into,))]
     groups = join_groups(several) if several else None
     strata = None if stratify is None else read_groups(one.path, stratify)
-    options: dict[str, Any] = {"format": format or one.manifest.format, "shard_size": shard_size, "shuffle": shuffle}
+    options: dict[str, Any] = {"format": one.manifest.format if format is None else format}
+    options |= {"shard_size": shard_size, "shuffle": shuffle}
     values: dict[str, str | None]
     if into is None:
         for field, found in zip(fields, several, strict=True):

@@ -16,6 +16,7 @@ from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.verify.damage import TICK_S, describe_damage
 from packer.packed.verify.shard import check_keys, check_shard
+from packer.recipe.checks import checked
 from readers.formats.base import open_shard, reader_class
 from readers.formats.checks import without_advice
 from readers.formats.machine import available_processors
@@ -122,7 +123,7 @@ def verify(
     MissingDependencyError
         If a library that reads the format is not installed.
     """
-    path, listener = given_path("dataset", dataset), listener_of(progress)
+    path, listener, deep = given_path("dataset", dataset), listener_of(progress), checked("deep", deep, bool)
     layout = Layout(path)
     manifest, stamp = layout.load_stamped()
     reader_class(manifest.format)  # what this machine lacks is no problem of the dataset

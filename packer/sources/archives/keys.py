@@ -11,7 +11,7 @@ from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.item import Item
 from packer.sources.tables.opening import TABLES, is_table, open_table
 from shardspec.errors import UsageError, system_reason
-from shardspec.wording import counted, quote_some, shorten
+from shardspec.wording import counted, found_instead, quote_some, shorten
 
 _KEY_COLUMNS = ("key", "path")
 _TEXT_SUFFIXES = (".txt", ".lst", ".list")
@@ -110,7 +110,7 @@ def _read_json(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     try:
         document = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: expected JSON, {str(error) or 'found it too deep'}") from error
+        raise UsageError(f"{path}: expected JSON, {found_instead(error)}") from error
     if isinstance(document, dict):
         return [(key, value if isinstance(value, dict) else {"label": value}) for key, value in document.items()]
     if not isinstance(document, list):

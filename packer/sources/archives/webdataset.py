@@ -22,7 +22,7 @@ from packer.sources.contents import MAX_UNPACKED_BYTES
 from packer.sources.item import Item, ItemFile, is_picture, is_video, spool_items
 from packer.workspace.matching import repeated
 from shardspec.errors import ItemError
-from shardspec.wording import list_some, shorten
+from shardspec.wording import found_instead, list_some, shorten
 
 VALUE_BYTES_MAX = 1 << 20
 """Most bytes of a text or a JSON document, which is read when the items are listed."""
@@ -285,7 +285,7 @@ def parse_json(text: str, name: str) -> Any:
     try:
         return json.loads(text, parse_constant=_parse_constant)
     except (ValueError, RecursionError) as error:
-        raise ItemError(f"{shorten(name)}: expected JSON, {str(error) or 'found it too deep'}") from error
+        raise ItemError(f"{shorten(name)}: expected JSON, {found_instead(error)}") from error
 
 
 def _parse_constant(word: str) -> Any:
@@ -293,4 +293,4 @@ def _parse_constant(word: str) -> Any:
 
 
 def _refuse(word: str) -> NoReturn:
-    raise ValueError(f"expected finite numbers, found {word}")
+    raise ValueError(f"{word} is no finite number")

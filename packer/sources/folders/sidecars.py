@@ -13,7 +13,7 @@ from packer.sources.values import without_doubles
 from packer.vision.faults import may_pass
 from shardspec.errors import BuildError, system_reason
 from shardspec.fields import RESERVED
-from shardspec.wording import LONG, list_some, shorten
+from shardspec.wording import LONG, found_instead, list_some, shorten
 
 TEXT, OBJECT = ".txt", ".json"
 """Suffixes of sidecars, in lower or upper case."""
@@ -118,7 +118,7 @@ def _parse_object(text: str) -> Mapping[str, Any]:
     except UnicodeEncodeError as error:
         raise ValueError("expected text that can be encoded as UTF-8, found half of a surrogate pair") from error
     except json.JSONDecodeError as error:
-        raise ValueError(f"expected a JSON object, {error}") from error
+        raise ValueError(f"expected a JSON object, {found_instead(error)}") from error
     except RecursionError as error:
         raise ValueError(f"expected at most {_DEPTH} levels of lists and objects, found more") from error
     if not isinstance(document, dict):

@@ -25,7 +25,7 @@ from shardspec.errors import ItemError, UsageError, system_reason
 from shardspec.layout import REJECTS_NAME, Layout
 from shardspec.manifest import sha256_json
 from shardspec.registry import Entry, resolve
-from shardspec.wording import counted, shorten
+from shardspec.wording import counted, found_instead, shorten
 
 NO_BOX = "no box is given for it"
 """Why a frame has no face that is in no file of boxes."""
@@ -210,8 +210,10 @@ class JsonFolder:
             raise ItemError(f"boxes: expected {self._candidates(name)[1]}, found no such file")
         try:
             document = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
-            raise ItemError(f"boxes: {path.name}: expected JSON, {error}") from error
+        except OSError as error:
+            raise ItemError(f"boxes: {path.name}: expected JSON, found: {system_reason(error)}") from error
+        except (ValueError, RecursionError) as error:
+            raise ItemError(f"boxes: {path.name}: expected JSON, {found_instead(error)}") from error
         return parse_frames(document, path.name, self._scale)
 
     def _find(self, name: str) -> Path | None:
@@ -234,8 +236,10 @@ class JsonFile:
     def __init__(self, path: Path, scale: float) -> None:
         try:
             document = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
-            raise UsageError(f"{path}: expected JSON, {error}") from error
+        except OSError as error:
+            raise UsageError(f"{path}: expected JSON, found: {system_reason(error)}") from error
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{path}: expected JSON, {found_instead(error)}") from error
         if not isinstance(document, dict):
             raise UsageError(f"{path}: expected an object of items, found {type(document).__name__}")
         self._path = path

@@ -12,6 +12,7 @@ from readers.augment.batch_ops import choose, masks_of, over, uniform
 from readers.augment.batched import Batch, BatchModule, Seeds
 from readers.augment.masks import as_mask_names
 from shardspec.errors import UsageError
+from shardspec.wording import span
 
 _SEED_BITS = 24
 """Of a uniform number."""
@@ -96,7 +97,7 @@ class _BatchMix(BatchModule):
             )
         if label.device.type == "cpu" and rows and not 0 <= int(label.min()) <= int(label.max()) < classes:
             raise UsageError(
-                f"{user}: expected labels from 0 to {classes - 1}, found {int(label.min())} to {int(label.max())}: "
+                f"{user}: expected labels from 0 to {classes - 1}, found {span(int(label.min()), int(label.max()))}: "
                 "give it the dataset's number of classes"
             )
         return torch.nn.functional.one_hot(label.long(), classes).float()

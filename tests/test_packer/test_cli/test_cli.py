@@ -133,6 +133,11 @@ def test_without_a_command_it_is_a_wrong_call() -> None:
     assert run_packer("--version").stdout.startswith("packer ")
 
 
+def test_only_workers_that_have_something_to_do_are_announced(source: Path, tmp_path: Path) -> None:
+    done = run_packer("build", source, tmp_path / "out", "--workers", "2")
+    assert done.stderr.startswith("packing: 3 items into lmdb shards by 1 worker process\n")  # all in one task
+
+
 def test_a_build_shows_what_it_made(source: Path, tmp_path: Path) -> None:
     done = run_packer("build", source, tmp_path / "out")
     assert re.fullmatch(
@@ -258,7 +263,7 @@ def test_a_config_holds_any_option_and_the_command_line_goes_before_it(source: P
         ("encode = 'jpg'", "encode: expected one of jpeg, png, webp, raw, found 'jpg'; did you mean 'jpeg'?"),
         ("size = 'big'", "size: expected an integer, found 'big'"),
         ("[section]\nsize = 3", "unknown option 'section'"),
-        ("size = ", "expected TOML"),
+        ("size = ", "expected TOML, found text that is none: Invalid value (at end of document)"),
         ("overwrite = 'no'", "overwrite: expected true or false, found 'no'"),
         ("workers = 0", "workers: expected 'auto' or a number of 1 or more, found 0"),
         ("steps = 3", "steps: expected a list of names, found 3"),

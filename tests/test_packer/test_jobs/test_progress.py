@@ -4,7 +4,7 @@ import pytest
 
 from packer.jobs import progress as progress_module
 from packer.jobs.place import Place
-from packer.jobs.progress import Progress, Stage, describe_progress
+from packer.jobs.progress import Progress, Stage, describe_progress, reason_kind
 
 
 class Ear:
@@ -85,6 +85,24 @@ def test_rejects_are_counted_by_reason_without_what_differs(clock: list[float]) 
     with Stage(ear, "packing", 900, "items") as stage:
         stage.advance(900, rejects=900, reasons=[f"{chr(n)}: no" for n in range(1000, 1900)])
     assert len(ear.heard[-1].reasons) < 50
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        (
+            "rows: row 3, 'a.jpg': expected a path in column 'path', found none, in the table 'faces.csv'",
+            "rows: row …, …: expected a path in column …, found none …",
+        ),
+        (
+            "source: expected a file inside the source, found a symbolic link that leaves it: name the folder",
+            "source: expected a file inside the source, found a …",
+        ),
+        ("decode: expected 1,024 bytes, found 12.5", "decode: expected … bytes, found …"),
+    ],
+)
+def test_a_long_reason_ends_with_a_whole_word(reason: str, kind: str) -> None:
+    assert reason_kind(reason) == kind
 
 
 def test_a_stage_that_is_over_soon_is_not_heard(clock: list[float]) -> None:

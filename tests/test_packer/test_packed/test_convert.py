@@ -188,10 +188,13 @@ def test_what_is_in_the_way_is_reported_as_far_as_its_manifest_goes(
     assert reported in str(caught.value)
 
 
-@pytest.mark.parametrize("inside", ["", "sub", ".."])
-def test_source_and_output_are_kept_apart(tmp_path: Path, inside: str) -> None:
+@pytest.mark.parametrize(
+    ("inside", "found"),
+    [("", "the dataset itself: choose another"), ("sub", "one inside the other"), ("..", "one inside the other")],
+)
+def test_source_and_output_are_kept_apart(tmp_path: Path, inside: str, found: str) -> None:
     write_faces(tmp_path / "a" / "in", 3)
-    with pytest.raises(UsageError, match="inside the other"):
+    with pytest.raises(UsageError, match=rf"expected a folder apart from .*, found {found}$"):
         convert(tmp_path / "a" / "in", tmp_path / "a" / "in" / inside, format="npy", **QUIET)
 
 

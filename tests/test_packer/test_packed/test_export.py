@@ -165,8 +165,9 @@ def test_nothing_of_the_users_is_overwritten_and_nothing_is_left_half_done(tmp_p
     for out in (tmp_path / "full", tmp_path / "full" / "mine.txt"):
         with pytest.raises(UsageError, match="new or empty folder"):
             export(tmp_path / "in", out, progress=False)
-    with pytest.raises(UsageError, match="found one inside"):
-        export(tmp_path / "in", tmp_path / "in" / "out", progress=False)
+    for out, found in (("in/out", "one inside"), ("in", "the dataset itself")):
+        with pytest.raises(UsageError, match=f"found {found}"):
+            export(tmp_path / "in", tmp_path / out, progress=False)
     path = tmp_path / "in" / manifest.shards[-1].files[0].name
     data = bytearray(path.read_bytes())
     data[-1] ^= 1

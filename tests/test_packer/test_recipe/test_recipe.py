@@ -4,13 +4,16 @@ import dataclasses
 import datetime
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builds import write_pictures
 
+import packer
 from packer import BuildOptions, Recipe, StepSpec
 from packer.recipe import PRESETS
 from packer.recipe.checks import parse_bytes
@@ -85,6 +88,11 @@ def test_a_recipe_is_frozen() -> None:
         (
             {"preset": "faces", "landmark_model": "a.tflite"},
             "landmark_model: read only with landmarks mesh, found landmarks 5",
+        ),
+        (
+            {"preset": "faces", "landmarks": "mesh"},
+            "landmark_model: expected the path of a face mesh's .tflite file with landmarks mesh, found none: MediaPipe's "
+            "face_landmark.tflite is one (docs/landmarks.md says where it is)",
         ),
         ({"preset": "faces", "boxes_scale": 2.0}, "boxes_scale: read only with boxes, found no boxes"),
         ({"preset": "faces", "also_resample": "nearest"}, "also_resample: read only with also, or where"),
@@ -193,11 +201,27 @@ def test_numbers_of_numpy_are_stored_as_pythons_own() -> None:
     assert [type(value) for value in (how.workers, how.item_timeout, how.overwrite)] == [int, float, bool]
 
 
+@pytest.mark.parametrize("options", [{"margin": 0.3}, {"encode": "png", "quality": 95}, {"resize": "shorter"}])
+def test_an_option_that_is_given_is_read_even_if_it_asks_for_the_default(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError, match=rf"recipe: {[*options][-1]}: read only "):
+        packer.build(tmp_path, tmp_path / "out", **options)
+    recipe = Recipe.from_options(options)  # of a plan, say, which has them all
+    assert recipe.to_json() == Recipe.from_options(recipe.to_json()).to_json()
+
+
+def test_an_option_that_asks_for_nothing_is_none(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in", ["a.jpg"])
+    nothing = {"size": None, "boxes": None, "align": False, "parity": np.bool_(False)}
+    packer.build(tmp_path / "in", tmp_path / "out", engine="inline", progress=False, **nothing)
+
+
 @pytest.mark.parametrize("number", [5, np.int64(5)])
 def test_a_number_names_the_choice_that_is_spelt_so(number: Any) -> None:
     assert Recipe(preset="faces", landmarks=number).landmarks == "5"
     assert Recipe.from_options({"subsampling": 444}).subsampling == "444"
-    with pytest.raises(UsageError, match="landmarks: expected text, found 6"):
+    with pytest.raises(UsageError, match="landmarks: expected one of 5, 68, mesh, found 6"):
         Recipe(preset="faces", landmarks=6)  # type: ignore[arg-type]
 
 
