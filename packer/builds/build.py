@@ -272,7 +272,6 @@ def resolve_options(recipe: Recipe | None, options: dict[str, Any]) -> tuple[Rec
         if isinstance(options.get("steps"), Sequence) and not isinstance(options["steps"], str):
             options["steps"] = tuple(_name_step(step, functions) for step in options["steps"])
         recipe = Recipe.from_options(options)
-        recipe.refuse_unread(options)
     elif options:
         raise UsageError(f"expected either a recipe or its options, found both: {', '.join(options)}")
     if functions and "engine" not in how:

@@ -187,7 +187,7 @@ def unread_options(
     options : mapping
         Every option of the recipe, by name.
     given : collection of str
-        The options that are to be read.
+        The options whose value is not the default.
     steps : collection of str
         Names of the steps that run.
     """

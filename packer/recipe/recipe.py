@@ -354,23 +354,6 @@ class Recipe:
             unread.add("path_column")
         return {name: value for name, value in self.to_json().items() if name not in unread}
 
-    def refuse_unread(self, given: Mapping[str, Any]) -> None:
-        """See that something reads each option that was given, if only with its default value.
-
-        None and False ask for nothing, so nothing needs to read them.
-
-        Raises
-        ------
-        UsageError
-            If nothing reads one; the message lists all of them.
-        """
-        values = {name: plain_value(value) for name, value in given.items()}
-        asked = [name for name, value in values.items() if value is not None and value is not False]
-        problems = Problems()
-        for name, problem in unread_options(vars(self), asked, self._used()):
-            problems.add(name, problem)
-        problems.raise_as(UsageError, "recipe")
-
     def _used(self) -> list[str]:
         """Names of the steps that run, also while the preset may be an invalid one."""
         return [step.use for step in self.steps] or list(PRESETS.get(str(self.preset), ()))

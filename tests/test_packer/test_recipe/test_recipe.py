@@ -201,20 +201,12 @@ def test_numbers_of_numpy_are_stored_as_pythons_own() -> None:
     assert [type(value) for value in (how.workers, how.item_timeout, how.overwrite)] == [int, float, bool]
 
 
-@pytest.mark.parametrize("options", [{"margin": 0.3}, {"encode": "png", "quality": 95}, {"resize": "shorter"}])
-def test_an_option_that_is_given_is_read_even_if_it_asks_for_the_default(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
-    with pytest.raises(UsageError, match=rf"recipe: {[*options][-1]}: read only "):
-        packer.build(tmp_path, tmp_path / "out", **options)
-    recipe = Recipe.from_options(options)  # of a plan, say, which has them all
-    assert recipe.to_json() == Recipe.from_options(recipe.to_json()).to_json()
-
-
-def test_an_option_that_asks_for_nothing_is_none(tmp_path: Path) -> None:
+def test_the_recipe_of_a_manifest_can_be_given_again(tmp_path: Path) -> None:
     write_pictures(tmp_path / "in", ["a.jpg"])
-    nothing = {"size": None, "boxes": None, "align": False, "parity": np.bool_(False)}
-    packer.build(tmp_path / "in", tmp_path / "out", engine="inline", progress=False, **nothing)
+    first = packer.build(tmp_path / "in", tmp_path / "a", size=8, engine="inline", progress=False)
+    recipe = first.manifest.generations[-1].recipe
+    again = packer.build(tmp_path / "in", tmp_path / "b", engine="inline", progress=False, **recipe)
+    assert again.manifest.digest == first.manifest.digest
 
 
 @pytest.mark.parametrize("number", [5, np.int64(5)])
