@@ -22,14 +22,33 @@ from shardspec.wording import LONG, cut
 
 
 def output_folder(out: str | os.PathLike[str], name: str = "out") -> Path:
-    """The absolute path of a folder that a call writes, by the argument of that name.
+    """The absolute path of a folder that a call writes, by the argument of that name, without ``..``.
 
     Raises
     ------
     UsageError
         If it is no path, or empty.
     """
-    return given_path(name, out).absolute()
+    return _without_steps_up(given_path(name, out).absolute())
+
+
+def _without_steps_up(path: Path) -> Path:
+    """A path without ``..``: a folder that is only passed through would be made, too, with those above the last one.
+
+    Out of a link, the way up is that of the folder which it leads to. Out of a file, or a link to nothing, there is none,
+    and the path stays as it is: `refuse_files` says why.
+    """
+    here = Path(path.anchor)
+    for name in path.parts[1:]:
+        if name != os.pardir:
+            here /= name
+        elif os.path.isdir(here):  # noqa: PTH112 -- Path.is_dir may raise
+            here = here.resolve().parent
+        elif not os.path.lexists(here):
+            here = here.parent
+        else:
+            return path
+    return here
 
 
 @contextmanager
