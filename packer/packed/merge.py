@@ -15,16 +15,17 @@ from packer.assembly.schemas import unite_schemas
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import JobResult
+from packer.packed.inspect.again import count_again
 from packer.packed.plan import BUILT_KEY, Input, arrange_whole, open_input, plan_of, several_paths
 from packer.packed.reports import write_reports
 from packer.recipe.options import BuildOptions
 from packer.workspace.folder import output_folder
-from packer.workspace.matching import repeated
+from packer.workspace.matching import in_several, repeated
 from shardspec.columns import IntArray
 from shardspec.entries import total
 from shardspec.errors import SchemaError, UsageError
 from shardspec.schema import Field, Schema
-from shardspec.wording import list_some, shorten
+from shardspec.wording import counted, list_some, shorten
 
 CLASSES = ("same", "unite")
 """What may become of lists of classes."""
@@ -32,23 +33,33 @@ CLASSES = ("same", "unite")
 
 @dataclass(frozen=True, repr=False)
 class MergeResult(JobResult):
-    """The dataset that a merge made, and the fields of pictures whose shapes differ.
+    """The dataset that a merge made, and what is to be known about it.
 
     Attributes
     ----------
     shapes : dict of str to tuple of str
         For each field of pictures whose shapes differ between the sources: height and width in each.
+    repeated : dict of str to int
+        By the path of a dataset as given, how many of its samples a dataset before it has, too
+        (`packer.packed.inspect.again.count_again`). They are in the merged dataset twice.
     """
 
     shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    repeated: Mapping[str, int] = field(default_factory=dict)
 
     def describe(self) -> str:
-        """See `JobResult`; adds what pictures of several shapes mean for reading."""
-        return "\n".join([super().describe(), *(self._describe_shapes(name) for name in self.shapes)])
+        """See `JobResult`; adds what is there twice, and what pictures of several shapes mean for reading."""
+        twice = (
+            f"warning: {counted(count, 'sample')} of {path} {'is' if count == 1 else 'are'} in a dataset before it, too, "
+            "and now here twice: merge datasets that have no sample in common"
+            for path, count in self.repeated.items()
+        )
+        return "\n".join([super().describe(), *twice, *(self._describe_shapes(name) for name in self.shapes)])
 
     def _facts(self) -> dict[str, Any]:
-        """The shapes that differ."""
-        return {"different_shapes": {name: list(shapes) for name, shapes in self.shapes.items()}}
+        """What is there twice, and the shapes that differ."""
+        shapes = {name: list(shapes) for name, shapes in self.shapes.items()}
+        return {"different_shapes": shapes, "repeated": dict(self.repeated)}
 
     def _describe_shapes(self, name: str) -> str:
         return (
@@ -78,7 +89,8 @@ def merge(
     by it (`packer.assembly.schemas.unite_schemas`). Pictures of different fixed shapes become pictures of varying shape.
 
     The samples come in the order of the datasets, and the manifest lists the generations of all; a `shuffle` mixes them
-    into one. If two datasets have a key in common, the item numbers in the keys of the later datasets are moved up.
+    into one. If two datasets have a key in common, the item numbers in the keys of the later datasets are moved up. A
+    sample that two datasets have is taken twice, and the result says how many there are.
 
     Parameters
     ----------
@@ -115,13 +127,15 @@ def merge(
     check_schemas(inputs)
     if classes == "same":
         check_classes(inputs)
+    again = {os.fspath(path): count for path, count in zip(datasets, count_again(inputs), strict=True) if count}
     inputs = number_keys(inputs)
     options: dict[str, Any] = {"format": inputs[0].manifest.format if format is None else format}
     options |= {"shard_size": shard_size, "shuffle": shuffle}
     repack = arrange_whole(plan_of("merge", inputs, options), partial(write_reports, inputs=inputs))
     options_of_job = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
     result = Job(repack, target, options_of_job, listener_of(progress)).run()
-    return MergeResult(**vars(result), shapes=_different_shapes([one.manifest.schema for one in inputs]))
+    shapes = _different_shapes([one.manifest.schema for one in inputs])
+    return MergeResult(**vars(result), shapes=shapes, repeated=again)
 
 
 def _different_shapes(schemas: Sequence[Schema]) -> dict[str, tuple[str, ...]]:
@@ -221,7 +235,7 @@ def number_keys(inputs: Sequence[Input]) -> list[Input]:
     alone = [repeated(own)[:_LOOKED_AT] for own in numbers]
     if any(len(own) and _has_twin([one], own) for one, own in zip(inputs, alone, strict=True)):
         return list(inputs)  # a key that is twice in one dataset is a fault of that dataset; verify names it
-    twins = repeated(np.concatenate([np.unique(own) for own in numbers]))[:_LOOKED_AT]
+    twins = in_several(numbers)[:_LOOKED_AT]
     if not _has_twin(inputs, twins):
         return list(inputs)
     ends = [max(total(one.manifest.generations).items, _last_item(one)) for one in inputs]

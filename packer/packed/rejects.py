@@ -24,7 +24,7 @@ from shardspec.entries import total
 from shardspec.errors import DatasetError, NotADatasetError, UsageError
 from shardspec.layout import BUILD_FOLDER, REJECTS_NAME, Layout, given_path
 from shardspec.manifest import Manifest
-from shardspec.wording import LONG, counted, cut, shorten
+from shardspec.wording import LONG, counted, cut, found_instead, shorten
 
 EXAMPLES = 3
 """Items that are named for each reason."""
@@ -275,7 +275,7 @@ def _report_lines(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 line = json.loads(raw)
             except (ValueError, RecursionError) as error:
-                raise DatasetError(f"{path}, line {number}: expected a JSON object, {error}") from error
+                raise DatasetError(f"{path}, line {number}: expected a JSON object, {found_instead(error)}") from error
             if not isinstance(line, dict):
                 raise DatasetError(f"{path}, line {number}: expected a JSON object, found {type(line).__name__}")
             yield {name: value for name, value in line.items() if name != "items"}

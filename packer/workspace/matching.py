@@ -3,7 +3,7 @@
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 import numpy as np
@@ -69,6 +69,11 @@ def match(known: IntArray, sought: IntArray) -> IntArray:
         places = order[np.minimum(place, len(known) - 1)]
         found[some] = np.where((place < len(known)) & (known[places] == values), places, -1)
     return found
+
+
+def in_several(lists: Sequence[IntArray]) -> IntArray:
+    """The numbers that more than one of some lists has: each once, ascending."""
+    return repeated(np.concatenate([np.unique(numbers) for numbers in lists]))
 
 
 def repeated(numbers: IntArray) -> IntArray:

@@ -19,7 +19,7 @@ from shardspec.codecs import codec_for
 from shardspec.columns import Columns
 from shardspec.entries import Counts, Generation, Shard
 from shardspec.layout import Layout, describe_file
-from shardspec.manifest import Manifest
+from shardspec.manifest import Manifest, sha256_json
 from shardspec.schema import Field, NamedConfig, Schema
 
 
@@ -189,7 +189,8 @@ def write_encoded(
         assert place_shard(root, published) == shards[-1]
     remove_tree(root / ".build")
     counts = Counts(rows, rows, 0, 0, rows, 0, 0)
-    generation = Generation("build", "0" * 64, {}, {}, counts, tuple(shards))
+    fingerprint = sha256_json([shard.to_json() for shard in shards])  # as of builds, another for other samples
+    generation = Generation("build", fingerprint, {}, {}, counts, tuple(shards))
     manifest = Manifest(format, schema, (generation,), tuple(_write_index(root, schema, encoded)))
     Layout(root).manifest.write_bytes(manifest.dumps())
     return manifest

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from packer.assembly.groups import read_groups
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.plan import several_paths
+from packer.workspace.matching import in_several, number_all
 from shardspec.errors import UsageError
 from shardspec.wording import counted, shorten
 
@@ -106,14 +109,17 @@ def find_leaks(
                 f"expected different datasets to compare, found one twice: {places[path.resolve()]}, {path}"
             )
         places[path.resolve()] = path
-    found: dict[str, dict[str, int]] = {}
-    without = 0
+    several = []
     with Stage(listener_of(progress), "comparing", len(paths), "datasets") as stage:
         for path in paths:
-            groups = read_groups(path, by)
-            without += groups.without
-            for name, size in zip(groups.names, groups.sizes().tolist(), strict=True):
-                found.setdefault(name, {})[str(path)] = size
+            several.append(read_groups(path, by))
             stage.advance()
+    numbers = [number_all(groups.names) for groups in several]
+    shared = in_several(numbers)
+    found: dict[str, dict[str, int]] = {}
+    for path, groups, own in zip(paths, several, numbers, strict=True):
+        sizes = groups.sizes()
+        for at in np.flatnonzero(np.isin(own, shared)).tolist():
+            found.setdefault(groups.names[at], {})[str(path)] = int(sizes[at])
     leaks = tuple(Leak(name, samples) for name, samples in sorted(found.items()) if len(samples) > 1)
-    return Leaks(by, tuple(map(str, paths)), leaks, without)
+    return Leaks(by, tuple(map(str, paths)), leaks, sum(groups.without for groups in several))

@@ -1,6 +1,7 @@
 """``packer merge``: several datasets of one schema become one, and every sample stays what it was."""
 
 import json
+import os
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,9 @@ from support.packed_files import face_columns, read_all, write_faces
 from support.steps_over_packed import mirror_twice
 from torch.utils.data import DataLoader
 
-from packer import build, merge, verify
+import packer
+from packer import build, find_leaks, merge, split, verify
+from packer.cli import main
 from readers import open_dataset
 from shardspec.errors import DatasetError, UsageError
 from shardspec.formats import FORMATS
@@ -255,6 +258,58 @@ def test_wrong_calls(tmp_path: Path) -> None:
         merge([tmp_path / "a"], tmp_path / "out", **QUIET)
     with pytest.raises(UsageError, match="found one twice"):
         merge([tmp_path / "a", tmp_path / "a"], tmp_path / "out", **QUIET)
+
+
+def test_samples_that_are_there_twice_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_pictures(tmp_path / "in", [f"{number}.jpg" for number in range(6)])
+    build(tmp_path / "in", tmp_path / "whole", **QUIET)
+    split(tmp_path / "whole", tmp_path / "parts", folds=3, **QUIET)
+    whole, *parts = (tmp_path / name for name in ("whole", "parts/fold-0", "parts/fold-1", "parts/fold-2"))
+    assert merge(parts, tmp_path / "restored", **QUIET).repeated == {}
+    made = merge([parts[0], whole, parts[1]], tmp_path / "out", **QUIET)
+    assert made.repeated == {str(whole): 2, str(parts[1]): 2}
+    assert (
+        f"\nwarning: 2 samples of {whole} are in a dataset before it, too, and now here twice: "
+        "merge datasets that have no sample in common"
+    ) in made.describe()
+    assert made.to_json()["repeated"] == made.repeated
+    assert main(["merge", *map(str, (parts[0], whole, parts[1], tmp_path / "out")), "--quiet"]) == 0
+    assert f"warning: 2 samples of {whole} " in capsys.readouterr().out  # found finished, and said all the same
+
+
+def test_a_sample_is_known_by_its_file_and_not_by_the_name_alone(tmp_path: Path) -> None:
+    for seconds, name in enumerate("ab"):
+        write_pictures(tmp_path / name, names := [f"{number}.jpg" for number in range(3 + seconds)])
+        for picture in names:
+            os.utime(tmp_path / name / picture, (seconds, seconds))
+        build(tmp_path / name, tmp_path / f"{name} packed", **QUIET)
+    build(tmp_path / "a", tmp_path / "a small", limit=2, **QUIET)
+    a, b, small = (tmp_path / name for name in ("a packed", "b packed", "a small"))
+    assert merge([a, b], tmp_path / "ab", **QUIET).repeated == {}
+    assert merge([b, a, small], tmp_path / "all", **QUIET).repeated == {str(small): 2}
+    write_pictures(tmp_path / "c", ["c.jpg"])
+    build(tmp_path / "c", tmp_path / "c packed", **QUIET)
+    merge([tmp_path / "c packed", a], tmp_path / "ca", **QUIET)
+    assert merge([tmp_path / "ca", a], tmp_path / "caa", **QUIET).repeated == {str(a): 3}  # whatever keys they have now
+
+
+def test_samples_of_one_frame_in_two_parts_are_not_the_same(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in", ["0.jpg", "1.jpg", "2.jpg"])
+    build(tmp_path / "in", tmp_path / "whole", steps=["decode", mirror_twice], **QUIET)
+    split(tmp_path / "whole", tmp_path / "parts", folds=2, seed=1, **QUIET)
+    parts = [tmp_path / "parts" / "fold-0", tmp_path / "parts" / "fold-1"]
+    assert find_leaks(parts, by="source", progress=False).found  # or this test would show nothing
+    assert merge(parts, tmp_path / "out", **QUIET).repeated == {}
+
+
+def test_samples_of_two_writers_are_not_the_same_for_their_keys(tmp_path: Path) -> None:
+    for number, name in enumerate("ab"):
+        with packer.Writer(tmp_path / name, progress=False) as writer:
+            for value in range(3):
+                writer.write(value=value + number)
+    split(tmp_path / "a", tmp_path / "parts", folds=3, **QUIET)
+    a, b, part = (tmp_path / name for name in ("a", "b", "parts/fold-0"))
+    assert merge([a, b, part], tmp_path / "out", **QUIET).repeated == {str(part): 1}
 
 
 def test_the_command_merges_with_worker_processes(tmp_path: Path) -> None:

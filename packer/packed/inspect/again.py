@@ -1,0 +1,160 @@
+"""Samples that occur in several datasets, which a merge would take twice."""
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.assembly.packed_rows import PackedRows
+from packer.packed.plan import Input
+from packer.packed.reports import read_report
+from packer.workspace.matching import in_several
+from shardspec.columns import IntArray
+from shardspec.entries import BUILD_KINDS
+from shardspec.layout import ITEMS_NAME
+from shardspec.schema import Schema
+
+_STEP = np.int64(0x1E3779B97F4A7C15)
+"""Odd, and without a pattern: small numbers times this are spread over all 64 bits, so that others can be added."""
+
+
+def count_again(inputs: Sequence[Input]) -> list[int]:
+    """For each dataset, how many of its samples a dataset before it has, too. No picture is decoded.
+
+    In datasets that go back to one build or one dataset, such as the parts of a split, a sample is known by its source
+    and its key. In any, it is known by its item, which has the same name, size and time, and by its frame; where they go
+    back to one, by its place among the samples of the item as well. So files of the same names in two folders are not
+    the same, nor are two faces of a frame.
+
+    For each sample 8 bytes are in memory, and some dozens if several datasets have its source and frame.
+    """
+    frames = [_number_frames(one) for one in inputs]
+    shared = in_several(frames)
+    if not len(shared):
+        return [0] * len(inputs)
+    candidates = [_Candidates.read(one, np.isin(own, shared)) for one, own in zip(inputs, frames, strict=True)]
+    counts = []
+    for at, own in enumerate(candidates):
+        again = np.zeros(len(own.keys), np.bool_)
+        for other in candidates[:at]:
+            again |= own.are_in(other)
+        counts.append(int(np.count_nonzero(again)))
+    return counts
+
+
+def _number_frames(one: Input) -> IntArray:
+    """For each sample, a number of its source, or else its key, and its frame; none if the dataset has no keys."""
+    fields = _fields_of(one.manifest.schema)
+    found = [np.empty(0, np.int64)]
+    if fields:
+        name, *more = (field for field in fields if field != "key" or "source" not in fields)
+        with closing(PackedRows.of(one.path, check="size", manifest=one.manifest)) as rows:
+            for batch in rows.batches([name, *more]):
+                found.append(_number(map(bytes, batch[name])) + _spread(batch.get("frame")))
+    return np.concatenate(found)
+
+
+def _number(values: Iterable[bytes]) -> IntArray:
+    return np.fromiter(map(hash, values), np.int64)
+
+
+def _fields_of(schema: Schema) -> list[str]:
+    """The fields that say what a sample is, ``source`` before ``key``, as far as there are any."""
+    if "key" not in schema:
+        return []
+    # A column of the user's may be called so, too.
+    frames = [f.name for f in schema if f.name == "frame" and f.is_scalar and f.numpy_dtype.kind in "iu"]
+    return [*(["source"] if "source" in schema else []), "key", *frames]
+
+
+def _spread(frames: Any) -> Any:
+    """Numbers of frames, to be added to others."""
+    return 0 if frames is None else frames.astype(np.int64) * _STEP
+
+
+class _Candidates(NamedTuple):
+    """Samples whose source and frame several datasets have, as numbers that are the same for the same values.
+
+    Attributes
+    ----------
+    ancestors : set of str
+        What the dataset goes back to.
+    keys : (n,) int64
+        Of source and key.
+    items : (n,) int64
+        Of source, facts of the item and frame.
+    ordinals : (n,) int64
+        Of the place among the samples of the item.
+    known : (n,) bool
+        Whether the facts of the item are known.
+    """
+
+    ancestors: frozenset[str]
+    keys: IntArray
+    items: IntArray
+    ordinals: IntArray
+    known: npt.NDArray[np.bool_]
+
+    @classmethod
+    def read(cls, one: Input, shared: npt.NDArray[np.bool_]) -> "_Candidates":
+        """Read those of a dataset."""
+        fields = _fields_of(one.manifest.schema)
+        parts: list[tuple[IntArray, ...]] = [(np.empty(0, np.int64),) * 4]
+        with closing(PackedRows.of(one.path, check="size", manifest=one.manifest)) as rows:
+            start = 0
+            for batch in rows.batches(fields) if shared.any() else ():
+                at = np.flatnonzero(shared[start : start + len(batch["key"])])
+                start += len(batch["key"])
+                names, texts = ([bytes(batch[name][row]) for row in at.tolist()] for name in (fields[0], "key"))
+                framed = _number(names) + _spread(batch["frame"][at] if "frame" in batch else None)
+                parts.append(
+                    (_number(names), _number(texts), _number(text.partition(b"-")[2] for text in texts), framed)
+                )
+        sources, keys, ordinals, frames = map(np.concatenate, zip(*parts, strict=True))
+        facts = _facts_of(one, sources, keys)
+        return cls(frozenset(_ancestors(one)), sources + keys * _STEP, frames + facts, ordinals, facts != 0)
+
+    def are_in(self, other: "_Candidates") -> npt.NDArray[np.bool_]:
+        """Which of these another dataset has, too."""
+        if self.ancestors.isdisjoint(other.ancestors):
+            return self.known & np.isin(self.items, other.items[other.known])
+        placed, others = (one.items + one.ordinals * _STEP for one in (self, other))
+        return np.isin(self.keys, other.keys) | (self.known & np.isin(placed, others[other.known]))
+
+
+def _facts_of(one: Input, *names: IntArray) -> IntArray:
+    """A number of the facts of each sample's item, 0 where the reports do not say which they are.
+
+    Parameters
+    ----------
+    names : (n,) int64
+        What the item may be called: numbers of the sources, or of the keys if it was packed from a packed dataset.
+    """
+    listed, facts = array("q"), array("q")
+    for _, line in read_report(one, ITEMS_NAME):
+        if line.get("state") == "packed" and isinstance(line.get("facts"), str):
+            listed.append(hash(str(line["item"]).encode("utf-8", "surrogateescape")))
+            facts.append(hash(line["facts"]) or 1)
+    known, first, times = np.unique(np.frombuffer(listed, np.int64), return_index=True, return_counts=True)
+    known, first = known[times == 1], first[times == 1]  # of items with the same name, as of two folders, none is known
+    found = np.zeros(len(names[0]), np.int64)
+    for numbers in names if len(known) else ():
+        places = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
+        fits = (known[places] == numbers) & (found == 0)
+        found[fits] = np.frombuffer(facts, np.int64)[first[places[fits]]]
+    return found
+
+
+def _ancestors(one: Input) -> Iterator[str]:
+    """Digests of a dataset and of those that it was made of, and the fingerprints of the builds."""
+    above: list[Mapping[str, Any]] = [one.provenance()]
+    while above:
+        made = above.pop()
+        yield made["digest"]
+        for generation in made["generations"]:
+            if generation["kind"] in BUILD_KINDS:  # that of a writer says nothing of its samples
+                yield generation["fingerprint"]
+            above += generation["recipe"].get("inputs", ())
