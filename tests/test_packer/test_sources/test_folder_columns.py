@@ -177,7 +177,7 @@ class TestPaths:
         assert "the classes are 'train', 'val', which look like splits" in made.describe()
         assert "label" not in build(tmp_path / "in", tmp_path / "n", label_from="none", **options).manifest.schema
         with pytest.raises(
-            UsageError, match="one of split, label, person, clip, found 'Person'; did you mean 'person'"
+            UsageError, match="one of 'split', 'label', 'person', 'clip', found 'Person'; did you mean 'person'"
         ):
             build(tmp_path / "in", tmp_path / "no", label_from="Person", **options)
 
