@@ -14,6 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--on",
         metavar="FIELD",
         action="append",
+        default=argparse.SUPPRESS,  # `add` has one; to a list here, fields would be appended
         help="field of the dataset that is compared with the keys (default key); source: one row for each video; "
         "--on source --on frame: one for each frame",
     )
@@ -39,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     result = add(
         options.dataset,
         options.table,
-        on=options.on or "key",
+        on=getattr(options, "on", "key"),
         key=options.key,
         fields=None if options.fields is None else [name.strip() for name in options.fields.split(",")],
         allow_missing=options.allow_missing,
