@@ -200,7 +200,7 @@ def test_a_dry_run_writes_nothing(mixed: Path, tmp_path: Path, arguments: tuple[
         assert document["samples"] > 4
         assert document["seconds"] > 0
     else:
-        assert "99 items in 4 tasks, 0 ignored" in done.stdout
+        assert "99 items in 6 tasks, 0 ignored" in done.stdout
         assert "fits" in done.stdout
         (recipe,) = (line for line in done.stdout.splitlines() if line.startswith("recipe: "))
         shown = {option.partition("=")[0] for option in recipe.removeprefix("recipe: ").split(", ")}

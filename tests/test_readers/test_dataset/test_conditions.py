@@ -270,7 +270,7 @@ def test_clips_are_divided_as_samples_are(clips):
     assert (some.blocks, len(clips.where("frame == 0").blocks)) == (None, 1)
     assert some.subset([2]).rows.tolist() == clips.rows[[4]].tolist()
     assert clips.find("00000003-000002") == 11
-    with pytest.raises(UsageError, match="rows: expected 0 to 2, found 3 to 3"):
+    with pytest.raises(UsageError, match="rows: expected 0 to 2, found 3"):
         some.subset([3])
 
 

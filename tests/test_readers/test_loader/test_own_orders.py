@@ -258,8 +258,8 @@ class Endless:
         ({"order": lambda _: None}, "order: expected the rows of an epoch, integers of shape (n,), found None"),
         ({"order": lambda _: [0.5]}, "order: expected the rows of an epoch, integers of shape (n,), found [0.5]"),
         ({"order": lambda _: ["a"]}, "order: expected the rows of an epoch, integers of shape (n,), found ['a']"),
-        ({"order": lambda _: [60]}, "order: expected rows 0 to 59, found 60 to 60"),
-        ({"order": lambda _: [-1]}, "order: expected rows 0 to 59, found -1 to -1"),
+        ({"order": lambda _: [60]}, "order: expected rows 0 to 59, found 60"),
+        ({"order": lambda _: [-1]}, "order: expected rows 0 to 59, found -1"),
         ({"order": lambda _: endless()}, "order: expected the rows of one epoch, found no end after 1048576"),
         ({"order": lambda _: [[1, 2], [3]]}, "order: expected the rows of an epoch, integers of shape (n,)"),
         (
