@@ -151,12 +151,18 @@ class Encoder:
     @cached_property
     def _encode_picture(self) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
         recipe = self._recipe
-        field = Field("image", "bytes", "|u1", (None, None, 3), image_codec(recipe))
-        return _picture_encoder(recipe, None if recipe.encode == "raw" else codec_for(field))
+        return _picture_encoder(recipe, None if recipe.encode == "raw" else codec_for(_picture_field(recipe)))
 
     def prepare(self) -> None:
         """Load what encodes pictures; otherwise, the first picture does."""
         _ = self._encode_picture
+
+    def opencv_encoder(self) -> Callable[[npt.NDArray[np.uint8]], EncodedValue] | None:
+        """What encodes ``image`` with its channels in OpenCV's order, to the same bytes; None if not OpenCV does it."""
+        if self._recipe.encode != "jpeg" or self._marks:
+            return None
+        encode = _load_jpeg_encoder()(codec_for(_picture_field(self._recipe)), bgr=True)
+        return lambda image: EncodedValue(encode(image), image.shape, _PICTURE)
 
     def encode(self, sample: dict[str, Any], *, whole: bool = True) -> dict[str, EncodedValue]:
         """Encode all values of a sample; keys with a leading underscore are left out.
@@ -272,17 +278,25 @@ def _picture_encoder(recipe: Recipe, codec: Any) -> Callable[[npt.NDArray[np.uin
     if not recipe.restart_markers:
         if recipe.encode != "jpeg":
             return encode
-        # Not imported above: a plan needs none of its libraries.
-        make: Callable[[Any], Callable[..., Buffer]] = import_target(
-            "packer.vision.encode:jpeg_encoder", what="--encode jpeg", extra="pack"
-        )
-        return make(codec)
+        return _load_jpeg_encoder()(codec)
 
     def with_markers(image: npt.NDArray[np.uint8]) -> Buffer:
         height, width = image.shape[:2]
         return encode(image, restart_marker_blocks=restart_interval(height, width, recipe.subsampling))
 
     return with_markers
+
+
+def _picture_field(recipe: Recipe) -> Field:
+    return Field("image", "bytes", "|u1", (None, None, 3), image_codec(recipe))
+
+
+def _load_jpeg_encoder() -> Callable[..., Callable[..., Buffer]]:
+    """`packer.vision.encode.jpeg_encoder`; a plan needs none of its libraries."""
+    make: Callable[..., Callable[..., Buffer]] = import_target(
+        "packer.vision.encode:jpeg_encoder", what="--encode jpeg", extra="pack"
+    )
+    return make
 
 
 def _as_array(name: str, value: Any) -> npt.NDArray[Any]:

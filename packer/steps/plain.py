@@ -163,16 +163,23 @@ def _keeping(recipe: Recipe) -> _Way:
 
 def _making(recipe: Recipe, encoder: Encoder) -> _Way:
     """The picture is decoded, resized and encoded, or kept if nothing changes it."""
-    decode: Callable[[bytes], Picture] = import_target(
+    decode: Callable[..., Picture] = import_target(
         "packer.vision.decode.picture:decode_picture", what="step 'decode'", extra="pack"
     )
     resize = _resize_of(recipe)
+    encode = encoder.opencv_encoder() if recipe.size is not None else None  # where nearly all pictures change
 
     def make(data: bytes) -> EncodedValue | None:
         try:
-            picture = decode(data)
-            whole = Kept(picture.image, data, "jpeg") if picture.passthrough else None
-            return encoder.encode({"image": resize(picture.image), KEPT: whole})["image"]
+            picture = decode(data, bgr=encode is not None)
+            image = resize(picture.image)
+            unchanged = image is picture.image
+            if encode is not None:
+                if not unchanged:
+                    return encode(image)
+                image = np.ascontiguousarray(image[:, :, ::-1])
+            whole = Kept(image, data, "jpeg") if unchanged and picture.passthrough else None
+            return encoder.encode({"image": image, KEPT: whole})["image"]
         except Exception:  # whatever it is, the chain meets it again
             return None
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import simplejpeg
 
 
-def decode_strict(data: bytes) -> npt.NDArray[np.uint8]:
+def decode_strict(data: bytes, *, bgr: bool = False) -> npt.NDArray[np.uint8]:
     """Decode with libjpeg-turbo, treating each of its warnings as an error.
 
     The pixels are Pillow's (accurate integer DCT, smooth chroma upsampling; a test compares them), in 40 to 90 % of the
@@ -16,14 +16,15 @@ def decode_strict(data: bytes) -> npt.NDArray[np.uint8]:
 
     Returns
     -------
-    ndarray, (H, W, 3), uint8, RGB
+    ndarray, (H, W, 3), uint8
+        RGB, or BGR.
 
     Raises
     ------
     ValueError
         If libjpeg warns or fails; the message is libjpeg's first warning or error.
     """
-    return np.asarray(_turbojpeg(simplejpeg.decode_jpeg, data, "RGB", strict=True), np.uint8)
+    return np.asarray(_turbojpeg(simplejpeg.decode_jpeg, data, "BGR" if bgr else "RGB", strict=True), np.uint8)
 
 
 def check_strict(data: bytes) -> tuple[int, int]:

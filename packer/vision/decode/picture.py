@@ -50,7 +50,7 @@ class Picture:
     Attributes
     ----------
     image : ndarray, (H, W, 3), uint8
-        RGB, upright, C-contiguous, not writeable.
+        RGB (BGR if that was asked for), upright, C-contiguous, not writeable.
     passthrough : bool
         Whether the file is a JPEG whose own bytes show the same pixels in every decoder and may be kept: 8 bits,
         baseline or progressive, grey or YCbCr, EXIF orientation 1 or none, decoded without any warning. (Decoders
@@ -99,7 +99,7 @@ def read_picture(source: Input, *, max_pixels: int = MAX_PIXELS) -> bytes:
         return file.read()
 
 
-def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Picture:
+def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS, bgr: bool = False) -> Picture:
     """Decode one picture.
 
     Safe to call from several threads, with one reservation: while a file that is not an ordinary JPEG is decoded,
@@ -111,6 +111,8 @@ def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Picture:
         The whole file.
     max_pixels : int
         Largest width times height; the header is checked before pixels are allocated.
+    bgr : bool
+        Whether the channels are to be in OpenCV's order; a JPEG is decoded into it at once.
 
     Returns
     -------
@@ -127,11 +129,11 @@ def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Picture:
     """
     kind = _sniff(data)
     if kind == "Netpbm":
-        return _finish(decode_netpbm(data, max_pixels), UPRIGHT, kind)
+        return _finish(_in_order(decode_netpbm(data, max_pixels), bgr), UPRIGHT, kind)
     if kind == "JPEG":
-        return _decode_jpeg(data, max_pixels)
+        return _decode_jpeg(data, max_pixels, bgr)
     image, orientation = _decode_by_pillow(data, kind, max_pixels)
-    return _finish(image, orientation, kind)
+    return _finish(_in_order(image, bgr), orientation, kind)
 
 
 def check_kept(data: bytes, *, max_pixels: int = MAX_PIXELS) -> JpegHeader | None:
@@ -164,6 +166,11 @@ def _sniff(data: bytes) -> str:
     raise PictureError(f"expected a picture ({known}), found a file that begins with {data[:12]!r}")
 
 
+def _in_order(image: npt.NDArray[np.uint8], bgr: bool) -> npt.NDArray[np.uint8]:
+    """A view of an RGB picture, with its channels in OpenCV's order if that is wanted."""
+    return image[:, :, ::-1] if bgr else image
+
+
 def _finish(
     image: npt.NDArray[np.uint8], orientation: int, kind: str, *, passthrough: bool = False, warning: str | None = None
 ) -> Picture:
@@ -172,30 +179,31 @@ def _finish(
     return Picture(upright, passthrough and orientation == UPRIGHT, kind, warning)
 
 
-def _decode_jpeg(data: bytes, max_pixels: int) -> Picture:
+def _decode_jpeg(data: bytes, max_pixels: int, bgr: bool) -> Picture:
     header = read_header(data)
     if header is None:
         raise PictureError("expected a JPEG's frame header, found none before the pixels or the end of the file")
     check_size(header.width, header.height, max_pixels)
     with needing_memory("JPEG", header.width, header.height):
-        return _decode_checked_jpeg(data, header, max_pixels)
+        return _decode_checked_jpeg(data, header, max_pixels, bgr)
 
 
-def _decode_checked_jpeg(data: bytes, header: JpegHeader, max_pixels: int) -> Picture:
+def _decode_checked_jpeg(data: bytes, header: JpegHeader, max_pixels: int, bgr: bool) -> Picture:
     orientation = exif_orientation(header.exif)
     try:
         coding = coded_as(data)
         if coding in ("CMYK", "YCCK"):
             check_cmyk(data)
-            return _finish(_decode_by_pillow(data, "JPEG", max_pixels)[0], orientation, "JPEG")
+            image, _ = _decode_by_pillow(data, "JPEG", max_pixels)
+            return _finish(_in_order(image, bgr), orientation, "JPEG")
         passthrough = header.ordinary and coding in ("YCbCr", "Gray")
-        return _finish(decode_strict(data), orientation, "JPEG", passthrough=passthrough)
+        return _finish(decode_strict(data, bgr=bgr), orientation, "JPEG", passthrough=passthrough)
     except ValueError as error:
         warning = str(error)
     if _CORRUPT.search(warning) and not _HARMLESS.search(warning):
         raise PictureError(f"expected a whole JPEG, found a damaged one: {warning}")
     image, _ = _decode_by_pillow(data, "JPEG", max_pixels)
-    return _finish(image, orientation, "JPEG", warning=warning)
+    return _finish(_in_order(image, bgr), orientation, "JPEG", warning=warning)
 
 
 def _decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDArray[np.uint8], int]:

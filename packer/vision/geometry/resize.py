@@ -74,9 +74,8 @@ def _average(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray
     whole = image.shape[1] % size[0] == image.shape[0] % size[1] == 0
     if whole or image.size > _MOST_AS_FLOATS:
         return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)
-    means = np.asarray(cv2.resize(image.astype(np.float32), size, interpolation=cv2.INTER_AREA))
-    rounded: npt.NDArray[np.uint8] = np.rint(means, out=means).astype(np.uint8)
-    return rounded
+    means = cv2.resize(image.astype(np.float32), size, interpolation=cv2.INTER_AREA)
+    return np.asarray(cv2.convertScaleAbs(means), np.uint8)  # rounds half to even, as OpenCV does with bytes
 
 
 def resize_nearest(image: npt.NDArray[Any], size: tuple[int, int]) -> npt.NDArray[Any]:

@@ -185,7 +185,7 @@ def test_whatever_goes_wrong_on_the_short_way_is_tried_again_by_the_chain(
     long = build(source, tmp_path / "long", size=32)
     failed = []
 
-    def fail(data: bytes) -> None:
+    def fail(data: bytes, *, bgr: bool) -> None:
         failed.append(data)
         raise error
 

@@ -108,6 +108,22 @@ def test_exif_orientation(orientation, kind):
     assert picture.passthrough == (kind == "JPEG" and orientation == 1)
 
 
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "PPM", "TIFF"])
+def test_the_channels_may_come_in_opencvs_order(mode, kind):
+    if mode == "CMYK" and kind in ("PNG", "PPM"):
+        return
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture = saved(Image.fromarray(PORTRAIT).convert(mode), kind, **({} if kind == "PPM" else {"exif": exif}))
+    stray = picture[:-2] + b"\xff\x00" * 40 + picture[-2:]  # for which Pillow decodes a JPEG
+    for content in (picture, *([stray] if kind == "JPEG" and mode == "RGB" else [])):
+        found = decode_picture(content, bgr=True)
+        np.testing.assert_array_equal(found.image[:, :, ::-1], decode_picture(content).image)
+        assert found.image.flags.c_contiguous
+        assert not found.image.flags.writeable
+
+
 def test_orientation_six_by_hand():
     exif = Image.Exif()
     exif[0x0112] = 6  # shown after a quarter turn clockwise: the stored left column becomes the top row
