@@ -88,13 +88,14 @@ class EarlyShards:
             self._offered.append(named)
         while self._offered and not self._closed:
             plan = self._offered[0]
-            if published_shard(plan.published(0)) is not None:
-                self._there += _size(plan)
-            elif self._has_room():
-                self._give(plan)
-            else:
+            there = published_shard(plan.published(0)) is not None
+            if not there and not self._has_room():
                 return
-            self._offered.popleft()
+            self._offered.popleft()  # before it is given: if that fails, none is offered any more
+            if there:
+                self._there += _size(plan)
+            else:
+                self._give(plan)
 
     def note(self, event: Event) -> None:
         """Note that a unit is done."""

@@ -160,6 +160,21 @@ def test_a_shard_that_cannot_be_written_early_is_written_in_the_end(
     assert fingerprints(tmp_path / "out") == whole
 
 
+def test_a_build_that_cannot_give_a_shard_out_goes_on_without_early_shards(
+    source: Path, tmp_path: Path, without: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, early_plan, asked = without(source, tmp_path / "whole"), Workspace.early_plan, set()
+
+    def place(space: Workspace, number: int) -> Path:
+        asked.add(number)
+        return early_plan(space, number) if number == 0 else tmp_path / "full" / "plan"
+
+    monkeypatch.setattr(Workspace, "early_plan", place)
+    packer.build(source, tmp_path / "out", progress=False, **HOW)
+    assert asked == {0, 1}
+    assert fingerprints(tmp_path / "out") == whole
+
+
 def test_a_build_that_finds_no_room_goes_on_without_early_shards(
     source: Path, tmp_path: Path, without: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
