@@ -89,6 +89,14 @@ class Column:
         oks = self._valid or [True] * len(self._values)
         return [stripped(value) for value, ok in zip(self._values, oks, strict=True) if ok]
 
+    def read(self, chunk: Chunk) -> Sequence[Any]:
+        """Its values in some rows; a label of blanks alone is missing, as an empty one is."""
+        missing = "" if self.is_cells else None
+        values = chunk.column(self.name, missing)
+        if not self._is_label:
+            return values
+        return [missing if isinstance(value, str) and not value.strip() else value for value in values]
+
     def scan(self, values: Sequence[Any], first: int) -> None:
         """Take in the values of the next rows, from that row on."""
         if self._odd:
@@ -138,8 +146,7 @@ class Column:
         if not self._odd:
             self._kinds = {float} if float in self._kinds else self._kinds
             return
-        missing = "" if self.is_cells else None
-        values: list[Any] = [value for chunk in chunks() for value in chunk.column(self.name, missing)]
+        values: list[Any] = [value for chunk in chunks() for value in self.read(chunk)]
         if self.is_cells:
             values = parse_cells(values) if self._wanted is None else keep_cells(values)
         if self.field == "image":
@@ -185,7 +192,7 @@ class Column:
         if self._values is not None:
             rows = slice(chunk.first, chunk.first + chunk.rows)
             return self._values[rows], None if self._valid is None else self._valid[rows]
-        values = self._plain(chunk.column(self.name, "" if self.is_cells else None))
+        values = self._plain(self.read(chunk))
         if self._kinds == {float}:
             values = [value if value is None else float(value) for value in values]
         if not self._missing:

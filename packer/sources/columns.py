@@ -156,8 +156,8 @@ def read_columns(
         for name in chunk.columns:
             if name not in found and name != leave:
                 found[name] = Column(name, types.get(name), cells(name), chunk.first > 0, _is_label(name, label_from))
-        for name, column in found.items():
-            column.scan(chunk.column(name, "" if column.is_cells else None), chunk.first)
+        for column in found.values():
+            column.scan(column.read(chunk), chunk.first)
     fields = {name: column.field for name, column in found.items()}
     _check_names(fields)
     label = _label_field(label_from, fields)

@@ -202,6 +202,15 @@ class TestTable:
         assert states(listing(TableSource(path), path_column="file")) == {"0.png": None}
 
     @TABLES
+    @pytest.mark.parametrize("blank", [" ", "", "\t "])
+    def test_a_label_of_blanks_alone_is_none(self, pictures: Path, suffix: str, blank: str) -> None:
+        rows = [{"path": f"{n}.png", "label": label, "note": blank} for n, label in enumerate(["b", blank, "a "])]
+        found = listing(TableSource(write_table(pictures, suffix, rows)))
+        assert found.classes == {"label": ["a", "b"]}
+        assert [item.columns["label"] for item in found.items if item.reject is None] == [1, 0]
+        assert "expected a label in column 'label', found none" in str(found.items[1].reject)
+
+    @TABLES
     def test_labels_come_from_any_column(self, pictures: Path, suffix: str) -> None:
         rows = [{"path": f"{n}.png", "Kind": kind, "grade": n} for n, kind in enumerate(["b", "a", None])]
         path = write_table(pictures, suffix, rows)
