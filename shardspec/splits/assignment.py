@@ -73,7 +73,7 @@ def assign_rows(
         classes = classes_of_groups(groups.of_row, labels, len(groups.names))
     chosen = assign_groups(groups.names, groups.sizes().tolist(), ratios, seed, classes, rest, counts)
     places = {name: place for place, name in enumerate(ratios)}
-    return np.array([places[name] for name in chosen], np.int64)[groups.of_row]
+    return np.fromiter(map(places.__getitem__, chosen), np.int64, len(chosen))[groups.of_row]
 
 
 def fold_ratios(folds: int) -> dict[str, float]:
@@ -164,6 +164,6 @@ def assign_groups(
 
 def _draw_order(names: Iterable[str], sizes: Sequence[int], seed: int) -> IntArray:
     """The order of groups, as `assign_groups` says."""
-    draws = np.fromiter((draw(seed, name)[:16] for name in names), "S16", len(sizes)).view(">u8").reshape(-1, 2)
+    draws = np.fromiter((draw(seed, name)[:16] for name in names), "S16", len(sizes))
     digits = np.fromiter((-size.bit_length() for size in sizes), np.int8, len(sizes))
-    return np.lexsort((draws[:, 1], draws[:, 0], digits))
+    return np.lexsort((draws, digits))

@@ -123,8 +123,8 @@ def split(
     options |= {"shard_size": shard_size, "shuffle": shuffle}
     values: dict[str, str | None]
     if into is None:
-        for field, found in zip(fields, several, strict=True):
-            refuse_splits(found.names, field, shares)
+        for number, field in enumerate(fields):
+            refuse_splits(several[number].names, field, shares)
         classes = groups is not None and _has_classes(one.manifest.schema)
         labels = read_column(one.path, one.manifest, "label") if classes else None
         rows = one.manifest.samples
@@ -139,6 +139,8 @@ def split(
         places = groups.of_row
         options |= {"into": into}
         values = dict(zip(folders_of(groups.names, into), groups.names, strict=True))
+    group_of = None if groups is None else groups.of_row
+    del groups, several  # the names of a million groups are needed no more
     items = Items(one)
     parts = []
     shown = Stage(listener, "splitting", len(values), "parts") if len(values) > _BARS_MAX else nullcontext()
@@ -148,11 +150,11 @@ def split(
             repack = _arrange(one, {**options, "part": name}, rows_of, items)
             result = Job(repack, target / name, how, listener if whole is None else _OfPart(listener, whole)).run()
             ratio = shares[name] if value is None else None
-            count = len(rows_of) if groups is None else len(np.unique(groups.of_row[rows_of]))
+            count = len(rows_of) if group_of is None else len(np.unique(group_of[rows_of]))
             parts.append(SplitPart(name, ratio, count, result, value, _count_strata(strata, rows_of)))
             if whole is not None:
                 whole.advance()
-    parted = _count_parted(one, places) if groups is None else 0
+    parted = _count_parted(one, places) if group_of is None else 0
     return SplitResult(os.fspath(out), fields, into, stratify, tuple(parts), parted, _find_others(target, values))
 
 
