@@ -11,6 +11,7 @@ import simplejpeg
 from readers.decode.values import ValueLayout, layout_of_field
 from shardspec.codecs import Codec
 from shardspec.codecs.base import PictureCodec, check_sides
+from shardspec.codecs.raw import RawCodec
 from shardspec.columns import Buffer
 from shardspec.errors import CodecError, UsageError
 from shardspec.fields import PIXEL_AXES, is_mask_name
@@ -167,7 +168,9 @@ def decode_jpeg(
 
 def sides_of(data: Any, codec: Codec | None) -> tuple[int, int]:
     """Height and width of a stored picture: of an array if there is no codec, otherwise by the header of the bytes."""
-    if codec is not None:
+    if isinstance(codec, RawCodec):
+        data = codec.decode(data)  # a view
+    elif codec is not None:
         return cast("PictureCodec", codec).sides(data)
     height, width = data.shape[:2]
     return height, width

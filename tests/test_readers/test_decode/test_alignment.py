@@ -166,6 +166,31 @@ def test_masks_of_other_sides_are_cropped_in_proportion(tmp_path, plan, kind):
         assert away.mean() < 0.4
 
 
+def test_raw_masks_of_varying_sides_follow_raw_pictures_of_varying_sides(tmp_path):
+    sides = [(40, 60), (50, 30), (64, 64)]
+    raw, rng = NamedConfig("raw"), np.random.default_rng(0)
+    schema = Schema(
+        (
+            text("key"),
+            Field("image", "bytes", "|u1", (None, None, 3), raw),
+            Field("mask", "bytes", "|u1", (None, None), raw),
+            Field("wide_mask", "ragged", "|u1", (None, 64), raw),
+        )
+    )
+    masks = [rng.integers(0, 256, side, dtype=np.uint8) for side in sides]
+    columns = {
+        "key": keys(3),
+        "image": [np.stack([mask] * 3, axis=-1) for mask in masks],
+        "mask": masks,
+        "wide_mask": [np.full((height, 64), height, np.uint8) for height, _ in sides],
+    }
+    write_dataset(tmp_path / "d", "npy", schema, columns)
+    plan = RandomResizedCrop(24, flip=0.5, interpolation="nearest")
+    (batch,) = Loader(open_dataset(tmp_path / "d", decode={"image": plan}), 3, shuffle=False)
+    assert batch["image"][:, 0].equal(batch["mask"])
+    assert [mask.unique().tolist() for mask in batch["wide_mask"]] == [[40], [50], [64]]
+
+
 class Inverted(Whole):
     """A plan of a caller's own, whose pixels stay where they are, and which says so as `Whole` does."""
 
