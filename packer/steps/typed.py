@@ -90,8 +90,9 @@ class SampleEncoder:
 
     def _encoder(self, name: str, kind: FieldType) -> Encode:
         encode = _ENCODERS[kind.kind](kind) if kind.kind != "class" else _class_encoder(self._classes)
-        if name == LABEL and kind.kind == "array" and self._classes is not None:
-            encode = _checked_class(encode, len(self._classes))
+        if name == LABEL and kind.kind != "class" and self._classes is not None:
+            numbers = kind.kind == "array" and not kind.shape and not kind.listed and kind.dtype[1] in "iu"
+            encode = _checked_class(encode, len(self._classes)) if numbers else _refuse_class(self._classes)
         if not kind.optional:
             return encode
         stand_in = _stand_in(kind)
@@ -200,6 +201,13 @@ def _class_encoder(classes: tuple[str, ...] | None) -> Encode:
 def _no_class(value: Any, classes: tuple[str, ...]) -> SchemaError:
     like = did_you_mean(value, classes) if isinstance(value, str) else ""
     return SchemaError(f"expected a class, {list_some(classes)}, or its number, found {shorten(value)}{like}")
+
+
+def _refuse_class(classes: tuple[str, ...]) -> Encode:
+    def refuse(value: Any) -> EncodedValue:
+        raise _no_class(value, classes)
+
+    return refuse
 
 
 def _checked_class(encode: Encode, count: int) -> Encode:

@@ -8,11 +8,15 @@ from packer.recipe.field_types import LABEL, FieldType, infer, join, settle_empt
 from packer.recipe.fields import Declaration, check_name
 from packer.steps.typed import SampleEncoder
 from shardspec.errors import SchemaError, UsageError
+from shardspec.schema import NO_CLASS
 from shardspec.wording import shorten
 
 FIRST_SAMPLES = 100
 FIRST_BYTES = 64 * 10**6
 """Samples whose values show the types of fields that are not declared: so many, or those with so many bytes."""
+
+_NAMED, _NUMBERED = FieldType("class"), FieldType("array", "<i8")
+"""The types of labels that are names of classes, and their numbers."""
 
 
 class FirstSamples:
@@ -62,7 +66,7 @@ class FirstSamples:
             try:
                 found = infer(name, value, self._declaration.picture)
                 known = self._types.get(name)
-                joined = found if known is None else join(known, found)
+                joined = found if known is None else self._joined(name, known, found)
             except SchemaError as error:
                 raise SchemaError(f"field {name!r}: {error}") from error
             if joined is None or not self._holds(name, joined):
@@ -76,6 +80,11 @@ class FirstSamples:
             SampleEncoder(Declaration(self._types)).encode(sample)  # names the fields
         SampleEncoder(self._declare(types)).encode(sample)
         return types
+
+    def _joined(self, name: str, known: FieldType, found: FieldType) -> FieldType | None:
+        """`join`, where labels whose classes are given are names or numbers."""
+        given = name == LABEL and self._declaration.classes is not None
+        return _NAMED if given and {known, found} == {_NAMED, _NUMBERED} else join(known, found)
 
     def _holds(self, name: str, kind: FieldType) -> bool:
         """Whether the samples so far can be stored if a field becomes of another type: JSON has no NaN, for example."""
@@ -103,9 +112,12 @@ class FirstSamples:
         classes = self._declaration.classes
         if classes is not None and LABEL not in fields:
             raise SchemaError(f"expected a field {LABEL!r}, whose classes were given, found none")
+        if classes is not None and fields[LABEL] == _NUMBERED:
+            fields[LABEL] = _NAMED  # names may follow
         for name, kind in fields.items():
-            if kind.optional and kind.kind in ("picture", "class"):
-                raise SchemaError(f"field {name!r}: expected a value in every sample, found None")
+            if kind.optional and (kind.kind in ("picture", "class") or (name == LABEL and classes is not None)):
+                instead = f": {NO_CLASS} stands for no class" if name == LABEL and classes is not None else ""
+                raise SchemaError(f"field {name!r}: expected a value in every sample, found None{instead}")
             if kind.optional and f"{name}_valid" in fields:
                 raise SchemaError(
                     f"field {name!r}: expected a value, since there is a field '{name}_valid', found None"

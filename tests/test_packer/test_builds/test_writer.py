@@ -272,17 +272,36 @@ def test_declared_numbers_take_any_number_that_fits(tmp_path: Path) -> None:
     assert open_dataset(tmp_path / "out").schema["f"].shape == (None, None)  # as it was declared, though none varies
 
 
-@pytest.mark.parametrize("values", [["dog", "cat"], [1, 0], ["dog", 0]])
-def test_given_classes_number_the_labels(tmp_path: Path, values: list[Any]) -> None:
-    with Writer(tmp_path / "out", classes=["cat", "dog"], fields={"label": str}, progress=False) as writer:
+@pytest.mark.parametrize("values", [["dog", "cat"], [1, 0], ["dog", 0], [np.int64(1), "cat"]])
+@pytest.mark.parametrize("fields", [None, {"label": str}])
+def test_given_classes_number_the_labels(tmp_path: Path, values: list[Any], fields: Any) -> None:
+    with Writer(tmp_path / "out", classes=["cat", "dog"], fields=fields, progress=False) as writer:
         for value in values:
             writer.write(label=value)
-        for wrong in ("cats", 2, -2, None, 0.0):
-            with pytest.raises(SchemaError, match="expected a class, cat, dog, or its number, found"):
+        message = "expected a class, cat, dog, or its number, found" if fields else "field 'label': expected"
+        for wrong in ("cats", 2, -2, None, 0.0, True, b"cat", [1, 0], np.ones(2, int)):
+            with pytest.raises(SchemaError, match=message):
                 writer.write(label=wrong)
     found = open_dataset(tmp_path / "out")
     assert found.schema["label"].classes == ("cat", "dog")
     assert [int(row["label"]) for row in read_samples(tmp_path / "out")] == [1, 0]
+
+
+@pytest.mark.parametrize("wrong", [0.5, 1.0, True, b"cat", [1, 0], np.ones(2, int), None])
+def test_a_first_label_that_is_no_class_is_an_error_where_it_is_written(tmp_path: Path, wrong: Any) -> None:
+    with Writer(tmp_path / "out", classes=["cat", "dog"], progress=False) as writer:
+        with pytest.raises(SchemaError, match=r"field 'label': expected a (class, cat, dog, or its|value in every)"):
+            writer.write(label=wrong)
+        writer.write(label="dog")
+    assert [int(row["label"]) for row in read_samples(tmp_path / "out")] == [1]
+
+
+@pytest.mark.parametrize("first", ["cat", 0])
+def test_given_classes_take_names_and_numbers_after_the_first_samples_too(tmp_path: Path, first: str | int) -> None:
+    with Writer(tmp_path / "out", classes=["cat", "dog"], progress=False) as writer:
+        for value in [first] * FIRST_SAMPLES + ["dog", 1, -1]:
+            writer.write(label=value)
+    assert [int(row["label"]) for row in read_samples(tmp_path / "out")] == [0] * FIRST_SAMPLES + [1, 1, -1]
 
 
 @pytest.mark.parametrize(
