@@ -93,12 +93,11 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         self.videos = len(np.unique(items))
         self.videos_without = self.videos - len(np.unique(items[self._sequence[self._firsts]]))
         if self.videos_without:
+            advice = "take a smaller length, a larger max_step or another by=, or pack more frames"
+            if self.videos == len(base) and self.length > 1:  # as a Writer numbers them
+                advice = "every sample is a video of its own, by the number before the '-' of its key"
             _log.warning(
-                "%d of %d videos gave no clip of %d samples: "
-                "take a smaller length, a larger max_step or another by=, or pack more frames",
-                self.videos_without,
-                self.videos,
-                self.length,
+                "%d of %d videos gave no clip of %d samples: %s", self.videos_without, self.videos, self.length, advice
             )
 
     def __len__(self) -> int:

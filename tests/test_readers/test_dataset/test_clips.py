@@ -9,6 +9,7 @@ from support.crops import astronaut_crops
 from support.datasets import fixed, text, write_dataset
 from torch.utils.data import DataLoader
 
+import packer
 from readers import ClipDataset, Loader, RandomResizedCrop, open_dataset
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
@@ -179,6 +180,23 @@ def test_videos_that_give_no_clip_are_counted(video_path, caplog):
     assert [record.getMessage()[:45] for record in caplog.records] == ["1 of 2 videos gave no clip of 11 samples: tak"]
     part = dataset.where(lambda label: label == 1, ["label"]).clips(11)
     assert (part.videos, part.videos_without) == (1, 1)
+
+
+def test_a_dataset_whose_samples_are_all_items_of_their_own_is_told_why_it_gives_no_clip(tmp_path, caplog):
+    """As a writer numbers its samples; with keys that say which frames are of one video, it gives clips."""
+    frames = [(video, frame) for video in range(2) for frame in range(4)]
+    for name, keyed in (("numbered", False), ("keyed", True)):
+        with packer.Writer(tmp_path / name, progress=False) as writer:
+            for video, frame in frames:
+                key = {"key": f"{video:08d}-{frame:06d}"} if keyed else {}
+                writer.write(source=f"{video}.mp4", frame=frame, **key)
+    assert len(open_dataset(tmp_path / "numbered").clips(2, by="source")) == 0
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "8 of 8 videos gave no clip of 2 samples: every sample is a video of its own, by the number before the '-' of "
+        "its key"
+    )
+    assert len(open_dataset(tmp_path / "keyed").clips(2, by="source")) == 6
 
 
 @pytest.mark.parametrize("max_step", [None, 1])
