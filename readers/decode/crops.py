@@ -166,13 +166,17 @@ class _Crop:
     ) -> Image:
         """The part of a mask that lies on what `decode` takes of a picture of some height and width.
 
-        A mask of other sides covers the whole picture too, with smaller or larger pixels.
+        A mask of other sides covers the whole picture too, with smaller or larger pixels. An empty one, which stands
+        for none, is 0 everywhere.
         """
         own = sides_of(data, codec)
         if own == sides:
             return self.decode(data, field, codec, rng, out)
         image: Image = data if codec is None else codec.decode(data)
         out = self._room(field) if out is None else out
+        if 0 in own:
+            out[...] = 0
+            return out
         y, x = own[0] / sides[0], own[1] / sides[1]
         left, top, right, bottom = whole_pixels(self.box(*sides, rng), *sides)
         box = (left * x, top * y, right * x, bottom * y)

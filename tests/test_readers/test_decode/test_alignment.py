@@ -8,6 +8,7 @@ import pytest
 from support.crops import astronaut_crops, keys
 from support.datasets import fixed, picture, text, write_dataset
 
+import packer
 from readers import CenterCrop, Loader, PackedDataset, RandomResizedCrop, Resize, Whole, open_dataset
 from shardspec.errors import UsageError
 from shardspec.schema import Field, NamedConfig, Schema
@@ -189,6 +190,16 @@ def test_raw_masks_of_varying_sides_follow_raw_pictures_of_varying_sides(tmp_pat
     (batch,) = Loader(open_dataset(tmp_path / "d", decode={"image": plan}), 3, shuffle=False)
     assert batch["image"][:, 0].equal(batch["mask"])
     assert [mask.unique().tolist() for mask in batch["wide_mask"]] == [[40], [50], [64]]
+
+
+@pytest.mark.parametrize("plan", MOVING)
+def test_a_missing_mask_is_0_everywhere(tmp_path, plan):
+    with packer.Writer(tmp_path / "d", progress=False) as writer:
+        for mask in (None, np.ones((30, 40), np.uint8), None):
+            writer.write(image=np.zeros((30, 40, 3), np.uint8), mask=mask)
+    (batch,) = Loader(open_dataset(tmp_path / "d", decode={"image": plan}), 3, shuffle=False)
+    assert batch["mask"].shape == (3, 20, 20)
+    assert batch["mask"].float().mean((1, 2)).tolist() == batch["mask_valid"].tolist() == [0, 1, 0]
 
 
 class Inverted(Whole):
