@@ -2,8 +2,8 @@
 
 import os
 import sqlite3
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -195,7 +195,8 @@ class Writer:
         if number == 0:  # a first sample that was wrong decides nothing
             if self._keys is not None:
                 self._keys.close()
-            self._keys = None if given is None else _Keys(self._job.workspace.root / "keys.sqlite")
+            with writing(self._job.layout.root):
+                self._keys = None if given is None else _Keys(self._job.workspace.root / "keys.sqlite")
         if (given is None) == (self._keys is not None):
             found = "none" if given is None else shorten(given)
             wanted = "a key, as the samples before have" if given is None else "no key, as the samples before have none"
@@ -318,6 +319,15 @@ def _shown(key: str, number: int) -> str:
     return f"{shorten(key)} (number {number}, counted from 0)"
 
 
+@contextmanager
+def _as_of_the_system() -> Iterator[None]:
+    """Turn a failure of SQLite, such as a full disk, into an `OSError`."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise OSError(f"the list of keys: {error}") from error
+
+
 class _Keys:
     """The keys so far, on the disk, so that their number is not limited by memory.
 
@@ -328,21 +338,21 @@ class _Keys:
     """
 
     def __init__(self, path: Path) -> None:
+        pragmas = ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE", "cache_size = -32000")
         path.unlink(missing_ok=True)
-        self._file = sqlite3.connect(os.fsdecode(path), isolation_level=None, check_same_thread=False)
-        for pragma in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE", "cache_size = -32000"):
-            self._file.execute(f"PRAGMA {pragma}")
-        self._file.execute("CREATE TABLE keys (key BLOB PRIMARY KEY) WITHOUT ROWID")
-        self._file.execute("BEGIN")
+        with _as_of_the_system():
+            self._file = sqlite3.connect(os.fsdecode(path), isolation_level=None, check_same_thread=False)
+            for pragma in pragmas:
+                self._file.execute(f"PRAGMA {pragma}")
+            self._file.execute("CREATE TABLE keys (key BLOB PRIMARY KEY) WITHOUT ROWID")
+            self._file.execute("BEGIN")
         self._insert = self._file.cursor().execute
 
     def add(self, key: str) -> bool:
         """Note a key, and say whether it is new."""
-        try:
+        with _as_of_the_system():
             added = self._insert("INSERT OR IGNORE INTO keys VALUES (?)", (key.encode("utf-8", "surrogatepass"),))
             return bool(added.rowcount == 1)
-        except sqlite3.Error as error:
-            raise OSError(f"the list of keys: {error}") from error
 
     def close(self) -> None:
         """Forget the keys."""
