@@ -1,15 +1,19 @@
 """The structures of HDF5 files, read by our own code, against the library that wrote them."""
 
+import resource
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+from support.datasets import write_encoded
 
 from readers.formats.hdf5.chunks import read_chunks
 from readers.formats.hdf5.file import HDF5Error, HDF5File
 from readers.formats.mapping import map_file
+from shardspec.errors import BuildError
 from shardspec.formats.hdf5 import HDF5Array
+from shardspec.schema import Field, Schema
 
 
 def create(path: Path, libver: str = "v110") -> h5py.File:
@@ -90,3 +94,18 @@ def test_other_bounds_other_names_and_trailing_bytes_are_errors(tmp_path: Path) 
     ):
         with pytest.raises(HDF5Error):
             HDF5File(data, names)
+
+
+@pytest.mark.parametrize("limit", [0, 4_000, 20_000, -1])
+def test_a_file_that_cannot_be_written_is_reported_with_the_reason(tmp_path: Path, limit: int) -> None:
+    """A limit of the size of files does as a full disk does: at once, while values are written, and at the end."""
+    schema = Schema((Field("a", "bytes", "|u1", (None,)),))
+    encoded = {"a": [bytes(1000)] * 40}
+    size = write_encoded(tmp_path / "whole", "hdf5", schema, encoded).shards[0].bytes
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit % size, before[1]))
+    try:
+        with pytest.raises(BuildError, match=r"shard-00000\.h5: cannot be written: File too large\Z"):
+            write_encoded(tmp_path / "short", "hdf5", schema, encoded)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -1,5 +1,9 @@
 """hdf5: a shard is one HDF5 file."""
 
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +14,14 @@ import numpy.typing as npt
 from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, count_rows
 from packer.assembly.writers.blocks import Blocks
 from shardspec.columns import Columns
-from shardspec.errors import SchemaError
+from shardspec.errors import BuildError, SchemaError
 from shardspec.formats.hdf5 import HDF5Array, hdf5_arrays
 from shardspec.schema import Field, Schema
 
 BLOCK_BYTES = 1 << 20
 """Encoded bytes per block. A chunk holds one picture or many numbers; a block only makes disk reads sequential."""
+
+_ERRNO = re.compile(r"errno = (\d+)")
 
 
 class HDF5ShardWriter:
@@ -44,18 +50,32 @@ class HDF5ShardWriter:
         # A chunk is written as soon as it is full, so no cache decides the order in the file.
         # Nobody else has the file's name yet, and some file systems refuse locks.
         how = {"libver": ("v110", "v110"), "rdcc_nbytes": 0, "track_order": False, "locking": False}
-        self._file = h5py.File(folder / f"{name}.h5", "x", **how)
-        self._columns = {d.name: _Column(self._file, d) for d in datasets}
+        self._path = folder / f"{name}.h5"
         self._ends = {field.name: 0 for field in schema if not field.is_fixed}
-        for field in self._ends:
-            self._columns[f"{field}_offsets"].write(np.zeros(1, "<i8"))
+        with self._writing():
+            self._file = h5py.File(self._path, "x", **how)
+            self._columns = {d.name: _Column(self._file, d) for d in datasets}
+            for field in self._ends:
+                self._columns[f"{field}_offsets"].write(np.zeros(1, "<i8"))
 
     def write(self, rows: Columns) -> None:
         """Append rows."""
         count = count_rows(self._schema, rows)
         self._rows += count
-        for block in self._blocks.add(rows, count):
-            self._write(block)
+        with self._writing():
+            for block in self._blocks.add(rows, count):
+                self._write(block)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Turn write errors, which the library raises as several classes and in several lines, into a `BuildError`."""
+        try:
+            yield
+        except (OSError, RuntimeError, ValueError) as error:
+            number = _ERRNO.search(str(error))
+            if number is None:
+                raise
+            raise BuildError(f"{self._path}: cannot be written: {os.strerror(int(number[1]))}") from error
 
     def _write(self, block: Columns) -> None:
         """Append a block, field by field, which is the order of the chunks in the file."""
@@ -77,13 +97,14 @@ class HDF5ShardWriter:
 
     def close(self) -> None:
         """Finish the file."""
-        try:
-            for block in self._blocks.rest():
-                self._write(block)
-            for column in self._columns.values():
-                column.close()
-        finally:
-            self._file.close()
+        with self._writing():
+            try:
+                for block in self._blocks.rest():
+                    self._write(block)
+                for column in self._columns.values():
+                    column.close()
+            finally:
+                self._file.close()
         check_rows(self._name, self._size, self._rows)
 
 
