@@ -219,6 +219,11 @@ def link_tree(source: Path, target: Path) -> None:
 def remove_tree(path: Path) -> None:
     """Remove a file, or a folder with everything in it, if it exists."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            if not Path(str(error.filename)).is_absolute():  # before Python 3.13, it has only the name's last part
+                error.filename = os.fspath(path)
+            raise
     else:
         path.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import packer
 from packer import convert
 from packer.jobs.job import Job
 from packer.workspace import append_line, durable, read_lines
+from shardspec.errors import BuildError
 from shardspec.formats import FORMATS
 
 
@@ -126,3 +128,19 @@ def test_the_disk_may_begin_early_but_not_with_files_that_are_removed(
     assert {place for _, place in begun} == {(0, 0, 2)}
     monkeypatch.setattr(durable, "_sync_file_range", None)
     durable.begin_flush(tmp_path)
+
+
+def test_what_cannot_be_removed_is_named_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").touch()
+
+    def refuse(path: Any, **_: Any) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    place = re.escape(str(tmp_path / "folder"))
+    with (
+        pytest.raises(BuildError, match=rf"\A{place}.*: cannot be written: Permission denied"),
+        durable.writing(tmp_path),
+    ):
+        durable.remove_tree(tmp_path / "folder")
