@@ -46,9 +46,14 @@ def first_words(text: str, length: int) -> str:
     return f"{words} …" if words else f"{text[: length - 1]}…"
 
 
+def visible(text: str) -> str:
+    """A text of one line, whatever others wrote into it: what a terminal would obey is escaped as `repr` does it."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
 def list_some(texts: Sequence[str], listed: int = LISTED) -> str:
     """The first of some texts, separated by commas and each cut if it is long, then the number of those left out."""
-    shown = ", ".join(text if len(text) <= LENGTH else f"{text[:LENGTH]}…" for text in texts[:listed])
+    shown = ", ".join(visible(text if len(text) <= LENGTH else f"{text[:LENGTH]}…") for text in texts[:listed])
     return shown if len(texts) <= listed else f"{shown} and {len(texts) - listed} more"
 
 
