@@ -46,14 +46,15 @@ def first_words(text: str, length: int) -> str:
     return f"{words} …" if words else f"{text[: length - 1]}…"
 
 
-def visible(text: str) -> str:
-    """A text of one line, whatever others wrote into it: what a terminal would obey is escaped as `repr` does it."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+def one_line(text: str) -> str:
+    """A text as one line, whoever wrote it: a blank for each break, and what a terminal would obey as in its `repr`."""
+    text = _LINES.sub(" ", text.strip())
+    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def list_some(texts: Sequence[str], listed: int = LISTED) -> str:
     """The first of some texts, separated by commas and each cut if it is long, then the number of those left out."""
-    shown = ", ".join(visible(text if len(text) <= LENGTH else f"{text[:LENGTH]}…") for text in texts[:listed])
+    shown = ", ".join(one_line(text if len(text) <= LENGTH else f"{text[:LENGTH]}…") for text in texts[:listed])
     return shown if len(texts) <= listed else f"{shown} and {len(texts) - listed} more"
 
 

@@ -24,7 +24,7 @@ from shardspec.entries import total
 from shardspec.errors import DatasetError, NotADatasetError, UsageError
 from shardspec.layout import BUILD_FOLDER, REJECTS_NAME, Layout, given_path
 from shardspec.manifest import Manifest
-from shardspec.wording import LONG, counted, cut, found_instead, shorten
+from shardspec.wording import LONG, counted, cut, found_instead, one_line, shorten
 
 EXAMPLES = 3
 """Items that are named for each reason."""
@@ -126,9 +126,9 @@ class RejectsReport(Result):
         damaged = f"; {self.damaged} packed only in part, since they are damaged" if self.damaged else ""
         lines = [f"{self.path}{state}: {self.rejected} of {counted(self.items, 'item')} rejected{damaged}"]
         for kind in self.kinds[:_SHOWN]:
-            lines.append(f"  {counted(kind.items, 'item')}, {kind.step}: {cut(kind.reason, LONG)}")
+            lines.append(f"  {counted(kind.items, 'item')}, {one_line(kind.step)}: {cut(one_line(kind.reason), LONG)}")
             for example in kind.examples:
-                why = "" if example.reason == kind.reason else f": {cut(example.reason, LONG)}"
+                why = "" if example.reason == kind.reason else f": {cut(one_line(example.reason), LONG)}"
                 lines.append(f"    {shorten(example.item, LONG)}{why}")
         if len(self.kinds) > _SHOWN:
             lines.append(f"  and {len(self.kinds) - _SHOWN} more reasons (--json lists them)")

@@ -21,7 +21,7 @@ from packer.vision.detect.detections import FaceDetector
 from packer.vision.faults import describe_error
 from shardspec.errors import ItemError, MissingDependencyError, UsageError
 from shardspec.registry import Entry, import_target, resolve
-from shardspec.wording import counted, cut, did_you_mean, shorten
+from shardspec.wording import counted, cut, did_you_mean, one_line, shorten
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class StepError(Exception):
     """An error of a step. Carries the step's name; its cause is what the step raised."""
 
     def __init__(self, step: str, reason: str) -> None:
-        reason = cut(reason, REASON_LENGTH)
+        reason = cut(one_line(reason), REASON_LENGTH)
         super().__init__(f"{step}: {reason}")
         self.step = step
         self.reason = reason

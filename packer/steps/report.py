@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from packer.sources.item import REASON_LENGTH
-from shardspec.wording import cut
+from shardspec.wording import cut, one_line
 
 
 @dataclass
@@ -82,7 +82,7 @@ class ItemReport:
 
     def skip(self, frame: int, reason: str) -> None:
         """Record a frame that gives no sample."""
-        self.skipped.setdefault(cut(reason, REASON_LENGTH), []).append(frame)
+        self.skipped.setdefault(cut(one_line(reason), REASON_LENGTH), []).append(frame)
 
     def add_damage(self, what: str) -> None:
         """Record that something could not be read or cut."""

@@ -14,7 +14,7 @@ from packer.workspace import Workspace
 from packer.workspace.durable import publish
 from packer.workspace.fresh import host, machine_run, reading, wait_for
 from shardspec.errors import BuildError
-from shardspec.wording import LONG, cut
+from shardspec.wording import LONG, cut, one_line
 
 MADE_ON = "made_on"
 """The key of the plan, as it lies in the workspace, that says where the coordinating process runs."""
@@ -106,7 +106,7 @@ def describe_others(expected: Mapping[str, Any], found: Mapping[str, Any]) -> st
     """In words, the libraries of which one runtime has other versions than another: those to install; empty for none."""
     wanted, there = versions_of(expected), versions_of(found)
     others = (f"{name} {version}" for name, version in wanted.items() if there.get(name, version) != version)
-    return cut(", ".join(others), LONG)
+    return cut(one_line(", ".join(others)), LONG)
 
 
 def library_version(name: str) -> str:

@@ -73,7 +73,7 @@ def test_texts_and_lists() -> None:
     assert first_words("in column …, found none", 14) == "in column …"
     assert first_words("x" * 20, 10) == "xxxxxxxxx…"
     assert list_some(["a", "b"]) == "a, b"
-    assert list_some(["a\nb", "\x1b[31mé", "\udcff"]) == "a\\nb, \\x1b[31mé, \\udcff"  # a class, named by anybody
+    assert list_some(["a\nb", "\x1b[31mé", "\udcff"]) == "a b, \\x1b[31mé, \\udcff"  # a class, named by anybody
     assert list_some([]) == ""
     assert list_some([str(number) for number in range(11)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 3 more"
     assert len(list_some(["x" * 1000] * 1000)) < 1000

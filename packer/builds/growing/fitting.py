@@ -22,7 +22,7 @@ from shardspec.fields import RESERVED
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.schema import NO_CLASS, Schema
-from shardspec.wording import list_some, shorten
+from shardspec.wording import list_some, one_line, shorten
 
 FROM_PACKED = "from_packed"
 """Key of the manifest's ``wall_clock`` that is true if the items were samples of a packed dataset."""
@@ -78,7 +78,7 @@ def check_terms(layout: Layout, base: Manifest, recipe: Recipe, runtime: Mapping
         install = f"install {versions}, and " if versions else ""
         raise UsageError(
             f"{layout.root}: expected the recipe and versions that the dataset was packed with, found others "
-            f"({'; '.join(found)}): {install}give the same, or pack into another folder"
+            f"({one_line('; '.join(found))}): {install}give the same, or pack into another folder"
         )
 
 

@@ -11,7 +11,7 @@ from shardspec.entries import total
 from shardspec.errors import DatasetError
 from shardspec.layout import Layout, given_path
 from shardspec.manifest import Manifest
-from shardspec.wording import counted, list_some
+from shardspec.wording import counted, list_some, one_line
 
 
 class GenerationNote(NamedTuple):
@@ -55,8 +55,9 @@ class GenerationNote(NamedTuple):
     def describe(self) -> str:
         """The note in a line."""
         gone = f", {self.replaced} replaced, {self.gone} gone ({counted(self.superseded, 'sample')} superseded)"
+        when, kind, version = map(one_line, (self.finished or "time not known", self.kind, self.version or "not known"))
         return (
-            f"{self.finished or 'time not known'}, {self.kind} by version {self.version or 'not known'}: "
+            f"{when}, {kind} by version {version}: "
             f"{counted(self.items, 'item')} ({self.rejected} rejected), {counted(self.samples, 'sample')}"
             f"{gone if self.replaced or self.gone else ''}"
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from packer.jobs.result import JobResult, Result
-from shardspec.wording import counted, list_some, visible
+from shardspec.wording import counted, list_some, one_line
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class SplitResult(Result):
 
     def _describe_part(self, part: SplitPart) -> str:
         if part.value is not None:
-            return f", {self.into} {visible(part.value)}"
+            return f", {self.into} {one_line(part.value)}"
         wanted = "" if part.ratio is None else f" (wanted {part.ratio:.2%})"
         if len(self.by) > 1:
             wanted += f", {counted(part.groups, 'group')} by {self._fields}"

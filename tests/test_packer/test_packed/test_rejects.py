@@ -177,3 +177,17 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_work(tmp_path: Pa
         said = run_unprivileged(command, *values, expect=2).stderr
         assert said == f"packer {command}: {values[-1]}: cannot be written: Permission denied\n"
     assert list((tmp_path / "kept").iterdir()) == []
+
+
+def test_a_reason_is_one_line_without_control_characters(source: Path, tmp_path: Path) -> None:
+    def fail(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for sample in samples:
+            if sample["source"] == "b/05.png":
+                raise ValueError("expected\n  more, \x1b[31mfound less\n")
+            yield sample
+
+    build(source, tmp_path / "out", steps=["decode", fail, "resize"])
+    report = packer.rejects(tmp_path / "out")
+    assert "ValueError: expected more, \\x1b[31mfound less (" in report.describe()
+    report.kinds[0].reason += "\n\x1b[2J"  # as a dataset of others may have it
+    assert "\\x1b[2J\n" in report.describe()
