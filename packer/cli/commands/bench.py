@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batches", metavar="N", type=int, default=1, help="least number of batches in a packed run (default 1)"
     )
     parser.add_argument("--root", metavar="DIR", action="append", default=[], help="as for packer build (repeatable)")
+    parser.add_argument("--boxes", metavar="BOXES", help="as for packer build, if the dataset was built with boxes")
     parser.add_argument("--plot", metavar="FILE", help="draw a chart of the results into this file (.png, .svg, .pdf)")
     add_output_arguments(parser)
 
@@ -52,6 +53,7 @@ def run(options: argparse.Namespace) -> int:
         seconds=options.seconds,
         batches=options.batches,
         root=options.root,
+        boxes=options.boxes,
         plot=options.plot,
         progress=not options.quiet,
     )

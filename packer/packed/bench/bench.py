@@ -45,6 +45,7 @@ def bench(
     seconds: float = DEFAULT_SECONDS,
     batches: int = 1,
     root: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    boxes: str | os.PathLike[str] | None = None,
     plot: str | os.PathLike[str] | None = None,
     progress: bool | ProgressListener = True,
 ) -> BenchReport:
@@ -74,6 +75,8 @@ def bench(
         Least number of batches in a packed run, 1 or more.
     root : path, or sequence of path
         As for the build: the manifest holds only the names of those folders.
+    boxes : path, optional
+        As for the build, and for the same reason; by default what has the manifest's name in the current folder.
     plot : path, optional
         File for a chart of the results: ``.png``, ``.svg``, ``.pdf``.
     progress : bool or ProgressListener
@@ -105,6 +108,7 @@ def bench(
     manifest = Layout(packed).load()
     roots = [root] if isinstance(root, str | os.PathLike) else root
     recipe = replace(_recipe_of(packed, manifest), root=tuple(str(Path(folder).absolute()) for folder in roots))
+    recipe = _with_boxes(recipe, boxes)
     listing = list_items(open_source(source, packed.absolute(), recipe), recipe)
     items = _shuffled(listing, recipe)
     count = count_workers(workers, recipe.preset, len(items))
@@ -198,6 +202,21 @@ def _recipe_of(packed: Path, manifest: Manifest) -> Recipe:
             f"{packed}: expected a dataset that `packer build` made, found one of {shorten(made.kind)}, "
             "which has no recipe to run over raw items: name a dataset that went into it"
         ) from error
+
+
+def _with_boxes(recipe: Recipe, boxes: str | os.PathLike[str] | None) -> Recipe:
+    """The recipe with the boxes where they lie now."""
+    if recipe.boxes is None:
+        if boxes is not None:
+            raise UsageError("boxes: expected none, since the dataset was built without --boxes")
+        return recipe
+    place = Path(recipe.boxes if boxes is None else boxes)
+    if not place.exists():
+        raise UsageError(
+            f"boxes: expected those that the dataset was built with ({shorten(recipe.boxes)}), found nothing at {place}: "
+            "say where they are (--boxes)"
+        )
+    return replace(recipe, boxes=str(place))
 
 
 def _shuffled(listing: Listing, recipe: Recipe) -> list[Item]:

@@ -150,6 +150,21 @@ def test_what_cannot_be_compared_is_refused(mixed: Path, reference: Path, tmp_pa
     assert "packer bench: " in run_packer("bench", mixed, tmp_path, *QUICK, expect=2).stderr
 
 
+def test_the_boxes_of_the_build_are_named_again(tmp_path: Path) -> None:
+    source, boxes = write_pictures(tmp_path / "source", ["a.png"]), tmp_path / "boxes.csv"
+    boxes.write_text("path,frame,x0,y0,x1,y1\na.png,0,1,1,9,9\n")
+    build(source, tmp_path / "out", preset="faces", boxes=boxes, min_face=1, size=8, engine="inline", progress=False)
+    quick = {"seconds": 0.01, "runs": 1, "workers": 1, "progress": False}
+    with pytest.raises(UsageError, match=r"those that the dataset was built with \('boxes.csv'\), found nothing at"):
+        bench(source, tmp_path / "out", **quick)
+    report = bench(source, tmp_path / "out", boxes=boxes, **quick)
+    assert report.raw.samples_per_s > 0
+    assert report.same_source
+    build(source, tmp_path / "plain", size=8, engine="inline", progress=False)
+    with pytest.raises(UsageError, match="built without --boxes"):
+        bench(source, tmp_path / "plain", boxes=boxes, **quick)
+
+
 def write_hollow(root: Path) -> Path:
     """A source of files that are no pictures but for their names."""
     (root / "real").mkdir(parents=True)
