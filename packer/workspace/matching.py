@@ -38,8 +38,12 @@ class TextSet:
         digests = bytearray()
         for text in texts:
             digests += _digest_of(text)
-        halves = np.unique(np.frombuffer(digests, ">u8").reshape(-1, 2), axis=0).astype(np.uint64)
-        self._high, self._low = array("Q", halves[:, 0].tobytes()), array("Q", halves[:, 1].tobytes())
+        found = np.frombuffer(digests, f"S{DIGEST_BYTES}")
+        found.sort()  # in place
+        if (again := np.flatnonzero(found[1:] == found[:-1])).size:
+            found = np.delete(found, again)
+        halves = found.view(">u8").reshape(-1, 2)
+        self._high, self._low = (array("Q", halves[:, half].astype(np.uint64).tobytes()) for half in (0, 1))
 
     def __len__(self) -> int:
         return len(self._high)

@@ -150,12 +150,19 @@ def split(
             repack = _arrange(one, {**options, "part": name}, rows_of, items)
             result = Job(repack, target / name, how, listener if whole is None else _OfPart(listener, whole)).run()
             ratio = shares[name] if value is None else None
-            count = len(rows_of) if group_of is None else len(np.unique(group_of[rows_of]))
+            count = len(rows_of) if group_of is None else _count_different(group_of[rows_of])
             parts.append(SplitPart(name, ratio, count, result, value, _count_strata(strata, rows_of)))
             if whole is not None:
                 whole.advance()
     parted = _count_parted(one, places) if group_of is None else 0
     return SplitResult(os.fspath(out), fields, into, stratify, tuple(parts), parted, _find_others(target, values))
+
+
+def _count_different(numbers: IntArray) -> int:
+    """How many different numbers from 0 on there are; `numpy.unique` sorts copies of them."""
+    there = np.zeros(int(numbers.max(initial=-1)) + 1, np.bool_)
+    there[numbers] = True
+    return int(np.count_nonzero(there))
 
 
 def _find_others(folder: Path, parts: Collection[str]) -> tuple[str, ...]:
