@@ -8,6 +8,8 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -23,8 +25,38 @@ _READER_JOIN_S = 5.0
 _LOG_TAIL_BYTES = 1500
 _SIGKILL = 9  # not every system has the name
 
-Answers = queue.SimpleQueue[tuple[Any, dict[str, Any]]]
-"""Answers, each with the process that it comes from."""
+
+class Answers:
+    """Answers, each with the process that it comes from: a queue for one reader, whose waits end in time.
+
+    A wait of ``queue.SimpleQueue`` never ends if a signal is handled just as its time is over: it goes on with the time
+    that is left (CPython 3.11), and takes less than none for any.
+    """
+
+    def __init__(self) -> None:
+        self._there: deque[tuple[Any, dict[str, Any]]] = deque()
+        self._bell = threading.Lock()
+        self._bell.acquire()
+
+    def put(self, answer: tuple[Any, dict[str, Any]]) -> None:
+        """Append an answer."""
+        self._there.append(answer)
+        with contextlib.suppress(RuntimeError):  # it rings already
+            self._bell.release()
+
+    def get(self, timeout: float) -> tuple[Any, dict[str, Any]]:
+        """The next answer.
+
+        Raises
+        ------
+        queue.Empty
+            If there is none for so many seconds.
+        """
+        until_s = time.monotonic() + timeout
+        while not self._there:
+            if not self._bell.acquire(timeout=max(0.0, until_s - time.monotonic())) and not self._there:
+                raise queue.Empty
+        return self._there.popleft()
 
 
 class Child:
@@ -175,7 +207,7 @@ class SyncChild(Child):
     """
 
     def __init__(self, command: Sequence[str], *, stdin: int = subprocess.PIPE) -> None:
-        self._answers: Answers = queue.SimpleQueue()
+        self._answers = Answers()
         self._folder = tempfile.TemporaryDirectory()
         super().__init__(command, Path(self._folder.name) / "log", self._answers, stdin=stdin)
 

@@ -76,7 +76,7 @@ class ProcessesEngine:
         self._workspace = workspace
         self._team = team
         self._detector: DetectorChild | None = None
-        self._answers: Answers = queue.SimpleQueue()
+        self._answers = Answers()
         self._workers: list[Worker | None] = [None] * team.workers
         self._serials = itertools.count()
         self._events: deque[Event] = deque()

@@ -49,7 +49,7 @@ class Hosted:
         self._folder = Path(tempfile.mkdtemp(prefix="packer-"))
         at = self._folder / "item"
         self._place = Place.create(at)
-        self._answers: Answers = queue.SimpleQueue()
+        self._answers = Answers()
         try:
             words = [word.replace("{place}", str(at)) for word in command]
             self._child = Child(words, log, self._answers, environment=environment)

@@ -1,6 +1,5 @@
 """Workers that are started before all is known that they need: they are used, replaced, and never left behind."""
 
-import queue
 import signal
 import sys
 from contextlib import closing
@@ -132,7 +131,7 @@ def test_only_a_command_of_the_same_module_takes_one(tmp_path: Path, monkeypatch
             "print(json.dumps({'event': str(later), 'name': os.environ['NAME']}), file=answers)",
         )
     monkeypatch.syspath_prepend(tmp_path)
-    answers: Answers = queue.SimpleQueue()
+    answers = Answers()
     with closing(StandbyWorkers("greeter")) as standby:
         standby.start(1)
         for command, event in ((["other"], "None"), (["greeter"], "1"), (["greeter"], "None")):
@@ -168,7 +167,7 @@ def test_it_begins_with_arguments_and_folders_that_were_not_known_before(
         # The folder that was the last, as the current one is, may come first now, as that of a recipe does.
         monkeypatch.setattr(sys, "path", [str(tmp_path / "later"), *sys.path])
         for command in (["listener", "ab"], ["listener", "a", "b", "c"]):
-            answers: Answers = queue.SimpleQueue()
+            answers = Answers()
             child = Child(command, tmp_path / "log", answers, standby=standby)
             expected = {"event": "begun", "more": command[1:], "loaded": ["one", "two"], "late": "later"}
             assert answers.get(timeout=PATIENCE_S)[1] == expected
@@ -179,7 +178,7 @@ def test_it_begins_with_arguments_and_folders_that_were_not_known_before(
 def test_one_that_has_died_gives_way_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_module(tmp_path, "listener", "wait_to_begin(requests)", "print(json.dumps({'event': 'begun'}), file=answers)")
     monkeypatch.syspath_prepend(tmp_path)
-    answers: Answers = queue.SimpleQueue()
+    answers = Answers()
     with closing(StandbyWorkers("listener")) as standby:
         standby.start(2)
         first, second = standby._waiting
