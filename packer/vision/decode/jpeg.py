@@ -14,10 +14,15 @@ def decode_strict(data: bytes, *, bgr: bool = False) -> npt.NDArray[np.uint8]:
     The pixels are Pillow's (accurate integer DCT, smooth chroma upsampling; a test compares them), in 40 to 90 % of the
     time.
 
+    Parameters
+    ----------
+    data : bytes
+    bgr : bool
+        Whether the channels are to be in OpenCV's order.
+
     Returns
     -------
     ndarray, (H, W, 3), uint8
-        RGB, or BGR.
 
     Raises
     ------
