@@ -1,4 +1,4 @@
-"""Pages to look at packed datasets, and at a build while it runs: one file to keep, or a server on this machine.
+"""Pages to look at packed datasets: one file to keep, or a server on this machine.
 
 Everything shown may come from hostile input, so templates escape every value, and no text becomes code. Nothing is
 loaded from anywhere else.

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -279,7 +278,7 @@ class Looking:
         key = (item, frame)
         with self._lock:
             if key not in self._drawn:
-                drawn = draw_jpeg(self.originals.frame(item, frame))
+                drawn = _draw_jpeg(self.originals.frame(item, frame))
                 while len(self._drawn) >= _KEPT:
                     self._drawn.pop(next(iter(self._drawn)))
                 self._drawn[key] = drawn
@@ -302,7 +301,7 @@ class Looking:
         return np.concatenate([at + np.flatnonzero(numbers[at : at + BLOCK] == wanted) for at in self.dataset.blocks()])
 
 
-def draw_jpeg(found: npt.NDArray[np.uint8]) -> tuple[bytes, tuple[int, int]]:
+def _draw_jpeg(found: npt.NDArray[np.uint8]) -> tuple[bytes, tuple[int, int]]:
     """A frame as JPEG, reduced if it is very large, and its own width and height."""
     height, width = found.shape[:2]
     picture = Image.fromarray(found)
@@ -310,17 +309,6 @@ def draw_jpeg(found: npt.NDArray[np.uint8]) -> tuple[bytes, tuple[int, int]]:
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=88)
     return file.getvalue(), (width, height)
-
-
-def read_end(path: Path, most_bytes: int) -> str:
-    """The end of a text file; empty if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - most_bytes))
-            return file.read(most_bytes).decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
 
 
 def _like(field: Field, value: Any) -> str:

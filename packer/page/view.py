@@ -1,11 +1,11 @@
-"""``packer view``: a server on this machine whose pages show packed datasets, and a build while it runs."""
+"""``packer view``: a server on this machine whose pages show packed datasets."""
 
 import errno
 import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,13 +14,12 @@ import uvicorn
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.packed.shown.dataset import ShownDataset
-from packer.page.building import Building
 from packer.page.looking import Looking
 from packer.page.serving.guard import Guard
 from packer.page.serving.server import make_app
 from packer.page.serving.shown import Shown
 from packer.recipe.checks import checked
-from shardspec.errors import NotADatasetError, UsageError
+from shardspec.errors import UsageError
 from shardspec.layout import given_path
 
 LOOPBACK = "127.0.0.1"
@@ -107,7 +106,7 @@ def view(
     Parameters
     ----------
     datasets : path or sequence of path
-        Packed datasets, and folders of builds that are under way or have died.
+        Packed datasets. `packer.status` shows the progress of a build.
     source : path, optional
         The folder, or the archive, that the dataset was packed from: frames are drawn with the boxes that were cut from
         them, and rejected items are shown.
@@ -138,27 +137,12 @@ def view(
         raise UsageError("expected a packed dataset or several, found none")
     listener = listener_of(progress)
     folder, joined = (None if path is None else Path(path) for path in (source, table))
-
-    def opened(path: Path) -> Looking:
-        return Looking(ShownDataset(path, joined, patience_s=_PATIENCE_S), folder)
-
-    shown = [_open(path, opened) for path in paths]
+    shown = [Looking(ShownDataset(path, joined, patience_s=_PATIENCE_S), folder) for path in paths]
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     listening = _listen(host, port)
     for line in describe_address(listening.getsockname()[:2], os.environ.get("SSH_CONNECTION", "")):
         listener.on_message(line)
-    return Viewer(Guard(make_app(Shown(shown, opened), token), token, host), listening, token)
-
-
-def _open(path: Path, opened: Callable[[Path], Looking]) -> Looking | Building:
-    """A packed dataset; or the build in a folder where there is no dataset yet."""
-    try:
-        return opened(path)
-    except NotADatasetError:
-        building = Building(path)
-        if not building.is_there:
-            raise
-        return building
+    return Viewer(Guard(make_app(Shown(shown), token), token, host), listening, token)
 
 
 def describe_address(address: tuple[str, int], ssh: str = "") -> list[str]:

@@ -8,9 +8,7 @@ from packer.page.view import DEFAULT_PORT, LOOPBACK, view
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the datasets, what is shown with them, and where the pages are served."""
-    parser.add_argument(
-        "datasets", metavar="DATASET", nargs="+", help="folder of a packed dataset, or of a build that runs"
-    )
+    parser.add_argument("datasets", metavar="DATASET", nargs="+", help="folder of a packed dataset")
     parser.add_argument(
         "--source",
         metavar="FOLDER",

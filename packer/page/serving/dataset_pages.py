@@ -212,7 +212,7 @@ class DatasetPages(Pages):
         return missing() if found is None else Response(found, media_type="image/jpeg", headers=KEPT)
 
     def _one(self, request: Request) -> Looking:
-        return self._shown.dataset(request.path_params["number"])
+        return self._shown[request.path_params["number"]]
 
     def _row(self, request: Request) -> tuple[Looking, int]:
         """The dataset and the row that are asked for. `LookupError` if there is no such row."""

@@ -7,7 +7,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from packer.packed.shown.background import Job
-from packer.page.building import Building
 from packer.page.looking import Looking
 from packer.page.rendering import render, templates
 from packer.page.serving.shown import Shown
@@ -17,7 +16,7 @@ Page = Callable[[Request], Response]
 
 KEPT = {"cache-control": "private, max-age=3600"}
 NOT_KEPT = {"cache-control": "no-store"}
-"""What a build shows under an address changes once it is begun anew; what does not decode may be mended."""
+"""Pages are not cached: the dataset may grow, and the user may repair a file that did not decode."""
 
 _BROKEN = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 120 120"><rect width="120" height="120" fill="#20262d"/>'
@@ -43,7 +42,7 @@ class Replies:
             templates().get_template(name)
 
     def base(self, request: Request) -> str:
-        """The first parts of the paths of the dataset, or the build, that is asked for."""
+        """The first parts of the paths of the requested dataset."""
         number = request.path_params.get("number")
         return self.root if number is None else f"{self.root}/{number}"
 
@@ -55,7 +54,6 @@ class Replies:
             picture = one.dataset.picture
             values |= {"base": self.base(request), "name": one.name, "several": len(self._shown) > 1}
             values |= {"title": one.name, "has_rejects": one.has_rejects}
-            values |= {"has_build": Building(one.dataset.path).is_there}
             values |= {"field_name": None if picture is None else picture.name, "pictures": one.dataset.pictures}
             values |= {"total": len(one.dataset), "has_originals": one.originals is not None}
         return self._filled(template, status, path=request.url.path, **{"live": True, **values})

@@ -10,12 +10,10 @@ from starlette.routing import Route
 
 from packer.packed.shown.background import NotReadyError
 from packer.page.cards import shown_text
-from packer.page.looking import Looking
 from packer.page.rendering import static
-from packer.page.serving.build_pages import BuildPages
 from packer.page.serving.dataset_pages import DatasetPages
 from packer.page.serving.replies import Page, Pages, Replies, missing
-from packer.page.serving.shown import Shown, StillBuildingError
+from packer.page.serving.shown import Shown
 from shardspec.errors import ShardspecError
 
 _STATIC = {"page.css": "text/css", "page.js": "text/javascript"}
@@ -31,8 +29,8 @@ def make_app(shown: Shown, token: str) -> Starlette:
         First part of every path.
     """
     replies = Replies(f"/{token}", shown)
-    common, datasets, builds = _CommonPages(shown, replies), DatasetPages(shown, replies), BuildPages(shown, replies)
-    pages = {**common.routes, **datasets.routes, **builds.routes}
+    common, datasets = _CommonPages(shown, replies), DatasetPages(shown, replies)
+    pages = {**common.routes, **datasets.routes}
     parts = {common.faults, *datasets.parts}
     return Starlette(
         routes=[Route(replies.root + path, _endpoint(page, replies, parts)) for path, page in pages.items()]
@@ -50,7 +48,7 @@ class _CommonPages(Pages):
         """All datasets; of one, its samples."""
         if len(self._shown) == 1:
             return RedirectResponse(f"{self._replies.root}/0/")
-        datasets = [one.about if isinstance(one, Looking) else {"name": one.name} for one in self._shown]
+        datasets = [one.about for one in self._shown]
         return self._replies.page("start.html", request, title="datasets", datasets=datasets)
 
     def file(self, request: Request) -> Response:
@@ -73,8 +71,6 @@ def _endpoint(page: Page, replies: Replies, parts: Collection[Page]) -> Callable
             return await run_in_threadpool(page, request)
         except NotReadyError as unready:
             return replies.waiting(request, unready.job, is_part=page in parts)
-        except StillBuildingError:
-            return RedirectResponse(f"{replies.base(request)}/build")
         except LookupError:
             return missing()
         except (ShardspecError, MemoryError) as error:

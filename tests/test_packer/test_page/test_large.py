@@ -18,7 +18,6 @@ from support.pages import Page
 from packer.packed.shown import columns
 from packer.packed.shown.background import Job
 from packer.packed.shown.dataset import ShownDataset
-from packer.page.building import Building
 from packer.page.looking import Looking
 from packer.page.serving.guard import Guard
 from packer.page.serving.server import make_app
@@ -86,11 +85,10 @@ def test_what_takes_long_is_said_and_comes_later(tmp_path: Path, monkeypatch: py
     assert "too many" in pages.get(f"/{TOKEN}/0/field/key").text
 
 
-def test_datasets_are_compared_beside_the_pages_and_again_with_one_that_a_build_becomes(tmp_path: Path) -> None:
+def test_datasets_are_compared_in_the_background_and_once(tmp_path: Path) -> None:
     for name in "ab":
         write_faces(tmp_path / name, 30)
-    there = [Looking(ShownDataset(tmp_path / name, patience_s=0)) for name in "ab"]
-    shown = Shown([*there, Building(tmp_path / "c")])
+    shown = Shown([Looking(ShownDataset(tmp_path / name, patience_s=0)) for name in "ab"])
     jobs: list[Job[Any]] = []
     shown._background.run = jobs.append  # type: ignore[method-assign]
     pages = TestClient(Guard(make_app(shown, TOKEN), TOKEN, "127.0.0.1"), base_url="http://127.0.0.1")
@@ -98,10 +96,6 @@ def test_datasets_are_compared_beside_the_pages_and_again_with_one_that_a_build_
     jobs.pop().run()
     assert not jobs
     assert "in more than one of these datasets" in pages.get(f"/{TOKEN}/faults").text
-    write_faces(tmp_path / "c", 30)
-    assert pages.get(f"/{TOKEN}/2/").status_code == 200
-    assert pages.get(f"/{TOKEN}/faults").status_code == 202
-    assert len(jobs) == 1
 
 
 def test_a_field_that_cannot_be_read_is_said_each_time_and_stops_no_other(

@@ -1,0 +1,90 @@
+"""``packer status`` of a build that runs, or has died: read from its folder, without a change in it."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builds import parts_of
+from support.command import environment, run_packer, start_packer
+from support.media import scene, write_picture
+
+import packer
+from packer.workspace import Workspace
+from packer.workspace.lock import find_lock
+from shardspec.layout import Layout
+
+ITEMS = 100
+
+
+@pytest.fixture
+def build(tmp_path: Path, builds: list[Any]) -> tuple[Any, Path]:
+    """A build that waits in its last task, with all other tasks done and one of a hundred items rejected."""
+    for number in range(ITEMS - 1):
+        write_picture(tmp_path / "source" / "real" / f"{number:03d}.png", scene(number, (24, 18)))
+    (tmp_path / "source" / "real" / "000<b>.jpg").write_bytes(b"no picture")
+    (tmp_path / "waiting.py").write_text(
+        "import time\n\n\ndef wait(samples):\n    for sample in samples:\n"
+        "        while '098' in sample['source']:\n            time.sleep(0.05)\n        yield sample\n"
+    )
+    started = start_packer(
+        *("build", tmp_path / "source", tmp_path / "out", "--size", "16", "--steps", "decode,waiting:wait,resize"),
+        *("--label-from", "folder", "--workers", "1", "--quiet"),
+        env=environment(python_path=tmp_path),
+    )
+    builds.append(started)
+    until = time.monotonic() + 120
+    while len(parts_of(tmp_path / "out")) < 3:
+        assert started.poll() is None, started.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return started, tmp_path / "out"
+
+
+def files_of(root: Path) -> dict[Path, tuple[int, int]]:
+    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in root.rglob("*") if path.is_file()}
+
+
+def test_the_status_says_whether_anybody_is_at_work(build: tuple[Any, Path], tmp_path: Path) -> None:
+    started, out = build
+    before = files_of(out / ".build")
+    seen = packer.status(out)
+    assert (seen.stage, seen.items, seen.done, seen.samples, seen.rejected) == ("packing", ITEMS, 96, 95, 1)
+    assert files_of(out / ".build") == before
+    if sys.platform == "linux":
+        assert json.loads(run_packer("status", out, "--json").stdout)["running"] is True
+        assert "nobody" not in run_packer("status", out).stdout
+    started.send_signal(signal.SIGKILL)
+    started.communicate()
+    seen = json.loads(run_packer("status", out, "--json").stdout)
+    if sys.platform == "linux":
+        assert (seen["running"], seen["rate"], seen["left_s"]) == (False, None, None)
+        shown = run_packer("status", out).stdout
+        assert "nobody is at work: run the same command again to go on" in shown
+        assert f"process {started.pid}" in shown
+        assert "left" not in shown
+    holder = Workspace(Layout(out).build).holder
+    holder.write_text(json.dumps({**json.loads(holder.read_bytes()), "host": "another"}))
+    assert "cannot be seen from host" in run_packer("status", out).stdout
+    run_packer("submit", tmp_path / "source", tmp_path / "planned", "--size", 16)
+    assert "packer work" in run_packer("status", tmp_path / "planned").stdout
+
+
+def test_a_build_that_packed_nothing_says_why(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a.jpg").write_bytes(b"no picture")
+    run_packer("build", tmp_path / "source", tmp_path / "out", "--quiet", expect=3)
+    assert packer.status(tmp_path / "out").stage == "nothing was packed"
+    assert "nothing was packed: packer rejects" in run_packer("status", tmp_path / "out").stdout
+
+
+def test_a_lock_of_an_inode_on_another_device_says_nothing() -> None:
+    locks = "1: FLOCK  ADVISORY  WRITE 7 08:1a:131 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 9 08:1a:131 0 EOF\n"
+    here = os.makedev(0x08, 0x1A)
+    assert find_lock(locks, here, 131) is True
+    assert find_lock(locks, os.makedev(0, 0x2B), 131) is None
+    assert find_lock(locks, here, 31) is False
