@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import cluster_model
 from benchmarks.measure import check_document
 from benchmarks.scale_tables import scale_tables
 from benchmarks.targets import detector_table, targets_table
@@ -217,7 +216,6 @@ def _formats(found: Found) -> list[str]:
 
 TABLES: Mapping[str, Callable[[Found], list[str]]] = {
     "augment": augment_tables,
-    "cluster_model": cluster_model.table,
     "detector": lambda found: [faces_table(found)],
     "formats": _formats,
     "kept_check": lambda found: [kept_check_text(found)],

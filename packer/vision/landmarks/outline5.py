@@ -1,6 +1,6 @@
 """The numbers of `packer.vision.landmarks.hull.estimate_outline`: how five points move the outline of 68.
 
-They were fitted by `benchmarks/hull_template.py`, which prints such a table. The fit is a ridge regression from MTCNN's
+They were fitted by `benchmarks/hull_template.py` of commit 01cfbf4a. The fit is a ridge regression from MTCNN's
 five points to the jaw and the eyebrows of MediaPipe's face mesh (Apache-2.0), on 121 faces of six photographs and a
 video, with ten copies of each mesh turned by up to 0.6 rad to the side and 0.35 rad up or down. Every source has the
 same weight, and the meshes are mirrored too, so that the result is symmetric. The meshes were found in a picture 1.6

@@ -19,7 +19,8 @@ FloatArray = npt.NDArray[np.float64]
 MEAN_FIVE: FloatArray = np.array([[-0.5, -0.587], [0.5, -0.587], [0.0, 0.0515], [-0.417, 0.562], [0.417, 0.562]])
 """Right eye, left eye, nose tip, right and left corner of the mouth in the mean frame.
 
-The generalized Procrustes mean of MTCNN's points on 139 faces (`benchmarks/hull_template.py`), made symmetric.
+The generalized Procrustes mean of MTCNN's points on 139 faces (`benchmarks/hull_template.py` of commit
+01cfbf4a), made symmetric.
 """
 MEAN_FIVE.setflags(write=False)
 
