@@ -59,16 +59,24 @@ def nms(boxes: FloatArray, scores: FloatArray, threshold: float) -> IntArray:
     ndarray, (k,), int64
         Indices of the boxes that stay, best score first (equal scores: in their order).
     """
-    return _suppress(boxes, scores, threshold, inclusive=0, minimum=False)
+    return _suppress(boxes, np.argsort(-scores, kind="stable"), threshold, inclusive=0, minimum=False)
 
 
 def min_nms(boxes: FloatArray, scores: FloatArray, threshold: float) -> IntArray:
     """Non-maximum suppression by intersection over the smaller area, ends inclusive, as the reference's last step."""
-    return _suppress(boxes, scores, threshold, inclusive=1, minimum=True)
+    return _suppress(boxes, descending(scores), threshold, inclusive=1, minimum=True)
 
 
-def _suppress(boxes: FloatArray, scores: FloatArray, threshold: float, inclusive: int, minimum: bool) -> IntArray:
-    order = np.argsort(-scores, kind="stable")
+def descending(values: FloatArray) -> IntArray:
+    """Indices that sort values from the largest to the smallest, with equal values in the reference's order.
+
+    The reference reads numpy's default sort from its end. So of two equal values, the later one comes first; the order
+    of more than three depends on the processor's instructions. A stable sort would keep another of several equal faces.
+    """
+    return np.argsort(values)[::-1]
+
+
+def _suppress(boxes: FloatArray, order: IntArray, threshold: float, inclusive: int, minimum: bool) -> IntArray:
     boxes, count = boxes[order], len(order)
     limit = _round_down(threshold)
     alive = np.ones(count, np.bool_)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.vision.detect.boxes import crop_windows, lattice_nms, min_nms, nms, regress, square
+from packer.vision.detect.boxes import crop_windows, descending, lattice_nms, min_nms, nms, regress, square
 from packer.vision.detect.detections import Detections
 from packer.vision.detect.networks import build_networks
 from packer.vision.detect.runtime import Frame, make_runtime, resolve_runtime
@@ -166,7 +166,7 @@ class Detector:
             boxes = regress(boxes, values[:, :4], inclusive=1)
             keep = min_nms(boxes, scores, _MERGE_IOU)
             boxes, scores, points = boxes[keep], scores[keep], points[keep]
-            order = np.argsort(-(boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]), kind="stable")
+            order = descending((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]))
             boxes, scores, points = boxes[order], scores[order], points[order]
         return Detections(boxes, scores, points, np.array([0, len(boxes)], np.int64))
 
@@ -209,7 +209,10 @@ class Detector:
         """Boxes that a net passes, with their scores and the net's outputs."""
         windows, valid = crop_windows(boxes, width, height)
         threshold = self._thresholds[1 if net == "rnet" else 2]
-        values = frame.refine(net, windows[valid])
+        # Boxes that are cut to the same window tie. A network's outputs may differ in the last digit between the first
+        # and the last row of a call, so each window is run once.
+        distinct, places = np.unique(windows[valid], axis=0, return_inverse=True)
+        values = frame.refine(net, distinct)[places.reshape(-1)]
         scores = _sigmoid(values[:, -1])
         passed = scores > np.float32(threshold)
         return boxes[valid][passed], scores[passed], values[passed]

@@ -94,6 +94,16 @@ def test_a_frame_alone_and_in_any_company_gives_the_same_bytes(detector):
     assert _equal(alone, again.detect(iter(frames)))
 
 
+def test_boxes_that_are_cut_to_the_same_window_tie(detector):
+    face = np.ascontiguousarray(PORTRAIT[60:220, 150:310])
+    frame = detector._runtime.open(face)
+    for count in range(2, 40):
+        boxes = np.array([[1 - i, 1 - i, 160 + i, 160 + i] for i in range(count)], np.float32)
+        _, scores, _ = detector._refine("onet", frame, boxes, *face.shape[:2])
+        assert len(scores) == count
+        assert np.unique(scores).size == 1
+
+
 def test_array_of_frames(detector):
     frames = np.stack([PORTRAIT, PORTRAIT[:, ::-1]])
     assert _equal(detector.detect(frames), detector.detect(list(frames)))

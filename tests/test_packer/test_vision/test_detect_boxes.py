@@ -37,10 +37,11 @@ def test_nms_of_many_boxes_is_that_of_few(monkeypatch):
     assert np.array_equal(ours.min_nms(boxes, scores, 0.5), at_once[1])
 
 
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("count", [1, 30, 300])
-def test_min_nms_is_the_references(count):
+def test_min_nms_is_the_references(count, whole):
     reference = pytest.importorskip("facenet_pytorch.models.utils.detect_face").nms_numpy
-    boxes, scores = _random_boxes(np.random.default_rng(count), count, False)
+    boxes, scores = _random_boxes(np.random.default_rng(count), count, whole)
     assert np.array_equal(ours.min_nms(boxes, scores, 0.7), reference(boxes, scores, 0.7, "Min"))
 
 
