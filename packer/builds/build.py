@@ -2,8 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,15 @@ from packer.builds.estimate import Estimate, estimate
 from packer.builds.growing.growth import Comparison, Growth, compare
 from packer.builds.job import BuildJob
 from packer.builds.planning.listing import Remarks, counted_stage, list_items
-from packer.builds.planning.plan import TASK_ITEMS
 from packer.builds.provenance import describe_runtime
 from packer.builds.result import BuildResult, check_rejects
-from packer.jobs.engines.standby import Standby
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.recipe import Recipe, StepSpec, refuse_unknown
 from packer.recipe.engines import FOR_FUNCTIONS
 from packer.recipe.fields import Declaration
 from packer.recipe.options import BUILD_OPTION_NAMES, OPTION_NAMES, BuildOptions
-from packer.sources.base import Listing, Source, counting
+from packer.sources.base import Listing, Source
 from packer.sources.opening import open_source
 from packer.steps.chain import Step, check_steps
 from packer.workspace import Workspace
@@ -80,22 +77,9 @@ def build(
     TooManyRejectsError
         If the build finished with more rejects than allowed, or if no item yielded a sample.
     """
-    return build_on_standby(None, source, out, recipe=recipe, progress=progress, **options)
-
-
-def build_on_standby(
-    standby: Standby | None,
-    source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source,
-    out: str | os.PathLike[str],
-    *,
-    recipe: Recipe | None = None,
-    progress: bool | ProgressListener = True,
-    **options: Any,
-) -> BuildResult:
-    """`build`, of which something may have been started already."""
     opened, target, chosen, how, functions = _resolve(source, out, recipe, options)
     check_steps(chosen, functions)
-    return run_build(opened, target, chosen, how, progress, functions, standby=standby)
+    return run_build(opened, target, chosen, how, progress, functions)
 
 
 def run_build(
@@ -106,7 +90,6 @@ def run_build(
     progress: bool | ProgressListener,
     functions: Mapping[str, Step] | None = None,
     declaration: Declaration | None = None,
-    standby: Standby | None = None,
 ) -> BuildResult:
     """List the items of a source and pack them (see `build`).
 
@@ -114,22 +97,14 @@ def run_build(
     ----------
     functions, declaration
         See `packer.builds.job.BuildJob`.
-    standby : Standby, optional
-        What was started already.
     """
     listener = listener_of(progress)
-    with closing(standby or Standby()) as begun:
-        begun.begin(out, recipe, options)
-
-        def on_listed(items: int) -> None:
-            begun.count(-(-items // TASK_ITEMS))  # there are more where files are large, or videos
-
-        planned = plan_build(source, out, recipe, options, listener, functions, declaration, on_listed)
-        if isinstance(planned, BuildResult):
-            check_rejects(planned, options)
-            return planned
-        plan, notes, growth = planned
-        done = Job(plan, out, options, listener, begun.workers).run()
+    planned = plan_build(source, out, recipe, options, listener, functions, declaration)
+    if isinstance(planned, BuildResult):
+        check_rejects(planned, options)
+        return planned
+    plan, notes, growth = planned
+    done = Job(plan, out, options, listener).run()
     more = {name: getattr(plan, name) for name in ("marked", "refilled", "broken_tracks", "unused_boxes")}
     growth = None if growth is None else dataclasses.replace(growth, mended=plan.mended)
     result = BuildResult(**vars(done), **more, growth=growth, notes=notes)
@@ -145,14 +120,8 @@ def plan_build(
     listener: ProgressListener,
     functions: Mapping[str, Step] | None = None,
     declaration: Declaration | None = None,
-    on_listed: Callable[[int], None] | None = None,
 ) -> tuple[BuildJob, tuple[str, ...], Growth | None] | BuildResult:
     """List the items of a source and plan how they are packed.
-
-    Parameters
-    ----------
-    on_listed : callable, optional
-        Called with a lower bound of the number of items to be packed while they are listed, and in the end with the number.
 
     Returns
     -------
@@ -163,20 +132,9 @@ def plan_build(
         How the source compares with the dataset that is added to. If there is nothing to add to it, the result is
         returned instead of all three.
     """
-    listed = 0
-
-    def count(more: int) -> None:
-        nonlocal listed
-        listed += more
-        if on_listed is not None:
-            on_listed(listed if recipe.limit is None else min(listed, recipe.limit))
-
-    with counting(count):
-        listing = list_items(source, recipe, listener)
+    listing = list_items(source, recipe, listener)
     runtime = describe_runtime(recipe, declared=declaration is not None)
     notes, items = tuple(listing.notes), listing.items[: recipe.limit]
-    if on_listed is not None:
-        on_listed(len(items))  # not every source counts
     if options.grows:
         finish_left(Workspace(out / BUILD_FOLDER))
     comparison = _compare(out, listing, recipe, runtime, options) if options.grows else None

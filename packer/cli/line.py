@@ -13,21 +13,18 @@ import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from packer.cli import EXIT_INTERRUPTED, Interrupts
 from packer.cli.output import print_out
 from shardspec.errors import MissingDependencyError, ShardspecError, UsageError, system_reason
 from shardspec.registry import import_target
 from shardspec.wording import LENGTH, LONG, cut, did_you_mean, list_some, shorten
-
-if TYPE_CHECKING:
-    from packer.jobs.engines.standby_workers import StandbyWorkers
 
 COMMANDS: Mapping[str, str] = {
     "build": "pack pictures, videos or a table of them into a dataset; repeat the command to resume",
@@ -65,13 +62,6 @@ AGAIN: Mapping[str, str] = {
 """What repeating a command after an interruption does; the commands not listed leave nothing behind."""
 
 
-_WITH_WORKER = "build"
-"""The command that hands what `_start_worker` has started on to its job."""
-
-_WITHOUT_WORKER = frozenset(("-h", "--help", "--dry-run"))
-"""Words with which it makes nothing."""
-
-
 def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
     """Read the command line and import what its command needs; the result runs it and returns the exit status."""
     with suppress(FileNotFoundError):  # it may have been deleted
@@ -81,31 +71,15 @@ def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
         utf8 = codecs.lookup(sys.stdout.encoding).name == "utf-8"
         sys.stdout.reconfigure(errors="surrogateescape" if utf8 else "backslashreplace")
     name = next((word for word in arguments if not word.startswith("-")), None)
-    with ExitStack() as begun:
-        # Two more words, at least: what is built, and where.
-        begins = name == _WITH_WORKER and len(arguments) > 2 and _WITHOUT_WORKER.isdisjoint(arguments)
-        workers = begun.enter_context(closing(_start_worker())) if begins else None
-        parser, command = _parser(name)
-        options, rest = parser.parse_known_args(arguments)
-        if rest:
-            (command or parser).refuse_rest(rest)
-        if options.command is None:
-            parser.print_help()
-            return lambda interrupts: 2
-        options.workers_on_standby = workers
-        get_ready = getattr(_module_of(options.command), "prepare", None)
-        if get_ready is not None:
-            get_ready(options)
-        begun.pop_all()
+    parser, command = _parser(name)
+    options, rest = parser.parse_known_args(arguments)
+    if rest:
+        (command or parser).refuse_rest(rest)
+    if options.command is None:
+        parser.print_help()
+        return lambda interrupts: 2
     names = {} if command is None else command.names(options, arguments)
     return partial(_run, options, arguments, names)
-
-
-def _start_worker() -> "StandbyWorkers":
-    """Start a worker, which imports what it needs while this process imports its own."""
-    workers: StandbyWorkers = import_module("packer.jobs.engines.standby_workers").StandbyWorkers()
-    workers.start(1)
-    return workers
 
 
 def _run(options: Namespace, arguments: Sequence[str], names: Mapping[str, str], interrupts: Interrupts) -> int:

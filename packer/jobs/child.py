@@ -13,12 +13,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from packer.jobs.process import inherited_environment, module_command
-
-if TYPE_CHECKING:
-    from packer.jobs.engines.standby_workers import StandbyWorkers
 
 _READER_JOIN_S = 5.0
 """Limit on waiting for the reading thread, a daemon: a grandchild outside the process group may hold the pipe open."""
@@ -82,8 +79,6 @@ class Child:
         By default, that of `inherited_environment`.
     variables : mapping of str to str, optional
         Further environment variables.
-    standby : StandbyWorkers, optional
-        Processes that were started before; one of them is taken if one has the command's module.
 
     Attributes
     ----------
@@ -102,23 +97,20 @@ class Child:
         prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         variables: Mapping[str, str] | None = None,
-        standby: "StandbyWorkers | None" = None,
     ) -> None:
         self.log = log
         self.ready = False
-        taken = None if standby is None else standby.take(command, log, variables or {})
-        if taken is not None:
-            self.process = taken
-        else:
-            environment = inherited_environment() if environment is None else environment
-            with log.open("wb") as file:
-                self.process = start_process(
-                    [*prefix, *module_command(*command)],
-                    file,
-                    {**environment, **(variables or {})},
-                    stdin=stdin,
-                    keep=keep,
-                )
+        environment = inherited_environment() if environment is None else environment
+        with log.open("wb") as file:
+            self.process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
+                [*prefix, *module_command(*command)],
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                env={**environment, **(variables or {})},
+                start_new_session=True,
+                pass_fds=keep,
+            )
         self._reader = threading.Thread(target=self._read, args=(answers,), daemon=True)
         self._reader.start()
 
@@ -174,26 +166,6 @@ class Child:
                 if message is not None:
                     self.take(message, answers)
         self.take({"event": "died"}, answers)
-
-
-def start_process(
-    words: Sequence[str],
-    stderr: Any,
-    environment: Mapping[str, str],
-    *,
-    stdin: int = subprocess.PIPE,
-    keep: Sequence[int] = (),
-) -> "subprocess.Popen[bytes]":
-    """Start a process of our own, which leads its own process group; its standard output is a pipe."""
-    return subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-        words,
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        env=environment,
-        start_new_session=True,
-        pass_fds=keep,
-    )
 
 
 class SyncChild(Child):

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from packer.assembly.plan import ShardPlan
-from packer.jobs.engines.standby_workers import StandbyWorkers
 from packer.jobs.plan import JobPlan, Made
 from packer.jobs.progress import ProgressListener
 from packer.jobs.result import JobResult
@@ -44,8 +43,6 @@ class Job:
         The dataset's folder.
     options : BuildOptions
     listener : ProgressListener
-    standby : StandbyWorkers, optional
-        Workers that were started before the plan was made.
     """
 
     def __init__(
@@ -54,7 +51,6 @@ class Job:
         out: Path,
         options: BuildOptions,
         listener: ProgressListener,
-        standby: StandbyWorkers | None = None,
     ) -> None:
         self.plan = plan
         self.layout = Layout(out)
@@ -64,7 +60,7 @@ class Job:
         self._lock: FolderLock | None = None
         self._started_s = time.time()
         self._entry = Entry(plan, self.layout, self.workspace, options.overwrite, listener.on_message)
-        self._workers = Workers(plan, self.workspace, options, listener.on_message, self._check_lock, standby)
+        self._workers = Workers(plan, self.workspace, options, listener.on_message, self._check_lock)
 
     def run(self) -> JobResult:
         """Do the job, resume it, or find that it is done.

@@ -9,8 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from importlib import import_module
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -34,9 +33,6 @@ _ONE_THREAD = dict.fromkeys(
     "1",
 )
 """Environment variables that make the libraries of a new process use one thread."""
-
-LATER = "PACKER_LATER"
-"""Environment variable of a process that is started before all is known that it needs (`wait_to_begin`)."""
 
 Requests = queue.SimpleQueue[dict[str, Any]]
 
@@ -86,35 +82,6 @@ def take_streams() -> tuple[int, TextIO]:
     os.close(nothing)
     os.dup2(2, 1)
     return requests, answers
-
-
-def wait_to_begin(descriptor: int) -> list[str]:
-    """Import what the first requests name, until one says with which log, variables and arguments this process begins.
-
-    The process ends if there is none. Returned are the arguments.
-    """
-    while "arguments" not in (request := json.loads(_read_line(descriptor))):
-        for module in request["imports"]:
-            with suppress(ImportError):  # what a build needs and lacks is reported when it begins
-                import_module(module)
-    os.environ.update(request["variables"])
-    folders = os.environ["PYTHONPATH"].split(os.pathsep)  # in the order in which the parent looks for modules now
-    sys.path[:] = [*folders, *(folder for folder in sys.path if folder not in folders)]
-    log = os.open(request["log"], os.O_WRONLY | os.O_APPEND)
-    for taken in (1, 2):
-        os.dup2(log, taken)
-    os.close(log)
-    return list(map(str, request["arguments"]))
-
-
-def _read_line(descriptor: int) -> bytes:
-    """A line, and nothing of what follows it. At its end, this process ends."""
-    line = b""
-    while not line.endswith(b"\n"):
-        line += (found := os.read(descriptor, 1))
-        if not found:
-            end_group()
-    return line
 
 
 def read_requests(descriptor: int) -> Requests:

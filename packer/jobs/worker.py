@@ -4,8 +4,7 @@ It takes units on standard input and answers on standard output, both in JSON li
 the mapped file PLACE (`packer.jobs.place`). The worker ends when its standard input does, with all that it started, so
 it never outlives the build. Steps, and programs that they run, see an empty standard input; what they print goes to
 standard error. AHEAD is 1 if the worker is to decode ahead, otherwise 0. DETECTOR is the descriptor of a connection to
-the detecting process, whose answers may take LIMIT seconds. A worker on standby (`StandbyWorkers`) gets its
-arguments later: it imports what it will need, and touches nothing until they come.
+the detecting process, whose answers may take LIMIT seconds.
 """
 
 import os
@@ -19,7 +18,7 @@ from typing import Any, TextIO
 
 from packer.jobs.place import Place
 from packer.jobs.plan import Unit, Work
-from packer.jobs.process import LATER, Requests, entry_point, one_thread, read_requests, send, wait_to_begin
+from packer.jobs.process import Requests, entry_point, one_thread, read_requests, send
 from packer.steps.chain import Equipment
 from packer.vision.detect.remote import DetectorLost, RemoteDetector
 from packer.workspace import Workspace
@@ -60,8 +59,6 @@ def open_work(space: Workspace, equipment: Equipment) -> Work:
 def main(arguments: Sequence[str]) -> None:
     """Serve units until the end of standard input."""
     with entry_point() as (descriptor, answers):
-        if os.environ.pop(LATER, ""):
-            arguments = wait_to_begin(descriptor)
         workspace, place, *more = arguments
         equipment = _equip(*more)
         requests = read_requests(descriptor)

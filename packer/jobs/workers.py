@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Callable
 
 from packer.jobs.engines.base import Engine, Event
-from packer.jobs.engines.standby_workers import StandbyWorkers
 from packer.jobs.plan import JobPlan, Unit
 from packer.jobs.schedule import Schedule, describe_lost
 from packer.recipe.engines import ENGINES, Team
@@ -30,8 +29,6 @@ class Workers:
         Called with lines for the user.
     check : callable
         Called at every event, before anything else: raises if the work must not go on.
-    standby : StandbyWorkers, optional
-        Workers that were started before the plan was made.
     """
 
     def __init__(
@@ -41,14 +38,12 @@ class Workers:
         options: BuildOptions,
         on_message: Callable[[str], None],
         check: Callable[[], None],
-        standby: StandbyWorkers | None = None,
     ) -> None:
         self._plan = plan
         self._space = space
         self._options = options
         self._on_message = on_message
         self._check = check
-        self._standby = standby
         self._lost_hosts: set[str] = set()
         self._engine: Engine | None = None
         self._size = 0
@@ -123,7 +118,6 @@ class Workers:
             gpus=needs_gpus,
             address=options.ray_address,
             lost=self._lost_hosts,
-            standby=self._standby,
         )
         engine: Engine = resolve("engine", options.engine, ENGINES)(
             self._space, lambda: self._plan.open_work(self._space), team

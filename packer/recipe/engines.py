@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any
 
 from shardspec.errors import MissingDependencyError, UsageError
 from shardspec.registry import Entry
@@ -110,8 +109,6 @@ class Team:
         Of the cluster, if the engine needs one; None for its own default.
     lost : set of str
         Hosts that were lost and are not back. The engine keeps it, also for the one that follows it in the same job.
-    standby : StandbyWorkers or None
-        Processes that were started already.
     """
 
     workers: int
@@ -123,7 +120,6 @@ class Team:
     gpus: bool = False
     address: str | None = None
     lost: set[str] = field(default_factory=set)
-    standby: Any = None
 
     def fitting(self, cores: int, memory: int | None) -> int:
         """How many workers a host has room for, at least one.

@@ -42,8 +42,7 @@ def command_of(process: int) -> bytes:
 def workers_in(folder: Path, module: bytes = b"packer.jobs.worker") -> list[int]:
     """Worker processes, or those of another module of ours, that have to do with a folder, with any parent or none.
 
-    The folder is in their command line, in their environment, or a file in it is mapped. A worker on standby has mapped
-    one of the dataset's as soon as it was taken.
+    The folder is in their command line, in their environment, or a file in it is mapped.
     """
     return [
         int(path.name)

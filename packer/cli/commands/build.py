@@ -5,15 +5,13 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable
-from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer.cli.arguments import add_option, add_output_arguments, print_made, print_result
-from packer.jobs.engines.standby import Standby
 from packer.recipe import Recipe, refuse_unknown
-from packer.recipe.options import BUILD_OPTION_NAMES, OPTION_NAMES, BuildOptions
-from shardspec.errors import ShardspecError, TooManyRejectsError, UsageError, system_reason
+from packer.recipe.options import OPTION_NAMES, BuildOptions
+from shardspec.errors import TooManyRejectsError, UsageError, system_reason
 from shardspec.registry import import_target
 from shardspec.wording import found_instead
 
@@ -48,32 +46,15 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
             add_option(group, spec)
 
 
-def prepare(options: argparse.Namespace) -> None:
-    """Send the first worker its imports, and import what this process needs. `run` reports errors in the options."""
-    options.standby = Standby(options.workers_on_standby)
-    with suppress(ShardspecError, OSError, ValueError, TypeError):
-        chosen = _chosen(options)
-        how = BuildOptions(**{name: chosen.pop(name) for name in BUILD_OPTION_NAMES & chosen.keys()})
-        recipe = Recipe.from_options(chosen)
-        if options.dry_run:
-            options.standby.close()
-        else:
-            options.standby.begin(Path(options.out).absolute(), recipe, how)
-    options.build, options.try_out = (
-        import_target(f"packer.builds.build:{name}", what="a build", extra="pack")
-        for name in ("build_on_standby", "dry_run")
-    )
-
-
 def run(options: argparse.Namespace) -> int:
-    """Build, and print what was made."""
-    source, out, progress = options.source, options.out, not options.quiet
-    with closing(options.standby) as standby:
-        chosen = _chosen(options)
-        if options.dry_run:
-            print_result(options, options.try_out(source, out, progress=progress, **chosen))
-            return 0
-        return print_build(options, lambda: options.build(standby, source, out, progress=progress, **chosen))
+    """Build, and print the result."""
+    name = "dry_run" if options.dry_run else "build"
+    call = import_target(f"packer.builds.build:{name}", what="a build", extra="pack")
+    chosen = {"progress": not options.quiet, **_chosen(options)}
+    if options.dry_run:
+        print_result(options, call(options.source, options.out, **chosen))
+        return 0
+    return print_build(options, lambda: call(options.source, options.out, **chosen))
 
 
 def _chosen(options: argparse.Namespace) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any
 from packer.jobs.child import Answers, Child
 from packer.jobs.engines.base import LOOK_S, TICK_S, Clock, Ended, Event
 from packer.jobs.engines.detector import DetectorChild, Late
-from packer.jobs.engines.standby_workers import StandbyWorkers
 from packer.jobs.engines.worker import Worker, place_file, worker_command
 from packer.jobs.place import Place
 from packer.jobs.plan import Unit, Verdicts, Work
@@ -35,7 +34,6 @@ class _Worker(Child, Worker):
         decodes_ahead: bool,
         answers: Answers,
         detector: DetectorChild | None,
-        standby: StandbyWorkers | None,
     ) -> None:
         Worker.__init__(self, place, serial)
         self._at = Place.create(place_file(workspace, place))
@@ -46,7 +44,7 @@ class _Worker(Child, Worker):
                 keep = [stack.enter_context(detector.connect(serial)).fileno()]
                 command += [str(keep[0]), str(detector.item_timeout)]
             log, variables = workspace.logs / f"worker-{place:03d}.log", {PLAN: workspace.key, OWNER: workspace.owner}
-            Child.__init__(self, command, log, answers, keep=keep, variables=variables, standby=standby)
+            Child.__init__(self, command, log, answers, keep=keep, variables=variables)
 
     def take(self, message: dict[str, Any], answers: Answers) -> None:
         """See `Child`."""
@@ -206,7 +204,6 @@ class ProcessesEngine:
             self._team.decodes_ahead,
             self._answers,
             self._detector,
-            self._team.standby,
         )
 
     def _send_pending(self, ready: Worker | None = None) -> None:
