@@ -42,7 +42,7 @@ DEFAULT_SUBSAMPLING = "420"
 TRACK_RULES = ("track", "main")
 """Values of ``choose`` that keep one track of a video."""
 
-TEXT_LISTS = ("root", "text", "int", "float", "include", "exclude", "encode_field")
+TEXT_LISTS = ("root", "drop", "text", "int", "float", "include", "exclude", "encode_field")
 """Options that may be given several times, each time a text."""
 
 MAX_SIZE = 8192
@@ -273,6 +273,9 @@ class Recipe:
         metavar="FILE",
         path=True,
         late=True,
+    )
+    drop: tuple[str, ...] = option(
+        (), "column of a table, a path or sidecars to leave out (repeatable)", metavar="COLUMN", late=True
     )
     text: tuple[str, ...] = option(
         (),

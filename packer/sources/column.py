@@ -23,6 +23,7 @@ from packer.sources.values import (
     spells_number,
 )
 from shardspec.errors import UsageError
+from shardspec.frames.plain import plain_values
 from shardspec.schema import NO_CLASS
 from shardspec.wording import LENGTH, cut, shorten
 
@@ -93,6 +94,8 @@ class Column:
         """Its values in some rows; a label of blanks alone is missing, as an empty one is."""
         missing = "" if self.is_cells else None
         values = chunk.column(self.name, missing)
+        if not self.is_cells:
+            values = plain_values(values)
         if not self._is_label:
             return values
         return [missing if isinstance(value, str) and not value.strip() else value for value in values]
@@ -255,8 +258,6 @@ class Column:
                     self._cells(cell) if cell and not (self._nans and is_no_number(cell)) else None for cell in values
                 ]
             values = [cell or None for cell in values]
-        if any(issubclass(kind, np.generic) for kind in set(map(type, values))):
-            values = [value.item() if isinstance(value, np.generic) else value for value in values]
         return values if self._wanted is None else convert(values, self._wanted, self.name, str)
 
 
@@ -291,7 +292,6 @@ def _check_images(column: str, values: list[Any], where: Where) -> None:
 
 def _typed(column: str, field: str, values: list[Any], where: Where) -> dict[str, list[Any]]:
     """One column's values converted to one type, and a validity field where any value is missing."""
-    values = [value.item() if isinstance(value, np.generic) else value for value in values]
     valid = [value is not None and not (isinstance(value, float) and math.isnan(value)) for value in values]
     rows_of: dict[type, int] = {}  # the first row of each kind
     for row, (value, ok) in enumerate(zip(values, valid, strict=True)):

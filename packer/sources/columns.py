@@ -9,7 +9,7 @@ import numpy as np
 from packer.recipe import field_name
 from packer.sources.column import Column, Where, stripped
 from packer.sources.tables.chunks import Chunk
-from packer.sources.values import ArrayType, array_type
+from packer.sources.values import DROP, ArrayType, array_type
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED, is_further_picture
 from shardspec.wording import did_you_mean, is_utf8, quote_some, shorten
@@ -138,7 +138,7 @@ def read_columns(
     label_from : str
         See `Source`. If it names a column other than ``label``, that one takes the place of a column ``label``.
     types : dict of str to str
-        Columns that become text, int or float, whatever their values look like.
+        Columns that become text, int or float, whatever their values look like, or that are dropped.
     where : callable
         Names a row in messages.
     cells : callable
@@ -152,9 +152,12 @@ def read_columns(
         If a column has a name that is no field's, has values of several types, or is not there.
     """
     found: dict[str, Column] = {}
+    dropped: dict[str, str] = {}
     for chunk in chunks():
         for name in chunk.columns:
-            if name not in found and name != leave:
+            if types.get(name) == DROP and name != leave:
+                dropped[name] = DROP
+            elif name not in found and name != leave:
                 found[name] = Column(name, types.get(name), cells(name), chunk.first > 0, _is_label(name, label_from))
         for column in found.values():
             column.scan(column.read(chunk), chunk.first)
@@ -168,7 +171,7 @@ def read_columns(
             del found[replaced]
             if label is not None:
                 notes.append(describe_replaced(replaced, label_from))
-    _check_types(types, {name: column.field for name, column in found.items()})
+    _check_types(types, {name: column.field for name, column in found.items()} | dropped)
     for column in found.values():
         column.settle(chunks, where)
         notes += column.notes(where)

@@ -15,11 +15,11 @@ from packer.sources.packed import PackedSource, is_packed
 from packer.sources.rows import RowsSource
 from packer.sources.table import TableSource
 from packer.sources.tables.opening import TABLES, is_table
-from packer.sources.values import column_types
+from packer.sources.values import TYPES, column_types
 from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER, Layout, given_path
 
-_TABLE_OPTIONS = ("root", "text", "int", "float")
+_TABLE_OPTIONS = ("root", *TYPES)
 _ARCHIVE_OPTIONS = ("keys",)
 _FOLDER_OPTIONS = ("include", "exclude", "fields_from_path", "sidecars")
 _FRAME_OPTIONS = ("frame_folders",)

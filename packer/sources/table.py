@@ -11,6 +11,7 @@ from packer.sources.rows import list_rows
 from packer.sources.tables.base import Table
 from packer.sources.tables.chunks import Chunk
 from packer.sources.tables.opening import open_table
+from packer.sources.values import DROP
 from shardspec.errors import UsageError
 from shardspec.schema import NO_CLASS
 from shardspec.wording import quote_some, shorten
@@ -45,10 +46,11 @@ class TableSource:
     def list_items(self, label_from: str, path_column: str) -> Listing:
         """The items, in the order of the rows. The file is read twice, and again for columns that are not simple."""
         table = open_table(self.path)
+        unread = {name for name, kind in self._types.items() if kind == DROP and name != path_column}
 
         def chunks() -> Iterator[Chunk]:
             rows = 0
-            for chunk in table.chunks():
+            for chunk in table.chunks(unread=unread):
                 rows += chunk.rows
                 yield chunk
             self._check(rows, table, path_column)

@@ -16,8 +16,10 @@ from shardspec.errors import UsageError
 from shardspec.schema import AXES_MAX
 from shardspec.wording import LENGTH, counted, cut, shorten
 
-TYPES = ("text", "int", "float")
-"""Options of a recipe that name columns, and the type that these columns get whatever their values look like."""
+DROP = "drop"
+TYPES = ("text", "int", "float", DROP)
+"""Options of a recipe that name columns: the type that a column gets whatever its values look like, or that it is left
+out."""
 
 ArrayType = tuple[Any, ...]
 """The type of a column of lists: the dtype, and the sizes of all axes but the first."""
@@ -25,6 +27,8 @@ ArrayType = tuple[Any, ...]
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)?(\.[0-9]+|(?<=[0-9])\.)?([eE][+-]?[0-9]{1,2})?\Z")
 _PLAIN = re.compile(r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?\Z")
 _INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?\Z")
+_DURATION = re.compile(r"(-?)PT([0-9]+(\.[0-9]+)?)S\Z")
+"""How `shardspec.frames.plain` writes durations."""
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
 _TEXTS = 10_000
 """After so many cells of texts, a column with hardly a number among them is one of texts."""
@@ -44,19 +48,19 @@ _DTYPES: Mapping[frozenset[type], str] = {
 
 
 def column_types(recipe: Recipe) -> dict[str, str]:
-    """The type of each column that a recipe names.
+    """The type of each column that a recipe names; `DROP` if the column is left out.
 
     Raises
     ------
     UsageError
-        If a column has two types.
+        If two options name a column.
     """
     types: dict[str, str] = {}
     for kind in TYPES:
         for column in getattr(recipe, kind):
             if types.setdefault(column, kind) != kind:
                 raise UsageError(
-                    f"{kind}: expected one type of column {shorten(column)}, found {types[column]} as well"
+                    f"{kind}: expected one option for column {shorten(column)}, found {types[column]} as well"
                 )
     return types
 
@@ -237,6 +241,8 @@ def _as_integer(value: Any) -> int:
 
 
 def _as_float(value: Any) -> float:
+    if isinstance(value, str) and (duration := _DURATION.match(value)):
+        value = duration[1] + duration[2]
     if isinstance(value, str) and not _FLOAT.match(value.strip(BLANKS)):
         raise ValueError(value)
     number = float(value)

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardspec.errors import UsageError
+from shardspec.frames.plain import plain_arrow, plain_values
 from shardspec.registry import import_target
 from shardspec.wording import LONG, cut, shorten
 
@@ -103,8 +104,8 @@ def _from_values(place: str, values: Any) -> Cells:
 
 
 def _from_array(place: str, array: npt.NDArray[Any]) -> Cells:
-    if array.dtype.kind in "OUST":
-        return _from_list(array.tolist() if array.ndim == 1 else [*array])
+    if array.dtype.kind in "OUSTmM":
+        return _from_list([*array])
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         raise UsageError(
             f"{place}: expected numbers, truth values, text or lists of them, found {array.dtype}: convert it"
@@ -115,15 +116,9 @@ def _from_array(place: str, array: npt.NDArray[Any]) -> Cells:
 
 
 def _from_list(values: Sequence[Any]) -> Cells:
-    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
-    return Cells(plain, np.array([not _is_missing(value) for value in plain], np.bool_))
-
-
-def _is_missing(value: Any) -> bool:
-    """Whether a value is none: None, NaN, or pandas' own, which equal nothing."""
-    if value is None:
-        return True
-    return type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
+    plain = plain_values(values)
+    missing = (value is None or (isinstance(value, float) and value != value) for value in plain)
+    return Cells(plain, ~np.fromiter(missing, np.bool_, len(plain)))
 
 
 def _from_pandas(place: str, series: Any) -> Cells:
@@ -152,8 +147,6 @@ def _read_arrow(place: str, column: Any) -> Cells:
 def _from_arrow(place: str, column: Any) -> Cells:
     types = import_target("pyarrow:types", what=place, extra="parquet")
     kind = column.type
-    if types.is_dictionary(kind):
-        return _from_list(column.to_pylist())
     valid = np.asarray(column.is_valid().to_numpy(), np.bool_)
     if types.is_null(kind):
         return Cells([None] * len(valid), valid)
@@ -166,11 +159,7 @@ def _from_arrow(place: str, column: Any) -> Cells:
         leaf, axes = leaf.value_type, axes + 1
     if axes and (types.is_boolean(leaf) or types.is_integer(leaf) or types.is_floating(leaf)):
         return _from_arrow_lists(place, column, np.dtype(leaf.to_pandas_dtype()), axes, valid)
-    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary, types.is_struct)
-    views = [getattr(types, name) for name in ("is_string_view", "is_binary_view") if hasattr(types, name)]
-    if axes or any(fits(kind) for fits in (*texts, *views)):
-        return Cells(column.to_pylist(), valid)
-    raise UsageError(f"{place}: expected numbers, truth values, text or lists of them, found {kind}: convert it")
+    return _from_list(plain_arrow(column))
 
 
 def _is_list(types: Any, kind: Any) -> bool:

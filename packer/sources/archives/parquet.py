@@ -4,10 +4,9 @@ The other columns become fields. Class names come from the ``huggingface`` metad
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,13 @@ from packer.recipe import Recipe, field_name
 from packer.sources.archives.listing import ArchiveSource, Found, ListOne, Place
 from packer.sources.archives.member import Member
 from packer.sources.item import Item, ItemFile
+from packer.sources.tables.chunks import chunk_of_batch
 from packer.sources.tables.hugging_face import class_labels
+from packer.sources.values import DROP
 from shardspec.errors import UsageError, system_reason
+from shardspec.frames.plain import ARROW_ERRORS
 from shardspec.registry import import_target
-from shardspec.wording import did_you_mean, list_some, shorten
+from shardspec.wording import LONG, cut, did_you_mean, list_some, shorten
 
 SUFFIX = ".parquet"
 
@@ -36,7 +38,8 @@ class ParquetSource(ArchiveSource):
 
     def lister(self, path_column: str) -> ListOne:
         """See `ArchiveSource`; `path_column` names the column of the pictures, if there are several."""
-        return partial(_list_rows, path_column=path_column)
+        dropped = {name for name, kind in self._types.items() if kind == DROP}
+        return partial(_list_rows, path_column=path_column, dropped=dropped)
 
 
 def holds_pictures(path: Path, path_column: str) -> bool:
@@ -58,10 +61,21 @@ def holds_pictures(path: Path, path_column: str) -> bool:
 
 def _open(path: Path) -> Any:
     opened = import_target("pyarrow.parquet:ParquetFile", what=f"{path.name}", extra="parquet")
-    try:
+    with _reading(path):
         return opened(path, pre_buffer=False)
-    except ValueError as error:  # pyarrow's errors
-        raise UsageError(f"{path}: expected a Parquet file, {error}") from error
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Report what pyarrow says of a damaged file. An error of the system, which has a number, is the caller's."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except ARROW_ERRORS as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise UsageError(f"{path}: expected a Parquet file, {cut(str(error), LONG)}") from error
 
 
 def _picture_columns(schema: Any) -> dict[str, bool]:
@@ -100,13 +114,14 @@ def _choose(path: Path, schema: Any, path_column: str) -> tuple[str, dict[str, b
     )
 
 
-def _list_rows(place: Place, path_column: str) -> Found:
+def _list_rows(place: Place, path_column: str, dropped: Collection[str]) -> Found:
     """The rows of one file."""
     path = place.archive.path
     with _open(path) as file:
         schema, meta = file.schema_arrow, file.metadata
         chosen, candidates = _choose(path, schema, path_column)
-        columns = [name for name in schema.names if name not in candidates]
+        unread = [name for name in schema.names if name != chosen and _is_dropped(name, schema.names, dropped)]
+        columns = [name for name in schema.names if name not in candidates and name not in unread]
         if len(set(schema.names)) != len(schema.names):
             raise UsageError(f"{path}: expected every column once, found one more than once: rename it")
         classes = _class_names(schema)
@@ -116,9 +131,10 @@ def _list_rows(place: Place, path_column: str) -> Found:
             rows = meta.row_group(group).num_rows
             size = meta.row_group(group).total_byte_size // max(1, rows)
             member = partial(_member, place, schema.names, candidates, group)
-            others = {field_name(name): name for name in candidates if name != chosen}
+            others = {field_name(name): name for name in candidates if name != chosen and name not in unread}
             for row, values in enumerate(_rows(path, file, group, columns, rows)):
                 number = len(found.items)
+                values |= dict.fromkeys(unread)
                 for name, names in classes.items():
                     known = isinstance(values[name], int) and 0 <= values[name] < len(names)
                     values[name] = values[name] if known else None
@@ -148,29 +164,19 @@ def _rows(path: Path, file: Any, group: int, columns: list[str], rows: int) -> I
     if not columns:
         yield from ({} for _ in range(rows))
         return
-    try:
+    first = sum(file.metadata.row_group(before).num_rows for before in range(group))
+    with _reading(path):
         for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False):
-            for row in batch.to_pylist():
-                yield {name: _plain(value) for name, value in row.items()}
-    except (ValueError, NotImplementedError) as error:
-        raise UsageError(f"{path}: expected a Parquet file, {error}") from error
+            chunk = chunk_of_batch(batch.select(columns), first, path)
+            first += chunk.rows
+            for values in zip(*chunk.columns.values(), strict=True):
+                yield dict(zip(chunk.columns, values, strict=True))
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, bytes):
-        return shorten(value)
-    if isinstance(value, dict):
-        return {name: _plain(entry) for name, entry in value.items()}
-    if isinstance(value, list):
-        return [_plain(entry) for entry in value]
-    return value
+def _is_dropped(name: str, names: Collection[str], dropped: Collection[str]) -> bool:
+    """Whether ``--drop`` names a column, also by the name that it gets because a field has a meaning of its own."""
+    renamed = f"{ParquetSource.prefix}_{name.lower()}"
+    return name in dropped or (renamed in dropped and renamed not in names)
 
 
 def _class_names(schema: Any) -> dict[str, list[str]]:

@@ -42,13 +42,16 @@ class Table(Protocol):
         """The names of the classes of columns of numbers, if the file has any."""
         ...
 
-    def chunks(self, columns: Collection[str] | None = None) -> Iterator[Chunk]:
+    def chunks(self, columns: Collection[str] | None = None, unread: Collection[str] = ()) -> Iterator[Chunk]:
         """Begin to read the rows, some at a time.
 
         Parameters
         ----------
         columns : collection of str, optional
             The columns to make, those of them that the table has; all by default.
+        unread : collection of str
+            Columns whose values nothing needs. A file in which columns are stored apart does not read them, and yields
+            None in each row.
         """
         ...
 

@@ -1,8 +1,14 @@
 """Rows as columns, some rows at a time."""
 
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from shardspec.errors import UsageError
+from shardspec.frames.plain import RowError, plain_arrow
+from shardspec.wording import LENGTH, cut, shorten
 
 CHUNK_ROWS = 2048
 
@@ -41,6 +47,26 @@ def chunks_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[Chunk]:
         names = dict.fromkeys(name for row in some for name in row)
         yield Chunk(first, len(some), {name: [row.get(name) for row in some] for name in names})
         first += len(some)
+
+
+def chunk_of_batch(batch: Any, first: int, path: Path) -> Chunk:
+    """The rows of a record batch of pyarrow, which a file at `path` has from row `first` on.
+
+    Raises
+    ------
+    UsageError
+        If a value cannot be read.
+    """
+    columns = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            columns[name] = plain_arrow(column)
+        except RowError as error:
+            raise UsageError(
+                f"{path}: column {shorten(name)}, {describe_row(first + error.row)}: {error.reason}: correct the value, "
+                f"or leave the column out with --drop {shlex.quote(cut(name, LENGTH))}"
+            ) from error
+    return Chunk(first, batch.num_rows, columns)
 
 
 def describe_row(row: int) -> str:

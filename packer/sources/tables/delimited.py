@@ -42,7 +42,7 @@ class CsvTable:
         self._passes = Passes(path)
         self._lines = Lines()
 
-    def chunks(self, columns: Collection[str] | None = None) -> Iterator[Chunk]:
+    def chunks(self, columns: Collection[str] | None = None, unread: Collection[str] = ()) -> Iterator[Chunk]:
         """See `Table`."""
         with self._passes.begin() as is_first, self._path.open(newline="", encoding="utf-8-sig") as file:
             header, reader = self._header(file)

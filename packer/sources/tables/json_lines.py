@@ -24,7 +24,7 @@ class JsonLinesTable:
         self._passes = Passes(path)
         self._lines = Lines()
 
-    def chunks(self, columns: Collection[str] | None = None) -> Iterator[Chunk]:
+    def chunks(self, columns: Collection[str] | None = None, unread: Collection[str] = ()) -> Iterator[Chunk]:
         """See `Table`."""
         for chunk in chunks_of(self.rows()):
             self.names.update(dict.fromkeys(chunk.columns))

@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from packer.sources.tables.base import Passes, refuse_doubled
-from packer.sources.tables.chunks import CHUNK_ROWS, Chunk, describe_row
+from packer.sources.tables.chunks import CHUNK_ROWS, Chunk, chunk_of_batch, describe_row
 from packer.sources.tables.hugging_face import class_labels
 from shardspec.errors import UsageError
+from shardspec.frames.plain import ARROW_ERRORS
 from shardspec.wording import cut
 
 
@@ -33,22 +34,23 @@ class ParquetTable:
         except (OSError, ValueError):  # pyarrow's errors are subclasses of both
             return {}
 
-    def chunks(self, columns: Collection[str] | None = None) -> Iterator[Chunk]:
+    def chunks(self, columns: Collection[str] | None = None, unread: Collection[str] = ()) -> Iterator[Chunk]:
         """See `Table`."""
         first = 0
         with self._opened() as file:
-            made = None if columns is None else [name for name in self.names if name in columns]
+            made = [name for name in self.names if name not in unread and (columns is None or name in columns)]
             for batch in file.iter_batches(CHUNK_ROWS, columns=made, use_threads=False):
-                values = [column.to_pylist() for column in batch.columns]
                 # To pyarrow, the name of a column is also that of all columns that are called so up to a dot.
-                yield Chunk(first, batch.num_rows, dict(zip(batch.schema.names, values, strict=True))).select(columns)
+                chunk = chunk_of_batch(batch.select(made), first, self._path)
+                without = {name: [None] * chunk.rows for name in self.names if name in unread}
+                yield chunk._replace(columns={**chunk.columns, **without})
                 first += batch.num_rows
 
     def rows(self, texts: Collection[str] = ()) -> Iterator[dict[str, Any]]:
         """See `Table`; it has no cells."""
-        with self._opened() as file:
-            for batch in file.iter_batches(CHUNK_ROWS, use_threads=False):
-                yield from batch.to_pylist()
+        for chunk in self.chunks():
+            for values in zip(*chunk.columns.values(), strict=True):
+                yield dict(zip(chunk.columns, values, strict=True))
 
     def frame(self, texts: Collection[str] = ()) -> Any:
         """See `Table`: pyarrow's table."""
@@ -69,5 +71,5 @@ class ParquetTable:
                     yield file
             except UsageError:
                 raise
-            except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of both
+            except ARROW_ERRORS as error:
                 raise UsageError(f"{self._path}: expected a Parquet file, {cut(str(error), 300)}") from error

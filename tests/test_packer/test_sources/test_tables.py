@@ -283,7 +283,7 @@ class TestTypes:
             (["--float", "z"], "column 'z', line 2: expected float (--float z), found 'inf'"),
             (["--text", "grad"], "text: expected a column beside the paths, one of 'x', 'y', 'z', found 'grad'"),
             (["--text", "path"], "text: expected a column beside the paths, one of 'x', 'y', 'z', found 'path'"),
-            (["--text", "x", "--int", "x"], "int: expected one type of column 'x', found text as well"),
+            (["--text", "x", "--int", "x"], "int: expected one option for column 'x', found text as well"),
         ],
     )
     def test_wrong_types_are_named_with_the_place(self, tmp_path: Path, options: list[str], message: str) -> None:
