@@ -153,7 +153,7 @@ class BuildJob:
         self._options = options
         self._functions = functions or {}
         self.shares_detector = shares_detector(recipe, options)
-        self.needs_gpus = _detects(recipe) and recipe.device.startswith("cuda") and not self.shares_detector
+        self.needs_gpus = recipe.detects and recipe.device.startswith("cuda") and not self.shares_detector
         self._live = self._lines.live
         self._from_packed = False
         self._intake: Intake | None = None
@@ -409,18 +409,12 @@ def _next_shard(base: Manifest, space: Workspace) -> int:
     return max((int(match[1]) + 1 for match in found if match is not None), default=0)
 
 
-def _detects(recipe: Recipe) -> bool:
-    """Whether steps of the recipe run the detector."""
-    return recipe.boxes is None and any(step.use in ("detect", "faces") for step in recipe.chain)
-
-
 def shares_detector(recipe: Recipe, options: BuildOptions) -> bool:
     """Whether one process runs the detector for all workers: if asked for, or by default for any device but the CPU."""
-    detects = _detects(recipe)
     asked, can = options.shared_detector, os.name == "posix"
     if asked is None:
-        return detects and can and recipe.device != "cpu" and ENGINES[options.engine].shares_detector
-    if asked and not (detects and can):
+        return recipe.detects and can and recipe.device != "cpu" and ENGINES[options.engine].shares_detector
+    if asked and not (recipe.detects and can):
         found = "none in these steps" if can else f"an operating system without them ({os.name})"
         raise UsageError(f"shared_detector: expected a detector, and Unix sockets, found {found}")
     return asked

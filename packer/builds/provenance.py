@@ -8,6 +8,7 @@ from packer.steps.chain import STEPS
 from packer.steps.encode import load_to_baseline
 from packer.steps.faces.boxes import digest_file_or_folder
 from packer.vision.detect.runtime import gpu_name, resolve_runtime
+from packer.vision.detect.weights import find_weights
 from packer.vision.landmarks import KINDS
 from packer.workspace.machines import library_version
 from shardspec.errors import UsageError
@@ -17,23 +18,24 @@ from shardspec.registry import check_installed, import_target
 _CORE = ("facepack", "numpy", "pillow", "simplejpeg")
 _OF_STEP: Mapping[str, tuple[str, ...]] = {
     "decode": ("av",),
-    "detect": ("facenet-pytorch", "opencv-python-headless"),
-    "faces": ("facenet-pytorch", "opencv-python-headless"),
+    "detect": ("opencv-python-headless",),
+    "faces": ("opencv-python-headless",),
     "resize": ("opencv-python-headless",),
 }
 
 
 def describe_runtime(recipe: Recipe, *, declared: bool = False) -> dict[str, str]:
-    """By name: versions of this project and of the libraries of a recipe, its ``detector``, digests of its files.
+    """Return the versions of this project and of a recipe's libraries, its detector, and the digests of its files.
 
-    The ``detector``, with the name of its GPU, is given if the recipe looks for faces. The file of a step
-    ``module:function`` is that of the module, without what the module imports. Fields that are `declared` are encoded
-    by their own codecs, others by a faster encoder where there is one.
+    Called before a plan is written, so that nothing is planned that this machine lacks the libraries or models for. The
+    file of a step ``module:function`` is that of the module, without what the module imports. Fields that are
+    `declared` are encoded by their own codecs, others by a faster encoder where there is one.
 
     Raises
     ------
     MissingDependencyError, UsageError
-        If a library is not installed, if the detector's runtime cannot run on the device, or if a file cannot be read.
+        If a library or the detector's weights are not installed, if the detector's runtime cannot run on the device, or
+        if a file cannot be read.
     """
     names = {*_CORE, *_libraries_of(recipe.format)}
     steps = [step.use for step in recipe.chain]
@@ -43,14 +45,14 @@ def describe_runtime(recipe: Recipe, *, declared: bool = False) -> dict[str, str
     names.update(name for step in steps for name in _OF_STEP.get(step, ()))
     if recipe.encode == "jpeg" and not recipe.restart_markers and not declared:
         names.add("opencv-python-headless")  # encodes ``image``: see `packer.vision.encode`
-    runtime = {}
-    if "faces" in steps or "detect" in steps:
-        runtime["detector"] = _detector(recipe)
-        names.add(runtime["detector"])
-        names.update(KINDS[recipe.landmarks].libraries)
-        if recipe.boxes is None:
-            device = gpu_name(recipe.device)
-            runtime |= {} if device is None else {"detector device": device}
+    runtime: dict[str, str] = {}
+    if recipe.detects:
+        runtime |= _describe_detector(recipe)
+        names |= {runtime["detector"], "facenet-pytorch"}
+    if "faces" in steps:
+        kind = KINDS[recipe.landmarks]
+        check_installed(kind.needs, what=f"--landmarks {recipe.landmarks}", extra=kind.extra)
+        names.update(kind.libraries)
     if recipe.progressive == "baseline":
         load_to_baseline()
         names.add("jpeglib")
@@ -105,13 +107,15 @@ def _libraries_of(format: str) -> tuple[str, ...]:
     return found.libraries
 
 
-def _detector(recipe: Recipe) -> str:
+def _describe_detector(recipe: Recipe) -> dict[str, str]:
     try:
         name = resolve_runtime(recipe.detector, recipe.device)
+        find_weights()
         if recipe.device != "cpu" and name == "torch":
             import_target("packer.vision.detect.torch_runtime:check_device", what="--device", extra="faces")(
                 recipe.device
             )
-        return name
     except ValueError as error:
         raise UsageError(str(error)) from error
+    device = gpu_name(recipe.device)
+    return {"detector": name} | ({} if device is None else {"detector device": device})

@@ -372,6 +372,11 @@ class Recipe:
         return bool(self.classes) or self.classes_from is not None
 
     @property
+    def detects(self) -> bool:
+        """Whether a detector looks for the faces: not if their boxes are given."""
+        return self.boxes is None and any(step.use in ("detect", "faces") for step in self.chain)
+
+    @property
     def also_field(self) -> str | None:
         """The field of the second picture, None without one: the column's name as a field, then ``_image``."""
         return None if self.also is None else f"{field_name(self.also)}_image"

@@ -308,7 +308,7 @@ def _check_library(items: Sequence[Item], recipe: Recipe) -> None:
     if not any(step.use == "decode" for step in recipe.chain):
         return
     try:
-        check_installed(("av",), what="a video", extra="pack")
+        check_installed(("av", "cv2"), what="a video", extra="pack")
     except MissingDependencyError:
         if any(item.reject is None and item.is_video and not isinstance(item.member, Frames) for item in items):
             raise

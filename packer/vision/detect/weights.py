@@ -61,20 +61,31 @@ def load_weights() -> Weights:
     ValueError
         If a weight file differs from those that facenet-pytorch ships.
     """
+    nets, digest = {}, hashlib.sha256()
+    for path in find_weights():
+        nets[path.stem] = read_legacy_state_dict(path)
+        digest.update(path.read_bytes())
+    return Weights(nets, digest.hexdigest(), f"facenet-pytorch {importlib.metadata.version('facenet-pytorch')}")
+
+
+def find_weights() -> list[Path]:
+    """Return the files of P-, R- and O-net in the installed facenet-pytorch.
+
+    Raises
+    ------
+    MissingDependencyError
+        If facenet-pytorch is not installed, or holds no weight files.
+    """
     spec = importlib.util.find_spec("facenet_pytorch")  # finds a top-level package without running it
     if spec is None or not spec.submodule_search_locations:
         raise MissingDependencyError(
             f"the detector's weights come with facenet-pytorch, which is not installed; {_INSTALL}"
         )
-    folder = Path(spec.submodule_search_locations[0]) / "data"
-    nets, digest = {}, hashlib.sha256()
-    for name in ("pnet", "rnet", "onet"):
-        path = folder / f"{name}.pt"
+    paths = [Path(spec.submodule_search_locations[0]) / "data" / f"{name}.pt" for name in ("pnet", "rnet", "onet")]
+    for path in paths:
         if not path.is_file():
             raise MissingDependencyError(f"expected the detector's weights in {path}, found no such file; {_INSTALL}")
-        nets[name] = read_legacy_state_dict(path)
-        digest.update(path.read_bytes())
-    return Weights(nets, digest.hexdigest(), f"facenet-pytorch {importlib.metadata.version('facenet-pytorch')}")
+    return paths
 
 
 def read_legacy_state_dict(path: Path) -> dict[str, FloatArray]:

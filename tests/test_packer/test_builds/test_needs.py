@@ -1,0 +1,62 @@
+"""A build checks the libraries and models that it needs before it writes a plan, and asks for no others."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.face_source import FACE
+from support.media import photograph, write_picture
+from support.packed import read_samples
+
+import packer
+from shardspec.errors import MissingDependencyError
+from shardspec.layout import Layout
+
+HOW: dict[str, Any] = {"preset": "faces", "size": 32, "engine": "inline", "progress": False}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    write_picture(tmp_path / "in" / "face.png", photograph("astronaut"))
+    return tmp_path / "in"
+
+
+def hide(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module, None)
+
+
+def test_given_boxes_need_no_detector(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(monkeypatch, "openvino", "torch", "facenet_pytorch")
+    boxes = tmp_path / "boxes.json"
+    boxes.write_text(json.dumps({"face.png": {"0": [FACE]}}))
+    packer.build(source, tmp_path / "out", boxes=str(boxes), **HOW)
+    assert [sample["box"].tolist() for sample in read_samples(tmp_path / "out")] == [list(FACE)]
+    runtime = Layout(tmp_path / "out").load().generations[0].runtime
+    assert {"detector", "facenet-pytorch", "openvino", "torch"}.isdisjoint(runtime)
+
+
+@pytest.mark.parametrize(
+    ("missing", "options"),
+    [
+        (["facenet_pytorch"], {}),
+        (["facenet_pytorch"], {"steps": "decode,detect", "size": None}),
+        (["openvino", "torch"], {}),
+        (["dlib"], {"landmarks": "68"}),
+        (["face_recognition_models"], {"landmarks": "68"}),
+        (["openvino"], {"landmarks": "mesh", "detector": "torch"}),
+    ],
+)
+def test_nothing_is_planned_before_all_is_there(
+    missing: list[str], options: dict[str, Any], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if options.get("landmarks") == "mesh":
+        options = {**options, "landmark_model": str(source / "face.png")}
+    how = {**HOW, **options}
+    with monkeypatch.context() as hidden:
+        hide(hidden, *missing)
+        with pytest.raises(MissingDependencyError):
+            packer.build(source, tmp_path / "out", **how)
+    assert not (tmp_path / "out").exists()
