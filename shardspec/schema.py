@@ -3,10 +3,11 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, cast
+from unicodedata import normalize
 
 import numpy as np
 
@@ -40,12 +41,32 @@ VALUE_BYTES_MAX = 2**63 - 1
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}\Z")
 
 
+def class_name(text: str) -> str:
+    """Return the name of a class in NFC, the form of Unicode in which names are compared and stored.
+
+    macOS writes ``é`` as two characters and other systems write it as one; in NFC it is one.
+    """
+    return text if text.isascii() else normalize("NFC", text)
+
+
+def describe_spellings(names: Iterable[str]) -> list[str]:
+    """Describe each class that several of the names stand for, since they differ only in their Unicode form."""
+    spellings: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        spellings.setdefault(class_name(name), []).append(ascii(name))
+    return [
+        f"{' and '.join(given)} are one class, {shorten(name)}: they differ only in their Unicode normalisation"
+        for name, given in spellings.items()
+        if len(given) > 1
+    ]
+
+
 def describe_wrong_classes(names: Sequence[object]) -> str | None:
     """What is wrong with a list of classes that a user gives, in words; None if nothing is."""
     strange = [name for name in names if not isinstance(name, str) or not name or not is_utf8(name)]
     if strange or not names:
         return f"expected names of classes, found {shorten(strange[0]) if strange else 'none'}"
-    twice = [name for name, count in Counter(names).items() if count > 1]
+    twice = [name for name, count in Counter(class_name(str(name)) for name in names).items() if count > 1]
     return f"expected every class once, found {shorten(twice[0])} twice" if twice else None
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardspec.codecs import codec_for
 from shardspec.errors import SchemaError
-from shardspec.schema import NO_CLASS, Field, Schema
+from shardspec.schema import NO_CLASS, Field, Schema, class_name
 from shardspec.wording import LENGTH, LISTED, cut, shorten
 
 Adapt = Callable[[Any], Any]
@@ -18,7 +18,7 @@ Adapt = Callable[[Any], Any]
 def unite_schemas(schemas: Sequence[Schema]) -> Schema:
     """The schema that the rows of all have in common.
 
-    Class lists that differ become one list of all names. If all of them are sorted, so is the list, as if everything
+    Class lists that differ become one list of all names, in NFC. If all of them are sorted, so is the list, as if everything
     had been built together; else it has the names of the first in their order, then those that the next adds, and so
     on. Axes of pictures that differ become varying axes.
 
@@ -50,7 +50,8 @@ def adapter(found: Field, united: Field) -> Adapt | None:
 
 def _renumber(found: Field, united: Field) -> Adapt:
     """Renumber classes by the united list and keep -1, which is no class; refuse others, which could become a class."""
-    table = np.array([(united.classes or ()).index(name) for name in found.classes or ()], united.numpy_dtype)
+    names = list(map(class_name, united.classes or ()))
+    table = np.array([names.index(class_name(name)) for name in found.classes or ()], united.numpy_dtype)
 
     def renumber(column: Any) -> Any:
         known = (column >= 0) & (column < len(table))
@@ -72,7 +73,7 @@ def _unite(fields: Sequence[Field]) -> Field:
     if all(field == first for field in fields):
         return first
     if first.classes is not None:
-        lists = [list(field.classes or ()) for field in fields]
+        lists = [list(map(class_name, field.classes or ())) for field in fields]
         names = list(dict.fromkeys(name for classes in lists for name in classes))
         if all(classes == sorted(classes) for classes in lists):
             names.sort()

@@ -181,6 +181,7 @@ def add(
                 if file is None
                 else (note for name, note in file.notes.items() if not name or field_name(name) in names)
             ),
+            *joined.notes,
             *_describe_labels(joined),
         ),
     )

@@ -24,7 +24,7 @@ from packer.workspace.matching import in_several, repeated
 from shardspec.columns import IntArray
 from shardspec.entries import total
 from shardspec.errors import SchemaError, UsageError
-from shardspec.schema import Field, Schema
+from shardspec.schema import Field, Schema, class_name
 from shardspec.wording import counted, list_some, shorten
 
 CLASSES = ("same", "unite")
@@ -179,8 +179,8 @@ def check_classes(inputs: Sequence[Input]) -> None:
     first = inputs[0]
     for one in inputs[1:]:
         for known, found in zip(first.manifest.schema, one.manifest.schema, strict=True):
-            if known.classes != found.classes:
-                ours, theirs = known.classes or (), found.classes or ()
+            ours, theirs = (list(map(class_name, field.classes or ())) for field in (known, found))
+            if ours != theirs:
                 number = next(i for i, (a, b) in enumerate(zip_longest(ours, theirs)) if a != b)
                 raise UsageError(
                     f"{one.path}: expected the classes of {first.path}, found {known.name} {number} as "

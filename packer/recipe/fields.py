@@ -11,7 +11,7 @@ from packer.recipe.encodings import ENCODINGS, LOSSY, picture_codec
 from packer.recipe.field_types import LABEL, FieldType
 from packer.recipe.recipe import DEFAULT_QUALITY, DEFAULT_SUBSAMPLING
 from shardspec.errors import UsageError
-from shardspec.schema import AXES_MAX, DTYPES, NAME, NamedConfig, describe_wrong_classes
+from shardspec.schema import AXES_MAX, DTYPES, NAME, NamedConfig, class_name, describe_wrong_classes
 from shardspec.wording import did_you_mean, list_some, shorten
 
 
@@ -196,7 +196,7 @@ def _check_classes(classes: Any) -> tuple[str, ...]:
     wrong = describe_wrong_classes(classes)
     if wrong is not None:
         raise UsageError(f"classes: {wrong}")
-    return tuple(classes)
+    return tuple(map(class_name, classes))
 
 
 _PLAIN: Mapping[Any, FieldType] = {

@@ -21,7 +21,7 @@ from shardspec.errors import UsageError
 from shardspec.fields import field_name
 from shardspec.formats import FORMATS
 from shardspec.problems import Problems
-from shardspec.schema import NamedConfig, describe_wrong_classes
+from shardspec.schema import NamedConfig, class_name, describe_wrong_classes
 from shardspec.wording import did_you_mean, list_some, shorten
 
 PRESETS: Mapping[str, tuple[str, ...]] = {
@@ -444,7 +444,7 @@ def _as_classes(value: Any, problems: Problems) -> tuple[str, ...]:
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         problems.add("classes", f"expected a list of names, or names separated by commas, found {shorten(value)}")
         return ()
-    names = [name.strip() for name in names]
+    names = [class_name(name.strip()) for name in names]
     wrong = describe_wrong_classes(names) if names else None
     if wrong is not None:
         problems.add("classes", wrong)

@@ -12,6 +12,7 @@ from packer.sources.tables.chunks import Chunk
 from packer.sources.values import DROP, ArrayType, array_type
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED, is_further_picture
+from shardspec.schema import class_name
 from shardspec.wording import did_you_mean, is_utf8, quote_some, shorten
 
 
@@ -107,7 +108,7 @@ class Columns:
             kind = type(next(iter(known)))
             remedy = f": --int {shlex.quote(column.name)} if all are whole, such as 1.0" if kind is float else ""
             raise UsageError(f"label column {name}: expected class names or integers, found {kind.__name__}{remedy}")
-        classes = sorted(set(known))
+        classes = sorted(set(known), key=lambda text: (class_name(text), text))
         for text in classes:
             if not is_utf8(text):
                 raise UsageError(

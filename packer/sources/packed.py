@@ -22,6 +22,7 @@ from shardspec.errors import UsageError
 from shardspec.fields import is_further_picture
 from shardspec.layout import MANIFEST_NAME, Layout
 from shardspec.manifest import Manifest
+from shardspec.schema import class_name
 from shardspec.splits.groups import NO_GROUP
 
 _DIGEST_DIGITS = 16
@@ -114,7 +115,7 @@ class PackedSource:
         groups = read_groups(self.root, field_name)
         field = manifest.schema[field_name]
         if field.kind == "text":
-            names = sorted(groups.names)
+            names = sorted(groups.names, key=lambda text: (class_name(text), text))
             numbers = {name: number for number, name in enumerate(names)}
             of_group = np.array([numbers[name] for name in groups.names] or [0], np.int64)
             return _Labels(of_group[groups.of_row], groups.of_row != NO_GROUP), names

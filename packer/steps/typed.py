@@ -15,7 +15,7 @@ from packer.vision.decode.limits import PictureError
 from shardspec.codecs import Codec, codec_for
 from shardspec.errors import CodecError, SchemaError, UsageError
 from shardspec.registry import import_target
-from shardspec.schema import NO_CLASS, Field, NamedConfig
+from shardspec.schema import NO_CLASS, Field, NamedConfig, class_name
 from shardspec.wording import did_you_mean, is_utf8, list_some, shorten
 
 Encode = Callable[[Any], EncodedValue]
@@ -176,7 +176,7 @@ def _class_encoder(classes: tuple[str, ...] | None) -> Encode:
         kind, spec = FieldType("class"), ColumnSpec("class", "|u1", 1)
 
         def keep(value: Any) -> EncodedValue:
-            name = value.strip() if isinstance(value, str) else ""
+            name = class_name(value.strip()) if isinstance(value, str) else ""
             if not name or not is_utf8(name):
                 raise _mismatch(kind, value)
             data = name.encode()
@@ -188,7 +188,7 @@ def _class_encoder(classes: tuple[str, ...] | None) -> Encode:
     values = {n: EncodedValue(struct.pack("<q", n), (), number_spec) for n in range(NO_CLASS, len(classes))}
 
     def encode(value: Any) -> EncodedValue:
-        number = numbers.get(value, numbers.get(value.strip())) if isinstance(value, str) else None
+        number = numbers.get(value, numbers.get(class_name(value.strip()))) if isinstance(value, str) else None
         if number is None and isinstance(value, int | np.integer) and not isinstance(value, bool):
             number = int(value)
         if number is None or number not in values:

@@ -39,6 +39,8 @@ class JoinedColumns(NamedTuple):
         For each field that has any, the rows of the dataset without a value; a field ``<field>_valid`` says which.
     unknown : int
         Rows of the table whose key no row of the dataset has.
+    notes : list of str
+        What the user should know of the values, a line each.
     """
 
     fields: tuple[Field, ...]
@@ -46,6 +48,7 @@ class JoinedColumns(NamedTuple):
     rows: int
     missing: dict[str, int]
     unknown: int
+    notes: Sequence[str]
 
 
 class DatasetKeys(NamedTuple):
@@ -202,7 +205,8 @@ def join_frame(
             fields_of.append(Field(validity, "fixed", "|b1", ()))
             columns[validity] = valid_of[name]
     missing = {name: int(np.count_nonzero(~valid)) for name, valid in without.items()}
-    return JoinedColumns(tuple(fields_of), columns, rows - len(unknown), missing, len(unknown))
+    notes = [note for typed in found for note in typed.notes]
+    return JoinedColumns(tuple(fields_of), columns, rows - len(unknown), missing, len(unknown), notes)
 
 
 def _names(

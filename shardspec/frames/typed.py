@@ -9,7 +9,7 @@ import numpy.typing as npt
 from shardspec.codecs import codec_for
 from shardspec.errors import CodecError, SchemaError, UsageError
 from shardspec.frames.cells import Cells
-from shardspec.schema import NO_CLASS, Field, NamedConfig
+from shardspec.schema import NO_CLASS, Field, NamedConfig, class_name, describe_spellings
 from shardspec.wording import shorten
 
 _INT64 = np.iinfo(np.int64)
@@ -24,11 +24,14 @@ class TypedColumn(NamedTuple):
     values : ndarray, (n, *shape), or list of bytes-like objects
     sentinel : scalar or bytes
         What stands for a missing value: false, 0, zeros, no class, or nothing.
+    notes : list of str
+        What the user should know of the values, a line each.
     """
 
     field: Field
     values: Any
     sentinel: Any
+    notes: Sequence[str] = ()
 
 
 def type_column(name: str, cells: Cells, place: str) -> TypedColumn:
@@ -101,11 +104,15 @@ def _fixed(name: str, values: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) ->
 
 
 def _classes(name: str, cells: Cells, known: Sequence[str]) -> TypedColumn:
-    classes = sorted({text.strip() for text in known})
+    names = {text.strip() for text in known}
+    classes = sorted(set(map(class_name, names)))
     numbers = {text: number for number, text in enumerate(classes)}
     field = Field(name, "fixed", "<i8", (), classes=tuple(classes))
-    values = [numbers[text.strip()] if ok else NO_CLASS for text, ok in zip(cells.values, cells.valid, strict=True)]
-    return TypedColumn(field, np.array(values, np.int64), NO_CLASS)
+    values = [
+        numbers[class_name(text.strip())] if ok else NO_CLASS
+        for text, ok in zip(cells.values, cells.valid, strict=True)
+    ]
+    return TypedColumn(field, np.array(values, np.int64), NO_CLASS, describe_spellings(sorted(names)))
 
 
 def _lists(name: str, cells: Cells, known: Sequence[Any], place: str) -> TypedColumn:

@@ -21,7 +21,7 @@ from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
-from shardspec.schema import NO_CLASS, Schema
+from shardspec.schema import NO_CLASS, Schema, class_name
 from shardspec.wording import list_some, one_line, shorten
 
 FROM_PACKED = "from_packed"
@@ -161,15 +161,15 @@ def number_classes(layout: Layout, schema: Schema, listing: Listing, wanted: boo
             raise UsageError(
                 f"{layout.root}: expected a dataset with names of classes in {name!r}, as the source has, found none"
             )
-        new = [one for one in found if one not in known]
+        names = list(map(class_name, known))
+        new = [one for one in found if one not in names]
         if new and not wanted:
             raise UsageError(
                 f"{layout.root}: expected the classes of the dataset in {name!r} ({list_some(known)}), found also "
                 f"{list_some(list(map(shorten, new)))}: add --new-classes to append them; numbers of classes stay"
             )
-        united = [*known, *new]
-        numbers_of[name] = [united.index(one) for one in found]
-        classes[name] = united
+        numbers_of[name] = [[*names, *new].index(one) for one in found]
+        classes[name] = [*known, *new]
     if not numbers_of:
         return listing
     return replace(listing, items=Mapped(items, partial(_renumbered, numbers_of=numbers_of)), classes=classes)

@@ -15,7 +15,7 @@ from packer.sources.packed import is_packed
 from packer.workspace.spool import Mapped
 from shardspec.errors import UsageError, system_reason
 from shardspec.layout import Layout
-from shardspec.schema import NO_CLASS, describe_wrong_classes
+from shardspec.schema import NO_CLASS, class_name, describe_spellings, describe_wrong_classes
 from shardspec.wording import counted, did_you_mean, found_instead, list_some, quote_some, shorten
 
 _LIST_BYTES = 64 * 10**6
@@ -33,6 +33,7 @@ def settle_classes(listing: Listing, recipe: Recipe) -> Listing:
     UsageError
         If there are no labels, if a label is not in the list, or if a column does not name every number once.
     """
+    listing = _unite_spellings(listing)
     classes = list(recipe.classes) or (None if recipe.classes_from is None else read_classes(recipe.classes_from))
     if classes is None and recipe.label_names is None:
         return listing
@@ -53,6 +54,22 @@ def settle_classes(listing: Listing, recipe: Recipe) -> Listing:
         assert names is not None
         return replace(listing, classes={**listing.classes, "label": _without_gaps(names)})
     return replace(listing, items=_renumber(items, names, classes), classes={**listing.classes, "label": classes})
+
+
+def _unite_spellings(listing: Listing) -> Listing:
+    """The listing with the names of classes in NFC. Labels whose names are the same in NFC become one class."""
+    classes = {field: list(map(class_name, names)) for field, names in listing.classes.items()}
+    twice = [field for field, names in classes.items() if len(set(names)) < len(names)]
+    for field in twice:
+        if field != "label" or not any("label" in item.columns for item in listing.items):
+            classes[field] = listing.classes[field]  # numbers that stay as they are
+            continue
+        names = classes[field]
+        classes[field] = list(dict.fromkeys(names))
+        items = _renumber(listing.items, dict(enumerate(names)), classes[field])
+        notes = (*listing.notes, *describe_spellings(listing.classes[field]))
+        listing = replace(listing, items=items, notes=notes)
+    return replace(listing, classes=classes)
 
 
 def read_classes(path: str) -> list[str]:
@@ -121,11 +138,11 @@ def _in_order(document: Any, path: str) -> list[Any]:
 
 
 def _checked(names: list[Any], path: str) -> list[str]:
-    """Check that names can be classes."""
+    """Check that names can be classes, and return them in NFC."""
     wrong = describe_wrong_classes(names)
     if wrong is not None:
         raise UsageError(f"classes_from: {wrong} in {path}")
-    return names
+    return list(map(class_name, names))
 
 
 def _names_of_column(listing: Listing, items: Sequence[Item], column: str) -> dict[int, str]:
@@ -149,7 +166,7 @@ def _names_of_column(listing: Listing, items: Sequence[Item], column: str) -> di
             continue
         if not isinstance(name, str) or not name.strip():
             raise UsageError(f"label_names: expected names in column {shorten(column)}, found {shorten(name)}")
-        name = name.strip()
+        name = class_name(name.strip())
         if names.setdefault(number, name) != name:
             raise UsageError(
                 f"label_names: expected one name for each label, found {shorten(names[number])} and {shorten(name)} "

@@ -21,6 +21,7 @@ from packer.sources.values import column_types
 from packer.workspace.spool import Mapped
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
+from shardspec.schema import class_name
 from shardspec.splits.assignment import SPLIT_NAMES
 from shardspec.wording import LONG, counted, list_some, shorten
 
@@ -325,7 +326,7 @@ def _first_level(name: str) -> str:
 
 def _with_folder_labels(listing: Listing, classes: Collection[str]) -> Listing:
     """The items labelled by their first folder, one of `classes`; one directly in the source is a reject."""
-    folders = sorted(classes, key=os.fsencode)
+    folders = sorted(classes, key=lambda name: (os.fsencode(class_name(name)), os.fsencode(name)))
     numbers = {name: number for number, name in enumerate(folders)}
     reason = "expected a folder to name the label (--label-from folder), found it directly in the source"
 
@@ -361,6 +362,6 @@ def _describe_labels(listing: Listing, label_from: str, folders: Collection[str]
     if splits:
         return [f"no labels: {_SPLIT_AND_LABEL} takes them from the folders in {shown}"]
     return [
-        f"no labels: --label-from folder makes {len(classes)} classes of the folders {shown}; "
+        f"no labels: --label-from folder makes {len(set(map(class_name, classes)))} classes of the folders {shown}; "
         "--label-from none if none are wanted"
     ]

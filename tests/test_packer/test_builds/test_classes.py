@@ -2,8 +2,10 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +14,7 @@ import pytest
 from support.builds import write_pictures
 from support.command import read_jsonl, run_packer
 
-from packer import build, verify
+from packer import Writer, add, build, verify
 from readers import open_dataset
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
@@ -291,3 +293,75 @@ def test_wrong_calls(folders: Path, tmp_path: Path) -> None:
             build(folders, tmp_path / "out", **{"label_from": "folder", **options}, **QUIET)
     with pytest.raises(UsageError, match=r"label_names: expected a column beside the label.*did you mean 'name'"):
         build(rows_of([0], name=["a"]), tmp_path / "out", label_names="nmae", **QUIET)
+
+
+class TestUnicodeForms:
+    """macOS writes ``é`` as two characters, and Linux as one: names of classes are compared and stored in NFC."""
+
+    ONE, TWO = normalize("NFC", "é"), normalize("NFD", "é")
+
+    @pytest.mark.skipif(sys.platform == "darwin", reason="the file system takes both names for one folder")
+    def test_folders(self, tmp_path: Path) -> None:
+        names = [f"{self.ONE}/a.png", f"{self.TWO}/b.png", "f/c.png"]
+        made = build(write_pictures(tmp_path / "photos", names), tmp_path / "out", label_from="folder", **QUIET)
+        assert [(s["source"], int(s["label"])) for s in open_dataset(tmp_path / "out")] == [
+            (f"{self.TWO}/b.png", 1),
+            ("f/c.png", 0),
+            (f"{self.ONE}/a.png", 1),
+        ]
+        assert open_dataset(tmp_path / "out").classes == ("f", self.ONE)
+        assert any(ascii(self.ONE) in note and ascii(self.TWO) in note for note in made.notes)
+
+    @pytest.mark.parametrize("form", ["NFC", "NFD"])
+    def test_numbers_do_not_depend_on_the_form(self, tmp_path: Path, form: Any) -> None:
+        photos = write_pictures(tmp_path / "photos", [f"{normalize(form, 'é')}/a.png", "f/c.png"])
+        made = build(photos, tmp_path / "out", label_from="folder", **QUIET)
+        assert open_dataset(tmp_path / "out").classes == ("f", self.ONE)
+        assert not any("Unicode" in note for note in made.notes)
+
+    def test_a_column(self, tmp_path: Path) -> None:
+        made = build(rows_of([self.TWO, "f", self.ONE]), tmp_path / "out", **QUIET)
+        assert labels_of(tmp_path / "out") == (("f", self.ONE), [1, 0, 1])
+        assert any(ascii(self.ONE) in note and ascii(self.TWO) in note for note in made.notes)
+        build(rows_of([self.TWO, "f"]), tmp_path / "more", **QUIET)
+        build(rows_of([self.TWO, "f", self.ONE, self.TWO]), tmp_path / "out", update=True, **QUIET)
+        assert labels_of(tmp_path / "out") == (("f", self.ONE), [1, 0, 1, 1])
+
+    def test_class_labels_of_hugging_face(self, folders: Path, tmp_path: Path) -> None:
+        features = {"label": {"names": [self.TWO, "f", self.ONE], "_type": "ClassLabel"}}
+        table = pa.table({"path": ["real/b.png", "fake/a.png", "real/c.png"], "label": [0, 1, 2]})
+        marked = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+        pq.write_table(marked, folders / "table.parquet")
+        build(folders / "table.parquet", tmp_path / "out", **QUIET)
+        assert labels_of(tmp_path / "out") == ((self.ONE, "f"), [0, 1, 0])
+
+    def test_lists(self, tmp_path: Path) -> None:
+        rows = rows_of([self.TWO, "f", self.ONE])
+        build(rows, tmp_path / "listed", classes=["f", self.TWO], **QUIET)
+        (tmp_path / "list.txt").write_text(f"f\n{self.TWO}\n", "utf-8")
+        build(rows, tmp_path / "read", classes_from=tmp_path / "list.txt", **QUIET)
+        build(rows, tmp_path / "taken", classes_from=tmp_path / "listed", **QUIET)
+        for name in ("listed", "read", "taken"):
+            assert labels_of(tmp_path / name) == (("f", self.ONE), [1, 0, 1])
+        with pytest.raises(UsageError, match="expected every class once"):
+            build(rows, tmp_path / "twice", classes=[self.ONE, self.TWO], **QUIET)
+
+    def test_names_of_a_column(self, tmp_path: Path) -> None:
+        rows = rows_of([1, 0, 1], name=[self.TWO, "f", self.ONE])
+        build(rows, tmp_path / "out", label_names="name", **QUIET)
+        assert labels_of(tmp_path / "out") == (("f", self.ONE), [1, 0, 1])
+        assert [sample["name"] for sample in open_dataset(tmp_path / "out")] == [self.TWO, "f", self.ONE]
+
+    def test_a_writer(self, tmp_path: Path) -> None:
+        for name, classes in (("free", None), ("given", ["f", self.TWO])):
+            with Writer(tmp_path / name, classes=classes, progress=False) as writer:
+                for number, label in enumerate((self.TWO, "f", self.ONE)):
+                    writer.write(x=number, label=label)
+            assert labels_of(tmp_path / name) == (("f", self.ONE), [1, 0, 1])
+
+    def test_a_table_that_is_added(self, tmp_path: Path) -> None:
+        build(rows_of([self.ONE] * 3), tmp_path / "out", label_from="none", **QUIET)
+        keys = [sample["key"] for sample in open_dataset(tmp_path / "out")]
+        made = add(tmp_path / "out", {"key": keys, "label": [self.TWO, "f", self.ONE]}, progress=False)
+        assert labels_of(tmp_path / "out") == (("f", self.ONE), [1, 0, 1])
+        assert any(ascii(self.ONE) in note and ascii(self.TWO) in note for note in made.notes)

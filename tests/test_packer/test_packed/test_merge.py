@@ -6,6 +6,7 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -162,6 +163,17 @@ def test_lists_of_classes_are_united(tmp_path: Path, format: str, shuffle: int |
     images = np.concatenate([read_all(tmp_path / name)["image"] for name in "abc"])
     assert np.array_equal(merged["image"], images[order])
     assert verify(out, deep=True, progress=False).problems == ()
+
+
+def test_names_of_classes_are_compared_in_one_unicode_form(tmp_path: Path) -> None:
+    one, two = normalize("NFC", "é"), normalize("NFD", "é")
+    write_labelled(tmp_path / "a", "npy", (two, "f"), [0, 1])
+    write_labelled(tmp_path / "b", "npy", (one, "f"), [1, 0])
+    write_labelled(tmp_path / "c", "npy", ("f", two), [1, 0])
+    for paths, classes, labels in (("ab", "same", [0, 1, 1, 0]), ("abc", "unite", [0, 1, 1, 0, 0, 1])):
+        made = merge([tmp_path / name for name in paths], tmp_path / paths, classes=classes, **QUIET).manifest
+        assert made.schema["label"].classes == (one, "f")
+        assert read_all(tmp_path / paths)["label"].tolist() == labels
 
 
 def test_minus_one_is_no_known_class_and_any_other_number_without_a_name_is_a_fault(tmp_path: Path) -> None:
