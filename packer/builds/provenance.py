@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 
 from packer.recipe import Recipe
 from packer.steps.chain import STEPS
@@ -53,6 +54,11 @@ def describe_runtime(recipe: Recipe, *, declared: bool = False) -> dict[str, str
         kind = KINDS[recipe.landmarks]
         check_installed(kind.needs, what=f"--landmarks {recipe.landmarks}", extra=kind.extra)
         names.update(kind.libraries)
+        if recipe.landmark_model is not None and not Path(recipe.landmark_model).is_file():
+            raise UsageError(
+                f"landmark_model: expected a .tflite file, found nothing at {recipe.landmark_model}: "
+                "docs/landmarks.md says how to get MediaPipe's face_landmark.tflite"
+            )
     if recipe.progressive == "baseline":
         load_to_baseline()
         names.add("jpeglib")

@@ -11,7 +11,7 @@ from support.media import photograph, write_picture
 from support.packed import read_samples
 
 import packer
-from shardspec.errors import MissingDependencyError
+from shardspec.errors import MissingDependencyError, UsageError
 from shardspec.layout import Layout
 
 HOW: dict[str, Any] = {"preset": "faces", "size": 32, "engine": "inline", "progress": False}
@@ -59,4 +59,11 @@ def test_nothing_is_planned_before_all_is_there(
         hide(hidden, *missing)
         with pytest.raises(MissingDependencyError):
             packer.build(source, tmp_path / "out", **how)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_landmark_model_is_named_before_anything_is_planned(source: Path, tmp_path: Path) -> None:
+    model = tmp_path / "face_landmark.tflite"
+    with pytest.raises(UsageError, match=rf"landmark_model: .*{model.name}.*docs/landmarks\.md"):
+        packer.build(source, tmp_path / "out", landmarks="mesh", landmark_model=str(model), **HOW)
     assert not (tmp_path / "out").exists()
