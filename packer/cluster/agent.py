@@ -20,6 +20,7 @@ from packer.builds.planning.plan import BuildPlan
 from packer.cluster.limits import TimeLimit
 from packer.cluster.phase import PAUSE_S, Phase, Share, WatchedEngine
 from packer.jobs.engines.base import Engine, Event
+from packer.jobs.hosts.base import UNTIL_INPUT_ENDS
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.jobs.schedule import Gain, ItemTally, Schedule, describe_lost
@@ -119,6 +120,8 @@ def work(
     """
     limit, target = TimeLimit(time_limit), output_folder(out)
     listener = listener_of(progress)
+    if os.environ.pop(UNTIL_INPUT_ENDS, ""):
+        _end_with_input()
     space = Workspace(target / BUILD_FOLDER)
     document = _read_plan(space)
     terms = None if document is None else read_terms(space)
@@ -128,6 +131,21 @@ def work(
     agent = Agent.here()
     space, document = enter_plan(space.of_plan(document["fingerprint"]).of_owner(agent.name))
     return _Worker(space, document, agent, options, limit, listener).run()
+
+
+def _end_with_input() -> None:
+    """End this process in order once its standard input ends: the build that started it is gone, or asks it to."""
+    requests = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+    def read() -> None:
+        while os.read(requests, 1024):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=read, name="input", daemon=True).start()
 
 
 def _read_plan(space: Workspace) -> dict[str, Any] | None:

@@ -73,10 +73,6 @@ class Child:
         As for ``subprocess.Popen``.
     keep : sequence of int
         Descriptors that the process inherits.
-    prefix : sequence of str
-        A program, with its arguments, that runs the command elsewhere.
-    environment : mapping of str to str, optional
-        By default, that of `inherited_environment`.
     variables : mapping of str to str, optional
         Further environment variables.
 
@@ -94,20 +90,17 @@ class Child:
         *,
         stdin: int = subprocess.PIPE,
         keep: Sequence[int] = (),
-        prefix: Sequence[str] = (),
-        environment: Mapping[str, str] | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> None:
         self.log = log
         self.ready = False
-        environment = inherited_environment() if environment is None else environment
         with log.open("wb") as file:
             self.process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-                [*prefix, *module_command(*command)],
+                module_command(*command),
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=file,
-                env={**environment, **(variables or {})},
+                env={**inherited_environment(), **(variables or {})},
                 start_new_session=True,
                 pass_fds=keep,
             )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.assembly.plan import ShardPlan
+from packer.jobs.hosts.base import run_agents
 from packer.jobs.plan import JobPlan, Made
 from packer.jobs.progress import ProgressListener
 from packer.jobs.result import JobResult
@@ -19,6 +20,7 @@ from packer.jobs.stages.entry import Entry
 from packer.jobs.stages.shards import assemble_shards, cut_into_shards
 from packer.jobs.stages.tasks import run_tasks
 from packer.jobs.workers import Workers
+from packer.recipe.engines import ENGINES
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace, append_line
 from packer.workspace.checkpoints import flush_all
@@ -28,9 +30,17 @@ from packer.workspace.folder import give_up_replacing, locked
 from packer.workspace.lock import FolderLock
 from packer.workspace.sharing.array import open_to_agents
 from shardspec.entries import Generation, Shard
-from shardspec.errors import DatasetError
+from shardspec.errors import DatasetError, UsageError
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.manifest import Manifest
+
+_ON_THIS_HOST: Mapping[str, Any] = {
+    "engine": "processes",
+    "workers": "auto",
+    "workers_per_node": None,
+    "ray_address": None,
+}
+"""Options for the work that is left when agents on other hosts have done the tasks."""
 
 
 class Job:
@@ -60,7 +70,12 @@ class Job:
         self._lock: FolderLock | None = None
         self._started_s = time.time()
         self._entry = Entry(plan, self.layout, self.workspace, options.overwrite, listener.on_message)
-        self._workers = Workers(plan, self.workspace, options, listener.on_message, self._check_lock)
+        here = replace(options, **_ON_THIS_HOST) if self._uses_agents else options
+        self._workers = Workers(plan, self.workspace, here, listener.on_message, self._check_lock)
+
+    @property
+    def _uses_agents(self) -> bool:
+        return ENGINES[self._options.engine].many_hosts
 
     def run(self) -> JobResult:
         """Do the job, resume it, or find that it is done.
@@ -74,15 +89,29 @@ class Job:
         BuildError
             If the job cannot continue. Running it again resumes.
         """
+        if self._uses_agents and (found := self._run_agents()) is not None:
+            return found
         made = self._entry.find_finished()
         if made is None:
-            for line in self.plan.notes:
+            for line in () if self._uses_agents else self.plan.notes:
                 self._listener.on_message(line)
             with locked(self.workspace, self._listener.on_message) as self._lock:
                 made = self._entry.enter_alone()
                 if made is None:
-                    return JobResult(self.layout.root, self._make(), resumed=self._entry.sessions > 1)
+                    first = 2 if self._uses_agents else 1  # opening the folder to agents was a session, too
+                    return JobResult(self.layout.root, self._make(), resumed=self._entry.sessions > first)
         return JobResult(self.layout.root, made, resumed=True, found_finished=True)
+
+    def _run_agents(self) -> JobResult | None:
+        """Have agents on the hosts of a cluster do the tasks and shards; return the dataset if it is finished already."""
+        if self.plan.kind != "build":
+            raise UsageError(
+                f"engine: {self._options.engine} runs builds only, found {self.plan.kind}: leave the option out"
+            )
+        found = self.open_to_agents(lambda: None, dict)
+        if found is None:
+            run_agents(self.plan, self.workspace, self._options, self._listener)
+        return found
 
     def open_to_agents(self, check: Callable[[], None], submit: Callable[[], Mapping[str, Any]]) -> JobResult | None:
         """Write the plan, or take up the one that was begun, and leave the work to agents.

@@ -192,7 +192,7 @@ class JobPlan(Protocol):
     shares_detector : bool
         Whether one process runs the detector for all workers.
     needs_gpus : bool
-        Whether each worker over the tasks wants a GPU of its own, from an engine that can ask for one.
+        Whether each agent on a cluster needs a GPU.
     notes : sequence of str
         Lines for the user, reported before the work begins.
     base : Manifest or None
@@ -228,7 +228,7 @@ class JobPlan(Protocol):
 
     @property
     def needs_gpus(self) -> bool:
-        """Whether each worker wants a GPU."""
+        """Whether each agent needs a GPU."""
         ...
 
     @property

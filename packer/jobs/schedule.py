@@ -276,9 +276,7 @@ class ItemTimes:
 
 
 def describe_lost(event: Event, workspace: Workspace, tasks: Sequence[Task]) -> str:
-    """One line about a lost worker or host and what follows; empty for any other event."""
-    if event.kind == "node":
-        return f"packer: {event.message}"
+    """Return a line about a lost worker and what follows; empty for any other event."""
     if not event.follows or event.unit is None:
         return ""
     unit = event.unit

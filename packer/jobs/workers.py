@@ -1,6 +1,5 @@
 """The workers of a job, which go on from one of its stages to the next."""
 
-import sys
 from collections import deque
 from collections.abc import Callable
 
@@ -9,7 +8,7 @@ from packer.jobs.plan import JobPlan, Unit
 from packer.jobs.schedule import Schedule, describe_lost
 from packer.recipe.engines import ENGINES, Team
 from packer.recipe.options import BuildOptions
-from packer.recipe.resources import WORKER_BYTES, count_workers, has_core_to_spare
+from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.workspace import Workspace
 from shardspec.registry import resolve
 
@@ -44,7 +43,6 @@ class Workers:
         self._options = options
         self._on_message = on_message
         self._check = check
-        self._lost_hosts: set[str] = set()
         self._engine: Engine | None = None
         self._size = 0
 
@@ -54,7 +52,6 @@ class Workers:
         on_event: Callable[[Event], None],
         *,
         shares_detector: bool = False,
-        needs_gpus: bool = False,
         announced: str = "",
         urgent: deque[Unit] | None = None,
     ) -> None:
@@ -64,7 +61,7 @@ class Workers:
         """
         if not units:
             return
-        engine = self._engine_for(len(units), shares_detector, needs_gpus)
+        engine = self._engine_for(len(units), shares_detector)
 
         def report(event: Event) -> None:
             self._check()
@@ -89,35 +86,27 @@ class Workers:
             self._engine.close()
         self._engine = None
 
-    def _engine_for(self, units: int, shares_detector: bool, needs_gpus: bool) -> Engine:
+    def _engine_for(self, units: int, shares_detector: bool) -> Engine:
         """The engine for some units: the one that is open, if it will do."""
         workers = self._count_workers(units)
         if self._engine is None or self._size < workers:
             self.close()
-            self._engine, self._size = self._open_engine(units, workers, shares_detector, needs_gpus), workers
+            self._engine, self._size = self._open_engine(units, workers, shares_detector), workers
         return self._engine
 
     def _count_workers(self, units: int) -> int:
-        """How many workers there are to be; for an engine that finds its own hosts, how many at most."""
         entry, requested = ENGINES[self._options.engine], self._options.workers
-        if entry.many_hosts:
-            return sys.maxsize if str(requested) == "auto" else int(requested)
         return count_workers(requested, self._plan.preset, units) if entry.many_workers else 1
 
-    def _open_engine(self, units: int, workers: int, shares_detector: bool, needs_gpus: bool) -> Engine:
-        options, entry = self._options, ENGINES[self._options.engine]
+    def _open_engine(self, units: int, workers: int, shares_detector: bool) -> Engine:
+        options = self._options
         # A worker that waits for the detecting process has nothing else to do meanwhile.
-        ahead = shares_detector or (not entry.many_hosts and has_core_to_spare(min(workers, units)))
+        ahead = shares_detector or has_core_to_spare(min(workers, units))
         team = Team(
             workers,
             options.item_timeout,
             ahead,
             shares_detector,
-            per_node=options.workers_per_node,
-            worker_bytes=WORKER_BYTES[self._plan.preset],
-            gpus=needs_gpus,
-            address=options.ray_address,
-            lost=self._lost_hosts,
         )
         engine: Engine = resolve("engine", options.engine, ENGINES)(
             self._space, lambda: self._plan.open_work(self._space), team

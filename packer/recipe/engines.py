@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 
 from shardspec.errors import MissingDependencyError, UsageError
@@ -11,7 +11,10 @@ from shardspec.registry import Entry
 
 @dataclass(frozen=True)
 class EngineEntry(Entry):
-    """One engine. Its target is called with the workspace, a function that opens the work, and a `Team`.
+    """One engine.
+
+    Its target is called with the workspace, a function that opens the work, and a `Team`. If it uses many hosts, the
+    target is a `packer.jobs.hosts.base.Cluster`, whose hosts run agents.
 
     Attributes
     ----------
@@ -24,7 +27,7 @@ class EngineEntry(Entry):
     many_workers : bool
         Whether it runs several units at a time.
     many_hosts : bool
-        Whether it finds its own hosts, and so decides how many workers there are.
+        Whether agents on the hosts of a cluster do the tasks.
     inside : tuple of str
         An environment variable that must be set, what it means, and how to get there; empty for none.
     library : str or None
@@ -65,14 +68,14 @@ ENGINES: Mapping[str, EngineEntry] = {
         "packer.jobs.engines.processes:ProcessesEngine", limits_items=True, shares_detector=True, many_workers=True
     ),
     "srun": EngineEntry(
-        "packer.jobs.engines.srun:SrunEngine",
+        "packer.jobs.hosts.srun:SrunCluster",
         limits_items=True,
         many_workers=True,
         many_hosts=True,
         inside=("SLURM_JOB_ID", "a Slurm allocation", "begin with salloc or sbatch, as docs/cluster.md shows"),
     ),
     "ray": EngineEntry(
-        "packer.jobs.engines.ray:RayEngine",
+        "packer.jobs.hosts.ray:RayCluster",
         extra="ray",
         limits_items=True,
         many_workers=True,
@@ -87,48 +90,20 @@ FOR_FUNCTIONS = next(name for name, engine in ENGINES.items() if engine.takes_fu
 
 @dataclass(frozen=True)
 class Team:
-    """The workers of an engine.
+    """The workers of an engine on this host.
 
     Attributes
     ----------
     workers : int
-        How many; for an engine that finds its own hosts, how many at most.
     item_timeout : float
         Seconds that one item may take.
     decodes_ahead : bool
         Whether a worker decodes the next frames while it detects (`packer.steps.chain.Equipment`).
     shares_detector : bool
         Whether one extra process runs the detector for all workers.
-    per_node : int or None
-        How many workers each host gets; None for as many as its cores and memory allow.
-    worker_bytes : int
-        Memory allowed for one worker.
-    gpus : bool
-        Whether each worker needs a GPU of its own.
-    address : str or None
-        Of the cluster, if the engine needs one; None for its own default.
-    lost : set of str
-        Hosts that were lost and are not back. The engine keeps it, also for the one that follows it in the same job.
     """
 
     workers: int
     item_timeout: float
     decodes_ahead: bool = False
     shares_detector: bool = False
-    per_node: int | None = None
-    worker_bytes: int = 0
-    gpus: bool = False
-    address: str | None = None
-    lost: set[str] = field(default_factory=set)
-
-    def fitting(self, cores: int, memory: int | None) -> int:
-        """How many workers a host has room for, at least one.
-
-        Parameters
-        ----------
-        cores : int
-        memory : int or None
-            Bytes; None if not known.
-        """
-        fitting = cores if memory is None or not self.worker_bytes else min(cores, memory // self.worker_bytes)
-        return max(1, fitting)

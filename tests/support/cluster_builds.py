@@ -72,7 +72,8 @@ class Run:
         if not held:
             self.gate.touch()
         self.errors = folder / "errors"
-        self.env = {**environment(python_path=TESTS, **{LOG: str(self.log), GATE: str(self.gate)}), **env}
+        files = {LOG: str(self.log), GATE: str(self.gate)}
+        self.env = {**environment(python_path=TESTS, PACKER_LEASE_S="6", **files), **env}
         self.command = arguments("build", pictures, self.out, *OPTIONS, *STEPS, "--engine", engine, *more)
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(

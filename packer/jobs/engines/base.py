@@ -13,7 +13,7 @@ TICK_S = 0.5
 LOOK_S = 0.1
 """Shortest time between two looks at all workers, in seconds: there may be thousands, and as many events a second."""
 
-EventKind = Literal["start", "items", "done", "failed", "died", "timeout", "again", "node", "tick"]
+EventKind = Literal["start", "items", "done", "failed", "died", "timeout", "again", "tick"]
 
 
 class Ended(NamedTuple):
@@ -53,10 +53,10 @@ class Event:
 
     Attributes
     ----------
-    kind : {"start", "items", "done", "failed", "died", "timeout", "again", "node", "tick"}
+    kind : {"start", "items", "done", "failed", "died", "timeout", "again", "tick"}
         An item is under way, as was seen for the first time (those that end soon are not seen); items ended; a unit
         ended; the job cannot continue; a worker died; an item took too long and its worker was ended; a unit must run
-        again through no fault of its own; a host was lost or is back; nothing happened for a while.
+        again through no fault of its own; nothing happened for a while.
     unit : Unit or None
     item : int or None
         The item that is or was under way.

@@ -12,7 +12,6 @@ from typing import Any
 from packer.jobs.child import Answers, Child
 from packer.jobs.engines.base import LOOK_S, TICK_S, Clock, Ended, Event
 from packer.jobs.engines.detector import DetectorChild, Late
-from packer.jobs.engines.worker import Worker, place_file, worker_command
 from packer.jobs.place import Place
 from packer.jobs.plan import Unit, Verdicts, Work
 from packer.recipe.engines import Team
@@ -23,8 +22,25 @@ _START_ATTEMPTS = 5
 """Processes in a row that may die before they are ready (killed from outside, say) before the job gives up."""
 
 
-class _Worker(Child, Worker):
-    """A worker process on this host. The reading thread sets `lost_detector`, so it is known once `end` was called."""
+class _Worker(Child):
+    """A worker process. The reading thread sets `lost_detector`, so it is known once `end` was called.
+
+    Attributes
+    ----------
+    place : int
+        Used again when the worker has ended.
+    serial : int
+        New for each worker.
+    unit : Unit or None
+    seen : int or None
+        The item that was under way when the worker was last looked at.
+    used : bool
+        Whether it has been given a unit.
+    pending : dict or None
+        A request that waits until the worker is ready.
+    lost_detector : bool
+        Whether it ends because it has lost its connection to the detecting process.
+    """
 
     def __init__(
         self,
@@ -35,16 +51,23 @@ class _Worker(Child, Worker):
         answers: Answers,
         detector: DetectorChild | None,
     ) -> None:
-        Worker.__init__(self, place, serial)
-        self._at = Place.create(place_file(workspace, place))
-        command = worker_command(workspace, place, decodes_ahead)
+        self.place = place
+        self.serial = serial
+        self.unit: Unit | None = None
+        self.seen: int | None = None
+        self.used = False
+        self.pending: dict[str, Any] | None = None
+        self.lost_detector = False
+        note = workspace.logs / f"worker-{place:03d}.item"
+        self._at = Place.create(note)
+        command = ["packer.jobs.worker", str(workspace.root), str(note), str(int(decodes_ahead))]
         keep = []
         with ExitStack() as stack:
             if detector is not None:
                 keep = [stack.enter_context(detector.connect(serial)).fileno()]
                 command += [str(keep[0]), str(detector.item_timeout)]
             log, variables = workspace.logs / f"worker-{place:03d}.log", {PLAN: workspace.key, OWNER: workspace.owner}
-            Child.__init__(self, command, log, answers, keep=keep, variables=variables)
+            super().__init__(command, log, answers, keep=keep, variables=variables)
 
     def take(self, message: dict[str, Any], answers: Answers) -> None:
         """See `Child`."""
@@ -75,7 +98,7 @@ class ProcessesEngine:
         self._team = team
         self._detector: DetectorChild | None = None
         self._answers = Answers()
-        self._workers: list[Worker | None] = [None] * team.workers
+        self._workers: list[_Worker | None] = [None] * team.workers
         self._serials = itertools.count()
         self._events: deque[Event] = deque()
         self._failed_starts: Counter[type] = Counter()
@@ -112,7 +135,7 @@ class ProcessesEngine:
         while True:
             pause_s = self._looked_s + LOOK_S - time.monotonic()
             if pause_s <= 0:
-                self._look_around()
+                self._look_for_late_detector()
                 self._look_at_items()
                 self._looked_s, pause_s = time.monotonic(), 0.0
             if self._events:
@@ -132,7 +155,8 @@ class ProcessesEngine:
 
     def describe(self, units: int) -> str:
         """Where this many units are done, in words."""
-        return in_words(min(len(self._workers), units))
+        workers = min(len(self._workers), units)
+        return f"by {workers} worker processes" if workers > 1 else "by 1 worker process"
 
     def held(self) -> Collection[Unit]:
         """Units whose item waits for the faces of another worker's frames."""
@@ -168,14 +192,10 @@ class ProcessesEngine:
             self._workers[place] = None
         self._waiting = None
 
-    def _can_be_used(self, place: int) -> bool:
-        """Whether a unit can be started at a place where none is under way."""
-        return True
-
     def _count_free(self) -> int:
         """The number of places where a unit can be started."""
-        if self._waiting is None:  # a worker was lost, or a node; the places of both lists are ascending, so heaps
-            free = [p for p, w in enumerate(self._workers) if (w is None or w.unit is None) and self._can_be_used(p)]
+        if self._waiting is None:  # a worker was lost; the places of both lists are ascending, so heaps
+            free = [p for p, w in enumerate(self._workers) if w is None or w.unit is None]
             self._waiting = [place for place in free if self._workers[place] is not None]
             self._vacant = [place for place in free if self._workers[place] is None]
         return len(self._waiting) + len(self._vacant)
@@ -185,16 +205,12 @@ class ProcessesEngine:
         assert self._count_free()
         return heapq.heappop(self._waiting or self._vacant)
 
-    def _vacate(self, worker: Worker) -> None:
+    def _vacate(self, worker: _Worker) -> None:
         """Forget a worker that has ended."""
         self._workers[worker.place] = None
         self._waiting = None
 
-    def _look_around(self) -> None:
-        """Look at what no message tells."""
-        self._look_for_late_detector()
-
-    def _start_worker(self, place: int) -> Worker:
+    def _start_worker(self, place: int) -> _Worker:
         if self._team.shares_detector and self._detector is None:
             self._detector = DetectorChild(self._workspace, self._answers, self._team.item_timeout)
         return _Worker(
@@ -206,12 +222,12 @@ class ProcessesEngine:
             self._detector,
         )
 
-    def _send_pending(self, ready: Worker | None = None) -> None:
+    def _send_pending(self, ready: _Worker | None = None) -> None:
         """Send waiting units to workers that are ready, so that no item's time passes while models are loaded.
 
         Parameters
         ----------
-        ready : Worker or None
+        ready : _Worker or None
             The only one that may be ready since the last call; None if all may be.
         """
         if self._detector is not None and not self._detector.ready:
@@ -221,27 +237,27 @@ class ProcessesEngine:
                 worker.send(worker.pending)
                 worker.pending = None
 
-    def _translate(self, child: Child | Worker, message: dict[str, Any]) -> None:
+    def _translate(self, child: Child | _Worker, message: dict[str, Any]) -> None:
         """Turn a process's message into events. Messages of a process that was ended no longer count."""
         kind = message["event"]
-        if child is not (self._workers[child.place] if isinstance(child, Worker) else self._detector):
+        if child is not (self._workers[child.place] if isinstance(child, _Worker) else self._detector):
             return
         if kind == "ready":
             child.ready = True
             self._failed_starts[type(child)] = 0
-            self._send_pending(child if isinstance(child, Worker) else None)
-        elif isinstance(child, Worker):
+            self._send_pending(child if isinstance(child, _Worker) else None)
+        elif isinstance(child, _Worker):
             self._translate_work(child, kind, message)
         elif kind == "died":
             self._lose_detector()
 
-    def _translate_work(self, worker: Worker, kind: str, message: dict[str, Any]) -> None:
+    def _translate_work(self, worker: _Worker, kind: str, message: dict[str, Any]) -> None:
         unit = worker.unit
         if kind == "items":
             self._events.append(Event("items", unit, ends=[Ended(*one) for one in message["ends"]]))
         elif kind == "done":
             worker.unit = None
-            if self._waiting is not None and self._can_be_used(worker.place):
+            if self._waiting is not None:
                 heapq.heappush(self._waiting, worker.place)
             self._events.append(Event("done", unit, result=message["result"]))
         elif kind == "failed":
@@ -269,7 +285,7 @@ class ProcessesEngine:
         if self._detector is not None and (late := self._detector.overdue(self._clock.now_s())):
             self._lose_detector(late)
 
-    def _bury(self, worker: Worker) -> None:
+    def _bury(self, worker: _Worker) -> None:
         """Forget a worker that has died."""
         message = worker.describe_death()
         worker.end()
@@ -311,15 +327,10 @@ class ProcessesEngine:
                 item = worker.item if known else None
                 self._events.append(Event("died", worker.unit, item, message=message))
 
-    def _failed_start(self, what: str, message: str, child: Child | Worker) -> bool:
+    def _failed_start(self, what: str, message: str, child: Child | _Worker) -> bool:
         """Count processes that died before they were ready, and return whether the job is given up."""
         self._failed_starts[type(child)] += 1
         if self._failed_starts[type(child)] < _START_ATTEMPTS:
             return False
         self._events.append(Event("failed", message=f"{what} not start: {message} (log: {child.log})"))
         return True
-
-
-def in_words(workers: int) -> str:
-    """Who does the work, for a message."""
-    return f"by {workers} worker processes" if workers > 1 else "by 1 worker process"

@@ -94,7 +94,6 @@ def run_tasks(
                 units,
                 on_event,
                 shares_detector=plan.shares_detector,
-                needs_gpus=plan.needs_gpus,
                 announced=plan.announce(done),
                 urgent=early.units,
             )

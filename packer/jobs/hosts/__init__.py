@@ -1,0 +1,1 @@
+"""``--engine srun`` and ``--engine ray``: agents (``packer work``) on the hosts of a cluster."""

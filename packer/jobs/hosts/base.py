@@ -1,0 +1,261 @@
+"""Run one agent on each host of a cluster and wait until the tasks of a build are done."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from packer.jobs.plan import JobPlan
+from packer.jobs.process import module_command
+from packer.jobs.progress import ProgressListener, Stage
+from packer.recipe.engines import ENGINES
+from packer.recipe.options import BuildOptions
+from packer.recipe.resources import WORKER_BYTES
+from packer.workspace import Workspace
+from packer.workspace.sharing.leases import read_agents
+from shardspec.errors import BuildError
+from shardspec.registry import resolve
+
+UNTIL_INPUT_ENDS = "PACKER_UNTIL_INPUT_ENDS"
+"""Environment variable that makes ``packer work`` stop when its standard input ends: its starter is gone then."""
+
+_ATTEMPTS = 5
+"""How often an agent is started on one host before the host is given up."""
+
+_PAUSE_S = 0.2
+_LOOK_S = 2.0
+_AGAIN_S = 3.0
+"""Seconds before an agent is started again on a host where one has died."""
+
+_GRACE_S = 10.0
+"""Seconds that agents may take to end by themselves once all tasks and shards are done."""
+
+_REFUSED = (1, 2)
+"""Exit statuses of an agent that has reported an error. Starting it again would not help."""
+
+
+class Host(NamedTuple):
+    """A place for one agent: the name of the host, and the number of the agent's workers."""
+
+    name: str
+    workers: int
+
+
+@dataclass(frozen=True)
+class Room:
+    """What decides how many workers fit on a host.
+
+    Attributes
+    ----------
+    per_node : int or None
+        Workers on each host; None for as many as its cores and memory allow.
+    in_all : int or None
+        Workers on all hosts together; None for no limit.
+    worker_bytes : int
+        Memory that one worker needs.
+    gpus : bool
+        Whether each agent needs a GPU.
+    """
+
+    per_node: int | None
+    in_all: int | None
+    worker_bytes: int
+    gpus: bool
+
+    def workers(self, cores: int, memory: int | None) -> int:
+        """Return how many workers fit into `cores` and `memory` (bytes, None if unknown), at least one."""
+        fitting = cores if memory is None else min(cores, memory // self.worker_bytes)
+        return self.per_node or max(1, fitting)
+
+    def limit(self, hosts: Sequence[Host]) -> list[Host]:
+        """Spread at most `in_all` workers over the hosts. Hosts without a worker are left out."""
+        left = sum(host.workers for host in hosts) if self.in_all is None else self.in_all
+        counts = [0] * len(hosts)
+        while left and any(count < host.workers for count, host in zip(counts, hosts, strict=True)):
+            for number, host in enumerate(hosts):
+                if left and counts[number] < host.workers:
+                    counts[number] += 1
+                    left -= 1
+        return [Host(host.name, count) for host, count in zip(hosts, counts, strict=True) if count]
+
+
+class HostProcess(Protocol):
+    """An agent on a host, as this process sees it."""
+
+    def poll(self) -> int | None:
+        """Return the exit status, or None while the agent runs."""
+        ...
+
+    def end(self) -> None:
+        """Ask the agent to end, wait for a moment, and cancel it if it does not."""
+        ...
+
+
+class Cluster(Protocol):
+    """The hosts of an allocation or a cluster. Created with the workspace, a `Room` and the build's options."""
+
+    hosts: Sequence[Host]
+
+    def start(self, host: Host, command: Sequence[str], log: Path) -> HostProcess:
+        """Start a command on a host, with its output in a log that all hosts see."""
+        ...
+
+    def close(self) -> None:
+        """Disconnect, and cancel what may still run."""
+        ...
+
+
+class _Agents:
+    """The agents of one build."""
+
+    def __init__(self, space: Workspace, cluster: Cluster, say: Callable[[str], None]) -> None:
+        self._space = space
+        self._cluster = cluster
+        self._say = say
+        self._running: dict[int, HostProcess] = {}
+        self._again_s: dict[int, float] = dict.fromkeys(range(len(cluster.hosts)), 0.0)
+        self._attempts: Counter[int] = Counter()
+        self._read: dict[Path, int] = {}
+        self.ended_well = False
+        self.why = ""
+
+    @property
+    def is_over(self) -> bool:
+        return not self._running and not self._again_s
+
+    def look(self) -> None:
+        """Start agents that are due, take note of those that ended, and pass on what they report."""
+        now_s = time.monotonic()
+        for number in [number for number, due_s in self._again_s.items() if due_s <= now_s]:
+            del self._again_s[number]
+            self._start(number)
+        for number, process in list(self._running.items()):
+            status = process.poll()
+            if status is not None:
+                process.end()
+                del self._running[number]
+                self._pass_on(self._log(number))
+                self._note_end(number, status)
+        for number in self._running:
+            self._pass_on(self._log(number))
+
+    def end(self) -> None:
+        self._again_s.clear()
+        for process in self._running.values():
+            process.end()
+        self._running.clear()
+
+    def _log(self, number: int) -> Path:
+        return self._space.logs / f"agent-{number:03d}.log"
+
+    def _start(self, number: int) -> None:
+        host = self._cluster.hosts[number]
+        self._attempts[number] += 1
+        command = [*module_command("packer"), "work", str(self._space.out), "--workers", str(host.workers)]
+        self._running[number] = self._cluster.start(host, command, self._log(number))
+
+    def _note_end(self, number: int, status: int) -> None:
+        if status == 0:
+            self.ended_well = True
+            self._again_s.clear()
+            return
+        name = self._cluster.hosts[number].name
+        last = _last_line(self._log(number))
+        self.why = f"the agent on {name} ended with status {status}" + (f": {last}" if last else "")
+        if status in _REFUSED or self._attempts[number] >= _ATTEMPTS or self.ended_well:
+            follows = "other agents continue its work"
+        else:
+            self._again_s[number] = time.monotonic() + _AGAIN_S
+            follows = "its work is repeated"
+        self._say(f"packer: {self.why}; {follows}")
+
+    def _pass_on(self, log: Path) -> None:
+        """Report new lines about lost workers and other messages of an agent, but not its progress."""
+        try:
+            with log.open("rb") as file:
+                file.seek(self._read.get(log, 0))
+                text = file.read()
+        except OSError:
+            return
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read[log] = self._read.get(log, 0) + len(whole)
+        for line in whole.decode(errors="replace").splitlines():
+            if line.startswith("packer: "):
+                self._say(line)
+
+
+def run_agents(plan: JobPlan, space: Workspace, options: BuildOptions, listener: ProgressListener) -> None:
+    """Run agents on all hosts of the engine's cluster until no task is left.
+
+    Parameters
+    ----------
+    plan : JobPlan
+    space : Workspace
+        With the plan, open to agents.
+    options : BuildOptions
+    listener : ProgressListener
+
+    Raises
+    ------
+    BuildError
+        If all agents ended before all tasks were done. The same command resumes.
+    """
+    in_all = None if str(options.workers) == "auto" else int(options.workers)
+    room = Room(options.workers_per_node, in_all, WORKER_BYTES[plan.preset], plan.needs_gpus)
+    cluster: Cluster = resolve("engine", options.engine, ENGINES)(space, room, options)
+    items = sum(task.stop - task.start for task in plan.tasks)
+    with closing(cluster):
+        agents = _Agents(space, cluster, listener.on_message)
+        workers = sum(host.workers for host in cluster.hosts)
+        listener.on_message(f"{plan.stage}: {workers} workers on {len({host.name for host in cluster.hosts})} nodes")
+        try:
+            with Stage(listener, plan.stage, items, plan.items_are) as stage:
+                _wait(agents, plan, space, stage)
+        finally:
+            agents.end()
+    if len(space.finished_tasks()) < len(plan.tasks):
+        raise BuildError(
+            f"{agents.why or 'the time is up'}, and no agent is left: run the same command again to resume"
+        )
+
+
+def _wait(agents: _Agents, plan: JobPlan, space: Workspace, stage: Stage) -> None:
+    """Wait until the agents have ended, or all tasks are done and one of them has found nothing left to do."""
+    seen_s, counted, until_s = 0.0, (0, 0, 0), None
+    while True:
+        agents.look()
+        now_s = time.monotonic()
+        if now_s - seen_s > _LOOK_S or agents.is_over:
+            seen_s = now_s
+            failed = next((agent.failed for agent in read_agents(space).values() if agent.failed), "")
+            if failed:
+                raise BuildError(failed)
+            found = _count(plan, space)
+            items, samples, rejects = (new - old for new, old in zip(found, counted, strict=True))
+            stage.advance(items, samples, rejects)
+            counted = found
+            if until_s is None and agents.ended_well and len(space.finished_tasks()) == len(plan.tasks):
+                until_s = now_s + _GRACE_S
+        if agents.is_over or (until_s is not None and now_s > until_s):
+            return
+        time.sleep(_PAUSE_S)
+
+
+def _count(plan: JobPlan, space: Workspace) -> tuple[int, int, int]:
+    """Count items, samples and rejects of the finished tasks in the journals of all agents."""
+    lines = [line for line in space.read_journal() if isinstance(line, dict) and line.get("did") in ("task", "join")]
+    tasks = {line["number"]: line for line in lines}
+    items = sum(plan.tasks[number].stop - plan.tasks[number].start for number in tasks)
+    rejects = sum(sum(line.get("rejected", {}).values()) for line in tasks.values())
+    return items, sum(line.get("rows", 0) for line in tasks.values()), rejects
+
+
+def _last_line(log: Path) -> str:
+    try:
+        lines = log.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1] if lines else ""

@@ -1,0 +1,169 @@
+"""The nodes of a Ray cluster: one actor on each node runs an agent. Ray restarts nothing by itself."""
+
+import logging
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from packer.jobs.hosts.base import UNTIL_INPUT_ENDS, Host, Room
+from packer.jobs.process import inherited_environment
+from packer.recipe.options import BuildOptions
+from packer.workspace import Workspace
+from shardspec.errors import BuildError
+from shardspec.wording import shorten
+
+# Ray reports each use to its makers unless this is set before it is imported.
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+_CONNECT_LIMIT_S = 20.0
+_END_S = 5.0
+_LOST = 255
+"""Exit status of an agent whose actor or node was lost."""
+
+_UNKNOWN = "InvalidAuthToken"
+"""Part of the text of an error, since Ray hides the error's type in another error."""
+
+_OF_ACTOR = ("CUDA_VISIBLE_DEVICES", "RAY_", "TMPDIR")
+"""Prefixes of variables that an agent gets from its actor. All others are those of the build."""
+
+
+class RayCluster:
+    """The nodes of a Ray cluster (`packer.jobs.hosts.base.Cluster`).
+
+    Raises
+    ------
+    BuildError
+        If there is no cluster at the address, or no node has room.
+    """
+
+    def __init__(self, _workspace: Workspace, room: Room, options: BuildOptions) -> None:
+        self._gpus = int(room.gpus)
+        self._connected = not ray.is_initialized()
+        if self._connected:
+            _check_reachable(options.ray_address or os.environ.get("RAY_ADDRESS", ""))
+            try:
+                ray.init(options.ray_address, log_to_driver=False, logging_level=logging.ERROR)
+            except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
+                raise BuildError(_describe_failure(error)) from None
+        self._cores: dict[str, float] = {}
+        found = [host for node in ray.nodes() for host in self._agents(node, room)]
+        self.hosts: Sequence[Host] = room.limit(found)
+        if not self.hosts:
+            self.close()
+            what = "a GPU and a core" if self._gpus else "a core"
+            raise BuildError(f"expected a Ray cluster with a node that has {what}, found none")
+
+    def start(self, host: Host, command: Sequence[str], log: Path) -> "_Actor":
+        """See `packer.jobs.hosts.base.Cluster`."""
+        environment = {**inherited_environment(), UNTIL_INPUT_ENDS: "1"}
+        actor = _AGENT.options(
+            num_cpus=self._cores[host.name],
+            num_gpus=self._gpus,
+            max_restarts=0,
+            max_task_retries=0,
+            max_concurrency=2,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(host.name.rpartition(" ")[2], soft=False),
+            runtime_env={"env_vars": {"PYTHONPATH": environment["PYTHONPATH"]}},
+        ).remote(list(command), str(log), environment)
+        return _Actor(actor)
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._connected:
+            ray.shutdown()
+
+    def _agents(self, node: Mapping[str, Any], room: Room) -> list[Host]:
+        """Return the places for agents on a node: one, or one for each GPU."""
+        has = node["Resources"]
+        cores, gpus, memory = int(has.get("CPU", 0)), int(has.get("GPU", 0)), has.get("memory")
+        if not node["Alive"] or not cores or gpus < self._gpus:
+            return []
+        agents = gpus if self._gpus else 1
+        name = f"{node['NodeManagerAddress']} {node['NodeID']}"
+        self._cores[name] = cores / agents
+        workers = room.workers(max(1, cores // agents), None if memory is None else int(memory) // agents)
+        return [Host(name, workers)] * agents
+
+
+class _Agent:
+    """The actor: it runs an agent on its node. The agent ends when the actor does, since its input ends."""
+
+    def __init__(self, command: list[str], log: str, environment: dict[str, str]) -> None:
+        own = {name: value for name, value in os.environ.items() if name.startswith(_OF_ACTOR)}
+        with Path(log).open("ab") as file:
+            self._process = subprocess.Popen(  # noqa: S603 -- our own module
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=file,
+                env={**environment, **own},
+                start_new_session=True,
+            )
+
+    def wait(self) -> int:
+        return abs(self._process.wait())
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+
+_AGENT = ray.remote(_Agent)
+
+
+class _Actor:
+    """An agent and its actor, as this process sees them."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+        self._status: int | None = None
+        self._waiting = threading.Thread(target=self._wait, args=(actor.wait.remote(),), daemon=True)
+        self._waiting.start()
+
+    def poll(self) -> int | None:
+        return self._status
+
+    def end(self) -> None:
+        """Close the agent's input and wait for its end; then kill the actor."""
+        if self._status is None:
+            self._actor.end.remote()
+            self._waiting.join(_END_S)
+        with suppress(ray.exceptions.RayError):
+            ray.kill(self._actor, no_restart=True)
+
+    def _wait(self, answer: Any) -> None:
+        try:
+            self._status = int(ray.get(answer))
+        except ray.exceptions.RayError:
+            self._status = _LOST
+
+
+def _check_reachable(address: str) -> None:
+    """Check that a server listens at ``host:port``. Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_LIMIT_S).close()
+    except (OSError, OverflowError) as error:
+        raise BuildError(
+            f"expected a Ray cluster at {shorten(address)}, found none ({error}): begin with `ray start --head`"
+        ) from None
+
+
+def _describe_failure(error: Exception) -> str:
+    """Return the reason why this process could not connect, and what to do."""
+    if _UNKNOWN in f"{error} {error.__cause__}":
+        return (
+            "expected a Ray cluster that takes this build, found one that asks for a token: set RAY_AUTH_MODE=token, and "
+            "RAY_AUTH_TOKEN unless ~/.ray/auth_token is the cluster's"
+        )
+    return f"expected a Ray cluster, found none ({shorten(str(error))}): begin with `ray start --head`"

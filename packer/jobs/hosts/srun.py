@@ -1,0 +1,182 @@
+"""The nodes of a Slurm allocation: ``srun`` starts a step with one agent on each node."""
+
+import hashlib
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from packer.jobs.hosts.base import UNTIL_INPUT_ENDS, Host, Room
+from packer.jobs.process import inherited_environment
+from packer.recipe.options import BuildOptions
+from packer.workspace import Workspace
+from shardspec.errors import BuildError, UsageError
+
+_COMMAND_LIMIT_S = 60.0
+"""Limit on one of Slurm's commands, which wait for its controller for a while."""
+
+_CLOSE_S, _TERM_S = 5.0, 3.0
+"""How long an agent may take to end once its input is closed, and once ``srun`` was asked to end it."""
+
+_STEP = ("--nodes=1", "--ntasks=1", "--unbuffered", "--mpi=none", "--export=ALL", "--mem=0", "--kill-on-bad-exit=0")
+"""Options of every step. Without ``--mem=0`` a step gets a share of the memory, and one would wait for another."""
+
+_SHARED = ("--overlap",)
+"""Agents use all cores of the allocation, and a step that Slurm still counts as running never blocks a new one."""
+
+_REQUESTS = re.compile(
+    r"SLURM_(NTASKS\w*|NPROCS|CPUS_PER_\w+|TRES_PER_TASK|MEM_PER_\w+|GPUS\w*|GRES\w*|CPU_BIND\w*|DISTRIBUTION|EXACT|"
+    r"EXCLUSIVE|OVERLAP|WHOLE|THREADS_PER_CORE|NNODES|NODELIST|JOB_NODELIST|JOB_NUM_NODES|TASKS_PER_NODE|STEP\w*|"
+    r"EXPORT_ENV|JOB_NAME|PROCID|LOCALID|LABELIO|STDINMODE|STDOUTMODE|STDERRMODE|UMASK|WORKING_DIR)"
+)
+"""Variables that Slurm sets in an allocation and that ``srun`` reads as requests for each of its steps."""
+
+
+class SrunCluster:
+    """The nodes of the allocation that this process runs in (`packer.jobs.hosts.base.Cluster`).
+
+    A node with GPUs gets one agent for each GPU if the build needs them. Steps are named after the workspace; those
+    that are left at the end are cancelled.
+    """
+
+    def __init__(self, workspace: Workspace, room: Room, _options: BuildOptions) -> None:
+        self._job = os.environ["SLURM_JOB_ID"]
+        self._name = f"packer-{hashlib.sha256(os.fsencode(workspace.root.resolve())).hexdigest()[:12]}"
+        hosts, cores = _nodes(room)
+        self.hosts: Sequence[Host] = room.limit(hosts)
+        self._share = ("--exact", f"--cpus-per-task={cores}", "--gpus-per-task=1") if room.gpus else _SHARED
+
+    def start(self, host: Host, command: Sequence[str], log: Path) -> "_Step":
+        """See `packer.jobs.hosts.base.Cluster`."""
+        srun = ["srun", *_STEP, *self._share, f"--nodelist={host.name}", f"--job-name={self._name}"]
+        return _Step([*srun, *command], log)
+
+    def close(self) -> None:
+        """Cancel the steps of this build that are left, such as those whose ``srun`` was killed."""
+        with suppress(BuildError):
+            listed = _ask("squeue", "--noheader", "--steps", f"--jobs={self._job}", "--format=%i %j")
+            left = [
+                step for step, _, name in (line.partition(" ") for line in listed.split("\n")) if name == self._name
+            ]
+            if left:
+                _ask("scancel", "--quiet", "--signal=KILL", *left)
+
+
+class _Step:
+    """A step of the allocation, and the ``srun`` that represents it."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        environment = {**inherited_environment(), UNTIL_INPUT_ENDS: "1"}
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(  # noqa: S603 -- Slurm's own command
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=file,
+                env={name: value for name, value in environment.items() if not _REQUESTS.fullmatch(name)},
+                start_new_session=True,
+            )
+
+    def poll(self) -> int | None:
+        status = self._process.poll()
+        return None if status is None else -status if status < 0 else status
+
+    def end(self) -> None:
+        """Close the agent's input, then have ``srun`` end the step, then end ``srun``."""
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        if not self._ended_within(_CLOSE_S):
+            self._process.terminate()
+            if not self._ended_within(_TERM_S):
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _ended_within(self, seconds: float) -> bool:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self._process.poll() is not None
+
+
+def _nodes(room: Room) -> tuple[list[Host], int]:
+    """Return the hosts of the allocation, one for each agent, and the cores of an agent with a GPU."""
+    listed = os.environ.get("SLURM_JOB_NODELIST", "")
+    names = _ask("scontrol", "show", "hostnames", listed).split()
+    cores = parse_counts(os.environ.get("SLURM_JOB_CPUS_PER_NODE", "1"))
+    if len(cores) != len(names):
+        raise BuildError(
+            f"expected the cores of {len(names)} nodes in SLURM_JOB_CPUS_PER_NODE, found {len(cores)}: "
+            "run the command in the allocation's own shell or script"
+        )
+    agents = (_number("SLURM_GPUS_ON_NODE") or 1) if room.gpus else 1
+    known = _known_to_slurm(listed)
+    hosts = []
+    for name, count in zip(names, cores, strict=True):
+        facts = known.get(name, {})
+        memory = _memory(facts, count)
+        workers = room.workers(max(1, count // agents), None if memory is None else memory // agents)
+        if _answers(facts):
+            hosts += [Host(name, workers)] * agents
+    if not hosts:
+        raise BuildError(f"no node of the allocation answers ({listed}): run the same command again in another one")
+    return hosts, max(1, min(cores) // agents)
+
+
+def _known_to_slurm(listed: str) -> dict[str, dict[str, str]]:
+    """Return what Slurm reports about each node."""
+    lines = _ask("scontrol", "show", "node", "--oneliner", listed).splitlines()
+    found = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
+    return {facts["NodeName"]: facts for facts in found if "NodeName" in facts}
+
+
+def _answers(facts: Mapping[str, str]) -> bool:
+    """Return whether a node answers, as far as Slurm knows. A star marks a node that does not."""
+    state = facts.get("State", "")
+    return not state.startswith("DOWN") and "*" not in state
+
+
+def parse_counts(text: str) -> list[int]:
+    """Parse ``SLURM_JOB_CPUS_PER_NODE``: ``"72(x2),36"`` is 72, 72, 36."""
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
+        if match is None:
+            raise UsageError(f"SLURM_JOB_CPUS_PER_NODE: expected counts such as '72(x2),36', found {text!r}")
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def _memory(facts: Mapping[str, str], cores: int) -> int | None:
+    """Return the bytes of memory that the allocation has on a node, or None if Slurm does not count memory."""
+    if of_node := _number("SLURM_MEM_PER_NODE"):
+        return of_node * 2**20
+    if of_core := _number("SLURM_MEM_PER_CPU"):
+        return of_core * cores * 2**20
+    configured = facts.get("RealMemory", "")
+    # Slurm reports 1 MB if no size is configured.
+    return int(configured) * 2**20 if configured.isdecimal() and int(configured) > 1 else None
+
+
+def _number(variable: str) -> int | None:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _ask(*command: str) -> str:
+    """Run one of Slurm's commands and return its output."""
+    try:
+        done = subprocess.run(  # noqa: S603 -- Slurm's own commands
+            command, capture_output=True, text=True, errors="replace", timeout=_COMMAND_LIMIT_S, check=False
+        )
+    except FileNotFoundError:
+        raise BuildError(f"expected Slurm's commands on this host, found no {command[0]!r}") from None
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"Slurm's {command[0]} gave no answer within {_COMMAND_LIMIT_S:g} s") from None
+    if done.returncode:
+        last = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
+        raise BuildError(f"Slurm's {command[0]} failed: {last[:200]}")
+    return done.stdout

@@ -1,0 +1,160 @@
+"""`--engine srun` with Slurm's commands replaced by scripts; on a real Slurm, see test_cluster."""
+
+import os
+import re
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from support.builds import OPTIONS, write_pictures
+from support.command import environment, run_packer, start_packer
+from support.fake_slurm import NODES, fake_slurm
+from support.packed import fingerprints
+from support.processes import PATIENCE_S, wait_for, workers_in
+
+import packer
+from packer.jobs.hosts.base import Host, Room
+from packer.jobs.hosts.srun import SrunCluster, parse_counts
+from packer.recipe.options import BuildOptions
+from packer.workspace import Workspace
+from shardspec.errors import UsageError
+
+posix = pytest.mark.skipif(os.name != "posix", reason="the scripts are for a Unix shell")
+
+
+@posix
+def test_a_build_over_srun_that_loses_a_node_gives_the_same_bytes(mixed: Path, reference: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    loud = [option for option in OPTIONS if option != "--quiet"]
+    env = environment(**fake_slurm(tmp_path), PACKER_LEASE_S="2")
+    build = start_packer("build", mixed, out, *loud, "--engine", "srun", env=env)
+    on_n2 = wait_for("an agent there", lambda: [found for found in _agents(out) if _node_of(found) == b"n2"])
+    (tmp_path / "down-n2").touch()
+    for process in [*on_n2, *(worker for worker in workers_in(out) if _node_of(worker) == b"n2")]:
+        os.kill(process, signal.SIGKILL)
+    _, errors = build.communicate(timeout=PATIENCE_S)
+    assert build.returncode == 0, errors
+    assert "the agent on n2 ended with status 9" in errors
+    assert fingerprints(out) == fingerprints(reference)
+    started = (tmp_path / "srun.log").read_text().splitlines()
+    assert {re.findall(r"--nodelist=(\w+)", line)[0] for line in started} == set(NODES)
+    assert all("--overlap" in line and "--mem=0" in line for line in started)
+    assert all(shlex.split(line)[-2:] == ["--workers", "2"] for line in started)
+
+
+def _agents(out: Path) -> list[int]:
+    return workers_in(out, b"packer\0work")
+
+
+def _node_of(process: int) -> bytes:
+    try:
+        words = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return b""
+    return next((word.partition(b"=")[2] for word in words if word.startswith(b"SLURMD_NODENAME=")), b"")
+
+
+@posix
+def test_the_build_ends_if_all_agents_do_and_the_same_command_resumes(
+    mixed: Path, reference: Path, tmp_path: Path
+) -> None:
+    out, env = tmp_path / "out", environment(**fake_slurm(tmp_path))
+    for node in NODES:
+        (tmp_path / f"down-{node}").touch()
+    done = run_packer("build", mixed, out, *OPTIONS, "--engine", "srun", env=env, expect=1)
+    assert "no agent is left: run the same command again to resume" in done.stderr
+    assert not (out / "manifest.json").exists()
+    for node in NODES:
+        (tmp_path / f"down-{node}").unlink()
+    run_packer("build", mixed, out, *OPTIONS, "--engine", "srun", env=env)
+    assert fingerprints(out) == fingerprints(reference)
+    again = run_packer("build", mixed, out, *OPTIONS[:-1], "--engine", "srun", "--json", env=env)
+    assert '"found_finished": true' in again.stdout
+
+
+@posix
+def test_agents_end_with_the_build_that_started_them(tmp_path: Path) -> None:
+    source = write_pictures(tmp_path / "source", [f"a/{number:03d}.png" for number in range(400)])
+    out, env = tmp_path / "out", environment(**fake_slurm(tmp_path), PACKER_LEASE_S="2")
+    build = start_packer("build", source, out, "--size", "16", "--engine", "srun", env=env)
+    wait_for("agents", lambda: len(_agents(out)) == len(NODES))
+    build.kill()
+    build.communicate()
+    wait_for("the end of the agents", lambda: not _agents(out) and not workers_in(out))
+
+
+@posix
+def test_an_item_that_fails_ends_the_build_of_all_agents(tmp_path: Path) -> None:
+    source = write_pictures(tmp_path / "source", [f"a/{number:03d}.png" for number in range(40)])
+    (source / "a" / "bad.png").write_bytes(b"no image")
+    env = environment(**fake_slurm(tmp_path))
+    words = ("build", source, tmp_path / "out", "--size", "16", "--engine", "srun", "--on-error", "fail")
+    done = run_packer(*words, env=env, expect=1)
+    assert "a/bad.png" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--engine", "srun"), "engine: srun works inside a Slurm allocation, found none"),
+        (("--engine", "ray"), 'pip install "facepack[ray]"'),
+        (
+            ("--workers-per-node", "2"),
+            "--workers-per-node: read only by the srun or ray engine, found engine processes",
+        ),
+        (("--ray-address", "auto"), "--ray-address: read only by the ray engine, found engine processes"),
+        (("--engine", "srun", "--shared-detector"), "--shared-detector: expected the processes engine, found srun"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    env = {name: value for name, value in environment().items() if not name.startswith("SLURM_")}
+    if "ray" in arguments:
+        hidden = tmp_path / "hidden"
+        hidden.mkdir()
+        (hidden / "sitecustomize.py").write_text("import sys\nsys.modules['ray'] = None\n")
+        env = environment(python_path=hidden)
+    source = write_pictures(tmp_path / "source", ["a/0.png"])
+    done = run_packer("build", source, tmp_path / "out", *arguments, env=env, expect=2)
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@posix
+def test_only_builds_run_on_several_hosts(reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in fake_slurm(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="runs builds only, found convert"):
+        packer.convert(reference, tmp_path / "out", format="npy", engine="srun", progress=False)
+    assert not (tmp_path / "srun.log").exists()
+
+
+def test_counts_of_cores_are_read_as_slurm_writes_them() -> None:
+    assert parse_counts("72(x2),36") == [72, 72, 36]
+    assert parse_counts("8") == [8]
+    with pytest.raises(UsageError, match=r"expected counts such as '72\(x2\),36', found 'many'"):
+        parse_counts("many")
+
+
+def test_workers_are_spread_over_the_hosts() -> None:
+    hosts = [Host("a", 2), Host("b", 8), Host("c", 8)]
+    for in_all, expected in ((None, [2, 8, 8]), (7, [2, 3, 2]), (2, [1, 1])):
+        assert [host.workers for host in Room(None, in_all, 1, gpus=False).limit(hosts)] == expected
+
+
+@posix
+def test_an_agent_that_detects_on_a_gpu_has_one_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = {"SLURM_GPUS_ON_NODE": "2", "SLURM_MEM_PER_CPU": "800", "SLURM_JOB_CPUS_PER_NODE": "8(x2)"}
+    for name, value in (fake_slurm(tmp_path) | gpus).items():
+        monkeypatch.setenv(name, value)
+    cluster = SrunCluster(Workspace(tmp_path), Room(None, None, 1, gpus=True), BuildOptions())
+    assert cluster.hosts == [Host("n1", 4), Host("n1", 4), Host("n2", 4), Host("n2", 4)]
+    step = cluster.start(cluster.hosts[2], [sys.executable, "-c", "input()"], tmp_path / "log")
+    step.end()
+    assert step.poll() == 1  # its input has ended
+    cluster.close()
+    (line,) = (tmp_path / "srun.log").read_text().splitlines()
+    assert "--exact --cpus-per-task=4 --gpus-per-task=1 --nodelist=n2" in line
+    room = Room(None, None, 1500 * 2**20, gpus=False)
+    assert [host.workers for host in SrunCluster(Workspace(tmp_path), room, BuildOptions()).hosts] == [4, 4]
