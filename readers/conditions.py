@@ -1,6 +1,9 @@
 """Which rows meet a condition on small fields: a predicate, or an expression such as ``"label == 'fake'"``.
 
 The readers and the pages of the pack stage choose rows by this one rule, so an expression means the same in both.
+
+Missing values follow the rule of SQL. A comparison with a missing value is unknown, and so is its negation. A condition
+selects the rows for which it is known to hold.
 """
 
 import ast
@@ -8,12 +11,12 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from shardspec.columns import IntArray
+from shardspec.columns import IntArray, mark_missing, missing_in
 from shardspec.errors import UsageError
 from shardspec.wording import did_you_mean, list_some, shorten
 
@@ -47,7 +50,7 @@ class SmallFields(Protocol):
     def __len__(self) -> int: ...
 
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
-        """One field of all samples."""
+        """One field of all samples, its missing values marked (`shardspec.columns.mark_missing`)."""
         ...
 
 
@@ -74,9 +77,14 @@ def rows_where(dataset: SmallFields, condition: Condition, fields: Sequence[str]
         ``or``, ``not`` and parentheses, of names of fields with numbers or text, and of constants. Names of classes are
         compared with ``label``.
 
+        A row without a value of a field matches neither a comparison of that field nor its negation: neither
+        ``age > 30`` nor ``not (age > 30)``. ``age is missing`` and ``age is not missing`` select by missing values.
+        ``a or b`` holds if one of them holds, even if the other one compares a missing value.
+
         A callable is called once with the whole column of each field, in order, and returns booleans, (N,). Texts are
         an array too, of numpy's ``StringDType``, so that ``split == "train"`` and `numpy.strings` work on whole
-        columns; other fields of varying shape are lists.
+        columns; other fields of varying shape are lists. An array with missing values is a `numpy.ma.MaskedArray`. Rows
+        that are masked in the result are not selected.
     fields : sequence of str, optional
         Those that a callable gets. Scalar fields come from the dataset's index; any other field is read from the
         shards, from the first row to the last.
@@ -96,7 +104,7 @@ def rows_where(dataset: SmallFields, condition: Condition, fields: Sequence[str]
             "where: expected an expression such as \"label == 'fake' and score > 0.9\", or a callable and the fields "
             f"that it gets, found {shorten(condition)}{' without fields' if callable(condition) else ''}"
         )
-    chosen = np.asarray(condition(*(comparable(dataset.column(name)) for name in fields)))
+    chosen = np.ma.filled(condition(*(comparable(dataset.column(name)) for name in fields)), False)
     if chosen.shape != (len(dataset),) or chosen.dtype != bool:
         raise UsageError(
             f"predicate: expected booleans of shape ({len(dataset)},), found {chosen.dtype} of shape {chosen.shape}"
@@ -106,12 +114,35 @@ def rows_where(dataset: SmallFields, condition: Condition, fields: Sequence[str]
 
 def comparable(column: npt.NDArray[Any] | list[Any]) -> npt.NDArray[Any] | list[Any]:
     """A column that is compared value by value: texts as an array; anything else as it is."""
-    if isinstance(column, np.ndarray) or not all(isinstance(value, str) for value in column):
+    if isinstance(column, np.ndarray) or not all(value is None or isinstance(value, str) for value in column):
         return column
+    texts = [value or "" for value in column]
     try:
-        return np.array(column, np.dtypes.StringDType())
+        found: Column = np.array(texts, np.dtypes.StringDType())
     except UnicodeEncodeError:  # names of files that are not UTF-8
-        return np.array([*column, None], object)[:-1]
+        found = np.array([*texts, None], object)[:-1]
+    marked: Column = mark_missing(found, ~missing_in(column))
+    return marked
+
+
+class _Truth(NamedTuple):
+    """For each row, whether a condition holds and whether it fails; neither if that depends on a missing value."""
+
+    holds: Mask
+    fails: Mask
+
+    @classmethod
+    def of(cls, holds: Mask, known: Mask) -> "_Truth":
+        return cls(holds & known, ~holds & known)
+
+    @classmethod
+    def all(cls, parts: Sequence["_Truth"]) -> "_Truth":
+        return cls(
+            np.logical_and.reduce([part.holds for part in parts]), np.logical_or.reduce([part.fails for part in parts])
+        )
+
+    def negated(self) -> "_Truth":
+        return _Truth(self.fails, self.holds)
 
 
 class _Expression:
@@ -135,42 +166,42 @@ class _Expression:
 
     def rows(self) -> Mask:
         """Whether each row meets it: bool, (N,)."""
-        return self._truth(self._tree, 0)
+        return self._truth(self._tree, 0).holds
 
-    def _truth(self, node: ast.expr, depth: int) -> Mask:
+    def _truth(self, node: ast.expr, depth: int) -> _Truth:
         if depth > _DEEPEST:
             raise UsageError(f"where: expected at most {_DEEPEST} conditions in one another, found more")
         if isinstance(node, ast.BoolOp):
-            join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-            joined: Mask = join.reduce([self._truth(part, depth + 1) for part in node.values])
-            return joined
+            parts = [self._truth(part, depth + 1) for part in node.values]
+            return _Truth.all(parts) if isinstance(node.op, ast.And) else _any(parts)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return ~self._truth(node.operand, depth + 1)
+            return self._truth(node.operand, depth + 1).negated()
         if isinstance(node, ast.Compare):
             operands = list(pairwise([node.left, *node.comparators]))
             pairs = zip(node.ops, operands, strict=True)
-            compared: Mask = np.logical_and.reduce([self._compare(op, left, right) for op, (left, right) in pairs])
-            return compared
+            return _Truth.all([self._compare(op, left, right) for op, (left, right) in pairs])
         if isinstance(node, ast.Name):
             column = self._column(node.id)
             if column.dtype == bool:
-                return np.asarray(column)
+                return _Truth.of(np.ma.getdata(column), ~missing_in(column))
             raise self._wrong(node, f"compare {node.id!r} with something, since it is not true or false by itself")
         raise self._wrong(
             node, "it takes comparisons, and, or, not, in, names of fields and constants; else a callable"
         )
 
-    def _compare(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> Mask:
+    def _compare(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> _Truth:
         if isinstance(op, ast.In | ast.NotIn):
             if not isinstance(right, ast.Tuple | ast.List | ast.Set) or not isinstance(left, ast.Name):
                 raise self._wrong(right, "write a field, in, and a list: source in ['a.mp4', 'b.mp4']")
-            found = np.zeros(len(self._dataset), np.bool_)
-            for value in right.elts:
-                found |= self._compare(ast.Eq(), left, value)
-            return found if isinstance(op, ast.In) else ~found
+            none = _Truth.of(np.zeros(len(self._dataset), np.bool_), ~missing_in(self._column(left.id)))
+            found = _any([none, *(self._compare(ast.Eq(), left, value) for value in right.elts)])
+            return found if isinstance(op, ast.In) else found.negated()
         compare = _COMPARISONS.get(type(op))
         if compare is None:
-            raise self._wrong(left, "write == or !=, and not is")
+            if not isinstance(left, ast.Name) or not isinstance(right, ast.Name) or right.id != "missing":
+                raise self._wrong(left, "write == or !=, and not is, except in 'FIELD is missing' or 'is not missing'")
+            missing = missing_in(self._column(left.id))
+            return _Truth(missing, ~missing) if isinstance(op, ast.Is) else _Truth(~missing, missing)
         values = [self._value(node) for node in (left, right)]
         names = [node.id for node in (left, right) if isinstance(node, ast.Name)]
         if not names:
@@ -187,13 +218,13 @@ class _Expression:
                 "text, which is not compared with numbers" if is_text else "numbers, which are not compared with text"
             )
             raise self._wrong(right, f"{names[0]!r} has {kind}")
-        truth: Mask = np.asarray(compare(*values), np.bool_)
-        return truth
+        known = ~np.logical_or.reduce([missing_in(self._column(name)) for name in names])
+        return _Truth.of(np.asarray(compare(*values), np.bool_), known)
 
     def _value(self, node: ast.expr) -> Any:
         """A column, or a constant."""
         if isinstance(node, ast.Name):
-            return self._column(node.id)
+            return np.ma.getdata(self._column(node.id))
         sign = 1
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             node, sign = node.operand, -1
@@ -237,3 +268,7 @@ class _Expression:
     def _wrong(self, node: ast.expr, remedy: str) -> UsageError:
         part = ast.get_source_segment(self._text.strip(), node) or self._text
         return UsageError(f"where: expected an expression of comparisons, found {shorten(part)}: {remedy}")
+
+
+def _any(parts: Sequence[_Truth]) -> _Truth:
+    return _Truth.all([part.negated() for part in parts]).negated()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardspec.schema import Field
+from shardspec.schema import NO_CLASS, Field
 
 Buffer = bytes | bytearray | memoryview
 Columns = dict[str, Any]
@@ -22,6 +22,35 @@ IntArray = npt.NDArray[np.int64]
 def allocate(fields: Iterable[Field], rows: int) -> Columns:
     """Columns of `rows` rows to fill: an uninitialised array per fixed field, a list of empty bytes per other field."""
     return {f.name: np.empty((rows, *f.fixed_shape), f.numpy_dtype) if f.is_fixed else [b""] * rows for f in fields}
+
+
+def mark_missing(column: Any, valid: npt.NDArray[np.bool_] | None) -> Any:
+    """Mark the missing values of a column of decoded values: masked in an array (`numpy.ma`), None in a list.
+
+    Parameters
+    ----------
+    column : ndarray, (n,), or list of n
+    valid : ndarray, (n,), bool, or None
+        False where the value is missing. None if all values exist; the column is then returned as it is.
+    """
+    if valid is None or valid.all():
+        return column
+    if isinstance(column, list):
+        return [value if known else None for value, known in zip(column, valid.tolist(), strict=True)]
+    return np.ma.MaskedArray(column, ~valid)
+
+
+def missing_in(column: Any) -> npt.NDArray[np.bool_]:
+    """Return which values of a column are missing: bool, (n,). The reverse of `mark_missing`."""
+    if isinstance(column, np.ndarray):
+        return np.ma.getmaskarray(column)
+    return np.fromiter((value is None for value in column), np.bool_, len(column))
+
+
+def fill_missing(column: Any) -> IntArray:
+    """Return integers, such as labels, as int64 with `NO_CLASS` (−1) in place of missing values."""
+    integers = np.asarray(column).astype(np.int64, copy=False)
+    return np.where(missing_in(column), NO_CLASS, integers) if isinstance(column, np.ma.MaskedArray) else integers
 
 
 def evenly(rows: int, most: int) -> IntArray:

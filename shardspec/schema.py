@@ -186,6 +186,12 @@ class Field:
         """Whether the decoded value is a picture, (H, W, 3) uint8 RGB."""
         return self.dtype == "|u1" and len(self.shape) == 3 and self.shape[2] == 3
 
+    @property
+    def sentinel(self) -> int:
+        """The number that stands for a missing value of a fixed field: `NO_CLASS` in a label or class, otherwise 0."""
+        is_class = self.classes is not None or (self.name == "label" and self.is_scalar and self.dtype[1] == "i")
+        return NO_CLASS if is_class else 0
+
     @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The dtype of the decoded value."""
@@ -309,6 +315,11 @@ class Schema:
             raise SchemaError(
                 f"there is no field {shorten(name)}: the dataset has {', '.join(self.names)}{like}"
             ) from None
+
+    def validity(self, name: str) -> str | None:
+        """The field that is false where a field has no value, ``<name>_valid``; None if values are never missing."""
+        found = self.by_name.get(f"{name}_valid")
+        return found.name if found is not None and found.is_scalar and found.dtype == "|b1" else None
 
     def select(self, names: tuple[str, ...] | list[str] | None) -> "Schema":
         """The schema of the named fields only, in the order of `names`; of all fields for None."""

@@ -23,7 +23,7 @@ from shardspec.errors import DatasetError
 from shardspec.layout import Layout, describe_file
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.problems import Problems
-from shardspec.schema import NO_CLASS, Field, Schema
+from shardspec.schema import Field, Schema
 
 
 def write_column(staging: Path, field: Field, values: Any) -> tuple[Column, Path]:
@@ -100,7 +100,7 @@ def _carried(source: PackedRows, field: Field, kept: IntArray, further: int) -> 
     for first in range(0, further, BATCH_ROWS):
         rows = min(BATCH_ROWS, further - first)
         if field.is_fixed:
-            yield np.full((rows, *field.fixed_shape), missing_value(field), field.numpy_dtype)
+            yield np.full((rows, *field.fixed_shape), field.sentinel, field.numpy_dtype)
         else:
             yield [nothing] * rows
 
@@ -111,11 +111,6 @@ def carried_columns(workspace: Workspace, manifest: Manifest) -> list[FieldColum
         return []
     found = (Column.from_json(one, Problems()) for one in json.loads(workspace.column_entries.read_bytes()))
     return [FieldColumn(manifest.schema[column.field], column) for column in found if column is not None]
-
-
-def missing_value(field: Field) -> int:
-    """What stands for a missing value of a fixed field."""
-    return 0 if field.classes is None else NO_CLASS
 
 
 def _empty(field: Field, values: Sequence[Buffer]) -> bytes:

@@ -32,15 +32,13 @@ def read_groups(path: Path, by: str) -> Groups:
 
 def _group(rows: PackedRows, by: str, field: Field) -> Groups:
     """Group rows by a field. The groups are numbered in the order of their first rows."""
-    validity = f"{by}_valid"
-    # Or a column of the user has that name.
-    has_validity = validity in rows.schema and _is_truth(rows.schema[validity])
+    validity = rows.schema.validity(by)
     column = np.empty(len(rows), field.numpy_dtype if field.is_fixed else _DIGEST)
     known = np.ones(len(rows), np.bool_)
     names, at = texts(), 0
-    for batch in rows.batches([by, validity] if has_validity else [by]):
+    for batch in rows.batches([by] if validity is None else [by, validity]):
         values, count = batch[by], len(batch[by])
-        if has_validity:
+        if validity is not None:
             known[at : at + count] = batch[validity]
         if field.is_fixed:
             column[at : at + count] = values
@@ -113,10 +111,6 @@ def _grouping_field(schema: Schema, by: str, path: Path) -> Field:
             f"{did_you_mean(by, [field.name for field in fit])}"
         )
     return schema[by]
-
-
-def _is_truth(field: Field) -> bool:
-    return field.is_scalar and field.numpy_dtype == np.bool_
 
 
 def _list(fields: Iterable[Field]) -> str:

@@ -24,7 +24,7 @@ from shardspec.fields import field_name
 from shardspec.frames import DatasetKeys, JoinedColumns, join_frame, key_columns, key_fields
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.manifest import Manifest
-from shardspec.schema import NO_CLASS, Field, Schema
+from shardspec.schema import NO_CLASS, Field
 from shardspec.wording import counted, did_you_mean, list_some, shorten
 
 
@@ -271,18 +271,13 @@ def _keys(path: Path, manifest: Manifest, field: Field) -> DatasetKeys:
             for batch in rows.batches([field.name]):
                 values.extend(bytes(value).decode("utf-8", "surrogateescape") for value in batch[field.name])
         valid = np.fromiter((value != "" for value in values), np.bool_, manifest.samples)
-    if (validity := _validity(manifest.schema, field.name)) is not None:
+    if (validity := manifest.schema.validity(field.name)) is not None:
         valid &= read_column(path, manifest, validity)
     return DatasetKeys(field, values, valid)
-
-
-def _validity(schema: Schema, name: str) -> str | None:
-    """The field that says where another has a value, if there is one."""
-    found = schema.by_name.get(f"{name}_valid")
-    return found.name if found is not None and found.dtype == "|b1" and found.is_scalar else None
 
 
 def _with_validity(manifest: Manifest, names: Sequence[str]) -> set[str]:
     """Fields of columns, with those that say where they have a value."""
     columns = {column.field for column in manifest.columns}
-    return {*names, *(v for name in names if (v := _validity(manifest.schema, name)) in columns and v is not None)}
+    marks = {manifest.schema.validity(name) for name in names}
+    return {*names, *(mark for mark in marks if mark is not None and mark in columns)}

@@ -27,7 +27,7 @@ from readers.drawing.show import draw_values
 from readers.drawing.values import describe_value
 from readers.seeding import check_seed, sample_rng
 from readers.transforms import AnyTransform, call_transform, check_transform
-from shardspec.columns import IntArray
+from shardspec.columns import IntArray, missing_in
 from shardspec.errors import ItemError, NotADatasetError, UsageError
 from shardspec.layout import Layout, given_path
 from shardspec.registry import import_target
@@ -218,7 +218,9 @@ def _selected(path: Path, total: int, where: str | None, one_per: str | None) ->
         raise UsageError(
             f"one_per: expected a field of text or single values, of {known}, found {shorten(one_per)}{like}"
         )
-    _, groups, sizes = np.unique(dataset.column(one_per)[rows], return_inverse=True, return_counts=True)
+    column = dataset.column(one_per)
+    rows = rows[~missing_in(column)[rows]]
+    _, groups, sizes = np.unique(np.ma.getdata(column)[rows], return_inverse=True, return_counts=True)
     by_group = np.argsort(groups, kind="stable")
     middle: IntArray = rows[by_group[np.cumsum(sizes) - sizes + (sizes - 1) // 2]]
     return np.sort(middle)
@@ -352,6 +354,7 @@ def _wanted(path: Path, geometry: bool) -> list[str]:
     """The fields that a sheet needs; no other is read."""
     schema = PackedSamples(path, check="size").schema
     names = ["key", "source", "frame", "label", "landmarks_valid", *(GEOMETRY if geometry else ()), *_captioned(path)]
+    names += [mark for name in names if (mark := schema.validity(name)) is not None]
     return list(dict.fromkeys([picture_field(schema, path).name, *(name for name in names if name in schema)]))
 
 
@@ -372,7 +375,8 @@ def _choose(total: int, count: int | None, start: int, seed: int | None) -> list
 
 
 def _caption(sample: Mapping[str, Any], schema: Schema, row: int, columns: Sequence[str]) -> list[str]:
-    """The key (or the row); class, source and frame, and the values of `columns`."""
+    """The key (or the row); class, source and frame, and the values of `columns`. Missing values are left out."""
+    sample = {name: value for name, value in sample.items() if sample.get(schema.validity(name) or "", True)}
     lines, below = [str(sample.get("key", f"row {row}"))], []
     if "label" in sample:
         below.append(_value(schema["label"], sample["label"]))
@@ -380,7 +384,8 @@ def _caption(sample: Mapping[str, Any], schema: Schema, row: int, columns: Seque
         below.append(str(sample["source"]))
     if "frame" in sample and np.ndim(sample["frame"]) == 0:
         below.append(f"frame {int(sample['frame'])}")
-    below += [_value(schema[name], sample[name]) for name in columns if name not in ("label", "source", "frame")]
+    further = (name for name in columns if name in sample and name not in ("label", "source", "frame"))
+    below += [_value(schema[name], sample[name]) for name in further]
     return [*lines, ", ".join(below)] if below else lines
 
 

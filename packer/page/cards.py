@@ -9,7 +9,7 @@ import numpy as np
 from packer.packed.shown.dataset import ShownDataset
 from readers.drawing.svg import Shape, overlay
 from readers.drawing.values import describe_value, printable
-from shardspec.columns import IntArray
+from shardspec.columns import IntArray, mark_missing
 from shardspec.schema import Field
 
 GEOMETRY = ("landmarks", "landmarks_valid", "hull", "regions")
@@ -63,8 +63,10 @@ def cards(dataset: ShownDataset, rows: Sequence[int] | IntArray, more: Sequence[
     samples = dataset.read(rows, list(wanted)) if wanted else [{} for _ in rows]
     for name in named:
         if name not in wanted:
-            for sample, value in zip(samples, dataset.take(name, np.asarray(rows, np.int64)), strict=True):
-                sample[name] = value
+            numbers = np.asarray(rows, np.int64)
+            values = mark_missing(dataset.take(name, numbers), dataset.known(name, numbers))
+            for sample, value in zip(samples, values, strict=True):
+                sample[name] = None if value is np.ma.masked else value
     sizes = dataset.sizes(rows)
     return [
         _card(dataset, int(row), sample, size, named) for row, sample, size in zip(rows, samples, sizes, strict=True)
@@ -77,9 +79,11 @@ def _card(
     facts = [
         (name, text_of(dataset.field(name), sample[name]))
         for name in named
-        if name not in ("key", "label") and not (name == "track" and _is_none(sample[name]))
+        if name not in ("key", "label")
+        and sample[name] is not None
+        and not (name == "track" and _is_none(sample[name]))
     ]
-    label = text_of(dataset.field("label"), sample["label"]) if "label" in sample else ""
+    label = text_of(dataset.field("label"), sample["label"]) if sample.get("label") is not None else ""
     title = shown_text(str(sample["key"])) if "key" in sample else f"row {row}"
     valid = bool(np.all(sample.get("landmarks_valid", True)))
     return Card(row, title, label, tuple(facts), size, overlay(sample), valid)
@@ -92,7 +96,7 @@ def _is_none(track: Any) -> bool:
 
 def text_of(field: Field, value: Any) -> str:
     """A value of a field as text."""
-    return describe_value(value, field.classes)
+    return "missing" if value is None else describe_value(value, field.classes)
 
 
 shown_text = printable

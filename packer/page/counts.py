@@ -103,17 +103,13 @@ class _Values:
         Rows without a value: not finite, or marked as such.
     low, high : number or None
         Of the values; None without any.
-    is_marked : bool
-        Whether a field marks some rows as without a value.
     is_part : bool
         Whether some rows are selected, and not all.
     """
 
     def __init__(self, dataset: ShownDataset, name: str, selection: Selection | None) -> None:
         self._column, self.dtype = dataset.numbers(name), dataset.field(name).numpy_dtype
-        valid = f"{name}_valid"
-        marked = valid in dataset.small_fields and dataset.field(valid).dtype == "|b1"
-        self._known = dataset.numbers(valid) if marked else None
+        self._known = dataset.known(name)
         self._selection = selection
         self.is_part = selection is not None
         self.rows, found = len(dataset), 0
@@ -125,9 +121,6 @@ class _Values:
                 self.low = low if self.low is None else min(low, self.low)
                 self.high = high if self.high is None else max(high, self.high)
         self.missing = self.rows - found
-        self.is_marked = self._known is not None and not all(
-            self._known[at : at + BLOCK].all() for at in range(0, self.rows, BLOCK)
-        )
 
     def __iter__(self) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
         """Of each block the values, and those of selected rows."""
@@ -156,19 +149,21 @@ def _of_texts(dataset: ShownDataset, name: str, selection: Selection | None) -> 
     texts = dataset.texts(name)
     if texts is None:
         return Spread(name, "none", (), "too many different values to count; filter by an expression")
+    known = dataset.known(name)
     counts = np.zeros(len(texts.names), np.int64)
     chosen = counts if selection is None else np.zeros_like(counts)
     for start in dataset.blocks():
         codes = texts.codes[start : start + BLOCK]
-        counts += np.bincount(codes, minlength=len(counts))
+        there = np.ones(len(codes), np.bool_) if known is None else known[start : start + BLOCK]
+        counts += np.bincount(codes[there], minlength=len(counts))
         if selection is not None:
-            chosen += np.bincount(codes[selection.mask(start)], minlength=len(counts))
-    order = np.argsort(-chosen, kind="stable")[:_LISTED].tolist()
+            chosen += np.bincount(codes[there & selection.mask(start)], minlength=len(counts))
+    order = [at for at in np.argsort(-chosen, kind="stable").tolist() if counts[at]]
     bars = tuple(
         Bar(text, f"{name} == {text!r}", int(counts[at]), int(chosen[at]), {"is": text})
-        for at, text in ((at, texts.names[at]) for at in order)
+        for at, text in ((at, texts.names[at]) for at in order[:_LISTED])
     )
-    return Spread(name, "list", bars, _left_out(len(texts.names)))
+    return Spread(name, "list", bars, _note(len(order), len(dataset) - int(counts.sum())))
 
 
 def _of_numbers(field: Field, values: _Values, names: tuple[str, ...] | None) -> Spread:
@@ -186,10 +181,7 @@ def _of_numbers(field: Field, values: _Values, names: tuple[str, ...] | None) ->
         label = names[value] if names is not None and named else str(value)
         where = _is_value(field, value, label, named)
         bars.append(Bar(label, where, counts[value], chosen[value], {"is": value}))
-    note = _left_out(len(counts))
-    if values.is_marked:
-        note = "; ".join(filter(None, [note, f"{values.missing} samples without a value"]))
-    return Spread(field.name, "list", tuple(bars), note)
+    return Spread(field.name, "list", tuple(bars), _note(len(counts), values.missing))
 
 
 def _counted(values: npt.NDArray[Any]) -> dict[int, int]:
@@ -205,12 +197,11 @@ def _is_value(field: Field, value: int, label: str, named: bool) -> str:
 
 def _histogram(field: Field, values: _Values) -> Spread:
     name = field.name
-    note = f"{values.missing} samples without a value" if values.missing else ""
+    note = _note(0, values.missing)
     if values.low is None:
         return Spread(name, "histogram", (), note)
-    beside = f" and {name}_valid" if values.is_marked else ""
     if values.low == values.high:
-        return _of_one(name, values, f"{name} == {values.low}{beside}", note)
+        return _of_one(name, values, f"{name} == {values.low}", note)
     edges = _round_edges(values.low, values.high, values.dtype)
     counts, chosen = np.zeros(len(edges) - 1, np.int64), np.zeros(len(edges) - 1, np.int64)
     for all_values, some in values:
@@ -222,7 +213,7 @@ def _histogram(field: Field, values: _Values) -> Spread:
     bars = [
         Bar(
             f"{low} to {high}",
-            f"{name} >= {low} and {name} {'<=' if at == len(edges) - 2 else '<'} {high}{beside}",
+            f"{name} >= {low} and {name} {'<=' if at == len(edges) - 2 else '<'} {high}",
             int(counts[at]),
             int(chosen[at]),
             {"from": float(low), "to": float(high), "last": at == len(edges) - 2},
@@ -279,5 +270,8 @@ def _count(values: npt.NDArray[Any], edges: npt.NDArray[Any]) -> npt.NDArray[np.
     return found
 
 
-def _left_out(different: int) -> str:
-    return f"and {different - _LISTED} more values" if different > _LISTED else ""
+def _note(different: int, missing: int) -> str:
+    """What the bars leave out: values beyond the first ones, and samples without a value."""
+    more = f"and {different - _LISTED} more values" if different > _LISTED else ""
+    without = f"{missing} samples without a value" if missing else ""
+    return "; ".join(filter(None, [more, without]))

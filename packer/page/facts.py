@@ -14,7 +14,7 @@ from packer.packed.shown.columns import BLOCK
 from packer.packed.shown.dataset import ShownDataset
 from packer.page.cards import shown_text
 from packer.recipe.recipe import Recipe
-from shardspec.columns import allocate, evenly
+from shardspec.columns import allocate, evenly, fill_missing, mark_missing
 from shardspec.entries import Generation, total
 from shardspec.errors import ShardspecError
 from shardspec.schema import Field
@@ -141,9 +141,10 @@ def megabytes(bytes: int) -> str:
 def _uneven_classes(dataset: ShownDataset) -> Iterator[str]:
     if dataset.classes is None or "label" not in dataset.small_fields:
         return
-    sizes, labels = np.zeros(len(dataset.classes), np.int64), dataset.numbers("label")
+    sizes = np.zeros(len(dataset.classes), np.int64)
     for start in dataset.blocks():
-        some = labels[start : start + BLOCK]
+        known = dataset.known("label", slice(start, start + BLOCK))
+        some = fill_missing(mark_missing(dataset.values("label", start), known))
         sizes += np.bincount(some[(some >= 0) & (some < len(sizes))], minlength=len(sizes))
     empty = [name for name, size in zip(dataset.classes, sizes.tolist(), strict=True) if not size]
     if empty:

@@ -198,7 +198,7 @@ class Looking:
         """
         names = [name for name in ("source", "frame", "box") if name in self.dataset.schema]
         sample = self.dataset.read([row], names)[0]
-        source, number = str(sample.get("source", "")), np.asarray(sample.get("frame"))
+        source, number = str(sample.get("source") or ""), np.asarray(sample.get("frame"))
         frame = int(number) if number.ndim == 0 and number.dtype.kind in "iu" else None
         if self.originals is None:
             raise ItemError("expected the source, which packer view takes as --source")
@@ -313,6 +313,8 @@ def _draw_jpeg(found: npt.NDArray[np.uint8]) -> tuple[bytes, tuple[int, int]]:
 
 def _like(field: Field, value: Any) -> str:
     """The condition of the samples that have the same value; empty for fractions, which hardly two samples share."""
+    if value is None:
+        return f"{field.name} is missing"
     plain: Any = shown_text(value) if isinstance(value, str) else np.asarray(value).item()
     if isinstance(plain, bool):
         return field.name if plain else f"not {field.name}"

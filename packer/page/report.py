@@ -21,7 +21,7 @@ from packer.page.facts import describe, find_faults, find_shared
 from packer.page.rendering import as_attribute, inline, render
 from packer.recipe.checks import checked
 from packer.workspace.output import check_output, write_output
-from shardspec.columns import evenly
+from shardspec.columns import evenly, mark_missing
 from shardspec.errors import CodecError, DatasetError, UsageError
 from shardspec.layout import given_path
 from shardspec.wording import counted
@@ -166,7 +166,7 @@ def _choose(dataset: ShownDataset, count: int) -> list[int]:
     """Rows from all over the dataset, in turn over the classes."""
     if dataset.picture is None or not len(dataset) or not count:
         return []
-    labels = np.asarray(dataset.column("label")) if "label" in dataset.small_fields else np.zeros(len(dataset))
+    labels = np.ma.getdata(dataset.column("label")) if "label" in dataset.small_fields else np.zeros(len(dataset))
     found = np.unique(labels)
     runs = []
     for label in found[evenly(len(found), count)]:
@@ -196,18 +196,25 @@ def _embed(dataset: ShownDataset, rows: Sequence[int], most_bytes: int) -> tuple
             continue
         used += len(picture.data)
         chosen.append((row, f"data:{picture.media_type};base64,{base64.b64encode(picture.data).decode()}"))
-    labels = dataset.column("label") if "label" in dataset.small_fields else np.zeros(len(dataset))
+    labels = np.ma.getdata(dataset.column("label")) if "label" in dataset.small_fields else np.zeros(len(dataset))
     chosen.sort(key=lambda pair: (labels[pair[0]], pair[0]))
     return chosen, f"{counted(left, 'sample')} left out: pictures that are too large, or do not decode" if left else ""
 
 
 def _values(dataset: ShownDataset, rows: Sequence[int], spreads: Sequence[Spread]) -> list[str]:
     """The values of rows by which the bars of a report choose among them."""
-    columns = {one.name: dataset.take(one.name, np.array(rows, np.int64)) for one in spreads if one.bars and rows}
+    chosen = np.array(rows, np.int64)
+    columns = {
+        one.name: mark_missing(dataset.take(one.name, chosen), dataset.known(one.name, chosen))
+        for one in spreads
+        if one.bars and rows
+    }
     return [as_attribute({name: _plain(column[at]) for name, column in columns.items()}) for at in range(len(rows))]
 
 
 def _plain(value: Any) -> Any:
+    if value is np.ma.masked:
+        return None
     if isinstance(value, str):
         return shown_text(value)
     if value.dtype.kind == "f":

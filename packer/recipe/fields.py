@@ -11,7 +11,7 @@ from packer.recipe.encodings import ENCODINGS, LOSSY, picture_codec
 from packer.recipe.field_types import LABEL, FieldType
 from packer.recipe.recipe import DEFAULT_QUALITY, DEFAULT_SUBSAMPLING
 from shardspec.errors import UsageError
-from shardspec.schema import AXES_MAX, DTYPES, NAME, NamedConfig, class_name, describe_wrong_classes
+from shardspec.schema import AXES_MAX, DTYPES, NAME, NO_CLASS, NamedConfig, class_name, describe_wrong_classes
 from shardspec.wording import did_you_mean, list_some, shorten
 
 
@@ -166,11 +166,27 @@ def declare(fields: Mapping[str, Any] | None, classes: Sequence[str] | None, pic
     for name in [name for name, kind in types.items() if kind.optional]:
         if f"{name}_valid" in types:
             raise UsageError(f"fields: {name!r} may be missing, so that there is a field '{name}_valid': rename yours")
+    if LABEL in types:
+        check_label(types[LABEL])
     if names is not None and LABEL not in types:
         raise UsageError(f"classes: expected a field {LABEL!r}, found {list_some(list(types))}")
     if names is not None and types[LABEL].kind != "class" and types[LABEL].dtype[1] not in "iu":
         raise UsageError(f"classes: expected a field {LABEL!r} of int or str, found {types[LABEL].describe()}")
     return Declaration(types, names, picture)
+
+
+def check_label(kind: FieldType) -> None:
+    """Check that a label can be missing, if its type says so.
+
+    Raises
+    ------
+    UsageError
+        If its integers are unsigned.
+    """
+    if kind.optional and kind.kind == "array" and not kind.shape and kind.dtype[1] == "u":
+        raise UsageError(
+            f"{LABEL!r} has unsigned integers ({kind.dtype}), but {NO_CLASS} stands for a missing label: use signed ones"
+        )
 
 
 def check_name(name: Any, where: str) -> None:

@@ -83,6 +83,11 @@ class Column:
         """All values of a column that is not simple; of a simple one, none."""
         return self._values or ()
 
+    @property
+    def lacks_values(self) -> bool:
+        """Whether any value is missing, once the type is settled."""
+        return self._missing if self._values is None else self._valid is not None
+
     def known_labels(self) -> Collection[Any]:
         """The texts without spaces around them; of other values at least one."""
         if self._values is None:

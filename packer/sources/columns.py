@@ -176,6 +176,7 @@ def read_columns(
     for column in found.values():
         column.settle(chunks, where)
         notes += column.notes(where)
+    _check_marks([column for column in found.values() if column.field != label])
     columns = Columns(list(found.values()), label, where)
     columns.notes = tuple(notes)
     columns.number_classes()
@@ -229,6 +230,18 @@ def _check_names(fields: Mapping[str, str]) -> None:
                 f"column {shorten(column)} would become field {shorten(field)}, a name that is kept for what packer makes of faces, frames and pictures: rename it"
             )
         taken[field] = column
+
+
+def _check_marks(columns: Sequence[Column]) -> None:
+    """Refuse a column that has the name of the field that marks another one's missing values."""
+    names = {column.field: column.name for column in columns}
+    for column in columns:
+        mark = f"{column.field}_valid"
+        if column.lacks_values and mark in names:
+            raise UsageError(
+                f"column {shorten(names[mark])}: the field {mark!r} marks the missing values of column "
+                f"{shorten(column.name)}: rename or remove one of the two columns"
+            )
 
 
 def _check_types(types: Mapping[str, str], fields: Mapping[str, str]) -> None:

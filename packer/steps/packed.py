@@ -58,9 +58,9 @@ class PackedItems:
                 sample[field.name] = _PLAIN[field.dtype](sample[field.name])
         if not self._keeps_label:
             sample.pop("label", None)
-            mark = self._samples.schema.by_name.get("label_valid")
-            if mark is not None and mark.is_scalar and mark.dtype == "|b1":
-                del sample["label_valid"]  # which samples had the label that is gone
+            mark = self._samples.schema.validity("label")
+            if mark is not None:
+                del sample[mark]  # which samples had the label that is gone
         if "key" in sample:
             sample[PACKED_KEY] = sample["key"]
         return {**sample, KEPT: self._kept(sample, columns)}

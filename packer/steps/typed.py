@@ -1,6 +1,5 @@
 """Encoding of samples that Python code makes: each value by the type of its field, checked before it is taken."""
 
-import math
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -95,7 +94,7 @@ class SampleEncoder:
             encode = _checked_class(encode, len(self._classes)) if numbers else _refuse_class(self._classes)
         if not kind.optional:
             return encode
-        stand_in = _stand_in(kind)
+        stand_in = _stand_in(name, kind)
         return lambda value: stand_in if value is None else encode(value)
 
 
@@ -334,12 +333,12 @@ def _picture_encoder(kind: FieldType) -> Encode:
     return encode
 
 
-def _stand_in(kind: FieldType) -> EncodedValue:
-    """What is stored for a missing value: 0, 0.0, false, empty."""
+def _stand_in(name: str, kind: FieldType) -> EncodedValue:
+    """What is stored for a missing value: 0, 0.0, false, empty; −1 for a label."""
     if kind.kind == "array":
         shape = tuple(axis or 0 for axis in kind.shape)
-        data = bytes(math.prod(shape) * np.dtype(kind.dtype).itemsize)
-        return EncodedValue(data, shape, ColumnSpec("array", kind.dtype, len(shape)))
+        values = np.full(shape, Field(name, "fixed", kind.dtype, shape).sentinel, kind.dtype)
+        return EncodedValue(values.tobytes(), shape, ColumnSpec("array", kind.dtype, len(shape)))
     if kind.kind == "json":
         return EncodedValue(b"[]" if kind.listed else b"{}", (2,), ColumnSpec("json", "|u1", 1))
     return EncodedValue(b"", (0,), ColumnSpec("blob" if kind.kind == "blob" else "text", "|u1", 1))

@@ -104,7 +104,10 @@ class SampleDataset(Dataset[dict[str, Any]]):
         return tuple(n for n, v in layout.items() if v.shape == () or (v.shape is None and not v.picture))
 
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
-        """One field of the whole dataset: an array, (N, *shape), or a list if the shape varies."""
+        """One field of the whole dataset: an array, (N, *shape), or a list if the shape varies.
+
+        Missing values of numbers are masked (`numpy.ma`), those of texts are None.
+        """
         raise NotImplementedError
 
     # What every dataset has.
@@ -274,7 +277,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
     ) -> Order:
         """The order of every epoch over this dataset (`readers.order.order.Order`)."""
         try:
-            weighed = None if weights is None else np.asarray(weights, np.float64)
+            weighed = None if weights is None else np.ma.asarray(weights, np.float64).filled(0)
         except (TypeError, ValueError) as error:
             raise UsageError(f"weights: expected a number for each sample: {error}") from error
         return Order(len(self), shuffle, seed, self.blocks, window, weighed, draws)
@@ -300,7 +303,8 @@ class SampleDataset(Dataset[dict[str, Any]]):
         drop_last : bool
             Make the ranks' lengths equal by leaving out the last few samples instead of repeating the first few.
         weights : float array, (N,), optional
-            Relative probabilities of draws with replacement (`readers.order.sampler.class_balanced_weights`).
+            Relative probabilities of draws with replacement (`readers.order.sampler.class_balanced_weights`). A masked
+            weight is 0.
         draws : int, optional
             Length of a weighted epoch.
         """

@@ -20,7 +20,7 @@ from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order.order import Picks, count_occurrences
 from readers.order.store import Store
 from readers.transforms import AnyTransform
-from shardspec.columns import Columns, IntArray
+from shardspec.columns import Columns, IntArray, fill_missing, missing_in
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -49,7 +49,8 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
     stride : int
         Samples from the start of one clip to the start of the next clip of the same track.
     by : str or None
-        A field of integers or of text; samples with a negative integer belong to no clip. None: by item alone.
+        A field of integers or of text; samples with a negative integer, or without a value, belong to no clip. None: by
+        item alone.
     once : sequence of str
     max_step : int, optional
         Most frames from one neighbour to the next; a longer step is a gap. By default 1.5 times the track's median
@@ -82,9 +83,11 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         if max_step is not None:
             max_step = as_count("max_step", max_step, unit="frame")
         self._once = frozenset(once)
-        frames = np.asarray(base.column("frame"), np.int64)
+        column = base.column("frame")
+        frames = np.asarray(column, np.int64)
         items = np.fromiter((item_of(key) for key in base.column("key")), np.int64, len(base))
         groups = _groups(base, items, by, "label" in self._once and "label" in base.raw_layout)
+        groups[missing_in(column)] = -1
         self._sequence, runs = _runs(groups, frames, max_step)
         firsts = [np.arange(a, b - length + 1, stride) for a, b in pairwise(runs.tolist()) if b - a >= length]
         self._firsts: IntArray = np.concatenate(firsts) if firsts else np.empty(0, np.int64)
@@ -219,7 +222,7 @@ def _groups(base: SampleDataset, items: IntArray, by: str | None, with_label: bo
     if by is not None:
         parts.append(_numbers(by, base.column(by)))
     if with_label:
-        parts.append(np.asarray(base.column("label"), np.int64))
+        parts.append(fill_missing(base.column("label")))
     _, numbers = np.unique(np.stack(parts, axis=1), axis=0, return_inverse=True)
     numbers = numbers.reshape(-1).astype(np.int64)
     if by is not None:
@@ -228,11 +231,11 @@ def _groups(base: SampleDataset, items: IntArray, by: str | None, with_label: bo
 
 
 def _numbers(by: str, column: npt.NDArray[Any] | list[Any]) -> IntArray:
-    """A column's integers as they are, or its texts numbered: int64, (N,)."""
+    """A column's integers as they are, or its texts numbered: int64, (N,); −1 where a value is missing."""
     if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "iub":
-        return column.astype(np.int64)
-    if isinstance(column, list) and all(isinstance(value, str) for value in column):
-        seen: dict[str, int] = {}
+        return fill_missing(column)
+    if isinstance(column, list) and all(value is None or isinstance(value, str) for value in column):
+        seen: dict[str | None, int] = {None: -1}
         return np.array([seen.setdefault(value, len(seen)) for value in column], np.int64)
     found = f"{column.dtype} {column.shape[1:]}" if isinstance(column, np.ndarray) else "one of varying shape"
     raise UsageError(f"by: expected a field of one integer or of text, such as 'track', found {shorten(by)}, {found}")

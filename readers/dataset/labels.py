@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from readers.dataset.base import SampleDataset
-from shardspec.columns import IntArray
+from shardspec.columns import IntArray, missing_in
 from shardspec.errors import UsageError
 from shardspec.schema import NO_CLASS, describe_wrong_classes
 from shardspec.wording import counted, did_you_mean, list_some, shorten
@@ -149,10 +149,11 @@ def _numbers_of(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> dict[int,
 
 def _labels_of(dataset: SampleDataset) -> tuple[list[int], dict[int, int]]:
     """The labels that samples have, ascending and without `NO_CLASS`, and how many have each."""
-    labels = np.asarray(dataset.column("label"))
+    column = dataset.column("label")
+    labels = np.asarray(column)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise UsageError(f"label: expected an integer for each sample, found {labels.dtype} {labels.shape[1:]}")
-    found, counts = np.unique(labels.astype(np.int64), return_counts=True)
+    found, counts = np.unique(labels[~missing_in(column)].astype(np.int64), return_counts=True)
     many = {label: count for label, count in zip(found.tolist(), counts.tolist(), strict=True) if label != NO_CLASS}
     if dataset.classes is not None and many and not 0 <= min(many) <= max(many) < len(dataset.classes):
         raise UsageError(

@@ -18,7 +18,7 @@ from readers.order.blocks import Blocks
 from readers.order.order import Picks
 from readers.order.store import Store
 from readers.transforms import AnyTransform
-from shardspec.columns import Columns, IntArray
+from shardspec.columns import Columns, IntArray, mark_missing, missing_in
 from shardspec.errors import UsageError
 from shardspec.formats import get_format
 from shardspec.frames import DatasetKeys, join_frame, key_fields
@@ -171,13 +171,22 @@ class PackedDataset(DivisibleDataset):
         Scalar fields come from the index, mapped into memory, without touching a shard. Any other field is read from
         the shards, and a picture field decoded, from the first row to the last.
 
+        Missing values of numbers are masked, those of texts are None. Other fields have zeros or nothing in their
+        place; ``<field>_valid`` says where.
+
         Returns
         -------
         ndarray, (N, *shape), read-only if it is mapped; a list of N if the shape varies
+            A `numpy.ma.MaskedArray` if numbers are missing.
         """
         field = self.pool.schema[name]
         index = self.pool.map_index(field) if name in self.manifest.schema and field.is_scalar else None
-        return self._read_column(field) if index is None else index
+        values = self._read_column(field) if index is None else index
+        validity = self.pool.schema.validity(name) if field.is_small else None
+        column: npt.NDArray[Any] | list[Any] = values
+        if validity is not None:
+            column = mark_missing(values, np.asarray(self.column(validity)))
+        return column
 
     def _join(
         self, frame: Any, on: str | Sequence[str], required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]
@@ -194,14 +203,12 @@ class PackedDataset(DivisibleDataset):
 
     def _keys(self, field: Field) -> DatasetKeys:
         """The values by which rows are found, and which of them are known."""
-        schema, values = self.pool.schema, self.column(field.name)
-        valid = (
-            np.ones(len(self), np.bool_) if field.is_fixed else np.array([value != "" for value in values], np.bool_)
-        )
-        validity = f"{field.name}_valid"
-        if validity in schema and schema[validity].dtype == "|b1" and schema[validity].is_scalar:
-            valid &= np.asarray(self.column(validity))
-        return DatasetKeys(field, values, valid)
+        column = self.column(field.name)
+        valid = ~missing_in(column)
+        if field.is_fixed:
+            return DatasetKeys(field, np.ma.getdata(column), valid)
+        texts = [value or "" for value in column]
+        return DatasetKeys(field, texts, valid & np.array([text != "" for text in texts], np.bool_))
 
     def _read_column(self, field: Field) -> npt.NDArray[Any] | list[Any]:
         decoding = Decoding(self.pool, Schema((field,)), {})

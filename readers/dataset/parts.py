@@ -9,7 +9,7 @@ import numpy.typing as npt
 from readers.conditions import Condition, rows_where
 from readers.dataset.base import SampleDataset
 from readers.dataset.splits import fold_rows, split_rows
-from shardspec.columns import IntArray
+from shardspec.columns import IntArray, fill_missing, missing_in
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
 from shardspec.wording import did_you_mean, shorten, span
@@ -69,7 +69,8 @@ class WithParts(SampleDataset, Generic[Part]):
         Returns
         -------
         pandas.DataFrame
-            ``label`` is a categorical column if its classes have names.
+            ``label`` is a categorical column if its classes have names. Missing values are NA: a column that has any is of
+            a nullable type, such as ``Int64`` or ``string``.
 
         Raises
         ------
@@ -86,10 +87,26 @@ class WithParts(SampleDataset, Generic[Part]):
         frame = import_target("pandas:DataFrame", what="to_pandas (pip install pandas)")
         columns = {name: self.column(name) for name in names}
         classes, labels = self.classes, columns.get("label")
-        if classes is not None and labels is not None and max(labels, default=-1) < len(classes):
-            categorical = import_target("pandas:Categorical", what="to_pandas (pip install pandas)")
-            columns["label"] = categorical.from_codes(np.asarray(labels), categories=list(classes))
-        return frame(columns)
+        if classes is not None and labels is not None:
+            codes = fill_missing(labels)
+            if codes.max(initial=-1) < len(classes):
+                categorical = import_target("pandas:Categorical", what="to_pandas (pip install pandas)")
+                columns["label"] = categorical.from_codes(codes, categories=list(classes))
+        made = frame({n: c.data if isinstance(c, np.ma.MaskedArray) else c for n, c in columns.items()})
+        for name, column in columns.items():
+            if isinstance(column, list | np.ma.MaskedArray) and (missing := missing_in(column)).any():
+                made[name] = made[name].astype(_nullable(column)).mask(missing)
+        return made
+
+
+def _nullable(column: npt.NDArray[Any] | list[Any]) -> str:
+    """The name of the type that pandas has for a column with missing values."""
+    if isinstance(column, list):
+        return "string[python]"
+    if column.dtype.kind == "b":
+        return "boolean"
+    name = {"i": "Int", "u": "UInt", "f": "Float"}[column.dtype.kind]
+    return "Float32" if column.dtype == np.float16 else f"{name}{8 * column.dtype.itemsize}"
 
 
 def as_rows(rows: npt.ArrayLike, length: int) -> IntArray:

@@ -3,16 +3,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from readers.arguments import as_number
+from readers.conditions import comparable
 from readers.dataset.base import SampleDataset
 from readers.order.permutation import Permutation
 from readers.seeding import check_seed
-from shardspec.columns import IntArray
+from shardspec.columns import IntArray, fill_missing, missing_in
 from shardspec.errors import SchemaError, UsageError
 from shardspec.splits.assignment import assign_rows, fold_ratios
 from shardspec.splits.groups import NO_GROUP, Groups, join_groups, names_of
@@ -122,8 +121,8 @@ def _assign(
     labels = None
     if groups is not None and strata is None:
         with suppress(SchemaError):
-            labels = np.asarray(dataset.column("label"))
-            labels = labels if labels.dtype.kind in "iu" and labels.ndim == 1 else None
+            column = np.ma.asarray(dataset.column("label"))
+            labels = fill_missing(column) if column.dtype.kind in "iu" and column.ndim == 1 else None
     return assign_rows(len(dataset), ratios, seed, groups=groups, strata=strata, labels=labels, rest=rest)
 
 
@@ -145,25 +144,17 @@ def _joined_groups(dataset: SampleDataset, by: str | Sequence[str] | None) -> tu
 
 def _groups(dataset: SampleDataset, field: str) -> Groups:
     """The groups of samples by a field, named as ``packer split`` names them."""
-    column = dataset.column(field)
-    values = np.asarray(column) if not isinstance(column, list) or all(isinstance(v, str) for v in column) else None
-    if values is None or values.ndim != 1:
-        found_shape = "one of varying shape" if values is None else f"one of shape {values.shape[1:]}"
+    column = comparable(dataset.column(field))
+    if isinstance(column, list) or column.ndim != 1:
+        found_shape = "one of varying shape" if isinstance(column, list) else f"one of shape {column.shape[1:]}"
         raise UsageError(f"{field}: expected a field of text or of single values, found {found_shape}")
+    values = np.ma.getdata(column)
     found, of_row = np.unique(values, return_inverse=True)
     known = dict(enumerate(dataset.classes or ())) if field == "label" else {}
     names = [known.get(value, str(value)) for value in found.tolist()]
-    return Groups(names, np.where(_lacks_value(dataset, field, values), NO_GROUP, of_row))
-
-
-def _lacks_value(dataset: SampleDataset, field: str, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Which samples have no value: they do not form a group, since each may belong to any."""
-    without = values == "" if values.dtype.kind in "UT" else np.zeros(len(values), np.bool_)
-    with suppress(SchemaError):
-        valid = np.asarray(dataset.column(f"{field}_valid"))
-        if valid.dtype == np.bool_ and valid.ndim == 1:  # a column of the user's own may be called so
-            without = without | ~valid
-    return without
+    # Samples without a value form no group, since each may belong to any.
+    without = missing_in(column) | (values == "" if values.dtype.kind in "TO" else False)
+    return Groups(names, np.where(without, NO_GROUP, of_row))
 
 
 def _empty_part(shares: list[float], count: int, what: str) -> UsageError:

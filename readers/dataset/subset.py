@@ -18,7 +18,7 @@ from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order.order import Picks, count_occurrences
 from readers.order.store import Store
 from readers.transforms import AnyTransform
-from shardspec.columns import Columns, IntArray
+from shardspec.columns import Columns, IntArray, mark_missing, missing_in
 from shardspec.errors import UsageError
 from shardspec.wording import list_some
 
@@ -262,7 +262,10 @@ class Relabelled(DerivedDataset, DivisibleDataset):
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
         """One field of the whole dataset; ``label`` with its new numbers."""
         column = self.base.column(name)
-        return self._relabelling(np.asarray(column)) if name == "label" else column
+        if name != "label":
+            return column
+        labels: npt.NDArray[Any] = mark_missing(self._relabelling(np.ma.getdata(column)), ~missing_in(column))
+        return labels
 
     def _join(
         self, frame: Any, on: str | Sequence[str], required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]

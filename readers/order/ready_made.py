@@ -27,8 +27,8 @@ class BalancedBatches:
     Parameters
     ----------
     labels : array of int or sequence of str, (N,)
-        The class of each row of the dataset that is read: ``ds.column("label")``. Rows of no class, a negative number
-        or an empty text, are left out.
+        The class of each row of the dataset that is read: ``ds.column("label")``. Rows of no class are left out: a
+        negative number, an empty text, a missing value.
     batch_size : int
         Samples of a batch, per rank: a multiple of the number of classes.
     repeat : bool
@@ -103,8 +103,8 @@ class PKBatches:
     Parameters
     ----------
     values : array of int or sequence of str, (N,)
-        What each row of the dataset that is read belongs to: ``ds.column("person")``. Rows of none, a negative number
-        or an empty text, are left out.
+        What each row of the dataset that is read belongs to: ``ds.column("person")``. Rows of none are left out: a
+        negative number, an empty text, a missing value.
     p : int
         Different values of a batch.
     k : int
@@ -172,8 +172,8 @@ class PairBatches:
     ----------
     values : array of int or sequence of str, (N,)
         What the two of a pair have in common, for each row of the dataset that is read: ``ds.column("original")``.
-        Rows of none, a negative number or an empty text, are left out, and so are rows without a partner; the ``repr``
-        counts them.
+        Rows of none (a negative number, an empty text, a missing value) are left out, and so are rows without a
+        partner; the ``repr`` counts them.
     batch_size : int
         Samples of a batch, per rank: an even number.
     labels : array of int or sequence of str, (N,), optional
@@ -196,11 +196,11 @@ class PairBatches:
         self.batch_size = as_count("batch_size", batch_size, 2)
         if self.batch_size % 2:
             raise UsageError(f"batch_size: expected an even number, since it holds pairs, found {batch_size}")
-        of_row = _numbered("values", values)
+        of_row = number_values("values", values)
         self._samples = len(of_row)
         sides = [np.ones(len(of_row), np.bool_)]
         if labels is not None:
-            classes = _numbered("labels", labels)
+            classes = number_values("labels", labels)
             found = np.unique(classes[classes >= 0])
             if len(classes) != len(of_row) or len(found) != 2:
                 raise UsageError(
@@ -253,7 +253,7 @@ class _Groups:
     """
 
     def __init__(self, name: str, values: Values) -> None:
-        numbers = _numbered(name, values)
+        numbers = number_values(name, values)
         self._rows = np.flatnonzero(numbers >= 0)
         _, self._of_row, sizes = np.unique(numbers[self._rows], return_inverse=True, return_counts=True)
         self.sizes: IntArray = sizes.astype(np.int64)
@@ -271,13 +271,16 @@ class _Groups:
         return self._rows[drawn[np.argsort(self._of_row[drawn], kind="stable")]]
 
 
-def _numbered(name: str, values: Values) -> IntArray:
-    """A number for each value, −1 for those that are none: int64, (N,)."""
-    found: npt.NDArray[Any] = np.asarray(values)
+def number_values(name: str, values: Values) -> IntArray:
+    """Number the different values: int64, (N,); −1 for a negative number, an empty text and a missing value."""
+    if isinstance(values, list) and any(isinstance(value, str) for value in values):
+        values = ["" if value is None else value for value in values]
+    column: Any = np.ma.asarray(values)
+    found: npt.NDArray[Any] = column.data
     if found.ndim != 1 or (found.dtype.kind not in "iubUT" and found.size):
         raise UsageError(
             f"{name}: expected an integer or a text for each row, such as ds.column('label'), found {shorten(values)}"
         )
     none = found == "" if found.dtype.kind in "UT" else found < 0
     _, numbers = np.unique(found, return_inverse=True)
-    return np.where(none, -1, numbers).astype(np.int64)
+    return np.where(none | np.ma.getmaskarray(column), -1, numbers).astype(np.int64)

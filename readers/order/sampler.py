@@ -11,6 +11,7 @@ from readers.order.auto import Choice
 from readers.order.order import Cut, Order
 from readers.order.own import OwnOrder
 from readers.order.progress import EpochProgress, Iteration, Resumable
+from readers.order.ready_made import Values, number_values
 from readers.seeding import SampledIndex
 
 _CHUNK = 4096
@@ -126,16 +127,21 @@ class _Indices(Iterator[int]):
             self._indices, self._restored_end = iter(()), True
 
 
-def class_balanced_weights(labels: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def class_balanced_weights(labels: Values) -> npt.NDArray[np.float64]:
     """Weights that draw every class equally often: 1 over the number of samples in the sample's class.
+
+    Samples of no class are never drawn: their weight is 0.
 
     Parameters
     ----------
-    labels : int array, (N,)
+    labels : array of int or sequence of str, (N,)
+        The class of each row: ``ds.column("label")``. A negative number, an empty text and a missing value are no class.
 
     Returns
     -------
     float64 array, (N,)
     """
-    _, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    return 1.0 / counts[inverse]
+    numbers = number_values("labels", labels)
+    counts = np.bincount(numbers + 1)
+    counts[0] = 0
+    return np.divide(1.0, counts[numbers + 1], out=np.zeros(len(numbers)), where=numbers >= 0)

@@ -14,7 +14,7 @@ from shardspec.errors import UsageError
 from shardspec.fields import field_name
 from shardspec.frames.cells import BoolArray, Cells, read_cells
 from shardspec.frames.typed import type_column
-from shardspec.schema import NAME, Field, Schema
+from shardspec.schema import NAME, NO_CLASS, Field, Schema
 from shardspec.wording import counted, did_you_mean, list_some, quote_some, shorten
 
 NO_ROW = -1
@@ -201,6 +201,11 @@ def join_frame(
             if validity in taken or validity in names.values():
                 raise UsageError(
                     f"{what}: the field {validity!r} would mark the samples without {name!r}: rename that one"
+                )
+            if name == "label" and typed.field.dtype[1] == "u" and typed.field.is_scalar:
+                raise UsageError(
+                    f"{what}: the integers of column {name!r} are unsigned ({typed.field.dtype}), but {NO_CLASS} stands for "
+                    "a missing label: convert them to signed integers"
                 )
             fields_of.append(Field(validity, "fixed", "|b1", ()))
             columns[validity] = valid_of[name]

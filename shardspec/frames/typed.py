@@ -23,7 +23,7 @@ class TypedColumn(NamedTuple):
     field : Field
     values : ndarray, (n, *shape), or list of bytes-like objects
     sentinel : scalar or bytes
-        What stands for a missing value: false, 0, zeros, no class, or nothing.
+        What stands for a missing value: false, 0, zeros, −1 in a label, or nothing.
     notes : list of str
         What the user should know of the values, a line each.
     """
@@ -99,8 +99,8 @@ def _fixed(name: str, values: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) ->
     field = Field(name, "fixed", values.dtype.str, values.shape[1:])
     if not valid.all():
         values = values.copy()
-        values[~valid] = 0
-    return TypedColumn(field, values, 0)
+        values[~valid] = field.sentinel
+    return TypedColumn(field, values, field.sentinel)
 
 
 def _classes(name: str, cells: Cells, known: Sequence[str]) -> TypedColumn:

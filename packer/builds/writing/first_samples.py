@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from packer.recipe.field_types import LABEL, FieldType, infer, join, settle_empty
-from packer.recipe.fields import Declaration, check_name
+from packer.recipe.fields import Declaration, check_label, check_name
 from packer.steps.typed import SampleEncoder
 from shardspec.errors import SchemaError, UsageError
 from shardspec.schema import NO_CLASS
@@ -114,6 +114,10 @@ class FirstSamples:
             raise SchemaError(f"expected a field {LABEL!r}, whose classes were given, found none")
         if classes is not None and fields[LABEL] == _NUMBERED:
             fields[LABEL] = _NAMED  # names may follow
+        try:
+            check_label(fields.get(LABEL, _NAMED))
+        except UsageError as error:
+            raise SchemaError(str(error)) from error
         for name, kind in fields.items():
             if kind.optional and (kind.kind in ("picture", "class") or (name == LABEL and classes is not None)):
                 instead = f": {NO_CLASS} stands for no class" if name == LABEL and classes is not None else ""

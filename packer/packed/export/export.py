@@ -305,14 +305,16 @@ class _Columns:
     """How each field of a schema appears in the table, and where its pictures are."""
 
     def __init__(self, schema: Schema) -> None:
-        self._schema = schema
         self._folders = _class_folders(schema["label"]) if "label" in schema else None
         self._pictures = [field for field in schema if field.is_image]
         self._pictures.sort(key=lambda field: field.name != "image")
         self._codecs = {field.name: codec_for(field) for field in schema if field.kind == "text"}
+        # A missing value is null in the table, so that the column that marks it can be left out.
+        self._marks = {f.name: mark for f in schema if f.is_small and (mark := schema.validity(f.name)) is not None}
+        self._fields = [field for field in schema if field.name not in self._marks.values()]
         taken = {PATH_COLUMN, *schema.names} - RESERVED
         self._names: dict[str, str] = {}
-        for field in schema:
+        for field in self._fields:
             name = field.name if field not in self._pictures else f"{field.name}_path"
             while name in RESERVED or name == PATH_COLUMN or (name != field.name and name in taken):
                 name = PREFIX + name
@@ -321,7 +323,7 @@ class _Columns:
 
     def kinds(self) -> dict[str, str]:
         """Each column, and ``"text"`` or its dtype."""
-        return {self._names[field.name]: self._kind(field) for field in self._schema}
+        return {self._names[field.name]: self._kind(field) for field in self._fields}
 
     def row(self, encoded: Mapping[str, Any], number: int) -> tuple[dict[str, Any], list[tuple[Field, str]]]:
         """A sample's row of the table, and the paths of its pictures."""
@@ -332,9 +334,11 @@ class _Columns:
             for place, field in enumerate(self._pictures)
         ]
         where = {field.name: path for field, path in paths}
-        for field in self._schema:
-            column = self._names[field.name]
-            row[column] = where.get(field.name) or self._value(field, encoded[field.name])
+        for field in self._fields:
+            mark = self._marks.get(field.name)
+            known = mark is None or bool(encoded[mark])
+            value = where.get(field.name) or (self._value(field, encoded[field.name]) if known else None)
+            row[self._names[field.name]] = value
         return row, paths
 
     def _kind(self, field: Field) -> str:

@@ -25,15 +25,21 @@ class ParquetTable:
     def write(self, rows: Sequence[Row]) -> None:
         """Append rows as a row group."""
         columns = {name: [_plain(row[name]) for row in rows] for name in self._schema.names}
-        arrays = [
-            pa.array(values if pa.types.is_string(kind) else np.array(values, kind.to_pandas_dtype()), kind)
-            for values, kind in zip(columns.values(), self._schema.types, strict=True)
-        ]
+        arrays = [_array(values, kind) for values, kind in zip(columns.values(), self._schema.types, strict=True)]
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
 
     def close(self) -> None:
         """Write the footer."""
         self._writer.close()
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_string(kind):
+        return pa.array(values, kind)
+    missing = np.array([value is None for value in values])
+    return pa.array(
+        np.array([0 if value is None else value for value in values], kind.to_pandas_dtype()), kind, mask=missing
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -32,7 +32,7 @@ from readers.conditions import rows_where
 from readers.formats.pool import ShardPool
 from shardspec.codecs import codec_for
 from shardspec.codecs.base import PictureCodec
-from shardspec.columns import IntArray, allocate
+from shardspec.columns import IntArray, allocate, mark_missing
 from shardspec.errors import CodecError, UsageError
 from shardspec.frames import DatasetKeys, join_frame, key_fields
 from shardspec.layout import Layout
@@ -153,8 +153,17 @@ class ShownDataset:
             self._scanned(name)
         return self._texts[name]
 
+    def known(self, name: str, rows: slice | IntArray = slice(None)) -> Column | None:
+        """Which rows have a value of a small field: bool, (n,); None if all have one."""
+        of = {BOX_SIDE: ("box",), WRONG: ("label", self._prediction or "")}.get(name, (name,))
+        fields = [field for one in of if (field := self.schema.validity(one)) is not None]
+        return np.logical_and.reduce([self.numbers(field)[rows] for field in fields]) if fields else None
+
     def values(self, name: str, start: int) -> Column:
-        """The values of a small field in the block from row `start` on: numbers, or texts as ``StringDType``."""
+        """The values of a small field in the block from row `start` on: numbers, or texts as ``StringDType``.
+
+        Missing ones are not marked (`known`).
+        """
         if self.field(name).kind != "text":
             return self.numbers(name)[start : start + BLOCK]
         texts = self.texts(name)
@@ -168,13 +177,20 @@ class ShownDataset:
         return self.take(name, rows)
 
     def column(self, name: str) -> Column:
-        """A small field of all rows: numbers, or texts as an array of `numpy.dtypes.StringDType`. All are in memory."""
+        """A small field of all rows: numbers, or texts as an array of `numpy.dtypes.StringDType`. All are in memory.
+
+        Missing values are masked.
+        """
         if self.field(name).kind != "text":
-            return self.numbers(name)
-        return np.concatenate([np.empty(0, np.dtypes.StringDType()), *(self.values(name, at) for at in self.blocks())])
+            column = self.numbers(name)
+        else:
+            nothing = np.empty(0, np.dtypes.StringDType())
+            column = np.concatenate([nothing, *(self.values(name, at) for at in self.blocks())])
+        marked: Column = mark_missing(column, self.known(name))
+        return marked
 
     def take(self, name: str, rows: IntArray) -> Column:
-        """A small field of some rows, as `column` gives it."""
+        """A small field of some rows. Missing values are not marked (`known`)."""
         if self.field(name).kind != "text":
             return self.numbers(name)[rows]
         texts = np.empty(len(rows), np.dtypes.StringDType())
@@ -200,8 +216,8 @@ class ShownDataset:
         where : str
             An expression, as `readers.PackedDataset.where` takes it; empty for all rows.
         sort : str
-            A small field, with ``-`` before it for descending; empty for the order of the dataset. Values that are not
-            numbers come last.
+            A small field, with ``-`` before it for descending; empty for the order of the dataset. Missing values, and
+            those that are not numbers, come last.
 
         Raises
         ------
@@ -244,17 +260,22 @@ class ShownDataset:
     def read(self, rows: Sequence[int] | IntArray, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """The decoded values of some rows; without `names`, of all fields but pictures.
 
-        A value that cannot be decoded is the error's text.
+        A missing value of a small field is None. A value that cannot be decoded is the error's text.
         """
         if names is None:
             names = [name for name in self.schema.names if name not in self.pictures]
         numbers = np.asarray(rows, np.int64)
         fields = [self.schema[name] for name in names]
-        out = allocate(fields, len(numbers))
-        self.pool.read(numbers, list(names), out, np.arange(len(numbers)))
-        return [
-            {field.name: self._decode(field, out[field.name][at]) for field in fields} for at in range(len(numbers))
-        ]
+        marks = {field.name: self.schema.validity(field.name) for field in fields if field.is_small}
+        every = self.schema.select(list(dict.fromkeys([*names, *(mark for mark in marks.values() if mark)])))
+        out = allocate(every, len(numbers))
+        self.pool.read(numbers, every.names, out, np.arange(len(numbers)))
+
+        def value(field: Field, at: int) -> Any:
+            mark = marks.get(field.name)
+            return None if mark and not out[mark][at] else self._decode(field, out[field.name][at])
+
+        return [{field.name: value(field, at) for field in fields} for at in range(len(numbers))]
 
     def stored(self, row: int, name: str | None = None) -> StoredPicture:
         """A picture as it is stored; if it is stored without compression, as PNG.
@@ -349,8 +370,7 @@ class ShownDataset:
             right = predicted == names[np.where(known, labels, len(names) - 1)]
         else:
             right = predicted == labels
-        valid = f"{field.name}_valid"
-        wrong: Column = ~right & self.values(valid, start) if valid in self.joined else ~right
+        wrong: Column = ~right
         return wrong
 
     def _choose(self, where: str) -> npt.NDArray[np.uint8]:
@@ -358,6 +378,7 @@ class ShownDataset:
         fields = [name for name in names_in(where) if name in self.small_fields]
         read = []
         for name in fields:
+            self.known(name)
             if self.field(name).kind != "text":
                 self.numbers(name)
             elif self.texts(name) is None:
@@ -387,11 +408,14 @@ class ShownDataset:
                 f"{did_you_mean(name, self.small_fields)}"
             )
         if self.field(name).kind != "text":
-            return self.numbers(name)
-        texts = self.texts(name)
-        if texts is not None:
-            return texts.codes
-        return self._made(("rank", name), f"sorting by {name}", lambda job: rank_texts(self.pool, name, job.report))
+            values = self.numbers(name)
+        elif (texts := self.texts(name)) is not None:
+            values = texts.codes
+        else:
+            what = f"sorting by {name}"
+            values = self._made(("rank", name), what, lambda job: rank_texts(self.pool, name, job.report))
+        marked: Column = mark_missing(values, self.known(name))
+        return marked
 
     def _made(self, key: tuple[str, ...], what: str, work: Callable[[Job[T]], T], *, keep: bool = True) -> T:
         """What a job makes, once; if it is not kept, until somebody has got it, or has asked for several others."""
@@ -475,7 +499,9 @@ class _Block:
 
     def column(self, name: str) -> Column:
         """See `SmallFields`."""
-        return self._dataset.values(name, self._start)
+        known = self._dataset.known(name, slice(self._start, self._start + BLOCK))
+        column: Column = mark_missing(self._dataset.values(name, self._start), known)
+        return column
 
 
 def names_in(where: str) -> list[str]:

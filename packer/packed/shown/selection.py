@@ -1,7 +1,6 @@
 """Rows that meet a condition, in an order, without a list of them: as many as a page shows are found when it is asked."""
 
 import threading
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,7 @@ class Selection:
     values : array, (total,), or None
         Numbers to sort by; None for the order of the dataset.
     descending : bool
-        Rows with equal values stay in the order of the dataset either way; NaN comes last.
+        Rows with equal values stay in the order of the dataset either way; NaN and masked values come last.
 
     Attributes
     ----------
@@ -108,7 +107,7 @@ class _Sorted:
             counts += np.bincount(self._ranges(self._block(start)), minlength=ranges)
         order = np.arange(ranges)
         if descending:
-            order[:-1] = order[-2::-1]  # the last range is that of NaN
+            order[:-1] = order[-2::-1]  # the last range is for rows without a number
         self._order = order
         self._ends = np.cumsum(counts[order])
 
@@ -130,11 +129,10 @@ class _Sorted:
         count = len(self._selection)
         wanted = -(-count // _BUCKET)
         if wanted < 2:
-            return self._values[:0]
+            return np.ma.getdata(self._values)[:0]
         places = evenly(count, _SAMPLED)
-        some = np.sort(self._values[self._some(places)])
-        if some.dtype.kind == "f":
-            some = some[~np.isnan(some)]
+        some = self._values[self._some(places)]
+        some = np.sort(np.ma.getdata(some)[_are_numbers(some)])
         return np.unique(some[:: max(1, len(some) // wanted)])
 
     def _some(self, places: IntArray) -> IntArray:
@@ -156,20 +154,19 @@ class _Sorted:
 
     def _ranges(self, values: Column) -> IntArray:
         """The range of each value."""
-        found = np.searchsorted(self._edges, values, side="right")
-        if values.dtype.kind == "f":
-            found[np.isnan(values)] = len(self._edges) + 1
+        found = np.searchsorted(self._edges, np.ma.getdata(values), side="right")
+        found[~_are_numbers(values)] = len(self._edges) + 1
         return found
 
     def _in_range(self, values: Column, number: int) -> npt.NDArray[np.bool_]:
         """Whether `_ranges` gives a number, for each value."""
+        here = _are_numbers(values)
         if number > len(self._edges):
-            return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), np.bool_)
-        here = ~np.isnan(values) if values.dtype.kind == "f" else np.ones(len(values), np.bool_)
+            return ~here
         if number > 0:
-            here &= values >= self._edges[number - 1]
+            here &= np.ma.getdata(values) >= self._edges[number - 1]
         if number < len(self._edges):
-            here &= values < self._edges[number]
+            here &= np.ma.getdata(values) < self._edges[number]
         return here
 
     def _range_rows(self, number: int) -> npt.NDArray[np.int32]:
@@ -184,8 +181,8 @@ class _Sorted:
                 here &= self._selection.mask(start)
             found.append((start + np.flatnonzero(here)).astype(np.int32))
         rows = np.concatenate(found) if found else np.empty(0, np.int32)
-        values = self._values[rows]
-        if len(rows) and not _all_equal(values):
+        values = np.ma.getdata(self._values)[rows]
+        if len(rows) and number <= len(self._edges) and not bool((values == values[0]).all()):
             if self._descending:  # sorted from behind, so that equal values stay in the order of the dataset
                 rows = rows[len(rows) - 1 - np.argsort(values[::-1], kind="stable")[::-1]]
             else:
@@ -195,6 +192,7 @@ class _Sorted:
         return rows
 
 
-def _all_equal(values: Any) -> bool:
-    first = values[0]
-    return bool((values == first).all()) or bool(values.dtype.kind == "f" and np.isnan(values).all())
+def _are_numbers(values: Column) -> npt.NDArray[np.bool_]:
+    """Which values are there, and not NaN."""
+    there = ~np.ma.getmaskarray(values)
+    return there & ~np.isnan(np.ma.getdata(values)) if values.dtype.kind == "f" else there

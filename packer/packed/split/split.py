@@ -25,7 +25,7 @@ from packer.recipe.checks import plain_value
 from packer.recipe.options import BuildOptions
 from packer.workspace.folder import output_folder
 from readers.seeding import check_seed
-from shardspec.columns import IntArray
+from shardspec.columns import IntArray, fill_missing, mark_missing
 from shardspec.errors import DatasetError, UsageError
 from shardspec.layout import Layout, given_path
 from shardspec.schema import Schema
@@ -126,7 +126,7 @@ def split(
         for number, field in enumerate(fields):
             refuse_splits(several[number].names, field, shares)
         classes = groups is not None and _has_classes(one.manifest.schema)
-        labels = read_column(one.path, one.manifest, "label") if classes else None
+        labels = _read_labels(one) if classes else None
         rows = one.manifest.samples
         places = assign_rows(rows, shares, seed, groups=groups, strata=strata, labels=labels)
         del labels
@@ -211,6 +211,13 @@ def _count_parted(one: Input, places: IntArray) -> int:
 def _has_classes(schema: Schema) -> bool:
     """Whether ``label`` numbers classes."""
     return "label" in schema and schema["label"].is_scalar and schema["label"].numpy_dtype.kind in "iu"
+
+
+def _read_labels(one: Input) -> IntArray:
+    """The label of each sample, `NO_CLASS` where it is missing."""
+    labels, validity = read_column(one.path, one.manifest, "label"), one.manifest.schema.validity("label")
+    known = None if validity is None else read_column(one.path, one.manifest, validity)
+    return fill_missing(mark_missing(labels, known))
 
 
 class _OfPart:

@@ -56,7 +56,7 @@ class Query:
         if present is None or asked is None:
             return self.link(where=where), False
         there = set(asked) <= set(present)
-        kept = [text for text, names in present.items() if names != {field} and names != {field, f"{field}_valid"}]
+        kept = [text for text, names in present.items() if names != {field}]
         return self.link(where=" and ".join(kept if there else [*kept, where])), there
 
 

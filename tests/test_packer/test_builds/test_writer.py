@@ -246,6 +246,16 @@ def test_the_first_samples_show_the_types(tmp_path: Path) -> None:
     assert [row["o"] for row in found] == [[], [], []]
 
 
+@pytest.mark.parametrize("options", [{}, {"fields": {"label": int | None}}, {"fields": {"label": np.int16 | None}}])
+def test_a_missing_label_is_no_class_and_not_class_0(tmp_path: Path, options: Any) -> None:
+    write(tmp_path / "d", [{"label": None}, {"label": np.int16(0) if options else 0}, {"label": None}], **options)
+    assert [int(one["label"]) for one in open_dataset(tmp_path / "d")] == [-1, 0, -1]
+    with pytest.raises(UsageError, match="'label' has unsigned integers"):
+        Writer(tmp_path / "e", fields={"label": np.uint8 | None})
+    with pytest.raises(SchemaError, match="'label' has unsigned integers"):
+        write(tmp_path / "e", [{"label": np.uint8(1)}, {"label": None}])
+
+
 def test_a_value_that_changes_a_type_must_leave_the_earlier_ones_what_they_are(tmp_path: Path) -> None:
     """A list of texts would make all lists JSON, which has no NaN: it is refused, and nothing that was written is lost."""
     with Writer(tmp_path / "out", progress=False) as writer:

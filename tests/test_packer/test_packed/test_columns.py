@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from support.command import REPOSITORY, environment, run_packer
-from support.datasets import face_schema, write_dataset
+from support.datasets import face_schema, text, write_dataset
 from support.hooks import before_each
 from support.packed import fingerprints
 from support.packed_files import face_columns
@@ -205,7 +205,7 @@ def test_what_is_missing_or_too_much_is_counted_and_named(tmp_path: Path) -> Non
     ds = open_dataset(tmp_path / "ds")
     lacking = [4, ROWS - 2, ROWS - 1]
     assert np.flatnonzero(~ds.column("score_valid")).tolist() == lacking
-    assert ds.column("score")[lacking].tolist() == [0, 0, 0]
+    assert ds.column("score").data[lacking].tolist() == [0, 0, 0]
     whole = {"key": keys, "score": np.ones(ROWS)}
     replaced = packer.add(tmp_path / "ds", whole, replace=True, **QUIET)
     assert (replaced.replaced, replaced.dropped) == (("score",), ("score_valid",))
@@ -287,8 +287,24 @@ def test_classes_of_a_label_column(tmp_path: Path) -> None:
     packer.add(tmp_path / "ds", labels, allow_missing=True, **QUIET)
     ds = open_dataset(tmp_path / "ds")
     assert ds.classes == ("fake", "real")
-    assert ds.column("label").tolist() == [1, 0, -1, 0, 1]
+    assert ds.column("label").data.tolist() == [1, 0, -1, 0, 1]
     assert ds.column("label_valid").tolist() == [True, True, False, True, True]
+
+
+@pytest.mark.parametrize("allowed", [[2, 0, None, 7, 2], np.ma.array([2, 0, 5, 7, 2], "<i2", mask=[0, 0, 1, 0, 0])])
+def test_a_missing_label_without_classes_is_no_class(tmp_path: Path, allowed: Any) -> None:
+    schema = Schema((text("key"),))
+    write_dataset(tmp_path / "ds", "npy", schema, {"key": [*"abcdef"]})
+    packer.add(tmp_path / "ds", {"key": [*"abcde"], "label": allowed}, allow_missing=True, **QUIET)
+    ds = open_dataset(tmp_path / "ds")
+    assert [int(one["label"]) for one in ds] == [2, 0, -1, 7, 2, -1]
+    assert ds.column("label").tolist() == [2, 0, None, 7, 2, None]
+
+
+def test_unsigned_labels_cannot_be_missing(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "ds", "npy", Schema((text("key"),)), {"key": ["a", "b"]})
+    with pytest.raises(UsageError, match="convert them to signed integers"):
+        packer.add(tmp_path / "ds", {"key": ["a"], "label": np.ones(1, np.uint8)}, allow_missing=True, **QUIET)
 
 
 def test_labels_below_that_of_no_class_are_named(tmp_path: Path) -> None:

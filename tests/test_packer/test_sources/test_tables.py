@@ -163,7 +163,7 @@ class TestTypes:
         ds = open_dataset(tmp_path / "out")
         assert ds.classes is None
         assert ds.column("label").tolist() == [10, 2, -1]
-        assert ds.column("valence").tolist() == [0.5, -1, 0]
+        assert ds.column("valence").tolist() == [0.5, -1, None]
         assert ds.column("valence_valid").tolist() == [True, True, False]
         assert ds.column("arousal").tolist() == [1, 0, 2]
         assert ds.column("arousal_valid").tolist() == [True, False, True]
