@@ -218,7 +218,7 @@ class TestSidecars:
         ds = open_dataset(tmp_path / "out")
         assert ds.manifest.schema["label"].classes == ("cat", "dog")
         assert ds.column("label").tolist() == [0, 1, 0]
-        assert ds.column("age").tolist() == [3.0, 4.5, 0.0]
+        assert ds.column("age").tolist() == [3.0, 4.5, None]
         assert ds.column("age_valid").tolist() == [True, True, False]
         assert [sample["text"] for sample in ds] == ["a cat,\n on a mat", "12", ""]
         assert ds.column("text_valid").tolist() == [True, True, False]
