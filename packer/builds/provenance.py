@@ -1,15 +1,18 @@
 """What decides the bytes besides the recipe: library versions, and the detector's runtime that ``auto`` resolves to."""
 
+import json
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from packer.jobs.child import SyncChild
 from packer.recipe import Recipe
 from packer.steps.chain import STEPS
 from packer.steps.encode import load_to_baseline
 from packer.steps.faces.boxes import digest_file_or_folder
+from packer.vision.detect.checked import declare
 from packer.vision.detect.runtime import gpu_name, resolve_runtime
-from packer.vision.detect.weights import find_weights
+from packer.vision.detect.weights import load_weights
 from packer.vision.landmarks import KINDS
 from packer.workspace.machines import library_version
 from shardspec.errors import UsageError
@@ -23,6 +26,8 @@ _OF_STEP: Mapping[str, tuple[str, ...]] = {
     "faces": ("opencv-python-headless",),
     "resize": ("opencv-python-headless",),
 }
+
+_TRIAL_LIMIT_S = 300.0
 
 
 def describe_runtime(recipe: Recipe, *, declared: bool = False) -> dict[str, str]:
@@ -49,7 +54,6 @@ def describe_runtime(recipe: Recipe, *, declared: bool = False) -> dict[str, str
     runtime: dict[str, str] = {}
     if recipe.detects:
         runtime |= _describe_detector(recipe)
-        names |= {runtime["detector"], "facenet-pytorch"}
     if "faces" in steps:
         kind = KINDS[recipe.landmarks]
         check_installed(kind.needs, what=f"--landmarks {recipe.landmarks}", extra=kind.extra)
@@ -59,6 +63,8 @@ def describe_runtime(recipe: Recipe, *, declared: bool = False) -> dict[str, str
                 f"landmark_model: expected a .tflite file, found nothing at {recipe.landmark_model}: "
                 "docs/landmarks.md says how to get MediaPipe's face_landmark.tflite"
             )
+    if (recipe.detects and recipe.has_custom_detector) or ("faces" in steps and recipe.landmark_model is not None):
+        runtime |= _try_models(recipe)
     if recipe.progressive == "baseline":
         load_to_baseline()
         names.add("jpeglib")
@@ -66,17 +72,19 @@ def describe_runtime(recipe: Recipe, *, declared: bool = False) -> dict[str, str
         path = getattr(recipe, option)
         if path is not None and "faces" in steps:
             runtime[option] = digest_file_or_folder(path)
-    for step in steps:
-        origin = _file_of(step)
+    functions = {f"step {step}": step for step in steps}
+    functions |= {f"detector {recipe.detector}": recipe.detector} if recipe.detects else {}
+    for what, function in functions.items():
+        origin = _file_of(function)
         if origin is not None:
-            runtime[f"file of step {step}"] = digest_file_or_folder(origin)
+            runtime[f"file of {what}"] = digest_file_or_folder(origin)
     runtime.update((name, library_version(name)) for name in sorted(names))
     return dict(sorted(runtime.items()))
 
 
-def _file_of(step: str) -> str | None:
-    """The module file of a user's step; None for a built-in step, or without a file (a notebook, ``python -c``)."""
-    module, colon, _ = step.partition(":")
+def _file_of(function: str) -> str | None:
+    """The module file of a user's function; None for a built-in name, or without a file (a notebook, ``python -c``)."""
+    module, colon, _ = function.partition(":")
     try:
         spec = find_spec(module) if colon else None
     except (ImportError, ValueError):
@@ -114,14 +122,39 @@ def _libraries_of(format: str) -> tuple[str, ...]:
 
 
 def _describe_detector(recipe: Recipe) -> dict[str, str]:
-    try:
-        name = resolve_runtime(recipe.detector, recipe.device)
-        find_weights()
-        if recipe.device != "cpu" and name == "torch":
-            import_target("packer.vision.detect.torch_runtime:check_device", what="--device", extra="faces")(
-                recipe.device
-            )
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    """Return the detector, what decides its boxes, and what it declares of itself."""
+    name = recipe.detector
+    found: dict[str, str] = {}
+    if not recipe.has_custom_detector:
+        try:
+            name = resolve_runtime(name, recipe.device)
+            found = declare("the detector", load_weights().declared)
+            if recipe.device != "cpu" and name == "torch":
+                check = import_target("packer.vision.detect.torch_runtime:check_device", what="--device", extra="faces")
+                check(recipe.device)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        found |= {library: library_version(library) for library in (name, "facenet-pytorch")}
     device = gpu_name(recipe.device)
-    return {"detector": name} | ({} if device is None else {"detector device": device})
+    return {"detector": name, **found} | ({} if device is None else {"detector device": device})
+
+
+def _try_models(recipe: Recipe) -> dict[str, str]:
+    """Return what a custom detector declares of itself, once another process has made it and other models of the user.
+
+    Raises
+    ------
+    UsageError
+        If one of them cannot be made, or if the detector fails on a black frame.
+    """
+    tried = {"preset": "faces", "landmarks": recipe.landmarks, "landmark_model": recipe.landmark_model}
+    tried |= {"detector": recipe.detector, "device": recipe.device} if recipe.detects else {}
+    with SyncChild(["packer.builds.planning.trial", json.dumps(tried)]) as child:
+        answer = child.answer(_TRIAL_LIMIT_S)
+        if answer is None or answer["event"] == "died":
+            how = f"were not ready after {_TRIAL_LIMIT_S:g} s" if answer is None else f"died, {child.describe_death()}"
+            raise UsageError(f"the process that tries detector {recipe.detector} and its landmarks' model {how}")
+    if answer["event"] == "failed":
+        raise UsageError(answer["message"])
+    declared: dict[str, str] = answer["declared"]
+    return declared

@@ -56,6 +56,7 @@ def entry_point() -> Iterator[tuple[int, TextIO]]:
     in the log and exit status 1: remaining threads must not keep a broken process alive.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # see `packer.vision.openvino`
     end_with_parent()
     keep_memory()
     try:

@@ -34,8 +34,11 @@ DEFAULT_FACE_SIZE = 224
 ALIGNED_SIZES: Mapping[str, int] = {"arcface": 112, "deepfakebench": 256}
 """Values of ``align_as``, and the side of the crops that each project makes by default, in pixels."""
 
+DETECTORS = ("auto", "openvino", "torch")
+"""Values of ``detector`` that stand for MTCNN."""
+
 _SMALLEST_FOUND = 20
-"""The smallest face that the detector looks for, in pixels; boxes of the user's may be smaller."""
+"""The smallest face that MTCNN looks for, in pixels; boxes and detectors of users may find smaller ones."""
 
 DEFAULT_QUALITY = 95
 DEFAULT_SUBSAMPLING = "420"
@@ -131,8 +134,12 @@ class Recipe:
     min_score: float = option(
         0.95, "faces: lowest score (the detector's certainty) of a face to keep", metavar="P", minimum=0, maximum=1
     )
-    detector: str = option("auto", "faces: runtime of the detector", choices=("auto", "openvino", "torch"))
-    device: str = option("cpu", "faces: device for the torch runtime of the detector")
+    detector: str = option(
+        "auto",
+        "faces: runtime of MTCNN (auto, openvino or torch), or module:function that makes another detector",
+        metavar="NAME",
+    )
+    device: str = option("cpu", "faces: device of the detector; for MTCNN, any but cpu needs the torch runtime")
     parity: bool = option(
         False, "faces: search the whole image pyramid, from faces of 20 px on, as facenet-pytorch does"
     )
@@ -305,6 +312,12 @@ class Recipe:
         chosen = [name for name in SAMPLING if name in given]
         if len(chosen) > 1:
             problems.add(chosen[-1], f"expected at most one of {', '.join(SAMPLING)}, found {' and '.join(chosen)}")
+        if isinstance(self.detector, str) and not self.has_custom_detector and self.detector not in DETECTORS:
+            like = did_you_mean(self.detector, DETECTORS)
+            known = ", ".join(DETECTORS)
+            problems.add("detector", f"expected {known} or module:function, found {shorten(self.detector)}{like}")
+        if self.parity and self.has_custom_detector:
+            problems.add("parity", f"read only with detector {', '.join(DETECTORS)}, found {self.detector}")
         if self.detector == "openvino" and self.device != "cpu":
             problems.add(
                 "detector", f"openvino runs on the CPU only, found device {self.device}: take --detector torch"
@@ -315,7 +328,8 @@ class Recipe:
                 "expected the path of a face mesh's .tflite file with landmarks mesh, found none: MediaPipe's "
                 "face_landmark.tflite is one (docs/landmarks.md says where it is)",
             )
-        if type(self.min_face) is int and 1 <= self.min_face < _SMALLEST_FOUND and self.boxes is None:
+        looks = self.boxes is None and not self.has_custom_detector
+        if type(self.min_face) is int and 1 <= self.min_face < _SMALLEST_FOUND and looks:
             problems.add("min_face", f"expected {_SMALLEST_FOUND} or more without boxes, found {self.min_face}")
         if self.choose == "masked" and self.also is None:
             problems.add("choose", "expected also, the column of the masks, with choose masked, found none")
@@ -375,6 +389,11 @@ class Recipe:
     def detects(self) -> bool:
         """Whether a detector looks for the faces: not if their boxes are given."""
         return self.boxes is None and any(step.use in ("detect", "faces") for step in self.chain)
+
+    @property
+    def has_custom_detector(self) -> bool:
+        """Whether the detector is a user's, named as ``module:function``."""
+        return ":" in str(self.detector)
 
     @property
     def also_field(self) -> str | None:

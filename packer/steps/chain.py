@@ -1,12 +1,10 @@
 """The chain of steps that turns one item into samples."""
 
 import inspect
-import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,7 @@ from packer.sources.item import REASON_LENGTH, Item
 from packer.steps.packed import PackedItems
 from packer.steps.report import ItemReport
 from packer.vision.detect.detections import FaceDetector
-from packer.vision.faults import describe_error
+from packer.vision.faults import describe_error, describe_line
 from shardspec.errors import ItemError, MissingDependencyError, UsageError
 from shardspec.registry import Entry, import_target, resolve
 from shardspec.wording import counted, cut, did_you_mean, one_line, shorten
@@ -161,10 +159,7 @@ def _place_in_file(step: Step, error: BaseException) -> str:
     code = getattr(function, "__code__", None)
     if code is None or function.__module__.startswith(f"{__package__.partition('.')[0]}."):
         return ""
-    # A generator that is left by StopIteration raises another error in its place, which has not been in its file.
-    first = error.__cause__ if isinstance(error.__cause__, StopIteration) else error
-    lines = [frame.lineno for frame in traceback.extract_tb(first.__traceback__) if frame.filename == code.co_filename]
-    return f" ({Path(code.co_filename).name}, line {lines[-1]})" if lines else ""
+    return describe_line(error, code.co_filename)
 
 
 def _count(samples: Iterator[Sample], given: list[int], ended: list[int], place: int) -> Generator[Sample]:

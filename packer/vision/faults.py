@@ -2,7 +2,9 @@
 
 import errno
 import re
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 _PASSING = frozenset(
     getattr(errno, name)
@@ -53,6 +55,14 @@ def describe_error(error: BaseException) -> str:
     """The type and the message of an error, or its type alone if it has no message."""
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def describe_line(error: BaseException, file: str) -> str:
+    """The line of a user's file at which an error was raised, for the end of a message; empty if there is none."""
+    # A generator that is left by StopIteration raises another error in its place, which has not been in its file.
+    first = error.__cause__ if isinstance(error.__cause__, StopIteration) else error
+    lines = [frame.lineno for frame in traceback.extract_tb(first.__traceback__) if frame.filename == file]
+    return f" ({Path(file).name}, line {lines[-1]})" if lines else ""
 
 
 def _is_of_library(error: BaseException) -> bool:

@@ -99,7 +99,11 @@ def _check_libraries(expected: Mapping[str, Any], there: str) -> None:
 
 def versions_of(runtime: Mapping[str, Any]) -> dict[str, str]:
     """The versions of libraries among what a plan calls its runtime, by name."""
-    return {name: value for name, value in runtime.items() if isinstance(value, str) and _VERSION.match(value)}
+    return {
+        name: value
+        for name, value in runtime.items()
+        if " " not in name and isinstance(value, str) and _VERSION.match(value)
+    }
 
 
 def describe_others(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:

@@ -12,8 +12,9 @@ import numpy.typing as npt
 from packer.sources.tables.chunks import Chunk
 from packer.sources.tables.opening import open_table
 from packer.sources.values import keep_cells
-from packer.steps.faces.boxes import FARTHEST, GIVEN_SCORE, NO_BOX, are_boxes, check_any
+from packer.steps.faces.boxes import GIVEN_SCORE, NO_BOX, check_any
 from packer.steps.faces.frame import NO_TRACK, FrameFaces
+from packer.vision.detect.detections import FARTHEST, are_boxes
 from shardspec.errors import ItemError, UsageError
 from shardspec.points import get_layout
 from shardspec.wording import counted

@@ -21,6 +21,7 @@ from packer.sources.packed import check_digests, is_packed
 from packer.sources.tables.opening import TABLES, is_table
 from packer.sources.walking import walk
 from packer.steps.faces.frame import FrameFaces
+from packer.vision.detect.detections import are_boxes
 from shardspec.errors import ItemError, UsageError, system_reason
 from shardspec.layout import REJECTS_NAME, Layout
 from shardspec.manifest import sha256_json
@@ -32,9 +33,6 @@ NO_BOX = "no box is given for it"
 
 GIVEN_SCORE = 1.0
 """Score of a box that comes without one."""
-
-FARTHEST = 2**24
-"""Limit of coordinates, in pixels: below it float32 represents every whole number."""
 
 _FRAME = re.compile(r"[0-9]{1,15}\Z", re.ASCII)
 _KINDS: Mapping[str, Entry] = {
@@ -315,9 +313,3 @@ def _read_boxes(value: Any) -> npt.NDArray[np.float64] | None:
         return None
     boxes = boxes.astype(np.float64)
     return boxes if boxes.ndim == 2 and boxes.shape[1] == 4 and are_boxes(boxes).all() else None
-
-
-def are_boxes(boxes: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Which rows of (N, 4) are finite and have an area: (N,) bool."""
-    possible = (np.abs(boxes) < FARTHEST).all(axis=1)  # NaN is not
-    return np.asarray(possible & (boxes[:, :2] < boxes[:, 2:]).all(axis=1), np.bool_)

@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from packer.assembly.groups import read_groups
 from packer.assembly.packed_rows import PackedRows, read_column
-from packer.steps.faces.boxes import FARTHEST, are_boxes, check_any
+from packer.steps.faces.boxes import check_any
 from packer.steps.faces.frame import NO_TRACK, FrameFaces
+from packer.vision.detect.detections import FARTHEST, are_boxes
 from packer.vision.geometry.affine import apply, invert
 from packer.vision.landmarks.similarity import five_points
 from shardspec.columns import Columns

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,8 +16,10 @@ from packer.steps.faces.boxes import Boxes, open_boxes
 from packer.steps.faces.frame import FrameFaces
 from packer.steps.second import SecondFile
 from packer.vision.detect import Detector
+from packer.vision.detect.checked import CheckedDetector
 from packer.vision.detect.detections import FaceDetector
 from shardspec.errors import ItemError
+from shardspec.registry import import_target
 
 BATCH_FRAMES = 4
 """Number of frames of one item that the detector gets at a time."""
@@ -245,11 +248,23 @@ def _frames_in(passes: Mapping[Sampled, Mapping[int, FrameFaces]]) -> int:
     return sum(map(len, passes.values()))
 
 
-def make_detector(recipe: Recipe) -> Detector:
-    """Load the detector: the same one in every process that needs it."""
+def make_detector(recipe: Recipe) -> CheckedDetector:
+    """Load the detector: the same one in every process that needs it.
+
+    Raises
+    ------
+    UsageError, MissingDependencyError
+        If it cannot be made.
+    """
+    if recipe.has_custom_detector:
+        return CheckedDetector(recipe.detector, import_target(recipe.detector, what="--detector"), recipe.device)
+    return CheckedDetector("MTCNN", partial(_make_mtcnn, recipe), recipe.device)
+
+
+def _make_mtcnn(recipe: Recipe, device: str) -> Detector:
     if recipe.parity:
-        return Detector(recipe.detector, device=recipe.device)
-    return Detector.dataset(recipe.min_face, runtime=recipe.detector, device=recipe.device)
+        return Detector(recipe.detector, device=device)
+    return Detector.dataset(recipe.min_face, runtime=recipe.detector, device=device)
 
 
 def takes_decoded(recipe: Recipe) -> bool:
@@ -265,7 +280,4 @@ def as_frame(sample: Sample) -> Sample:
 
 def _detect(detector: FaceDetector, pictures: Sequence[npt.NDArray[np.uint8]]) -> list[FrameFaces]:
     found = detector.detect(pictures) if pictures else ()
-    return [
-        FrameFaces(frame.boxes, frame.scores, frame.points, shape=picture.shape)
-        for picture, frame in zip(pictures, found, strict=True)
-    ]
+    return [FrameFaces(*faces, shape=picture.shape) for picture, faces in zip(pictures, found, strict=True)]

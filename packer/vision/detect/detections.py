@@ -2,12 +2,30 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float32]
+
+FARTHEST = 2**24
+"""Limit of coordinates, in pixels: below it float32 represents every whole number."""
+
+
+class Faces(NamedTuple):
+    """The faces of one frame.
+
+    Attributes
+    ----------
+    boxes : ndarray, (N, 4), float32
+    scores : ndarray, (N,), float32
+    points : ndarray, (N, 5, 2), float32
+    """
+
+    boxes: FloatArray
+    scores: FloatArray
+    points: FloatArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,17 +61,21 @@ class Detections:
         """Count frames (not faces)."""
         return len(self.offsets) - 1
 
-    def __getitem__(self, frame: int) -> "Detections":
-        """Return the faces of one frame as ``Detections`` of length one."""
+    def __getitem__(self, frame: int) -> Faces:
+        """Return the faces of one frame."""
         if not -len(self) <= frame < len(self):
             raise IndexError(f"expected a frame in [0, {len(self)}), found {frame}")
-        start, end = (int(n) for n in self.offsets[frame % len(self) :][:2])
-        rows = slice(start, end)
-        return Detections(self.boxes[rows], self.scores[rows], self.points[rows], np.array([0, end - start], np.int64))
+        rows = slice(*self.offsets[frame % len(self) :][:2].tolist())
+        return Faces(self.boxes[rows], self.scores[rows], self.points[rows])
 
-    def __iter__(self) -> Iterator["Detections"]:
+    def __iter__(self) -> Iterator[Faces]:
         """Iterate over frames."""
         return (self[frame] for frame in range(len(self)))
+
+    @classmethod
+    def of_frames(cls, frames: Sequence[Faces]) -> "Detections":
+        """Join the faces of frames, in order."""
+        return cls.concatenate([cls(*faces, np.array([0, len(faces.boxes)], np.int64)) for faces in frames])
 
     @classmethod
     def concatenate(cls, parts: "Sequence[Detections]") -> "Detections":
@@ -73,3 +95,14 @@ class FaceDetector(Protocol):
     def detect(self, frames: Sequence[npt.NDArray[np.uint8]]) -> Detections:
         """Find the faces in each frame, (H, W, 3) uint8 RGB."""
         ...
+
+
+def are_boxes(boxes: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
+    """Which rows of (N, 4) are finite and have an area: (N,) bool."""
+    possible = (np.abs(boxes) < FARTHEST).all(axis=1)  # NaN is not
+    return np.asarray(possible & (boxes[:, :2] < boxes[:, 2:]).all(axis=1), np.bool_)
+
+
+def touch_frame(boxes: npt.NDArray[np.floating], height: int, width: int) -> npt.NDArray[np.bool_]:
+    """Which rows of (N, 4) hold a part of a frame: (N,) bool."""
+    return np.asarray((boxes[:, :2] < (width, height)).all(axis=1) & (boxes[:, 2:] > 0).all(axis=1), np.bool_)

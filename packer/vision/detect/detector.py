@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.vision.detect.boxes import crop_windows, descending, lattice_nms, min_nms, nms, regress, square
-from packer.vision.detect.detections import Detections
+from packer.vision.detect.detections import Detections, Faces, are_boxes, touch_frame
 from packer.vision.detect.networks import build_networks
 from packer.vision.detect.runtime import Frame, make_runtime, resolve_runtime
 from packer.vision.detect.weights import load_weights
@@ -51,6 +51,11 @@ class Detector:
     MissingDependencyError
         If the runtime's library or facenet-pytorch, whose weights are used, is not installed.
 
+    Attributes
+    ----------
+    weights : dict of str to str
+        ``name``, ``sha256`` and ``license`` of the weights.
+
     Notes
     -----
     A frame's result depends on the frame and the detector's settings alone (for the same library versions and kind of
@@ -79,14 +84,15 @@ class Detector:
             threads=threads,
             precision=precision,
         )
+        self.weights = weights.declared
         self._min_face = min_face
         self._thresholds = thresholds
         self._factor = factor
         self._skip_levels = skip_levels
         self._description = {
             "detector": "mtcnn",
-            "weights": weights.source,
-            "weights_sha256": weights.digest,
+            "weights": weights.declared["name"],
+            "weights_sha256": weights.declared["sha256"],
             "min_face": float(min_face),
             "skip_levels": skip_levels,
             "thresholds": [float(threshold) for threshold in thresholds],
@@ -147,9 +153,9 @@ class Detector:
                 f"found one array of shape {frames.shape}"
                 + ("; pass [frame] for a single picture" if frames.ndim == 3 else "")
             )
-        return Detections.concatenate([self._detect(_check_frame(i, frame)) for i, frame in enumerate(frames)])
+        return Detections.of_frames([self._detect(_check_frame(i, frame)) for i, frame in enumerate(frames)])
 
-    def _detect(self, image: npt.NDArray[np.uint8]) -> Detections:
+    def _detect(self, image: npt.NDArray[np.uint8]) -> Faces:
         height, width = image.shape[:2]
         scales = self._scales(height, width)
         boxes = np.empty((0, 4), np.float32)
@@ -165,10 +171,11 @@ class Detector:
             points = _points(boxes, values[:, 4:14])
             boxes = regress(boxes, values[:, :4], inclusive=1)
             keep = min_nms(boxes, scores, _MERGE_IOU)
+            keep = keep[are_boxes(boxes[keep]) & touch_frame(boxes[keep], height, width)]
             boxes, scores, points = boxes[keep], scores[keep], points[keep]
             order = descending((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]))
             boxes, scores, points = boxes[order], scores[order], points[order]
-        return Detections(boxes, scores, points, np.array([0, len(boxes)], np.int64))
+        return Faces(boxes, scores, points)
 
     def _scales(self, height: int, width: int) -> list[float]:
         """Scale of each pyramid level, by the reference's arithmetic."""

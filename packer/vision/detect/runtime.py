@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from packer.vision.detect.networks import Layer
 from shardspec.errors import UsageError
-from shardspec.registry import Entry, resolve
+from shardspec.registry import Entry, check_installed, resolve
 from shardspec.wording import did_you_mean, shorten
 
 RUNTIMES: Mapping[str, Entry] = {
@@ -90,8 +90,7 @@ def resolve_runtime(name: str, device: str) -> str:
     elif name not in RUNTIMES:
         like = did_you_mean(name, RUNTIMES)
         raise UsageError(f"unknown runtime {shorten(name)}: expected auto, or one of {', '.join(RUNTIMES)}{like}")
-    if find_spec(name) is None:
-        resolve("runtime", name, RUNTIMES)  # raises the error that says what to install
+    check_installed((name,), what=f"runtime {name!r}", extra=RUNTIMES[name].extra)
     return name
 
 

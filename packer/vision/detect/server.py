@@ -13,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.vision.detect.channel import Channel, ChannelError
+from packer.vision.detect.checked import BadDetectionsError
 from packer.vision.detect.detections import Detections, FaceDetector
 from packer.vision.faults import describe_error, find_memory_error
+from shardspec.errors import ItemError
 from shardspec.wording import counted
 
 Frame = npt.NDArray[np.uint8]
@@ -95,9 +97,11 @@ class DetectorServer:
         self._announce("busy", request.worker, count)
         try:
             request.found = detector.detect(request.frames)
+        except BadDetectionsError as error:
+            request.error = str(error)
         except Exception as error:
             detector.detect([np.zeros((_PROBE_SIDE, _PROBE_SIDE, _CHANNELS), np.uint8)])
-            request.error = describe_error(error)
+            request.error = str(error) if isinstance(error, ItemError) else describe_error(error)
             request.lacked_memory = find_memory_error(error) is not None
         request.frames.clear()
         self._announce("over", request.worker, count)

@@ -40,15 +40,13 @@ class Weights:
     ----------
     nets : dict of str to dict of str to ndarray, float32
         ``nets["pnet"]["conv1.weight"]`` and so on, with the names of the published state dicts.
-    digest : str
-        SHA-256 of the three files, for the fingerprint of a plan.
-    source : str
-        Distribution and version, e.g. ``"facenet-pytorch 2.5.3"``.
+    declared : dict of str to str
+        Their ``name``, which is the distribution and its version, such as ``"facenet-pytorch 2.5.3"``; ``sha256`` over
+        the three files; ``license``.
     """
 
     nets: dict[str, dict[str, FloatArray]]
-    digest: str
-    source: str
+    declared: dict[str, str]
 
 
 def load_weights() -> Weights:
@@ -62,20 +60,14 @@ def load_weights() -> Weights:
         If a weight file differs from those that facenet-pytorch ships.
     """
     nets, digest = {}, hashlib.sha256()
-    for path in find_weights():
+    for path in _find_weights():
         nets[path.stem] = read_legacy_state_dict(path)
         digest.update(path.read_bytes())
-    return Weights(nets, digest.hexdigest(), f"facenet-pytorch {importlib.metadata.version('facenet-pytorch')}")
+    name = f"facenet-pytorch {importlib.metadata.version('facenet-pytorch')}"
+    return Weights(nets, {"name": name, "sha256": digest.hexdigest(), "license": "MIT"})
 
 
-def find_weights() -> list[Path]:
-    """Return the files of P-, R- and O-net in the installed facenet-pytorch.
-
-    Raises
-    ------
-    MissingDependencyError
-        If facenet-pytorch is not installed, or holds no weight files.
-    """
+def _find_weights() -> list[Path]:
     spec = importlib.util.find_spec("facenet_pytorch")  # finds a top-level package without running it
     if spec is None or not spec.submodule_search_locations:
         raise MissingDependencyError(

@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support.models import write_mesh
 
 from packer import Recipe
 from packer.builds.planning.changes import describe_mismatch
@@ -180,8 +181,7 @@ def test_a_report_comes_back_from_its_json() -> None:
 
 def test_the_runtime_knows_what_finds_landmarks(tmp_path: Path) -> None:
     """Whatever the detector runs on."""
-    model = tmp_path / "mesh.tflite"
-    model.write_bytes(b"a model")
+    model = write_mesh(tmp_path / "mesh.xml")
     mesh = Recipe(preset="faces", detector="torch", landmarks="mesh", landmark_model=str(model))
     assert describe_runtime(mesh)["openvino"] == version("openvino")
     dense = describe_runtime(Recipe(preset="faces", detector="torch", landmarks="68"))

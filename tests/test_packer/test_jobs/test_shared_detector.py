@@ -215,7 +215,7 @@ class TestFaults:
         env = spoilt(tmp_path / "site", "raise RuntimeError('the frame has no such shape')")
         out, source = tmp_path / "out", with_bad(tmp_path / "in")
         run_packer("build", source, out, *SHARED, env=env)
-        assert rejects(out) == {"1-bad.png": "RuntimeError: the frame has no such shape"}
+        assert rejects(out) == {"1-bad.png": "detector MTCNN: RuntimeError: the frame has no such shape"}
 
     def test_an_item_that_its_memory_is_short_for_is_tried_again_by_itself(self, tmp_path: Path) -> None:
         env = spoilt(tmp_path / "site", "raise RuntimeError('CUDA out of memory')")
@@ -223,7 +223,7 @@ class TestFaults:
         run_packer("build", source, out, *SHARED, env=env)
         (why,) = rejects(out).values()
         assert why.startswith("brought down a worker 3 times, by itself (exit status 1: MemoryError: memory ran out at")
-        assert why.endswith("in faces: RuntimeError: CUDA out of memory)")
+        assert why.endswith("in faces: detector MTCNN: RuntimeError: CUDA out of memory)")
 
     def test_an_item_that_brings_it_down_is_the_one_that_is_rejected(self, tmp_path: Path) -> None:
         env = spoilt(tmp_path / "site", "os.kill(os.getpid(), signal.SIGSEGV)")

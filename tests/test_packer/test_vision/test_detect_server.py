@@ -13,6 +13,7 @@ from support.processes import wait_for
 from packer import Detections
 from packer.vision.detect import server as server_module
 from packer.vision.detect.channel import Channel, ChannelError
+from packer.vision.detect.checked import BadDetectionsError
 from packer.vision.detect.remote import DetectorLost, RemoteDetector
 from packer.vision.detect.server import DetectorServer
 from shardspec.errors import ItemError
@@ -50,6 +51,8 @@ class FakeDetector:
             raise Stop
         if 253 in first:
             raise ValueError("a bad frame")
+        if 252 in first:
+            raise BadDetectionsError("detector x: expected scores")
         sums = np.repeat([float(frame.sum(dtype=np.int64) % 1000) for frame in frames], first).astype(np.float32)
         total = len(sums)
         points = np.arange(total * 10, dtype=np.float32).reshape(total, 5, 2)
@@ -188,6 +191,12 @@ def test_what_waits_is_bounded_and_a_large_request_is_not_overtaken(
         thread.join(LIMIT_S)
     assert served.detector.requests == [[255], [9], [1]]
     served.close()
+
+
+def test_an_answer_of_the_wrong_form_does_not_put_the_process_in_doubt(served: Served) -> None:
+    with pytest.raises(ItemError, match=r"^detector x: expected scores$"):
+        served.client().detect([frame(252)])
+    assert served.detector.requests == [[252]]  # no further frame, to see whether the detector still works
 
 
 def test_an_error_reaches_the_one_that_asked_and_the_connection_stays(served: Served) -> None:

@@ -4,10 +4,9 @@ import os
 from pathlib import Path
 
 import numpy as np
-import openvino
 import pytest
 import skimage.data
-from openvino import opset13 as ops
+from support.models import write_mesh
 
 from packer import Detector
 from packer.vision.geometry.affine import apply, invert
@@ -118,17 +117,6 @@ def test_a_tilted_portrait_keeps_its_68_points(portraits):
     turned, valid = provider(np.ascontiguousarray(np.rot90(crop, 2)), (224 - five).astype(np.float32))
     assert valid
     assert np.linalg.norm(224 - turned - upright, axis=1).max() < 2
-
-
-def write_mesh(path, count=468, score=5.0, side=192):
-    """A network that gives the same points for any picture: its corners and middle, over and over."""
-    picture = ops.parameter([1, side, side, 3], np.float32, name="picture")
-    nothing = ops.reduce_mean(ops.multiply(picture, np.float32(0)), np.array([1, 2, 3]), keep_dims=False)
-    spots = np.array([[0, 0, 0], [side, 0, 0], [side / 2, side / 2, 0], [0, side, 0], [side, side, 0]], np.float32)
-    points = np.resize(spots, (count, 3)).reshape(1, 1, 1, -1)
-    outputs = [ops.add(nothing, points), ops.add(nothing, np.full((1, 1, 1, 1), score, np.float32))]
-    openvino.save_model(openvino.Model(outputs, [picture]), path, compress_to_fp16=False)
-    return path
 
 
 def test_points_of_the_mesh_come_back_to_the_crop(tmp_path):

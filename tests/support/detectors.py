@@ -1,0 +1,65 @@
+"""Detectors as users write them, for ``--detector support.detectors:NAME``."""
+
+import os
+from typing import Any
+
+import numpy as np
+
+from packer import Detector
+
+WEIGHTS = "TEST_DETECTOR_WEIGHTS"
+"""Environment variable with the digest of weights that `Declaring` declares."""
+
+
+class Wrapped:
+    """MTCNN, whose faces come smallest first, in lists."""
+
+    def __init__(self, device: str) -> None:
+        self._detector = Detector.dataset(40, device=device)
+
+    def detect(self, frames: Any) -> Any:
+        assert isinstance(frames, list)
+        return [tuple(array[::-1].tolist() for array in faces) for faces in self._detector.detect(frames)]
+
+
+class Declaring:
+    """Finds nothing."""
+
+    version = "3.1"
+
+    def __init__(self, device: str) -> None:
+        self.weights = {"name": "none", "sha256": os.environ.get(WEIGHTS, ""), "license": "MIT"}
+
+    def detect(self, frames: Any) -> Any:
+        return [([], [], [])] * len(frames)
+
+
+class NotANumber(Declaring):
+    """Finds a face with an unknown edge in any frame that is not black."""
+
+    def detect(self, frames: Any) -> Any:
+        face = ([[10, 10, np.nan, 60]], [1], np.zeros((1, 5, 2)))
+        return [face if frame.any() else ([], [], []) for frame in frames]
+
+
+class Failing(Declaring):
+    """Fails on any frame that is not black."""
+
+    def detect(self, frames: Any) -> Any:
+        if any(frame.any() for frame in frames):
+            raise ZeroDivisionError("no light")
+        return super().detect(frames)
+
+
+class FailingAtOnce(Declaring):
+    """Fails on every frame."""
+
+    def detect(self, frames: Any) -> Any:
+        raise ZeroDivisionError("never")
+
+
+class Unable:
+    """Cannot be made."""
+
+    def __init__(self, device: str) -> None:
+        raise OSError(f"no weights for {device}")
