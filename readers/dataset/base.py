@@ -22,6 +22,7 @@ from readers.order.order import WINDOW_BLOCKS, Order, Picks, Shuffle, count_occu
 from readers.order.permutation import mix_array
 from readers.order.ranks import ranks_together
 from readers.order.sampler import OrderSampler, RankSampler
+from readers.order.shares import Shares
 from readers.order.store import Store
 from readers.seeding import SampledIndex
 from readers.transforms import AnyTransform
@@ -55,6 +56,11 @@ class SampleDataset(Dataset[dict[str, Any]]):
     @property
     def blocks(self) -> Blocks | None:
         """The runs of rows that are cheap to read together; None if there are none."""
+        return None
+
+    @property
+    def shares(self) -> Shares | None:
+        """The shares of a mixture's datasets in a shuffled epoch; None if it visits every row once."""
         return None
 
     @property
@@ -109,6 +115,10 @@ class SampleDataset(Dataset[dict[str, Any]]):
         Missing values of numbers are masked (`numpy.ma`), those of texts are None.
         """
         raise NotImplementedError
+
+    def item_numbers(self) -> IntArray:
+        """The number of each sample's item, such as its video: int64, (N,). Reads the column ``key``."""
+        return np.fromiter((_item_of(key) for key in self.column("key")), np.int64, len(self))
 
     # What every dataset has.
 
@@ -219,7 +229,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         return list(self._transform(samples, picks))
 
     def __add__(self, other: Dataset[dict[str, Any]]) -> ConcatDataset[dict[str, Any]]:
-        """Concatenate datasets, as torch does; `readers.MixedDataset` mixes them in given shares."""
+        """Concatenate datasets, as torch does; for `Loader` and samplers take `readers.MixedDataset`."""
         if isinstance(other, SampleDataset) and "label" in self.raw_layout and "label" in other.raw_layout:
             check_classes("datasets", {"the first": self, "the second": other})
         return super().__add__(other)
@@ -280,7 +290,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
             weighed = None if weights is None else np.ma.asarray(weights, np.float64).filled(0)
         except (TypeError, ValueError) as error:
             raise UsageError(f"weights: expected a number for each sample: {error}") from error
-        return Order(len(self), shuffle, seed, self.blocks, window, weighed, draws)
+        return Order(len(self), shuffle, seed, self.blocks, window, weighed, draws, self.shares)
 
     def sampler(
         self,
@@ -380,9 +390,33 @@ class SampleDataset(Dataset[dict[str, Any]]):
         return probe_layout(self.raw_layout, shapes, list(self._transform(samples, picks)))
 
 
+def _item_of(key: str) -> int:
+    """The item's number in a sample's key: ``"00000003-000012"`` belongs to item 3."""
+    item, separator, _ = key.partition("-")
+    if not separator or not item.isdecimal():
+        raise UsageError(f"key: expected an item's number, '-' and the sample's number within it, found {shorten(key)}")
+    return int(item)
+
+
 def _is_stacked(layout: BatchLayout, name: str) -> bool:
     """Whether the values of a field are the rows of one array."""
     return name in layout and layout[name].shape is not None
+
+
+def check_dataset(name: str, dataset: Any) -> None:
+    """Check that something is a dataset of readers.
+
+    Raises
+    ------
+    UsageError
+        If it is not; the message says how to read several datasets as one.
+    """
+    if isinstance(dataset, SampleDataset):
+        return
+    remedy = "use open_dataset(path), its subset(rows) or split(fractions), or torch's own DataLoader"
+    if isinstance(dataset, ConcatDataset | list | tuple):
+        remedy = "to read several datasets as one, use MixedDataset([a, b])"
+    raise UsageError(f"{name}: expected a dataset of readers, found {type(dataset).__name__}: {remedy}")
 
 
 def check_classes(user: str, datasets: Mapping[str, SampleDataset]) -> None:

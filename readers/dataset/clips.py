@@ -18,6 +18,7 @@ from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, ValueLayout, allocate_values
 from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order.order import Picks, count_occurrences
+from readers.order.shares import Shares
 from readers.order.store import Store
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray, fill_missing, missing_in
@@ -85,7 +86,7 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         self._once = frozenset(once)
         column = base.column("frame")
         frames = np.asarray(column, np.int64)
-        items = np.fromiter((item_of(key) for key in base.column("key")), np.int64, len(base))
+        items = base.item_numbers()
         groups = _groups(base, items, by, "label" in self._once and "label" in base.raw_layout)
         groups[missing_in(column)] = -1
         self._sequence, runs = _runs(groups, frames, max_step)
@@ -137,6 +138,15 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         if bool((self._firsts[1:] <= self._firsts[:-1]).any()):
             return None
         return Blocks.even(len(self), max(1, MIN_BLOCK_ROWS // self.length))
+
+    @property
+    def shares(self) -> Shares | None:
+        """None, because a shuffled epoch visits every clip once, even of a mixture."""
+        return None
+
+    def item_numbers(self) -> IntArray:
+        """The number of each clip's item: int64, (N,)."""
+        return self.base.item_numbers()[self._sequence[self._firsts]]
 
     @property
     def raw_layout(self) -> BatchLayout:
@@ -239,14 +249,6 @@ def _numbers(by: str, column: npt.NDArray[Any] | list[Any]) -> IntArray:
         return np.array([seen.setdefault(value, len(seen)) for value in column], np.int64)
     found = f"{column.dtype} {column.shape[1:]}" if isinstance(column, np.ndarray) else "one of varying shape"
     raise UsageError(f"by: expected a field of one integer or of text, such as 'track', found {shorten(by)}, {found}")
-
-
-def item_of(key: str) -> int:
-    """The item's number in a sample's key: ``"00000003-000012"`` belongs to item 3."""
-    item, separator, _ = key.partition("-")
-    if not separator or not item.isdecimal():
-        raise UsageError(f"key: expected an item's number, '-' and the sample's number within it, found {shorten(key)}")
-    return int(item)
 
 
 def _runs(groups: IntArray, frames: IntArray, max_step: int | None) -> tuple[IntArray, IntArray]:

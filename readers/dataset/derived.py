@@ -11,9 +11,10 @@ from readers.dataset.base import SampleDataset
 from readers.decode.values import BatchLayout
 from readers.order.blocks import Blocks
 from readers.order.order import Picks
+from readers.order.shares import Shares
 from readers.order.store import Store
 from readers.transforms import AnyTransform
-from shardspec.columns import Columns
+from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
 
 
@@ -48,6 +49,11 @@ class DerivedDataset(SampleDataset):
     def blocks(self) -> Blocks | None:
         """Those of the base dataset."""
         return self.base.blocks
+
+    @property
+    def shares(self) -> Shares | None:
+        """The shares of the base dataset."""
+        return self.base.shares
 
     @property
     def raw_layout(self) -> BatchLayout:
@@ -85,6 +91,10 @@ class DerivedDataset(SampleDataset):
     def describe(self, row: int) -> str:
         """Key and place of a row, for messages."""
         return self.base.describe(row)
+
+    def item_numbers(self) -> IntArray:
+        """The number of each sample's item: int64, (N,)."""
+        return self.base.item_numbers()
 
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
         """One field of the whole base dataset."""

@@ -1,17 +1,20 @@
 """Several datasets as one, in given proportions."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, Never
 
 import numpy as np
 import numpy.typing as npt
 
 from readers.arguments import as_count, as_number
 from readers.dataset.base import SampleDataset, check_classes
+from readers.dataset.subset import DivisibleDataset
 from readers.decode.values import BatchLayout
 from readers.order.order import Picks
-from readers.order.permutation import Permutation, mix_array, mix_words
+from readers.order.permutation import mix_array, mix_words
+from readers.order.shares import Shares
 from readers.order.store import Store
 from readers.seeding import check_seed
 from readers.transforms import AnyTransform
@@ -24,14 +27,21 @@ _LISTED = 4
 """Most fields that a message lists."""
 
 
-class MixedDataset(SampleDataset):
+class MixedDataset(DivisibleDataset):
     """Several datasets as one. An epoch takes exactly its share from each dataset.
 
-    No sample of a dataset is repeated before all of them were taken. Every dataset is gone through in permutations of
-    its own, which continue from epoch to epoch: a dataset larger than its share shows other samples in the next epoch;
-    one smaller than its share shows some samples more often, each time with augmentation of its own. Which sample a row
-    is depends on the epoch, so read through `Loader` or with this dataset's ``sampler``; a plain index means epoch 0. A
-    mixture takes no memory per sample. It has no blocks: mix datasets that were packed shuffled, or read in the order
+    Row numbers are fixed: the rows of the first dataset come first, then the rows of the second, and so on. Columns,
+    parts, weights and samplers use these numbers. A clip has samples of one dataset only.
+
+    The shares apply to the shuffled epochs of `Loader` and of this dataset's ``sampler``. No sample of a dataset is
+    repeated before all of its samples were read. Each dataset is read in permutations that continue from epoch to
+    epoch. A dataset larger than its share shows other samples in the next epoch. A dataset smaller than its share shows
+    some samples several times in an epoch, and each copy is augmented differently.
+
+    The shares do not apply if the rows are chosen in another way: by `weights`, `order` or `sampler` of a `Loader`, or by
+    a sampler of torch. An epoch of a part, of clips or with ``shuffle=False`` has every row once.
+
+    A mixture takes no memory per sample. It has no blocks: mix datasets that were packed shuffled, or read in the order
     ``"full"``.
 
     Parameters
@@ -41,7 +51,7 @@ class MixedDataset(SampleDataset):
     weights : sequence of float, optional
         The shares, of any sum; by default each dataset's number of samples.
     length : int, optional
-        Samples of an epoch; the sum of all lengths by default.
+        Samples of an epoch, shuffled or drawn by weights; the sum of all lengths by default.
     seed : int
         Of the permutations.
     transform : callable, optional
@@ -64,15 +74,16 @@ class MixedDataset(SampleDataset):
             raise UsageError(f"datasets: expected a list of datasets of readers, found {shorten(datasets)}")
         if not self.datasets or any(len(dataset) == 0 for dataset in self.datasets):
             raise UsageError("datasets: expected one or more, none of them empty")
-        sizes = [len(dataset) for dataset in self.datasets]
-        shares = [float(size) for size in sizes] if weights is None else [as_number("weights", w) for w in weights]
+        sizes = np.array([len(dataset) for dataset in self.datasets], np.int64)
+        shares = sizes.tolist() if weights is None else [as_number("weights", w) for w in weights]
         if len(shares) != len(sizes) or min(shares) < 0 or not 0 < sum(shares) < math.inf:
             raise UsageError(f"weights: expected {len(sizes)} numbers, none below 0 and not all 0, found {shares}")
-        total = sum(sizes) if length is None else as_count("length", length, unit="sample")
-        ends = np.round(np.cumsum(shares) / sum(shares) * total).astype(np.int64)
-        self._ends: IntArray = ends
-        self._quotas: IntArray = np.diff(ends, prepend=0)
-        self.seed = check_seed(seed)
+        self._ends: IntArray = np.cumsum(sizes)
+        total = len(self) if length is None else as_count("length", length, unit="sample")
+        ends: IntArray = np.round(np.cumsum(shares) / sum(shares) * total).astype(np.int64)
+        quotas: IntArray = np.diff(ends, prepend=0)
+        within = tuple(dataset.shares for dataset in self.datasets)
+        self._shares = Shares(sizes, quotas, check_seed(seed), within)
         first = self.datasets[0].layout
         for number, dataset in enumerate(self.datasets):
             if dataset.layout != first:
@@ -81,15 +92,21 @@ class MixedDataset(SampleDataset):
                     "choose fields=, decode= or transform= so that they are alike"
                 )
         if "label" in first:
-            names = ["the first", *(f"number {number}" for number in range(1, len(self.datasets)))]
-            check_classes("datasets", dict(zip(names, self.datasets, strict=True)))
+            self._check_classes()
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
     def __repr__(self) -> str:
-        parts = zip(self._quotas.tolist(), self.datasets, strict=True)
-        return f"{type(self).__name__}: {len(self)} samples, " + "; ".join(f"{n} from {d!r}" for n, d in parts)
+        parts = zip(self._shares.quotas.tolist(), self.datasets, strict=True)
+        return f"{type(self).__name__}: epochs of {self._shares.samples} samples, " + "; ".join(
+            f"{n} from {d!r}" for n, d in parts
+        )
+
+    @property
+    def shares(self) -> Shares:
+        """The shares of the datasets in a shuffled epoch."""
+        return self._shares
 
     @property
     def raw_layout(self) -> BatchLayout:
@@ -103,8 +120,8 @@ class MixedDataset(SampleDataset):
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
         """Read each row from its dataset, with that dataset's transform."""
-        for number, part, places in self._in_datasets(picks):
-            self.datasets[number].read_picks(part, out, at[places])
+        for dataset, part, places in self._in_datasets(picks):
+            dataset.read_picks(part, out, at[places])
 
     @property
     def stores(self) -> tuple[Store, ...]:
@@ -114,19 +131,19 @@ class MixedDataset(SampleDataset):
     @property
     def sample_bytes(self) -> float:
         """Mean number of bytes that a sample takes in the stores, weighted by the shares of the datasets."""
-        parts = zip(self._quotas.tolist(), self.datasets, strict=True)
-        return sum((quota * dataset.sample_bytes for quota, dataset in parts), 0.0) / len(self)
+        parts = zip(self._shares.quotas.tolist(), self.datasets, strict=True)
+        return sum((quota * dataset.sample_bytes for quota, dataset in parts), 0.0) / self._shares.samples
 
     def read_ahead(self, picks: Picks) -> None:
         """Ask the system for the bytes of rows that will be read soon."""
-        for number, part, _ in self._in_datasets(picks):
-            self.datasets[number].read_ahead(part)
+        for dataset, part, _ in self._in_datasets(picks):
+            dataset.read_ahead(part)
 
     def origins(self, picks: Picks) -> Picks:
-        """The rows in the base datasets, and the seeds, which differ by dataset and by repetition."""
+        """The rows in the base datasets, and the seeds, which differ by dataset."""
         rows, seeds = np.empty(len(picks), np.int64), np.empty(len(picks), np.uint64)
-        for number, part, places in self._in_datasets(picks):
-            origins = self.datasets[number].origins(part)
+        for dataset, part, places in self._in_datasets(picks):
+            origins = dataset.origins(part)
             rows[places], seeds[places] = origins.rows, origins.seeds
         return Picks(rows, seeds, picks.epoch)
 
@@ -141,42 +158,84 @@ class MixedDataset(SampleDataset):
         return max(dataset.nesting for dataset in self.datasets)
 
     def describe(self, row: int) -> str:
-        """Which dataset a row comes from, for messages."""
+        """Return the place of a row and the number of its dataset, for messages."""
         number = int(np.searchsorted(self._ends, row, side="right"))
-        return f"sample: row {row} of a mixture, from dataset number {number}"
+        within = row - int(self._ends[number]) + len(self.datasets[number])
+        return f"{self.datasets[number].describe(within)}, in dataset number {number} of a mixture"
+
+    @property
+    def small_fields(self) -> tuple[str, ...]:
+        """The fields with a number or a text for each sample that all datasets have."""
+        known = [dataset.small_fields for dataset in self.datasets]
+        return tuple(name for name in known[0] if all(name in names for names in known))
 
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
-        """A mixture has no columns.
+        """One field of all datasets, in the order of the rows (`PackedDataset.column`).
 
         Raises
         ------
         UsageError
-            Always.
+            If the datasets have values of different kinds or shapes, or the labels of different classes.
         """
+        if name == "label":
+            self._check_classes()
+        columns = [dataset.column(name) for dataset in self.datasets]
+        kinds = [_kind(column) for column in columns]
+        for number, kind in enumerate(kinds):
+            if kind != kinds[0]:
+                raise UsageError(
+                    f"column {name!r}: expected values of one kind and shape in all datasets, found {kinds[0]} in the "
+                    f"first, {kind} in number {number}: take the columns of the datasets one by one"
+                )
+        if all(isinstance(column, np.ndarray) for column in columns):
+            masked = any(isinstance(column, np.ma.MaskedArray) for column in columns)
+            joined: npt.NDArray[Any] = (np.ma.concatenate if masked else np.concatenate)(columns)
+            return joined
+        return list(chain.from_iterable(columns))
+
+    def item_numbers(self) -> IntArray:
+        """The number of each sample's item: int64, (N,). Items of different datasets have different numbers."""
+        parts, found = [], 0
+        for dataset in self.datasets:
+            items, of_row = np.unique(dataset.item_numbers(), return_inverse=True)
+            parts.append(found + of_row)
+            found += len(items)
+        return np.concatenate(parts)
+
+    def _join(
+        self, frame: Any, on: str | Sequence[str], required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]
+    ) -> Never:
+        """Refuse a table, because its keys do not name the dataset."""
         raise UsageError(
-            f"column {name!r}: expected one dataset, found a mixture, whose rows are other samples in every epoch: "
-            "take columns, subsets and splits of its datasets, and mix the parts"
+            "join: expected one packed dataset, found a mixture, in which several samples may have the same key: "
+            "join the datasets before you mix them"
         )
 
-    def _in_datasets(self, picks: Picks) -> Iterator[tuple[int, Picks, IntArray]]:
-        """For each dataset that has some of the picks: its number, its picks, and their places in the batch."""
+    def _check_classes(self) -> None:
+        names = ["the first", *(f"number {number}" for number in range(1, len(self.datasets)))]
+        check_classes("datasets", dict(zip(names, self.datasets, strict=True)))
+
+    def _in_datasets(self, picks: Picks) -> Iterator[tuple[SampleDataset, Picks, IntArray]]:
+        """For each dataset that has some of the picks: the dataset, its picks, and their places in the batch."""
         which = np.searchsorted(self._ends, picks.rows, side="right")
         for number in np.unique(which).tolist():
-            places = np.flatnonzero(which == number)
-            rows, cycles = self._rows_of(number, picks.rows[places], picks.epoch)
-            # A sample that is repeated in an epoch is augmented under a seed of its own.
-            seeds = picks.seeds[places] ^ mix_array(cycles, mix_words(_MIX_TAG, number))
-            yield number, Picks(rows, seeds, picks.epoch), places
+            dataset, places = self.datasets[number], np.flatnonzero(which == number)
+            rows = picks.rows[places] - (int(self._ends[number]) - len(dataset))
+            seeds, keys = picks.seeds[places], None
+            if picks.keys is None:
+                # Equal rows of different datasets have different draws.
+                seeds = mix_array(seeds, mix_words(_MIX_TAG, number))
+            else:  # the seeds already went through here by `origins`
+                keys = picks.keys[places]
+            yield dataset, Picks(rows, seeds, picks.epoch, keys), places
 
-    def _rows_of(self, number: int, rows: IntArray, epoch: int) -> tuple[IntArray, IntArray]:
-        """Rows of one dataset, continuing those of earlier epochs; and how often all rows came before each of them."""
-        length, quota = len(self.datasets[number]), int(self._quotas[number])
-        cycles, within = np.divmod(rows - (int(self._ends[number]) - quota) + epoch * quota, length)
-        out = np.empty(len(rows), np.int64)
-        for cycle in np.unique(cycles).tolist():
-            chosen = cycles == cycle
-            out[chosen] = Permutation(length, self.seed, cycle, number, _MIX_TAG)(within[chosen])
-        return out, cycles
+
+def _kind(column: npt.NDArray[Any] | list[Any]) -> str:
+    """The kind and shape of a column's values, in which texts, and arrays of varying shape, are alike."""
+    if not isinstance(column, np.ndarray):
+        return "texts or arrays of varying shape"
+    kind = {"b": "booleans", "i": "integers", "u": "integers", "f": "floats"}.get(column.dtype.kind, str(column.dtype))
+    return f"{kind} {column.shape[1:]}"
 
 
 def _difference(first: BatchLayout, other: BatchLayout, number: int) -> str:

@@ -16,6 +16,7 @@ from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout
 from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order.order import Picks, count_occurrences
+from readers.order.shares import Shares
 from readers.order.store import Store
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray, mark_missing, missing_in
@@ -157,6 +158,15 @@ class Subset(DerivedDataset, DivisibleDataset):
         """Runs of rows in one block of the base dataset, or in a few; None if this subset's rows do not ascend."""
         return self._blocks
 
+    @property
+    def shares(self) -> Shares | None:
+        """None, because a shuffled epoch visits every row of the subset once, even of a mixture."""
+        return None
+
+    def item_numbers(self) -> IntArray:
+        """The number of each sample's item: int64, (N,)."""
+        return self.base.item_numbers()[self.rows]
+
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
         """Read rows of the base dataset, with its transform."""
         self.base.read_picks(self._in_base(picks), out, at)
@@ -280,7 +290,7 @@ def divisible(base: SampleDataset) -> DivisibleDataset:
     Raises
     ------
     UsageError
-        If it consists of clips, or is a mixture.
+        If it consists of clips.
     """
     if not isinstance(base, DivisibleDataset):
         raise UsageError(f"join: expected a view of a packed dataset, found one of {base!r}: join before that")

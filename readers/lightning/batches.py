@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from readers.dataset.base import SampleDataset
+from readers.dataset.base import SampleDataset, check_dataset
 from readers.dataset.collate import Batch
 from readers.dataset.packed import open_dataset
 from readers.decode.plans import DecodePlan
@@ -21,6 +21,7 @@ Batches = Loader | DataLoader[Any]
 
 
 def as_dataset(
+    name: str,
     source: Source,
     fields: Sequence[str] | None,
     transform: AnyTransform | None,
@@ -33,10 +34,11 @@ def as_dataset(
     Raises
     ------
     UsageError
-        If `fields` or `decode` is given with a dataset that is open already.
+        If `source` is neither, or `fields` or `decode` is given with a dataset that is open already.
     """
-    if not isinstance(source, SampleDataset):
+    if isinstance(source, str | PathLike):
         return open_dataset(source, fields, transform, verify, checksums, decode)
+    check_dataset(name, source)
     if fields is not None or decode:
         raise UsageError(
             "fields, decode: expected none with a dataset that is open already: "

@@ -31,6 +31,7 @@ from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
 LoaderKind = Literal["threads", "processes"]
+Opened = SampleDataset | tuple[SampleDataset, ...] | None
 
 LOADERS: tuple[LoaderKind, ...] = ("threads", "processes")
 
@@ -50,9 +51,10 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
     Parameters
     ----------
     train : SampleDataset or path
-    val, test, predict : SampleDataset or path, optional
+    val, test, predict : SampleDataset or path, or a list of them, optional
         Read in stored order; random transforms draw the same every time. (Predictions of several ranks: sample i of
-        rank r of W is row i W + r; samples past the end are repetitions.)
+        rank r of W is row i W + r; samples past the end are repetitions.) With a list, Lightning reads one dataset
+        after the other, and its steps take ``dataloader_idx``.
     batch_size : int, optional
         Samples of a training batch, per rank. With an order of batches it is left out, and as an attribute it is the
         size of the largest batch.
@@ -87,7 +89,8 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
 
     Attributes
     ----------
-    train, val, test, predict : SampleDataset or None
+    train : SampleDataset
+    val, test, predict : SampleDataset, tuple of SampleDataset, or None
 
     Raises
     ------
@@ -98,9 +101,9 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
     def __init__(
         self,
         train: Source,
-        val: Source | None = None,
-        test: Source | None = None,
-        predict: Source | None = None,
+        val: Source | Sequence[Source] | None = None,
+        test: Source | Sequence[Source] | None = None,
+        predict: Source | Sequence[Source] | None = None,
         *,
         batch_size: int | None = None,
         loader: LoaderKind = "threads",
@@ -137,16 +140,23 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
             unknown, [n for n in signature(PackedDataModule).parameters if n != "unknown"], "PackedDataModule"
         )
         _check_kind(loader, batch_transform, eval_batch_transform)
-        trained = as_dataset(train, fields, transform, verify, checksums, decode)
+        trained = as_dataset("train", train, fields, transform, verify, checksums, decode)
         self.train = trained.with_transform(sample_transform)
         if views is not None:
             self.train = ViewDataset(self.train, views)
-        self.val, self.test, self.predict = (
-            None if source is None else as_dataset(source, fields, eval_transform, verify, checksums, eval_decode)
-            for source in (val, test, predict)
-        )
-        named = {"train": self.train, "val": self.val, "test": self.test, "predict": self.predict}
-        labelled = {name: found for name, found in named.items() if found is not None and "label" in found.raw_layout}
+        opened = {"train": self.train}
+
+        def open_one(name: str, source: Source) -> SampleDataset:
+            opened[name] = as_dataset(name, source, fields, eval_transform, verify, checksums, eval_decode)
+            return opened[name]
+
+        def open_all(name: str, source: Source | Sequence[Source] | None) -> Opened:
+            if isinstance(source, Sequence) and not isinstance(source, str):
+                return tuple(open_one(f"{name}[{number}]", one) for number, one in enumerate(source))
+            return None if source is None else open_one(name, source)
+
+        self.val, self.test, self.predict = open_all("val", val), open_all("test", test), open_all("predict", predict)
+        labelled = {name: found for name, found in opened.items() if "label" in found.raw_layout}
         if labelled:
             check_classes("train, val, test, predict", labelled)
         batch_size = None if batch_size is None else as_count("batch_size", batch_size)
@@ -211,15 +221,15 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
                 self._choice = Choice("blocks" if source.order == "blocks" else "full", source.order_reason)
         return self._batches
 
-    def val_dataloader(self) -> EvalBatches | list[Any]:
+    def val_dataloader(self) -> EvalBatches | list[EvalBatches]:
         """Batches of `val` for this rank, in stored order."""
         return self._eval_batches(self.val)
 
-    def test_dataloader(self) -> EvalBatches | list[Any]:
+    def test_dataloader(self) -> EvalBatches | list[EvalBatches]:
         """Batches of `test` for this rank, in stored order."""
         return self._eval_batches(self.test)
 
-    def predict_dataloader(self) -> EvalBatches | list[Any]:
+    def predict_dataloader(self) -> EvalBatches | list[EvalBatches]:
         """Batches of `predict` for this rank, in stored order."""
         return self._eval_batches(self.predict)
 
@@ -241,13 +251,14 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
             batches.close()
         self._eval.clear()
 
-    def _eval_batches(self, dataset: SampleDataset | None) -> EvalBatches | list[Any]:
-        if dataset is None:
-            return []
-        order = {"shuffle": False}
-        batches = EvalBatches(*self._make(dataset, self.eval_batch_size, False, self._transforms[1], order))
-        self._eval.add(batches)
-        return batches
+    def _eval_batches(self, datasets: Opened) -> EvalBatches | list[EvalBatches]:
+        several = (datasets,) if isinstance(datasets, SampleDataset) else datasets or ()
+        made = [
+            EvalBatches(*self._make(one, self.eval_batch_size, False, self._transforms[1], {"shuffle": False}))
+            for one in several
+        ]
+        self._eval.update(made)
+        return made[0] if isinstance(datasets, SampleDataset) else made
 
     def _make(
         self,

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from readers.arguments import as_count, as_number, refuse_unknown
-from readers.dataset.base import SampleDataset
+from readers.dataset.base import SampleDataset, check_dataset
 from readers.dataset.collate import Batch
 from readers.dataset.views import ViewDataset
 from readers.formats.machine import available_processors
@@ -166,11 +166,7 @@ class Loader(Resumable):
             check_transform("batch_transform", batch_transform, batches=True)
         if (rank is None) != (world_size is None):
             raise UsageError(f"rank, world_size: expected both or neither, found {rank} and {world_size}")
-        if not isinstance(dataset, SampleDataset):
-            raise UsageError(
-                f"dataset: expected one of readers, found {type(dataset).__name__}: open_dataset(path), "
-                "its subset(rows) or split(fractions), or torch's own DataLoader"
-            )
+        check_dataset("dataset", dataset)
         self.dataset: SampleDataset = dataset.with_transform(sample_transform)
         if views is not None:
             self.dataset = ViewDataset(self.dataset, views)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from readers.arguments import as_count, as_integer
 from readers.order.blocks import Blocks
 from readers.order.permutation import Permutation, mix_array, mix_words
+from readers.order.shares import Shares
 from readers.seeding import check_epoch, check_seed
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
@@ -27,6 +28,7 @@ WINDOW_BLOCKS = 16
 _SIZING_CHUNK = 1 << 14
 _DRAW_TAG, _BLOCK_TAG, _WINDOW_TAG, _FULL_TAG = range(4)
 _REPEAT_TAG = 0x726570656174
+_SHARES_LEVEL = -1
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,8 @@ class Picks:
         ----------
         occurrences : int64 array, (n,)
         level : int
-            What repeats the rows: 0 for a sampler, 1 for a part, 2 for a part of a part, and so on. The copies of each
-            level differ.
+            What repeats the rows: −1 for the shares of a mixture, 0 for a sampler, 1 for a part, 2 for a part of a part,
+            and so on. The copies of each level differ.
         """
         apart = mix_array(self.seeds ^ mix_array(occurrences, mix_words(_REPEAT_TAG, level)), 0)
         return replace(self, seeds=np.where(occurrences == 0, self.seeds, apart))
@@ -90,7 +92,7 @@ class Order:
     Attributes
     ----------
     samples : int
-        Rows of the dataset, subset or mixture that is sampled.
+        Rows of the dataset that is sampled.
     shuffle : {"full", "blocks", False}
         ``"full"`` permutes the samples. ``"blocks"`` permutes blocks and mixes the samples within `window` of them.
         Neither takes memory that grows with the dataset. True is ``"full"``.
@@ -102,7 +104,9 @@ class Order:
     weights : float64 array, (samples,), or None
         Relative probabilities of draws with replacement; `shuffle` is then ignored. 8 bytes a sample.
     draws : int or None
-        Length of a weighted epoch; None for the number of samples.
+        Length of a weighted epoch; None for the number of samples, or for the mixture's `Shares.samples`.
+    shares : Shares or None
+        Of a mixture: ``"full"`` reads each dataset's share. Weighted draws and False, the order of the rows, ignore them.
     """
 
     samples: int
@@ -112,6 +116,7 @@ class Order:
     window: int = WINDOW_BLOCKS
     weights: npt.NDArray[np.float64] | None = None
     draws: int | None = None
+    shares: Shares | None = None
     _cumulative: npt.NDArray[np.float64] | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -137,7 +142,10 @@ class Order:
             object.__setattr__(self, "_cumulative", _cumulate(self.weights, self.samples))
 
     def __len__(self) -> int:
-        return self.samples if self.draws is None else self.draws
+        if self.draws is not None:
+            return self.draws
+        in_row_order = self.weights is None and not self.shuffle
+        return self.samples if self.shares is None or in_row_order else self.shares.samples
 
     @property
     def takes_shuffle(self) -> bool:
@@ -180,7 +188,7 @@ class EpochOrder:
     def __init__(self, order: Order, epoch: int) -> None:
         self.order = order
         self.epoch = epoch
-        self._full = Permutation(order.samples, order.seed, epoch, _FULL_TAG)
+        self._full = Permutation(len(order), order.seed, epoch, _FULL_TAG)
         self._windows: _Windows | None = None
         if order.shuffle == "blocks" and order.weights is None and order.blocks is not None:
             self._windows = _Windows(order.blocks, order.window, order.seed, epoch)
@@ -204,7 +212,11 @@ class EpochOrder:
             return Picks(rows.astype(np.int64), draws, self.epoch)
         if self._windows is not None:
             return Picks(self._windows.at(positions), seeds, self.epoch)
-        return Picks(self._full(positions) if order.shuffle else positions, seeds, self.epoch)
+        places = self._full(positions) if order.shuffle else positions
+        if order.shares is None or not order.shuffle:
+            return Picks(places, seeds, self.epoch)
+        rows, cycles = order.shares.rows(places, self.epoch)
+        return Picks(rows, seeds, self.epoch).again(cycles, _SHARES_LEVEL)
 
 
 class _Windows:

@@ -11,7 +11,7 @@ def test_reprs(raw_path, face_path):
     labels = open_dataset(raw_path, fields=["label"])
     assert repr(labels) == f"NpyDataset({str(raw_path)!r}): 60 samples (label), npy, 4 shards"
     mixed = MixedDataset([dataset, dataset.subset([0])], weights=[3, 1], length=8)
-    assert repr(mixed) == f"MixedDataset: 8 samples, 6 from {fields}; 2 from Subset: 1 samples of {fields}"
+    assert repr(mixed) == f"MixedDataset: epochs of 8 samples, 6 from {fields}; 2 from Subset: 1 samples of {fields}"
     faces = open_dataset(face_path)
     clips = faces.clips(2, by=None)
     assert repr(clips) == f"ClipDataset: 0 clips of 2 samples each, none from 40 of 40 videos, from {faces!r}"

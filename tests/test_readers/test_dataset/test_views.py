@@ -1,4 +1,4 @@
-"""Subsets, splits, mixtures, weighted draws."""
+"""Subsets, splits, weighted draws."""
 
 from collections import Counter
 from itertools import pairwise
@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from support.batches import Noise, keys_of
 from support.crops import keys, write_crops
-from support.datasets import fixed, text, values_for, write_dataset
+from support.datasets import fixed, text, write_dataset
 from torch.utils.data import DataLoader
 
-from readers import Loader, MixedDataset, Subset, class_balanced_weights, open_dataset
+from readers import Loader, Subset, class_balanced_weights, open_dataset
 from readers.formats.pool import ShardPool
 from readers.order.blocks import Blocks
 from shardspec.errors import UsageError
@@ -173,104 +173,3 @@ def test_class_balanced_draws(raw_path):
     assert len(set(drawn)) == 3000, "copies of a sample were augmented alike"
     sampler = subset.sampler(weights=weights, draws=3000)
     assert pairs(DataLoader(subset, 50, sampler=sampler, collate_fn=subset.collate)) == drawn
-
-
-# Mixtures.
-
-
-def mixture(raw_path, jpeg_path, **arguments):
-    one = open_dataset(raw_path, fields=["key", "image"])
-    other = open_dataset(jpeg_path, fields=["key", "image"]).subset(range(10))
-    return MixedDataset([one, other], **arguments)
-
-
-def test_a_mixture_takes_exact_shares(raw_path, jpeg_path):
-    mixed = mixture(raw_path, jpeg_path, weights=[1, 3], length=80, transform=Noise())
-    loader = Loader(mixed, 16)
-    lossless = {open_dataset(raw_path)[i]["image"].tobytes(): i for i in range(60)}
-    seen = Counter()
-    for _ in range(3):
-        of_one, of_other, drawn = [], Counter(), set()
-        for batch in loader:
-            for key, image, value in zip(batch["key"], batch["image"], batch["drawn"].tolist(), strict=True):
-                row = lossless.get(image.permute(1, 2, 0).contiguous().numpy().tobytes())
-                if row is None:
-                    of_other[key] += 1
-                else:
-                    of_one.append(row)
-                drawn.add(value)
-        assert len(of_one) == len(set(of_one)) == 20
-        assert len(of_other) == 10
-        assert set(of_other.values()) == {6}
-        assert len(drawn) == 80
-        seen.update(of_one)
-    assert len(seen) == 60, "three epochs of twenty go through all sixty"
-
-
-def test_a_mixture_is_the_same_at_any_number_of_threads_and_in_a_dataloader(raw_path, jpeg_path):
-    mixed = mixture(raw_path, jpeg_path, transform=Noise())
-    expected = pairs(Loader(mixed, 16, workers=1))
-    assert len(expected) == len(mixed) == 70
-    assert pairs(Loader(mixed, 5, workers=3)) == expected
-    loader = DataLoader(mixed, 16, sampler=mixed.sampler(), num_workers=2, collate_fn=mixed.collate)
-    assert pairs(loader) == expected
-
-
-def test_wrong_mixtures(raw_path, jpeg_path):
-    with pytest.raises(UsageError, match="expected the same fields in all"):
-        MixedDataset([open_dataset(raw_path), open_dataset(jpeg_path, fields=["image"])])
-    with pytest.raises(UsageError, match="expected one or more"):
-        MixedDataset([])
-    with pytest.raises(UsageError, match="expected 2 numbers"):
-        mixture(raw_path, jpeg_path, weights=[1])
-
-
-def test_a_mixture_has_no_columns(raw_path, jpeg_path):
-    mixed = mixture(raw_path, jpeg_path)
-    with pytest.raises(UsageError, match="column 'key': expected one dataset, found a mixture"):
-        mixed.column("key")
-    with pytest.raises(UsageError, match="length: expected 1 sample or more, found 0"):
-        mixture(raw_path, jpeg_path, length=0)
-
-
-def test_a_mixture_of_other_classes_is_refused(tmp_path):
-    """A label is a number of its own dataset's class: 0 would be real in one and fake in the other."""
-    for name in ("real", "fake"):
-        label = fixed("label", "<i8", classes=(name,))
-        schema = Schema((text("key"), fixed("frame", "<i8"), fixed("score", "<f4"), label))
-        values = values_for(schema, 3) | {"key": keys(3)}
-        write_dataset(tmp_path / name, "npy", schema, values)
-    one, other = open_dataset(tmp_path / "real"), open_dataset(tmp_path / "fake")
-    message = r"same classes in all.* label 0 as 'real' in the first .*, and as 'fake' in number 1.*map_labels"
-    with pytest.raises(UsageError, match=message):
-        MixedDataset([one, other])
-    assert MixedDataset([one, one]).classes == ("real",)
-    with pytest.raises(UsageError, match="same classes in all"):
-        MixedDataset([dataset.clips(1, by=None, once=("label",)) for dataset in (one, other)])
-    without = [open_dataset(tmp_path / name, fields=["score"]) for name in ("real", "fake")]
-    assert len(MixedDataset(without)) == 6
-
-
-def test_many_classes_make_a_short_message(tmp_path):
-    names = tuple(f"class {i:04d} {'with a long name ' * 8}" for i in range(500))
-    for name, classes in (("all", names), ("few", names[:-1])):
-        schema = Schema((text("key"), fixed("label", "<i8", classes=classes)))
-        write_dataset(tmp_path / name, "npy", schema, {"key": keys(3), "label": np.arange(3)})
-    everything, few = open_dataset(tmp_path / "all"), open_dataset(tmp_path / "few")
-    for call in (lambda: MixedDataset([everything, few]), lambda: everything + few.subset([0])):
-        with pytest.raises(
-            UsageError, match=r"label 499 as '.*' in the first \(of 500\).*as no class in .* \(of 499\)"
-        ) as raised:
-            call()
-        assert len(str(raised.value)) < 400
-    assert len(everything + everything.subset([0])) == 4
-
-
-def test_many_fields_make_a_short_message(tmp_path):
-    for name, dtype in (("one", "<f4"), ("other", "<i8")):
-        schema = Schema((text("key"), *(fixed(f"number_{i}", dtype) for i in range(200))))
-        columns = {"key": keys(2)} | {f"number_{i}": np.zeros(2, dtype) for i in range(200)}
-        write_dataset(tmp_path / name, "npy", schema, columns)
-    with pytest.raises(UsageError, match=r"'number_0' float32 \(\) in the first.*; and 196 more: choose") as raised:
-        MixedDataset([open_dataset(tmp_path / "one"), open_dataset(tmp_path / "other")])
-    assert len(str(raised.value)) < 600

@@ -31,7 +31,7 @@ from support.lightning_ddp import (
 from support.ranks import run_script
 from torch.utils.data import BatchSampler
 
-from readers import Loader, open_dataset
+from readers import Loader, MixedDataset, open_dataset
 from readers.lightning import PackedDataModule
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
@@ -278,6 +278,30 @@ def test_predictions_come_in_stored_order(jpeg_path, tmp_path, kind):
     assert [key for batch in batches for key in batch] == list(predicted.column("key"))
 
 
+class PartRecorder(Recorder):
+    """Notes which samples it validates on, by the number of the dataset."""
+
+    def validation_step(self, batch, batch_idx, dataloader_idx):
+        self.seen.setdefault(f"val {dataloader_idx}", []).extend(batch["key"])
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_a_mixture_is_drawn_by_weights_and_several_datasets_validate(jpeg_path, raw_path, tmp_path, kind):
+    one, other = (open_dataset(path, fields=["key", "image", "label"]) for path in (jpeg_path, raw_path))
+    mixed = MixedDataset([one, other.subset(range(10))])
+    weights = np.isin(np.arange(70), [13, 64])  # rows 13 of one and 4 of the other
+    data = PackedDataModule(
+        mixed, [one.subset(range(5)), other.subset(range(5, 14))], weights=weights, draws=20, batch_size=8, loader=kind,
+        workers=1,
+    )  # fmt: skip
+    model, trainer = PartRecorder(), make_trainer(tmp_path, max_epochs=1)
+    trainer.fit(model, datamodule=data)
+    assert {key for batch in model.seen["train 0"] for key in batch} == {keys(60)[13], keys(60)[4]}
+    assert [model.seen[f"val {number}"] for number in range(2)] == [keys(60)[:5], keys(60)[5:14]]
+    assert len(trainer.validate(model, datamodule=data, verbose=False)) == 2
+    assert PackedDataModule(one, test=[jpeg_path], fields=None, batch_size=8).test[0].path == one.path
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -316,8 +340,9 @@ def test_labels_of_other_classes_are_refused(tmp_path, role):
         schema = Schema((text("key"), fixed("label", "<i8", classes=classes)))
         write_dataset(tmp_path / name, "npy", schema, {"key": keys(2), "label": np.arange(2)})
     message = r"found label 0 as 'cats' in train \(of 2\), and as 'dogs' in " + role + ".*: number both by one list"
-    with pytest.raises(UsageError, match=message):
-        PackedDataModule(tmp_path / "one", batch_size=2, **{role: tmp_path / "other"})
+    for source in (tmp_path / "other", [tmp_path / "one", tmp_path / "other"]):
+        with pytest.raises(UsageError, match=message):
+            PackedDataModule(tmp_path / "one", batch_size=2, **{role: source})
     PackedDataModule(tmp_path / "one", batch_size=2, **{role: tmp_path / "one"})
     PackedDataModule(tmp_path / "one", batch_size=2, **{role: tmp_path / "other"}, fields=["key"])
 

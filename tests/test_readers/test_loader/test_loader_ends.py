@@ -141,7 +141,7 @@ def test_a_wrong_shape_from_a_transform_names_the_sample(raw_path):
 
 def test_what_is_no_dataset_of_ours_is_refused(raw_path):
     part, _ = random_split(open_dataset(raw_path), [30, 30])
-    with pytest.raises(UsageError, match=r"dataset: expected one of readers, found Subset: .*subset\(rows\)"):
+    with pytest.raises(UsageError, match=r"dataset: expected a dataset of readers, found Subset: .*subset\(rows\)"):
         Loader(part, 4)
 
 

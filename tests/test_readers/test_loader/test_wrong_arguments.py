@@ -293,6 +293,13 @@ def test_a_mixtures(raw_path, jpeg_path):
     refused("datasets: expected a list of datasets of readers, found NpyDataset(", lambda: MixedDataset(dataset))
     refused("datasets: expected a list of datasets of readers, found [", lambda: MixedDataset([dataset, 5]))
     assert len(MixedDataset(d for d in (dataset, dataset))) == 2 * len(dataset)
+    for several, name in ((dataset + dataset, "ConcatDataset"), ([dataset, dataset], "list")):
+        remedy = (
+            f"expected a dataset of readers, found {name}: to read several datasets as one, use MixedDataset([a, b])"
+        )
+        refused(f"dataset: {remedy}", lambda several=several: Loader(several, 8))
+        refused(f"train: {remedy}", lambda several=several: PackedDataModule(several, batch_size=8))
+    refused("val: expected a dataset of", lambda: PackedDataModule(dataset, dataset + dataset, batch_size=8))
     refused("weights: expected a number, found 'a'", lambda: MixedDataset([dataset], weights="a"))
     refused("length: expected an integer, found 2.5", lambda: MixedDataset([dataset], length=2.5))
     small = open_dataset(jpeg_path, fields=["key", "image", "label"], decode={"image": Resize(8)})

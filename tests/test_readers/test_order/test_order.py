@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from readers.order.blocks import Blocks
 from readers.order.order import Cut, Order
 from readers.order.permutation import Permutation
+from readers.order.shares import Shares
 from shardspec.errors import UsageError
 
 
@@ -26,12 +27,18 @@ def blocks_of(*pairs: tuple[int, int]) -> Blocks:
     return Blocks(table[:, 0], table[:, 1])
 
 
+def shares_of(sizes: list[int], quotas: list[int], seed: int = 4, within: dict[int, Shares] | None = None) -> Shares:
+    parts = tuple((within or {}).get(number) for number in range(len(sizes)))
+    return Shares(np.array(sizes), np.array(quotas), seed, parts)
+
+
 def orders(samples: int, seed: int = 0) -> list[Order]:
     return [
         Order(samples, "full", seed),
         Order(samples, "blocks", seed, blocks=Blocks.even(samples, 7), window=3),
         Order(samples, False, seed),
         Order(samples, "full", seed, weights=np.arange(1.0, samples + 1)),
+        Order(samples, "full", seed, shares=shares_of([samples - 30, 30], [30, samples - 30])),
     ]
 
 
@@ -82,7 +89,7 @@ def test_golden_orders():
     assert weighted == [397, 510, 680, 18, 238, 202, 519, 329]
 
 
-@pytest.mark.parametrize("order", orders(101), ids=["full", "blocks", "none", "weighted"])
+@pytest.mark.parametrize("order", orders(101), ids=["full", "blocks", "none", "weighted", "shares"])
 @pytest.mark.parametrize("world_size", range(1, 9))
 def test_ranks_together_give_the_sequence_of_one(order, world_size):
     whole = sequence(order, 5)
@@ -96,7 +103,7 @@ def test_ranks_together_give_the_sequence_of_one(order, world_size):
     assert [row for step in zip(*dropped, strict=True) for row in step] == whole[: 101 // world_size * world_size]
 
 
-@pytest.mark.parametrize("order", orders(97), ids=["full", "blocks", "none", "weighted"])
+@pytest.mark.parametrize("order", orders(97), ids=["full", "blocks", "none", "weighted", "shares"])
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (4, 1), (3, 8), (2, 2)])
 def test_resume_at_another_number_of_ranks(order, before, after):
     whole = sequence(order, 1)
@@ -156,6 +163,26 @@ def test_weights_set_the_frequencies():
     expected = weights / weights.sum() * 20_000
     assert (np.abs(counts - expected) <= 6 * np.sqrt(expected)).all()
     assert len(np.unique(picks.seeds)) == 20_000
+
+
+def test_shares_are_exact_and_no_row_comes_again_before_all_came():
+    """Rows 0 to 29 of one dataset, then those of a mixture of 20 and 10 rows, which takes 3 of 4 from its second."""
+    inner = shares_of([20, 10], [10, 30])
+    order = Order(60, shares=shares_of([30, 30], [20, 20], within={1: inner}))
+    epochs = [order.epoch(epoch).at(np.arange(40)) for epoch in range(6)]
+    seen = np.zeros(60, np.int64)
+    for picks in epochs:
+        assert np.count_nonzero(picks.rows < 30) == 20
+        assert len({*zip(picks.rows.tolist(), picks.seeds.tolist(), strict=True)}) == 40, "copies have equal draws"
+        seen += np.bincount(picks.rows, minlength=60)
+        assert np.ptp(seen[:30]) <= 1
+    assert set(seen[:30]) == {4}
+    assert seen[30:50].sum() == 30
+    assert seen[50:].sum() == 90
+    for rows in (seen[30:50], seen[50:]):
+        assert np.ptp(rows) <= 1
+    both = np.concatenate([epochs[2].rows, epochs[3].rows])
+    assert sorted(both[both < 30]) != sorted([*range(20), *range(20)]), "every epoch has other rows"
 
 
 def test_order_takes_no_memory_that_grows_with_the_dataset():
