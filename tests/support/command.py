@@ -1,15 +1,22 @@
-"""The `packer` command as a user runs it: a process of its own."""
+"""The `packer` command as a user runs it."""
 
+import io
 import json
 import os
 import shutil
+import site
 import subprocess
 import sys
+import traceback
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from packer.cli import main
 
 COMMAND_LIMIT_S = 300
 """Seconds. No command of the tests takes nearly as long; one that hangs fails its test."""
@@ -51,21 +58,88 @@ def run_packer(
     cwd: Path | None = None,
     expect: int | None = 0,
     before: Sequence[str] = (),
+    process: bool = False,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command to its end. `expect` is its exit status; None takes any. `before` are words of a launcher."""
-    done = subprocess.run(
-        [*before, *arguments(command, *values)],
-        env=dict(env or environment()),
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        errors="surrogateescape",
-        timeout=COMMAND_LIMIT_S,
-        check=False,
-    )
+    """Run a command to its end, in this process where that makes no difference, since a start takes most of a second.
+
+    Parameters
+    ----------
+    env, cwd, before
+        Environment, current folder, and words of a launcher of the new process. Any of them asks for one.
+    expect : int, optional
+        The exit status; None accepts any.
+    process : bool
+        Whether to start a new process: for tests of streams, signals, imports, workers.
+    """
+    words = arguments(command, *values)
+    if process or env is not None or cwd is not None or before or sys.platform == "win32":
+        done = subprocess.run(
+            [*before, *words],
+            env=dict(env or environment()),
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=COMMAND_LIMIT_S,
+            check=False,
+        )
+    else:
+        done = _run_here(words[3:])
     assert expect is None or done.returncode == expect, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
     assert "Traceback" not in done.stderr, done.stderr
     return done
+
+
+_OF_WORKERS = (
+    "--engine",
+    "--workers",
+    "--item-timeout",
+    "--shared-detector",
+    "--workers-per-node",
+    "--help",
+    "--dry-run",
+)
+"""Options of a build that decide, or depend on, where it runs."""
+
+
+def _run_here(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    """Run a command in this process, builds with the inline engine. Restore what the command changes in the process."""
+    given = {word.partition("=")[0] for word in words}
+    if words[0] in ("build", "detect") and len(words) > 2 and given.isdisjoint(_OF_WORKERS):
+        words = [*words, "--engine", "inline"]
+    streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", errors, write_through=True) for errors in _ERRORS]
+    path, modules, variables = sys.path[:], set(sys.modules), dict(os.environ)
+    with redirect_stdout(streams[0]), redirect_stderr(streams[1]), warnings.catch_warnings():
+        warnings.resetwarnings()
+        try:
+            status = main(words)
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except Exception:
+            traceback.print_exc()
+            status = 1
+    sys.path[:] = path
+    for name in [name for name in variables.keys() ^ os.environ.keys() if name != "PYTEST_CURRENT_TEST"]:
+        os.environ.pop(name, None)
+    os.environ.update(variables)
+    for name in set(sys.modules) - modules:
+        if not (getattr(sys.modules[name], "__file__", None) or sys.prefix).startswith(_INSTALLED):
+            del sys.modules[name]
+    stdout, stderr = (stream.buffer.getvalue().decode("utf-8", "surrogateescape") for stream in streams)  # type: ignore[attr-defined]
+    return subprocess.CompletedProcess(list(words), status, stdout, stderr)
+
+
+_ERRORS = ("surrogateescape", "backslashreplace")
+"""How Python's standard output and standard error treat text that cannot be encoded."""
+
+_INSTALLED = (
+    str(REPOSITORY),
+    sys.prefix,
+    sys.base_prefix,
+    *site.getsitepackages(),
+    *(path for path in sys.path if "site-packages" in path),
+)
+"""Modules elsewhere are those of a test, such as steps beside a recipe file."""
 
 
 def start_packer(

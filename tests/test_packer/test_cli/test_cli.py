@@ -138,7 +138,7 @@ def test_only_workers_that_have_something_to_do_are_announced(source: Path, tmp_
 
 
 def test_a_build_shows_what_it_made(source: Path, tmp_path: Path) -> None:
-    done = run_packer("build", source, tmp_path / "out")
+    done = run_packer("build", source, tmp_path / "out", process=True)
     assert re.fullmatch(
         rf"{tmp_path}/out: 3 samples in 1 lmdb shard \(0\.\d MB\) from 3 of 3 items, 0 rejected\n", done.stdout
     )

@@ -62,7 +62,7 @@ def test_a_column_of_bytes_is_named_with_a_way(tmp_path: Path) -> None:
     write_picture(tmp_path / "0.png", scene(0, (24, 16)))
     pq.write_table(pa.table({"path": ["0.png"], "thumb": [b"\x00\x01"], "n": [1]}), tmp_path / "t.parquet")
     call = (tmp_path / "t.parquet", tmp_path / "out", "--quiet")
-    done = run_packer("build", *call, expect=2)
+    done = run_packer("build", *call, expect=2, process=True)
     assert (
         "which worker processes can read from the plan, found 'thumb' (bytes): build with --engine inline"
         in done.stderr

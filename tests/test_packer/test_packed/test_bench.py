@@ -87,7 +87,7 @@ def test_companions_of_the_items_are_read_too(tmp_path: Path, monkeypatch: pytes
 
 def test_the_command_prints_json_and_draws(mixed: Path, reference: Path, tmp_path: Path) -> None:
     picture = tmp_path / "bench.png"
-    done = run_packer("bench", mixed, reference, *QUICK, "--json", "--plot", picture)
+    done = run_packer("bench", mixed, reference, *QUICK, "--json", "--plot", picture, process=True)
     document = json.loads(done.stdout)
     samples = Layout(reference).load().samples
     assert (document["samples"], document["runs"], document["workers"]) == (samples, 2, 1)
