@@ -70,9 +70,13 @@ class Peer:
     pack: str = "pack"
     open: str = "open"
 
+    def root(self, kind: str, folder: Path) -> Path:
+        """Its own folder: a format of ours may have the name of a peer, such as WebDataset."""
+        return folder / f"{kind}-peer-{self.name.replace(' ', '-').lower()}"
+
     def entry(self, kind: str, folder: Path, source: Path, batch: int, recipe: str = "") -> Entry:
         """Its row; the data are packed first if they are not there."""
-        root = folder / f"{kind}-{self.name.replace(' ', '-').lower()}"
+        root = self.root(kind, folder)
         facts = pack_peer(self, Source(source, kind), root)
         options = {"source": str(source), "kind": kind, "root": str(root), "batch": batch}
         if recipe:
@@ -160,8 +164,8 @@ def long_epochs(folder: Path, source: Path, batch: int, repeats: int) -> list[En
     pack_ours(Source(source, "raw"), root, "npy")
     options = {"source": str(source), "kind": "raw", "batch": batch, "root": str(root), "repeats": repeats}
     mine = Entry("Loader, npy", "benchmarks.reader_arms:loader", options, ours=True, checked=False)
-    theirs = options | {"root": str(folder / "raw-ffcv")}
-    peer = Entry("FFCV", f"{_PACKAGE}.ffcv_loader:open", theirs, checked=False)
+    theirs = options | {"root": str(_FFCV.root("raw", folder))}
+    peer = Entry(_FFCV.name, f"{_PACKAGE}.ffcv_loader:open", theirs, checked=False)
     return [*limits_of("raw", source, batch), mine, peer]
 
 

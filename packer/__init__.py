@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 
 from shardspec.registry import Entry, lazy_names
 
+__version__: str
+
 if TYPE_CHECKING:
     from packer.builds.build import build, dry_run
     from packer.builds.detect import detect
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from packer.cluster.agent import WorkResult, work
     from packer.cluster.status import AgentStatus, StatusReport, status
     from packer.cluster.submit import SubmitResult, submit
+    from packer.environment import DoctorReport, FolderNote, doctor
     from packer.jobs.progress import Progress, ProgressListener
     from packer.jobs.result import JobResult
     from packer.known.listing import DatasetList, list_dataset
@@ -70,8 +73,10 @@ else:
             "DatasetList": Entry("packer.known.listing:DatasetList"),
             "Detections": Entry("packer.vision.detect.detections:Detections"),
             "Detector": Entry("packer.vision.detect.detector:Detector", "faces"),
+            "DoctorReport": Entry("packer.environment:DoctorReport"),
             "Estimate": Entry("packer.builds.estimate:Estimate"),
             "ExportResult": Entry("packer.packed.export.export:ExportResult"),
+            "FolderNote": Entry("packer.environment:FolderNote"),
             "GenerationNote": Entry("packer.packed.inspect.inspect:GenerationNote"),
             "Growth": Entry("packer.builds.growing.growth:Growth"),
             "InspectReport": Entry("packer.packed.inspect.inspect:InspectReport"),
@@ -105,6 +110,7 @@ else:
             "convert": Entry("packer.packed.convert:convert"),
             "count_values": Entry("packer.packed.inspect.values:count_values"),
             "detect": Entry("packer.builds.detect:detect"),
+            "doctor": Entry("packer.environment:doctor"),
             "drop_field": Entry("packer.packed.columns:drop_field"),
             "dry_run": Entry("packer.builds.build:dry_run"),
             "export": Entry("packer.packed.export.export:export"),
@@ -136,8 +142,10 @@ __all__ = [
     "DatasetList",
     "Detections",
     "Detector",
+    "DoctorReport",
     "Estimate",
     "ExportResult",
+    "FolderNote",
     "GenerationNote",
     "Growth",
     "InspectReport",
@@ -171,6 +179,7 @@ __all__ = [
     "convert",
     "count_values",
     "detect",
+    "doctor",
     "drop_field",
     "dry_run",
     "export",

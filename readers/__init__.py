@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from shardspec.registry import Entry, lazy_names
 
+__version__: str
+
 if TYPE_CHECKING:
     from readers.dataset.clips import ClipDataset
     from readers.dataset.mixed import MixedDataset

@@ -22,7 +22,7 @@ from shardspec.errors import (
 )
 from shardspec.formats import get_format
 from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
-from shardspec.wording import list_some, shorten
+from shardspec.wording import list_some, program, shorten
 
 MANIFEST_NAME = "manifest.json"
 REJECTS_NAME = "rejects.jsonl"
@@ -170,7 +170,7 @@ class Layout:
         inside = sorted(path.parent.name for path in self.root.glob(f"*/{MANIFEST_NAME}"))
         if inside:
             return f"a folder that holds packed datasets ({list_some(inside)}): give one of them"
-        return "a folder without one: pack it first ('packer build')"
+        return f"a folder without one: pack it first ('{program()} build')"
 
     def stamp_manifest(self) -> Stamp | None:
         """The stamp of the manifest as it is now; None if there is none.

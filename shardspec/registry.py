@@ -136,10 +136,14 @@ def lazy_names(package: str, table: Mapping[str, Entry]) -> tuple[Callable[[str]
     package : str
         The package's ``__name__``.
     table : dict of str to Entry
-        Its public names.
+        Its public names. ``__version__`` is found without an entry.
     """
 
     def find(name: str) -> Any:
+        if name == "__version__":
+            from importlib.metadata import version  # takes longer than everything else here
+
+            return version("facepack")
         if name not in table:
             raise AttributeError(f"module {package!r} has no attribute {name!r}{did_you_mean(name, table)}")
         value = resolve("name", name, table)

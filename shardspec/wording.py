@@ -2,9 +2,11 @@
 
 import re
 import reprlib
+import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from json import JSONDecodeError
+from pathlib import PurePath
 from typing import Any
 
 LENGTH = 80
@@ -16,10 +18,18 @@ LONG = 300
 LISTED = 8
 """Entries of a list in a message."""
 
+PROGRAM, OTHER_NAME = "packer", "facepack"
+"""The command, and its second name, for machines where ``packer`` is another program."""
+
 _LINES = re.compile(r"\s*\n\s*")
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = LENGTH
+
+
+def program() -> str:
+    """Return the name that the user typed for the command; ``packer`` in any other program."""
+    return OTHER_NAME if PurePath(sys.argv[0] if sys.argv else "").stem == OTHER_NAME else PROGRAM
 
 
 def shorten(value: Any, length: int = LENGTH) -> str:

@@ -18,6 +18,8 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile(
     "long", parent=hypothesis.settings.get_profile("short"), max_examples=3000, print_blob=True
 )
+os.environ["PACKER_SMALLEST_SIZE"] = "1"  # shards of a few samples
+
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 
 _GRACE_S = 5.0

@@ -94,7 +94,7 @@ def test_python_and_the_command_line_have_the_same_options(command: str) -> None
     options = options_of(command)
     parameters = {name: p for function in FUNCTIONS[command] for name, p in parameters_of(function).items()}
     assert ("quiet" in options) == ("progress" in parameters)
-    assert set(options) >= OF_THE_COMMAND - ({"quiet"} if command == "status" else set())
+    assert set(options) >= OF_THE_COMMAND - ({"quiet"} if command in ("doctor", "status") else set())
     other = {"build": {"config", "dry_run"}, "submit": {"config"}, "inspect": {"history"}}.get(command, set())
     python = {"build": {"recipe"}, "submit": {"recipe"}, "inspect": {"dataset"}}.get(command, set())
     assert set(options) - OF_THE_COMMAND - other == set(parameters) - {"progress"} - python
@@ -221,7 +221,7 @@ def test_one_path_is_not_taken_for_many(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"shard_size": "1 parsec"}, "shard_size: expected a size such as 256MB, 64MiB or a number of bytes, found"),
-        ({"shard_size": 0}, "shard_size: expected 1 byte or more, found 0"),
+        ({"shard_size": 0}, "shard_size: expected 64KiB or more, found 0"),
         ({"shuffle": -1}, "shuffle: expected a seed of 0 or more, found -1"),
         ({"shuffle": "3"}, "shuffle: expected a seed of 0 or more, found '3'"),
         ({"workers": 0}, "workers: expected 'auto' or a number of 1 or more, found 0"),

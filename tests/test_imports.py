@@ -46,7 +46,7 @@ FLOORS: Mapping[str, tuple[str | tuple[str, ...], ...]] = {
         "builds",
         "packed",
         "known",
-        "cluster",
+        ("cluster", "environment"),
         "page",
         "cli",
     ),

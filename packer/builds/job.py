@@ -54,7 +54,7 @@ from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.points import LAYOUTS
 from shardspec.schema import Schema
-from shardspec.wording import LONG, counted, cut, list_some, shorten
+from shardspec.wording import LONG, counted, cut, list_some, program, shorten
 
 _SHOWN_REASONS = 3
 
@@ -318,7 +318,7 @@ class BuildJob:
             discard(space, aside=True)  # the same call could never finish it
             raise UsageError(
                 f"expected samples that fit into the dataset, found others: {error}: "
-                "make them alike (packer merge names the options), or build into a folder of their own"
+                f"make them alike ({program()} merge names the options), or build into a folder of their own"
             ) from error
 
     def _known(self, space: Workspace, task: Task) -> Iterator[Known]:

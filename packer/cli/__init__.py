@@ -15,6 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType, ModuleType
 
+from shardspec.wording import program
+
 EXIT_INTERRUPTED = 130
 
 _PATIENCE = 2
@@ -43,7 +45,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self.line = "packer: interrupted"
+        self.line = f"{program()}: interrupted"
         self._count = 0
         self._begun = self._reporting = self._over = False
         # Not if the signal is ignored (nohup), nor if another program's own handler is set.

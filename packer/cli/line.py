@@ -1,4 +1,4 @@
-"""The ``packer`` command: finds the subcommand, runs it, and turns errors into one message and an exit status.
+"""The ``packer`` command, also called ``facepack``: finds the subcommand, runs it, and turns errors into one message and an exit status.
 
 Exit status: 0 done; 1 a job failed; 2 invalid usage, such as a missing folder; 3 finished with more rejects than
 allowed; 130 ended by Ctrl-C, ``kill``, Slurm's time limit or the end of the session.
@@ -24,7 +24,7 @@ from packer.cli import EXIT_INTERRUPTED, Interrupts
 from packer.cli.output import print_out
 from shardspec.errors import MissingDependencyError, ShardspecError, UsageError, system_reason
 from shardspec.registry import import_target
-from shardspec.wording import LENGTH, LONG, cut, did_you_mean, list_some, shorten
+from shardspec.wording import LENGTH, LONG, PROGRAM, cut, did_you_mean, list_some, program, shorten
 
 COMMANDS: Mapping[str, str] = {
     "build": "pack pictures, videos or a table of them into a dataset; repeat the command to resume",
@@ -47,11 +47,14 @@ COMMANDS: Mapping[str, str] = {
     "drop-field": "remove added fields from a packed dataset",
     "export": "write a packed dataset as plain picture files and a table, or as shards of another library",
     "bench": "compare reading raw files and reading the packed dataset, on your own data",
+    "doctor": "report versions, extras, usable cores and memory, file systems and GPUs, for bug reports",
 }
 """The commands, each with its help. ``packer.cli.commands.<name>``, with ``_`` for ``-``, is imported when it is chosen."""
 
 EXTRAS: Mapping[str, str] = {"preview": "pack", "view": "view"}
 """The extra without which the module of a command cannot be imported. Those of what is chosen are said when it is."""
+
+_IN_HELP = re.compile(rf"\b{PROGRAM}(?= [a-z])")
 
 AGAIN: Mapping[str, str] = {
     **dict.fromkeys(("build", "compact", "convert", "detect", "merge", "split"), "to resume"),
@@ -86,9 +89,9 @@ def _run(options: Namespace, arguments: Sequence[str], names: Mapping[str, str],
     """Run the chosen command; `names` are those of its arguments on the command line, by their names in Python."""
     name = options.command
     writes = name in AGAIN and not getattr(options, "dry_run", False)
-    again = f": run the same command again {AGAIN[name]} (packer {shlex.join(arguments)})" if writes else ""
+    again = f": run the same command again {AGAIN[name]} ({program()} {shlex.join(arguments)})" if writes else ""
     try:
-        interrupts.begin(f"packer: interrupted{again}")
+        interrupts.begin(f"{program()}: interrupted{again}")
         status = _run_command(options, names)
         interrupts.end()
     except KeyboardInterrupt:
@@ -105,13 +108,13 @@ def _run_command(options: Namespace, names: Mapping[str, str]) -> int:
     except MemoryError as error:
         if options.debug:
             raise
-        print(f"packer {name}: {str(error) or 'memory ran out'}", file=sys.stderr)
+        _print_error(name, str(error) or "memory ran out")
         return ShardspecError.exit_code
     except ShardspecError as error:
         if options.debug:
             raise
         message = _with_names(str(error), names) if isinstance(error, UsageError) else str(error)
-        print(f"packer {name}: {message}", file=sys.stderr)
+        _print_error(name, message)
         return error.exit_code
     except BrokenPipeError:
         return 0
@@ -119,9 +122,13 @@ def _run_command(options: Namespace, names: Mapping[str, str]) -> int:
         if options.debug:
             raise
         place = "" if error.filename is None else f"{cut(os.fsdecode(error.filename), LONG)}: "
-        print(f"packer {name}: {place}{system_reason(error)}", file=sys.stderr)
+        _print_error(name, f"{place}{system_reason(error)}")
         return ShardspecError.exit_code
     return status
+
+
+def _print_error(command: str, message: str) -> None:
+    print(f"{program()} {command}: {message}", file=sys.stderr)
 
 
 def _with_names(message: str, names: Mapping[str, str]) -> str:
@@ -134,8 +141,8 @@ def _with_names(message: str, names: Mapping[str, str]) -> str:
 
 def _parser(chosen: str | None) -> "tuple[CommandParser, CommandParser | None]":
     """The parser and the chosen command's parser. Only that command gets its arguments; no other module is imported."""
-    parser = CommandParser(prog="packer", description="Pack image and face datasets once; read them fast in training.")
-    parser.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
+    parser = CommandParser(prog=program(), description="Pack image and face datasets once; read them fast in training.")
+    parser.add_argument("-V", "--version", action=_Version, nargs=0, help="show program's version number and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     parsers: dict[str, CommandParser] = {}
     for name, help in COMMANDS.items():
@@ -170,7 +177,7 @@ class _Version(argparse.Action):
         """Print the version and end."""
         from importlib.metadata import version
 
-        parser._print_message(f"packer {version('facepack')}\n", sys.stdout)
+        parser._print_message(f"{parser.prog} {version('facepack')}\n", sys.stdout)
         parser.exit()
 
 
@@ -226,7 +233,7 @@ class CommandParser(argparse.ArgumentParser):
             super()._print_message(message, file)
             return
         try:
-            print_out(message.removesuffix("\n"))
+            print_out(_IN_HELP.sub(self.prog.split()[0], message.removesuffix("\n")))
         except ShardspecError as error:
             self.exit(error.exit_code, f"{self.prog}: {error}\n")
 

@@ -43,7 +43,7 @@ from packer.workspace.sharing.leases import Agent, Lease, Observer
 from shardspec.errors import BuildError, UsageError
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.registry import resolve
-from shardspec.wording import counted
+from shardspec.wording import counted, program
 
 ENGINE = "processes"
 _SHOWN = 8
@@ -170,7 +170,9 @@ def _why_closed(space: Workspace, document: Mapping[str, Any] | None, terms: Map
         return "the build is finished"
     if terms is None or document is None:
         found = "a build that was not" if document is not None else "a file" if space.out.is_file() else "no build"
-        raise UsageError(f"{space.out}: expected a submitted build, found {found}: packer submit SOURCE {space.out}")
+        raise UsageError(
+            f"{space.out}: expected a submitted build, found {found}: {program()} submit SOURCE {space.out}"
+        )
     return describe_closed(terms["closed"])
 
 
@@ -234,7 +236,7 @@ class _Worker:
             if not self._run_tasks():
                 return "the time is up"
             if not self._cut():
-                return "nothing is left but the shards, which packer build writes"
+                return f"nothing is left but the shards, which {program()} build writes"
         if not self._write_shards():
             return "the time is up"
         return "nothing is left"
@@ -299,7 +301,7 @@ class _Worker:
     def _cut_alone(self) -> None:
         space = self._space
         job = BuildJob.of_workspace(space, self._document, self._options)
-        self._listener.on_message("packer: all tasks are done; this agent cuts the rows into shards")
+        self._listener.on_message(f"{program()}: all tasks are done; this agent cuts the rows into shards")
         cut = space.set_aside()
         cut.final.parent.mkdir()
         try:

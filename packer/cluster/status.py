@@ -22,7 +22,7 @@ from packer.workspace.sharing.leases import Agent, read_agents
 from shardspec.entries import total
 from shardspec.errors import NotADatasetError, UsageError
 from shardspec.layout import BUILD_FOLDER, Layout, given_path
-from shardspec.wording import counted, cut
+from shardspec.wording import counted, cut, program
 
 RATE_S = 300.0
 """The rate is that of so many seconds before the last task that is done."""
@@ -127,7 +127,7 @@ class StatusReport(Result):
             size = f"{counted(self.shards, 'shard')} ({self.bytes / 1e6:.1f} MB)"
             return f"{self.path}: finished: {counted(self.samples, 'sample')} in {size}, {self.rejected} rejected"
         if self.stage == NOTHING_PACKED:
-            return f"{self.path}: {self.stage}: packer rejects {shlex.quote(str(self.path))} says why"
+            return f"{self.path}: {self.stage}: {program()} rejects {shlex.quote(str(self.path))} says why"
         lines = [self._describe_progress(), *self._describe_work()]
         ended = [one for one in self.agents if one.state == "ended"]
         lines += [f"agent {one.agent.name}, {one.describe()}" for one in self.agents if one.state != "ended"]
@@ -159,7 +159,7 @@ class StatusReport(Result):
             return [f"whether somebody is at work cannot be seen from host {host()}{by}"]
         how = "run the same command again to go on"
         if self.submitted:
-            how = f"packer work {shlex.quote(str(self.path))} goes on, and packer build with the same options ends it"
+            how = f"{program()} work {shlex.quote(str(self.path))} goes on, and {program()} build with the same options ends it"
         return [f"nobody is at work: {how}{by}"]
 
     def to_json(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from packer.workspace.durable import write_durably, writing
 from packer.workspace.folder import output_folder
 from packer.workspace.sharing.array import read_terms
 from shardspec.errors import BuildLockedError, UsageError
-from shardspec.wording import counted
+from shardspec.wording import counted, program
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,12 +66,12 @@ class SubmitResult(Result):
         plan = f"{counted(self.items, 'item')} in {counted(self.tasks, 'task')}"
         if self.scripts is None:
             return (
-                f"planned, {plan}: run packer work {self.path} on any number of hosts, then the same packer build; "
-                f"packer status {self.path} says how far it is"
+                f"planned, {plan}: run {program()} work {self.path} on any number of hosts, then the same {program()} build; "
+                f"{program()} status {self.path} says how far it is"
             )
         return (
             f"{plan}, submitted as Slurm jobs {self.array_job} (array) and {self.finish_job} (finishing job): "
-            f"packer status {self.path} says how far it is, logs and scripts are in {self.scripts.folder}"
+            f"{program()} status {self.path} says how far it is, logs and scripts are in {self.scripts.folder}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def _refuse_queued(job: Job) -> None:
     if queued:
         shown = ", ".join(sorted({f"{one.number} {one.state.lower()}" for one in queued})[:6])
         raise BuildLockedError(
-            f"{job.layout.root}: submitted already, and in Slurm's queue ({shown}): packer status {job.layout.root} shows "
+            f"{job.layout.root}: submitted already, and in Slurm's queue ({shown}): {program()} status {job.layout.root} shows "
             f"how far it is; to submit anew, first scancel {' '.join(numbers)}"
         )
 

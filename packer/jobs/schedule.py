@@ -12,6 +12,7 @@ from packer.jobs.plan import GIVEN_UP, Task, Unit
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
 from shardspec.errors import BuildError
+from shardspec.wording import program
 
 TASK_DEATHS = 2
 """Workers that a whole task may bring down until it is run item by item."""
@@ -282,7 +283,7 @@ def describe_lost(event: Event, workspace: Workspace, tasks: Sequence[Task]) -> 
     unit = event.unit
     item = unit.item if event.item is None and unit.do == "item" else event.item
     at = str(unit) if item is None else repr(item_name(workspace.items, tasks[unit.number], item))
-    return f"packer: a worker process {_ENDS[event.kind]} at {at} ({event.message}): {event.follows}"
+    return f"{program()}: a worker process {_ENDS[event.kind]} at {at} ({event.message}): {event.follows}"
 
 
 class Gain(NamedTuple):

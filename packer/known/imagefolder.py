@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from packer.known.tree import Choice, Found, Tree, is_media, join
-from shardspec.wording import list_some
+from shardspec.wording import list_some, program
 
 SPLITS: Mapping[str, str] = {
     "train": "train",
@@ -21,7 +21,7 @@ def find(tree: Tree, choice: Choice) -> Found:
     """The files of every class of every split."""
     base = tree.locate(
         lambda folder: any(name.lower() in SPLITS for name in tree.folders(folder)),
-        "folders train/, val/ or test/ with a folder for each class (without them: packer build --label-from folder)",
+        f"folders train/, val/ or test/ with a folder for each class (without them: {program()} build --label-from folder)",
     )
     found = Found()
     classes: dict[str, set[str]] = {}

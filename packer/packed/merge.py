@@ -25,7 +25,7 @@ from shardspec.columns import IntArray
 from shardspec.entries import total
 from shardspec.errors import SchemaError, UsageError
 from shardspec.schema import Field, Schema, class_name
-from shardspec.wording import counted, list_some, shorten
+from shardspec.wording import counted, list_some, program, shorten
 
 CLASSES = ("same", "unite")
 """What may become of lists of classes."""
@@ -65,7 +65,7 @@ class MergeResult(JobResult):
         return (
             f"warning: pictures of field {name!r} have different shapes ({', '.join(self.shapes[name])}), "
             "so a batch has them as a list: give a DataLoader collate_fn=ds.collate, "
-            "or make them alike before the merge (packer build DATASET OUT --size PX "
+            f"or make them alike before the merge ({program()} build DATASET OUT --size PX "
             "--resize exact)"
         )
 
@@ -205,9 +205,9 @@ def _describe_remedy(first: Schema, last: Schema) -> str:
         name for name in first.names if name in last and (first[name].classes is None) != (last[name].classes is None)
     ]
     if unnamed and not options:
-        return "name the numbers of the other with 'packer build PACKED OUT --classes-from DATASET'"
+        return f"name the numbers of the other with '{program()} build PACKED OUT --classes-from DATASET'"
     if not options:
-        return "build both with the same options ('packer build PACKED OUT' takes a packed dataset as its source)"
+        return f"build both with the same options ('{program()} build PACKED OUT' takes a packed dataset as its source)"
     return (
         f"build both from their tables with {list_some(options)} (or --int COLUMN, where all values are integers), "
         "so that a column's type does not follow from one table's values"

@@ -330,8 +330,6 @@ def plan_of(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) -> R
     shard_size, shuffle = options["shard_size"], plain_value(options["shuffle"])
     if shard_size is not None:
         shard_size = parse_bytes(plain_value(shard_size), "shard_size")
-        if shard_size < 1:
-            raise UsageError(f"shard_size: expected 1 byte or more, found {shorten(options['shard_size'])}")
     if shuffle is not None and (type(shuffle) is not int or shuffle < 0):
         raise UsageError(f"shuffle: expected a seed of 0 or more, found {shorten(shuffle)}")
     checked = {**options, "shard_size": shard_size, "shuffle": shuffle}

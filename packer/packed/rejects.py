@@ -24,7 +24,7 @@ from shardspec.entries import total
 from shardspec.errors import DatasetError, NotADatasetError, UsageError
 from shardspec.layout import BUILD_FOLDER, REJECTS_NAME, Layout, given_path
 from shardspec.manifest import Manifest
-from shardspec.wording import LONG, counted, cut, found_instead, one_line, shorten
+from shardspec.wording import LONG, counted, cut, found_instead, one_line, program, shorten
 
 EXAMPLES = 3
 """Items that are named for each reason."""
@@ -351,7 +351,7 @@ def _recipes(generations: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, 
 
 def _write_table(path: Path, names: list[str], origin: _Origin) -> str:
     """Write the table; return what packs its items, in words."""
-    column, retry = "path", f"packer build {shlex.quote(str(path))} OUT --root SOURCE"
+    column, retry = "path", f"{program()} build {shlex.quote(str(path))} OUT --root SOURCE"
     if origin.frames is not None:
         retry += f" --frame-folders {str(origin.frames['frame_folders']).removesuffix('.0')}"
         if any(origin.frames.get(name) for name in ("include", "exclude")):  # a table does not take them
@@ -362,7 +362,7 @@ def _write_table(path: Path, names: list[str], origin: _Origin) -> str:
         column, retry = "key", ""
     elif names and all(map(_is_member, names)):
         names = list(dict.fromkeys(name.partition(MEMBER_MARK)[2] for name in names))
-        column, retry = "key", f"packer build SOURCE OUT --keys {shlex.quote(str(path))}"
+        column, retry = "key", f"{program()} build SOURCE OUT --keys {shlex.quote(str(path))}"
     if retry and origin.merged:
         retry += ", with the items of one source at a time"
     labels = column == "path" and origin.by_folder

@@ -23,6 +23,7 @@ from shardspec.errors import DatasetError, ItemError
 from shardspec.layout import REJECTS_NAME
 from shardspec.registry import import_target
 from shardspec.schema import Field
+from shardspec.wording import program
 
 LINES = 60
 """Rejects on a page."""
@@ -201,7 +202,7 @@ class Looking:
         source, number = str(sample.get("source") or ""), np.asarray(sample.get("frame"))
         frame = int(number) if number.ndim == 0 and number.dtype.kind in "iu" else None
         if self.originals is None:
-            raise ItemError("expected the source, which packer view takes as --source")
+            raise ItemError(f"expected the source, which {program()} view takes as --source")
         jpeg, size = self._draw(source, frame)
         box, path = np.asarray(sample.get("box", ())), ""
         if box.shape == (4,) and box.dtype.kind in "iuf" and np.isfinite(box).all() and (np.abs(box) < 1e6).all():

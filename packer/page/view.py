@@ -21,6 +21,7 @@ from packer.page.serving.shown import Shown
 from packer.recipe.checks import checked
 from shardspec.errors import UsageError
 from shardspec.layout import given_path
+from shardspec.wording import program
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 8017
@@ -158,13 +159,13 @@ def describe_address(address: tuple[str, int], ssh: str = "") -> list[str]:
     host, port = address
     lines, parts = [], ssh.split()
     if host not in (LOOPBACK, "::1"):
-        lines.append(f"packer view: listening on {host}: everybody with the address sees everything, unencrypted")
+        lines.append(f"{program()} view: listening on {host}: everybody with the address sees everything, unencrypted")
     elif len(parts) == 4:
         lines.append(
-            f"packer view: on your own machine run: ssh -L {port}:{_bracketed(host)}:{port} {parts[2]}, and open the "
+            f"{program()} view: on your own machine run: ssh -L {port}:{_bracketed(host)}:{port} {parts[2]}, and open the "
             "address there"
         )
-    return [*lines, "packer view: Ctrl-C ends it; open this address in a browser:"]
+    return [*lines, f"{program()} view: Ctrl-C ends it; open this address in a browser:"]
 
 
 def _bracketed(host: str) -> str:

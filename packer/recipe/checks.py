@@ -1,6 +1,7 @@
 """Options: how an option is declared, and how its value is converted to a plain Python type and checked."""
 
 import math
+import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import Field, field, fields
@@ -32,8 +33,13 @@ _STEPS: Mapping[str, tuple[str, ...]] = {
 }
 """The built-in steps that read an option, for the options that not every recipe reads."""
 
+SMALLEST_SIZE = 2**16
+"""The fewest bytes that a size may have: a smaller one lacks its unit."""
+
 _KINDS: Mapping[type, str] = {bool: "true or false", float: "a number", int: "an integer", str: "text"}
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_MEANT: Mapping[str, str] = {"kib": "MiB", "mb": "GB", "mib": "GiB"}
+"""The unit that was probably meant where a size is far too small; ``MB`` for all others."""
 _BYTES = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*\Z", re.IGNORECASE)
 
 
@@ -135,6 +141,8 @@ def check_value(name: str, value: Any, kinds: Collection[type], meta: Mapping[st
     if "choices" in meta and value not in meta["choices"]:
         like = did_you_mean(str(value), meta["choices"])
         problems.add(name, f"expected one of {', '.join(meta['choices'])}, found {shorten(value)}{like}")
+    if meta.get("bytes") and (problem := describe_small_size(value, str(value))) is not None:
+        problems.add(name, problem)
     low, high, above = meta.get("minimum"), meta.get("maximum"), meta.get("above")
     if low is not None and not value >= low:
         problems.add(name, f"expected {low} or more, found {shorten(value)}")
@@ -170,11 +178,39 @@ def checked(name: str, value: Any, kind: Any, **meta: Any) -> Any:
 
 
 def parse_bytes(text: str | int, name: str = "size") -> int:
-    """Read a number of bytes such as ``"256MB"``, ``"64 MiB"``, ``1000000``; `name` is the option's, for messages."""
+    """Read a number of bytes such as ``"256MB"``, ``"64 MiB"``, ``1000000``.
+
+    Parameters
+    ----------
+    text : str or int
+    name : str
+        The name of the option, for messages.
+
+    Raises
+    ------
+    UsageError
+        If it is no size, or one below `SMALLEST_SIZE`.
+    """
     match = _BYTES.match(str(text))
     if match is None or match[2].lower() not in _UNITS:
         raise UsageError(f"{name}: expected a size such as 256MB, 64MiB or a number of bytes, found {shorten(text)}")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    size = int(float(match[1]) * _UNITS[match[2].lower()])
+    problem = describe_small_size(size, match[1], match[2])
+    if problem is not None:
+        raise UsageError(f"{name}: {problem}")
+    return size
+
+
+def describe_small_size(size: int, number: str, unit: str = "") -> str | None:
+    """Describe the problem with a size that is too small, as it was typed; None if it is large enough.
+
+    ``PACKER_SMALLEST_SIZE`` in the environment, the fewest bytes, is for tests.
+    """
+    if size >= int(os.environ.get("PACKER_SMALLEST_SIZE", SMALLEST_SIZE)):
+        return None
+    meant = _MEANT.get(unit.lower(), "MB")
+    advice = f": write {number}{meant} if that is meant" if size > 0 else ""
+    return f"expected {SMALLEST_SIZE // 2**10}KiB or more, found {number}{unit or ' (bytes)'}{advice}"
 
 
 def unread_options(

@@ -227,7 +227,6 @@ class Recipe:
         "most bytes of encoded samples in a shard (default: 256MB, and less in the first ones, from 32MB on)",
         metavar="SIZE",
         bytes=True,
-        minimum=1,
     )
     shuffle: int | None = option(
         None, "store the samples in a random order drawn from this seed", metavar="SEED", minimum=0

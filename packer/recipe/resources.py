@@ -38,7 +38,7 @@ def count_workers(requested: str | int, preset: str, units: int) -> int:
         if not str(requested).isdecimal() or int(requested) < 1:
             raise UsageError(f"workers: expected 'auto' or a number of 1 or more, found {shorten(requested)}")
         return int(requested)
-    memory, cores = _memory(), _processors()
+    memory, cores = free_memory(), usable_processors()
     per_worker = WORKER_BYTES[preset]
     fitting = cores if memory is None else min(cores, memory // per_worker)
     return max(1, min(fitting, units))
@@ -46,30 +46,30 @@ def count_workers(requested: str | int, preset: str, units: int) -> int:
 
 def has_core_to_spare(workers: int) -> bool:
     """Whether there are two cores for each of this many workers."""
-    return _processors() >= 2 * workers
+    return usable_processors() >= 2 * workers
 
 
-def _processors() -> int:
+def usable_processors() -> int:
     """Processors that this process may use, by the system and by Slurm."""
-    return min(available_processors(), _slurm_processors() or available_processors())
+    return min(available_processors(), slurm_processors() or available_processors())
 
 
-def _memory() -> int | None:
+def free_memory() -> int | None:
     """Bytes of memory that this process may use, by the system and by Slurm; None if neither says."""
-    found = [limit for limit in (available_memory(), _slurm_memory()) if limit is not None]
+    found = [limit for limit in (available_memory(), slurm_memory()) if limit is not None]
     return min(found, default=None)
 
 
-def _slurm_processors() -> int | None:
+def slurm_processors() -> int | None:
     """The processors of a task, or else of the job on this node; None outside Slurm."""
     return _number_of("SLURM_CPUS_PER_TASK") or _number_of("SLURM_CPUS_ON_NODE")
 
 
-def _slurm_memory() -> int | None:
+def slurm_memory() -> int | None:
     """Bytes of memory that the job may use on this node; None outside Slurm, or without a limit."""
     node, processor = _number_of("SLURM_MEM_PER_NODE"), _number_of("SLURM_MEM_PER_CPU")
     if node is None and processor is not None:
-        node = processor * (_number_of("SLURM_CPUS_ON_NODE") or _slurm_processors() or 1)
+        node = processor * (_number_of("SLURM_CPUS_ON_NODE") or slurm_processors() or 1)
     return None if node is None else node * 2**20
 
 

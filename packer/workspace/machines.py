@@ -16,6 +16,9 @@ from packer.workspace.fresh import host, machine_run, reading, wait_for
 from shardspec.errors import BuildError
 from shardspec.wording import LONG, cut, one_line
 
+MISSING = "missing"
+"""The version of a library that is not installed."""
+
 MADE_ON = "made_on"
 """The key of the plan, as it lies in the workspace, that says where the coordinating process runs."""
 
@@ -26,7 +29,7 @@ RUNTIME = "runtime"
 """The key of the plan with the versions of libraries, and what else decides bytes outside of its options."""
 
 _MACHINE = "machine.json"
-_VERSION = re.compile(r"(?:missing|[0-9][^ ]{0,39})\Z")
+_VERSION = re.compile(rf"(?:{MISSING}|[0-9][^ ]{{0,39}})\Z")
 
 
 def here() -> dict[str, Any]:
@@ -120,7 +123,7 @@ def library_version(name: str) -> str:
     try:
         return version(name)
     except (PackageNotFoundError, ValueError):
-        return "missing"
+        return MISSING
 
 
 def first_machine(space: Workspace) -> dict[str, str]:

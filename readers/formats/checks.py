@@ -10,12 +10,13 @@ import numpy.typing as npt
 from shardspec.columns import IntArray
 from shardspec.errors import ShardCorruptError
 from shardspec.schema import Field
+from shardspec.wording import program
 
 ROW_BY_ROW_BYTES = 4096
 """Size of a row from which on a copy per row costs less than a second copy of all rows."""
 
 DAMAGE_ADVICE = (
-    "this file or its manifest entry was altered or truncated: run 'packer verify' for a full list, "
+    f"this file or its manifest entry was altered or truncated: run '{program()} verify' for a full list, "
     "then restore the file or pack again"
 )
 """The end of every error about a damaged shard."""

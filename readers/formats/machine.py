@@ -40,7 +40,7 @@ _PROC, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
 def available_processors() -> int:
     """Processors that this process may use: by affinity, or fewer if a cgroup's CPU quota allows fewer; at least 1."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([processors, *_cgroup_processors()]))
+    return max(1, min([processors, *cgroup_processors()]))
 
 
 def usable_memory() -> int | None:
@@ -87,7 +87,7 @@ def is_network_file_system(kind: str) -> bool:
     return kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse.")
 
 
-def _cgroup_processors() -> Iterator[int]:
+def cgroup_processors() -> Iterator[int]:
     """The quotas of this process's CPU groups and of those above them, in processors, rounded up."""
     for folder, version in _cgroups("cpu"):
         if version == 1:

@@ -8,6 +8,7 @@ import torch
 
 from readers.order.store import Store
 from shardspec.errors import DatasetError
+from shardspec.wording import program
 
 _SHOWN_DIGITS = 12
 
@@ -63,7 +64,7 @@ class Mark:
             if mine.digest != its.digest:
                 raise DatasetError(
                     f"order: expected all ranks to read the same dataset, found {_describe(mine)}, and "
-                    f"{_describe(its)} on rank 0: copy one of them to every node (packer inspect shows the digest), or "
+                    f"{_describe(its)} on rank 0: copy one of them to every node ({program()} inspect shows the digest), or "
                     "give rank=0, world_size=1 where each rank is to read samples of its own"
                 )
         if (theirs.place, theirs.digest, len(theirs.stores)) != (self.place, self.digest, len(self.stores)):

@@ -15,7 +15,7 @@ from shardspec.fields import field_name
 from shardspec.frames.cells import BoolArray, Cells, read_cells
 from shardspec.frames.typed import type_column
 from shardspec.schema import NAME, NO_CLASS, Field, Schema
-from shardspec.wording import counted, did_you_mean, list_some, quote_some, shorten
+from shardspec.wording import counted, did_you_mean, list_some, program, quote_some, shorten
 
 NO_ROW = -1
 _NAMED = 5
@@ -158,7 +158,7 @@ def join_frame(
         if column not in cells:
             raise UsageError(
                 f"{what}: expected a column {shorten(column)} of keys, found {quote_some(cells) or 'none'}"
-                f"{did_you_mean(column, cells)}: call it so in the table, or name it with key (packer add --key COLUMN)"
+                f"{did_you_mean(column, cells)}: call it so in the table, or name it with key ({program()} add --key COLUMN)"
             )
     given = [cells[column] for column in columns_of_keys]
     rows = len(given[0].valid)

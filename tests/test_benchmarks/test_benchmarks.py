@@ -22,6 +22,7 @@ from benchmarks.tables import reading_table
 from readers.augment import Compose, Normalize, RandAugment
 from readers.formats.machine import usable_memory
 from readers.seeding import sample_rng
+from shardspec.formats import FORMATS
 
 ROOT = Path(__file__).parents[2]
 
@@ -177,6 +178,18 @@ def test_peers_come_in_groups_that_fit_into_memory() -> None:
         ["FFCV", "LitData"]
     ]
     assert peers.groups_of("photo", ["SPDL"]) == [[]]
+
+
+def test_a_peer_and_a_format_of_ours_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("Source", "pack_ours", "pack_peer"):
+        monkeypatch.setattr(peers, name, lambda *_, **__: {})
+    for kind in peers.KINDS:
+        entries = peers.ours(kind, tmp_path, tmp_path, 8, sorted(FORMATS), False)
+        entries += [peer.entry(kind, tmp_path, tmp_path, 8) for peer in peers.PEERS]
+        roots = [Path(entry.options["root"]) for entry in entries]
+        assert len(set(roots)) == len(roots) == len(FORMATS) + len(peers.PEERS)
+        # As resident_shares and the facts of a peer do: each is a folder of its own below the run's.
+        assert {root.parent for root in roots} == {tmp_path}
 
 
 def test_a_document_that_lacks_something_is_refused(readers_document: dict[str, Any]) -> None:

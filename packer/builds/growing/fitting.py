@@ -22,7 +22,7 @@ from shardspec.fields import RESERVED
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.schema import NO_CLASS, Schema, class_name
-from shardspec.wording import list_some, one_line, shorten
+from shardspec.wording import list_some, one_line, program, shorten
 
 FROM_PACKED = "from_packed"
 """Key of the manifest's ``wall_clock`` that is true if the items were samples of a packed dataset."""
@@ -31,7 +31,7 @@ FROM_INPUTS = "from_inputs"
 """The key that is true if they were inputs of a function."""
 
 _VALID = "_valid"
-_ADDED = "in no shard, since 'packer add' has added it"
+_ADDED = f"in no shard, since '{program()} add' has added it"
 
 
 def check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
@@ -41,7 +41,7 @@ def check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
     kind = kinds[0] if kinds else job.get("kind") if isinstance(job, Mapping) else None
     if kind is not None:
         raise UsageError(
-            f"{layout.root}: expected a dataset as 'packer build' made it, to add items to, found a {kind}: "
+            f"{layout.root}: expected a dataset as '{program()} build' made it, to add items to, found a {kind}: "
             "add to the datasets that it was made from, or build the new items into a folder of their own and merge"
         )
     if any(PACKED_ROW in item.columns for item in items):
@@ -64,7 +64,7 @@ def check_added_fields(layout: Layout, base: Manifest) -> None:
     if every:
         raise UsageError(
             f"{layout.root}: expected added fields that new samples may lack, found others ({list_some(every)}): "
-            "add them again with 'packer add --replace --allow-missing', or remove them with 'packer drop-field'"
+            f"add them again with '{program()} add --replace --allow-missing', or remove them with '{program()} drop-field'"
         )
 
 
@@ -139,7 +139,7 @@ def check_columns(layout: Layout, base: Manifest, listing: Listing, recipe: Reci
 def _ways_out(new: Collection[str], differing: Collection[str], lacking: Collection[str]) -> Iterator[str]:
     """What to do about columns that are new, that are of another type, and that lack some or all values."""
     if new:
-        yield "leave new columns out of the source, and add them to the packed samples with 'packer add'"
+        yield f"leave new columns out of the source, and add them to the packed samples with '{program()} add'"
     if differing:
         yield "--text, --int and --float set the type of a column"
     if lacking:

@@ -28,7 +28,7 @@ from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest, sha256_json
-from shardspec.wording import counted, shorten
+from shardspec.wording import counted, program, shorten
 
 
 @dataclass(frozen=True)
@@ -232,6 +232,6 @@ def compare(
     notes: tuple[str, ...] = ()
     wanted = options.retry_rejects
     if isinstance(wanted, str) and not retry.any() and WAS_REJECTED in known.states:
-        notes = (f"--retry-rejects: no reject has {shorten(wanted)} in its step or reason (see 'packer rejects')",)
+        notes = (f"--retry-rejects: no reject has {shorten(wanted)} in its step or reason (see '{program()} rejects')",)
     listing = replace(listing, items=found, ignored=ignored)
     return Comparison(layout, base, listing, growth, runtime, gone, superseded, notes)

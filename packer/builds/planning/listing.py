@@ -305,10 +305,11 @@ def _check_sampling(items: Sequence[Item], recipe: Recipe) -> None:
 
 def _check_library(items: Sequence[Item], recipe: Recipe) -> None:
     """Check that videos can be decoded, if there are any, before there is a plan."""
-    if not any(step.use == "decode" for step in recipe.chain):
+    steps = [step.use for step in recipe.chain]
+    if "decode" not in steps:
         return
     try:
-        check_installed(("av", "cv2"), what="a video", extra="pack")
+        check_installed(("av", "cv2"), what="a video", extra="faces" if "faces" in steps else "pack")
     except MissingDependencyError:
         if any(item.reject is None and item.is_video and not isinstance(item.member, Frames) for item in items):
             raise

@@ -18,6 +18,7 @@ from packer.workspace import Workspace
 from packer.workspace.sharing.leases import read_agents
 from shardspec.errors import BuildError
 from shardspec.registry import resolve
+from shardspec.wording import PROGRAM, program
 
 UNTIL_INPUT_ENDS = "PACKER_UNTIL_INPUT_ENDS"
 """Environment variable that makes ``packer work`` stop when its standard input ends: its starter is gone then."""
@@ -32,6 +33,9 @@ _AGAIN_S = 3.0
 
 _GRACE_S = 10.0
 """Seconds that agents may take to end by themselves once all tasks and shards are done."""
+
+_SAID = f"{PROGRAM}: "
+"""The beginning of a message of an agent, which is started as ``python -m packer``."""
 
 _REFUSED = (1, 2)
 """Exit statuses of an agent that has reported an error. Starting it again would not help."""
@@ -170,7 +174,7 @@ class _Agents:
         else:
             self._again_s[number] = time.monotonic() + _AGAIN_S
             follows = "its work is repeated"
-        self._say(f"packer: {self.why}; {follows}")
+        self._say(f"{program()}: {self.why}; {follows}")
 
     def _pass_on(self, log: Path) -> None:
         """Report new lines about lost workers and other messages of an agent, but not its progress."""
@@ -183,8 +187,8 @@ class _Agents:
         whole = text[: text.rfind(b"\n") + 1]
         self._read[log] = self._read.get(log, 0) + len(whole)
         for line in whole.decode(errors="replace").splitlines():
-            if line.startswith("packer: "):
-                self._say(line)
+            if line.startswith(_SAID):
+                self._say(f"{program()}: {line.removeprefix(_SAID)}")
 
 
 def run_agents(plan: JobPlan, space: Workspace, options: BuildOptions, listener: ProgressListener) -> None:

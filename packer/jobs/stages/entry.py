@@ -18,7 +18,7 @@ from packer.workspace.spool import Again
 from shardspec.errors import BuildError, ResumeMismatchError, UsageError
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.manifest import Manifest
-from shardspec.wording import counted
+from shardspec.wording import counted, program
 
 
 class Entry:
@@ -183,7 +183,7 @@ class Entry:
             return False
         if not _is_laid_out_alike(old):
             self._on_message(
-                f"packer: another version of packer has begun the {self._plan.kind} in this folder, and this one cannot "
+                f"{program()}: another version of packer has begun the {self._plan.kind} in this folder, and this one cannot "
                 "go on with it: it begins anew"
             )
             self._drop_kept()

@@ -26,7 +26,7 @@ from shardspec.errors import UsageError
 from shardspec.layout import Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.registry import import_target
-from shardspec.wording import shorten
+from shardspec.wording import program, shorten
 
 DEFAULT_RUNS = 5
 DEFAULT_SECONDS = 3.0
@@ -199,7 +199,7 @@ def _recipe_of(packed: Path, manifest: Manifest) -> Recipe:
         return Recipe.from_options(recipe_as_built(manifest, made))
     except UsageError as error:
         raise UsageError(
-            f"{packed}: expected a dataset that `packer build` made, found one of {shorten(made.kind)}, "
+            f"{packed}: expected a dataset that `{program()} build` made, found one of {shorten(made.kind)}, "
             "which has no recipe to run over raw items: name a dataset that went into it"
         ) from error
 

@@ -222,8 +222,8 @@ def _check(to: str, table: str | None, shard_size: str | int | None) -> int:
     if to == TARS:
         return 0
     size = DEFAULT_SHARD_BYTES if shard_size is None else parse_bytes(shard_size, "shard_size")
-    if not 1 <= size <= MAX_SHARD_BYTES:
-        raise UsageError(f"shard_size: expected 1 byte to {MAX_SHARD_BYTES} bytes, found {shorten(shard_size)}")
+    if size > MAX_SHARD_BYTES:
+        raise UsageError(f"shard_size: expected {MAX_SHARD_BYTES} bytes or fewer, found {shorten(shard_size)}")
     return size
 
 

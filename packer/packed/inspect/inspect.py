@@ -11,7 +11,7 @@ from shardspec.entries import total
 from shardspec.errors import DatasetError
 from shardspec.layout import Layout, given_path
 from shardspec.manifest import Manifest
-from shardspec.wording import counted, list_some, one_line
+from shardspec.wording import counted, list_some, one_line, program
 
 
 class GenerationNote(NamedTuple):
@@ -148,7 +148,7 @@ class InspectReport(Result):
 
     def _describe_superseded(self) -> list[str]:
         rows = self.manifest.superseded_samples
-        line = f"superseded: {counted(rows, 'sample')}, still in the shards until 'packer compact' removes them"
+        line = f"superseded: {counted(rows, 'sample')}, still in the shards until '{program()} compact' removes them"
         return [line] if rows else []
 
     def describe(self) -> str:
@@ -163,7 +163,7 @@ class InspectReport(Result):
             f"{facts['ignored_files']} ignored, "
             f"{counted(facts['progressive_jpegs'], 'progressive JPEG')} found",
             *self._describe_superseded(),
-            *([f"problem: {self.problem} (packer verify looks for all)"] if self.problem else []),
+            *([f"problem: {self.problem} ({program()} verify looks for all)"] if self.problem else []),
             f"digest: {facts['digest']}",
             "fields:",
         ]

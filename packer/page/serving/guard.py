@@ -9,6 +9,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
 
 from packer.page.rendering import POLICY
+from shardspec.wording import program
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -71,7 +72,7 @@ class Guard:
             return PlainTextResponse("unknown host\n", 421, _HEADERS)
         token = scope["path"].split("/")[1] if "/" in scope["path"] else ""
         if not secrets.compare_digest(token.encode("utf-8", "replace"), self._token.encode()):
-            return PlainTextResponse("expected the whole address that packer view has printed\n", 403, _HEADERS)
+            return PlainTextResponse(f"expected the whole address that {program()} view has printed\n", 403, _HEADERS)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("only GET\n", 405, {**_HEADERS, "allow": "GET, HEAD"})
         if len(scope["query_string"]) > _LONGEST_QUERY:

@@ -22,6 +22,7 @@ from shardspec.errors import ItemError, UsageError
 from shardspec.layout import REJECTS_NAME, Layout
 from shardspec.points import LAYOUTS
 from shardspec.schema import Field, Schema
+from shardspec.wording import program
 
 _Shape = tuple[int | None, ...]
 
@@ -237,7 +238,7 @@ def _check_fields(path: Path, schema: Schema) -> Iterator[str]:
     if missing:
         raise UsageError(
             f"{path}: expected a packed dataset of faces, with the fields {', '.join(_REQUIRED)}, found none called "
-            f"{' or '.join(missing)}: pack one with --preset faces, or with packer detect"
+            f"{' or '.join(missing)}: pack one with --preset faces, or with {program()} detect"
         )
     if schema["source"].kind != "text":
         raise UsageError(f"{path}: expected text in field 'source', found {schema['source'].kind}")

@@ -13,7 +13,7 @@ from packer.workspace.paths import Workspace
 from packer.workspace.sharing.claims import Claims
 from packer.workspace.sharing.leases import Agent, Observer
 from shardspec.errors import BuildLockedError
-from shardspec.wording import counted
+from shardspec.wording import counted, program
 
 BLOCKS = 4096
 """A claim is to so many tasks that there are about as many claims, or twice as many: files to list on a shared disk."""
@@ -116,12 +116,12 @@ def _wait(space: Workspace, observer: Observer, say: Callable[[str], None]) -> N
         alive = [agent for agent in waiting if observer.is_alive(agent.name)]
         if alive:
             raise BuildLockedError(
-                f"{space.out}: {describe_agents(alive)}: wait for them (packer status {space.out} shows how far they "
+                f"{space.out}: {describe_agents(alive)}: wait for them ({program()} status {space.out} shows how far they "
                 "are), or end them and run the same command again"
             )
         limit_s = max(agent.lease_s for agent in waiting)
         if not said:
-            say(f"packer: waiting up to {limit_s:g} s, as {describe_agents(waiting, may=True)}")
+            say(f"{program()}: waiting up to {limit_s:g} s, as {describe_agents(waiting, may=True)}")
         said = True
         time.sleep(min(_PAUSE_S, limit_s / 20))
         observer.look()
@@ -132,7 +132,7 @@ def describe_closed(closed: Mapping[str, Any]) -> str:
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(closed["since_s"]))
     return (
         f"process {closed['pid']} on {closed['host']} goes on with the build alone, since {since}; if it was killed, "
-        "run packer submit or packer build again, with the same arguments"
+        f"run {program()} submit or {program()} build again, with the same arguments"
     )
 
 

@@ -324,7 +324,7 @@ def test_a_wrong_call_is_reported_and_leaves_nothing(
         (["split", "a", "b", "--by", "source", "--ratio", "train=1"], "did you mean --ratios?\n"),
         (
             ["biuld", "a", "b"],
-            "split, compact, add, drop-field, export, bench; did you mean 'build'? (packer --help)\n",
+            "split, compact, add, drop-field, export, bench, doctor; did you mean 'build'? (packer --help)\n",
         ),
         (["merge", "a", "--fomat", "npy"], "packer merge: there is no option --fomat; did you mean --format?\n"),
         (

@@ -158,8 +158,8 @@ def test_tar_files_are_those_of_convert_and_open_in_webdataset(tmp_path: Path, f
         ({"to": "mdss"}, "expected one of files, litdata, mds, webdataset, found 'mdss'; did you mean 'mds'"),
         ({"to": "mds", "table": "csv"}, "table: read only with --to files"),
         ({"shard_size": "1MB"}, "shard_size: read only with --to litdata or mds or webdataset"),
-        ({"to": "mds", "shard_size": "9GB"}, "shard_size: expected 1 byte to"),
-        ({"to": "mds", "shard_size": 0}, "shard_size: expected 1 byte to"),
+        ({"to": "mds", "shard_size": "9GB"}, "shard_size: expected 1073741824 bytes or fewer"),
+        ({"to": "mds", "shard_size": 0}, "shard_size: expected 64KiB or more"),
         ({"to": "litdata", "shard_size": "many"}, "shard_size: expected a size"),
     ],
 )

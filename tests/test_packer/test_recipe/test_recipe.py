@@ -251,6 +251,37 @@ def test_sizes_are_read_with_their_unit(text: str | int, count: int) -> None:
     assert parse_bytes(text) == count
 
 
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A packed dataset."""
+    folder = tmp_path_factory.mktemp("packed")
+    packer.build(write_pictures(folder / "in", ["a.png"]), folder / "out", engine="inline", progress=False)
+    return folder / "out"
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("3", "3MB"), (256, "256MB"), ("30 kB", "30MB"), ("63KiB", "63MiB"), ("0.05MB", "0.05GB"), ("0.01MiB", "0.01GiB")],
+)
+def test_a_size_without_its_unit_is_refused(
+    packed: Path, text: str | int, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PACKER_SMALLEST_SIZE")
+    out = tmp_path / "out"
+    for call in (
+        lambda: packer.build([], out, shard_size=text),
+        lambda: packer.convert(packed, out, format="npy", shard_size=text),
+        lambda: packer.export(packed, out, to="mds", shard_size=text),
+        lambda: packer.Writer(out, shard_size=text),
+    ):
+        with pytest.raises(UsageError, match=rf"^shard_size: expected 64KiB or more, found .*: write {meant} if"):
+            call()
+    with pytest.raises(UsageError, match="64KiB or more"):
+        Recipe(shard_size=2**16 - 1)
+    assert Recipe(shard_size=2**16).shard_size == parse_bytes("64KiB")
+    assert not out.exists()
+
+
 @pytest.mark.parametrize("text", ["", "MB", "-1", "1e6", "1 MBit", "1,5MB", "١", True])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="expected a size such as 256MB"):
