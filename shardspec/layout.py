@@ -298,11 +298,21 @@ def given_path(name: str, value: Any) -> Path:
         raise UsageError(f"{name}: expected a path, found {shorten(value)}") from None
     if not given:
         raise UsageError(f"{name}: expected a path, found an empty text; '.' is the current folder")
-    if _URL.match(os.fsdecode(given)):
-        raise UsageError(
-            f"{name}: expected a path of this machine, found the URL {shorten(given)}: mount or copy what it stands for"
-        )
+    if is_url(os.fsdecode(given)):
+        raise UsageError(f"{name}: {describe_url(given)}")
     return path
+
+
+def is_url(text: str) -> bool:
+    """Whether a text is a URL, such as ``https://…`` or ``s3://…``, and not a path."""
+    return _URL.match(text) is not None
+
+
+def describe_url(given: str | bytes) -> str:
+    """Say that a URL was given where only a path can be."""
+    return (
+        f"expected a path on this machine, found the URL {shorten(given)}: mount it or copy it to a local folder first"
+    )
 
 
 def open_regular(path: Path) -> int:

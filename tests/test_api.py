@@ -224,7 +224,8 @@ def test_one_path_is_not_taken_for_many(tmp_path: Path) -> None:
         ({"shard_size": 0}, "shard_size: expected 64KiB or more, found 0"),
         ({"shuffle": -1}, "shuffle: expected a seed of 0 or more, found -1"),
         ({"shuffle": "3"}, "shuffle: expected a seed of 0 or more, found '3'"),
-        ({"workers": 0}, "workers: expected 'auto' or a number of 1 or more, found 0"),
+        ({"workers": 0}, "workers: expected 'auto' or a number from 1 to 100,000, found 0"),
+        ({"workers": 10**30}, "workers: expected 'auto' or a number from 1 to 100,000, found 1000"),
         (
             {"progress": "no"},
             "progress: expected True, False, or an object with on_progress and on_message, found 'no'",

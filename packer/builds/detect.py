@@ -16,7 +16,19 @@ _OF_RECIPE = (
     *("format", "label_from", "classes", "classes_from", "label_names", "path_column", "keys", "limit"),
     *("every", "fps", "frames", "keyframes"),
     *("min_face", "min_score", "detector", "device", "parity", "shard_size", "shuffle"),
-    *("include", "exclude", "fields_from_path", "sidecars", "frame_folders", "root", "drop", "text", "int", "float"),
+    *(
+        "include",
+        "exclude",
+        "fields_from_path",
+        "sidecars",
+        "frame_folders",
+        "root",
+        "unquoted",
+        "drop",
+        "text",
+        "int",
+        "float",
+    ),
 )
 DETECT_OPTIONS = (*_OF_RECIPE, *(spec.name for spec in fields(BuildOptions)))
 """The options of the build that matter here, as keyword arguments and on the command line."""

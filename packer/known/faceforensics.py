@@ -55,13 +55,15 @@ def find(tree: Tree, choice: Choice) -> Found:
     found = Found()
     compressions = _compressions(tree, choice, base)
     if methods != [ACTORS_METHOD]:
-        members = _members(tree, choice, base)
-        _note_pairs(found, members)
+        members, absent = _members(tree, choice, base)
+        if not absent:
+            _note_pairs(found, members)
         for compression in compressions:
             originals = _part(tree, "real", join(base, ORIGINALS, "youtube"), compression)
             parts = [_part(tree, name, join(base, FORGERIES, name), compression) for name in methods]
             parts = [part for part in parts if part.method != ACTORS_METHOD]
             _add_pairs(tree, found, choice, members, originals, parts, compression)
+        found.forget_unlisted(absent)
     if ACTORS_METHOD in methods:
         found.notes.append(f"{ACTORS_METHOD} has no official split: its rows have none")
         for compression in compressions:
@@ -99,15 +101,22 @@ def _compressions(tree: Tree, choice: Choice, base: str) -> list[str]:
     return pick("compression", choice.compression, there)
 
 
-def _members(tree: Tree, choice: Choice, base: str) -> dict[str, Member]:
-    """The split and the partner of each video, from ``train.json``, ``val.json`` and ``test.json``."""
-    if choice.no_lists:
-        return {}
+def _members(tree: Tree, choice: Choice, base: str) -> tuple[dict[str, Member], list[str]]:
+    """The split and the partner of each video, from ``train.json``, ``val.json`` and ``test.json``; and absent lists.
+
+    Only the lists of the splits that were asked for have to be there.
+    """
     members: dict[str, Member] = {}
+    absent: list[str] = []
+    if choice.no_lists:
+        return members, absent
     for split in OFFICIAL_PAIRS:
         places = (join(base, "splits"), base, join(base, "dataset/splits"), "splits", "")
         path = tree.official_list(choice, f"{split}.json", places)
         if path is None or path.name != f"{split}.json":
+            absent.append(f"{split}.json")
+            if not choice.wants(split):
+                continue
             raise UsageError(
                 f"{choice.lists or tree.root}: expected the official splits train.json, val.json and test.json, "
                 f"found no {split}.json: take dataset/splits of github.com/ondyari/FaceForensics, put it beside the "
@@ -125,7 +134,7 @@ def _members(tree: Tree, choice: Choice, base: str) -> dict[str, Member]:
         raise UsageError(
             f"{choice.lists or tree.root}: expected pairs in train.json, val.json and test.json, found none"
         )
-    return members
+    return members, absent
 
 
 def _note_pairs(found: Found, members: Mapping[str, Member]) -> None:

@@ -258,7 +258,7 @@ def list_dataset(
         If a folder cannot be listed, or the disk is full.
     """
     find = resolve("dataset", name, {known: entry.find for known, entry in KNOWN.items()})
-    table = None if out is None else Path(out)
+    table = None if out is None else given_path("out", out)
     if table is not None:
         check_output(table, *(f".{suffix}" for suffix in TABLES))
     folder = given_path("root", root)
@@ -301,9 +301,9 @@ def _choose(
         if chosen["splits"] and name != "imagenet":
             raise UsageError("splits: --lists none leaves no splits to choose from")
         return Choice(chosen["compression"], chosen["methods"], chosen["splits"], no_lists=True)
-    if lists is not None and not Path(lists).exists():
-        raise UsageError(f"lists: expected a file, a folder or none, found nothing at {os.fspath(lists)}")
-    given = None if lists is None else Path(lists)
+    given = None if lists is None else given_path("lists", lists)
+    if given is not None and not given.exists():
+        raise UsageError(f"lists: expected a file, a folder or none, found nothing at {given}")
     return Choice(chosen["compression"], chosen["methods"], chosen["splits"], given)
 
 

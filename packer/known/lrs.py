@@ -33,6 +33,7 @@ def find(tree: Tree, choice: Choice) -> Found:
 
 def _find_listed(tree: Tree, choice: Choice, base: str) -> Found:
     found = Found()
+    absent: list[str] = []
     listed: dict[str, dict[str, str]] = {"main": {}, "pretrain": {}}
     for split in (*_LRS2, "pretrain"):
         folder = "pretrain" if split == "pretrain" else "main"
@@ -43,6 +44,9 @@ def _find_listed(tree: Tree, choice: Choice, base: str) -> Found:
             for name in _names(path):
                 listed[folder].setdefault(name, split)
         elif split != "pretrain" and not choice.no_lists:
+            absent.append(f"{split}.txt")
+            if not choice.wants(split):
+                continue
             raise UsageError(
                 f"{tree.root}: expected the official lists train.txt, val.txt and test.txt, found no {split}.txt: "
                 "they come with LRS2; give their folder with --lists, or --lists none to list without splits"
@@ -53,6 +57,7 @@ def _find_listed(tree: Tree, choice: Choice, base: str) -> Found:
     if choice.no_lists:
         for row in found.rows:
             del row["split"]
+    found.forget_unlisted(absent)
     return found
 
 

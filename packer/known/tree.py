@@ -77,6 +77,12 @@ class Found:
     unlisted: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def forget_unlisted(self, absent: Sequence[str]) -> None:
+        """Name no unlisted files if lists are absent that nobody asked for: they may name these files."""
+        if absent:
+            self.unlisted.clear()
+            self.notes.append(f"files that no list names are not counted, since {list_some(absent)} is not there")
+
 
 class Tree:
     """A dataset's folder. Paths given and returned are relative to its root, with ``/``; ``""`` is the root.

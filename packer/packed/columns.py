@@ -22,7 +22,7 @@ from packer.workspace.spool import texts
 from shardspec.errors import UsageError
 from shardspec.fields import field_name
 from shardspec.frames import DatasetKeys, JoinedColumns, join_frame, key_columns, key_fields
-from shardspec.layout import BUILD_FOLDER, Layout
+from shardspec.layout import BUILD_FOLDER, Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.schema import NO_CLASS, Field
 from shardspec.wording import counted, did_you_mean, list_some, shorten
@@ -89,6 +89,7 @@ def add(
     allow_missing: bool = False,
     allow_unknown: bool = False,
     replace: bool = False,
+    unquoted: bool = False,
     progress: bool | ProgressListener = True,
 ) -> ColumnsResult:
     """Add the columns of a table to a packed dataset as fields. No shard is touched.
@@ -120,6 +121,8 @@ def add(
         Whether to leave out rows of the table whose key no sample has.
     replace : bool
         Whether to replace fields that were added before.
+    unquoted : bool
+        Whether quotation marks in a CSV or TSV file are characters like any other, since it was written without quoting.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
@@ -142,7 +145,7 @@ def add(
     path, listener = output_folder(dataset, "dataset"), listener_of(progress)
     manifest = Layout(path).load()
     on_fields = key_fields(manifest.schema, on)
-    file = open_table(Path(table)) if isinstance(table, str | os.PathLike) else None
+    file = open_table(given_path("table", table), unquoted) if isinstance(table, str | os.PathLike) else None
     columns_of_keys = key_columns(key, [field.name for field in on_fields])
     stay_texts = [column for column, field in zip(columns_of_keys, on_fields, strict=True) if field.kind == "text"]
     frame = table if file is None else file.frame(stay_texts)

@@ -150,7 +150,7 @@ def preview(
     DatasetError
         If the dataset cannot be read.
     """
-    path, sheet_path = given_path("dataset", dataset), Path(out)
+    path, sheet_path = given_path("dataset", dataset), given_path("out", out)
     check_output(sheet_path, ".png", datasets=[path])
     start, count = checked("start", start, int, minimum=0), checked("count", count, int, minimum=1)
     cell, columns = checked("cell", cell, int, minimum=16), checked("columns", columns, int | None, minimum=1)

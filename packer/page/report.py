@@ -112,7 +112,7 @@ def report(
     DatasetError
         If a dataset cannot be read.
     """
-    target = Path(out)
+    target = given_path("out", out)
     given = [datasets] if isinstance(datasets, str | os.PathLike) else datasets
     paths = [given_path("datasets", path) for path in given]
     check_output(target, ".html", ".htm", datasets=paths)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from packer.recipe.checks import check_value, documented, kinds_of, option, plain_value
 from packer.recipe.engines import ENGINES
 from packer.recipe.recipe import Recipe
+from packer.recipe.resources import MOST_WORKERS, check_workers
 from shardspec.errors import UsageError
 from shardspec.problems import Problems
 from shardspec.wording import shorten
@@ -55,6 +56,7 @@ class BuildOptions:
         "--device cuda its GPUs)",
         metavar="N",
         minimum=1,
+        maximum=MOST_WORKERS,
     )
     ray_address: str | None = option(None, "ray: address of the cluster (default: as Ray finds it)", metavar="ADDRESS")
     shared_detector: bool | None = option(
@@ -122,10 +124,7 @@ class BuildOptions:
 
     def _check_workers(self) -> None:
         """Check how many workers there are, and what their engine can do."""
-        if isinstance(self.workers, bool) or not (
-            self.workers == "auto" or (str(self.workers).isdecimal() and int(self.workers) >= 1)
-        ):
-            raise UsageError(f"workers: expected 'auto' or a number of 1 or more, found {shorten(self.workers)}")
+        check_workers(self.workers)
         timeout = self.item_timeout
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
             raise UsageError(f"item_timeout: expected more than 0 seconds, found {shorten(timeout)}")

@@ -20,6 +20,7 @@ from packer.recipe.steps import StepSpec
 from shardspec.errors import UsageError
 from shardspec.fields import field_name
 from shardspec.formats import FORMATS
+from shardspec.layout import describe_url, is_url
 from shardspec.problems import Problems
 from shardspec.schema import NamedConfig, class_name, describe_wrong_classes
 from shardspec.wording import did_you_mean, list_some, shorten
@@ -280,6 +281,11 @@ class Recipe:
         path=True,
         late=True,
     )
+    unquoted: bool = option(
+        False,
+        "tables: take quotation marks in a CSV or TSV file as ordinary characters, for a file written without quoting",
+        late=True,
+    )
     drop: tuple[str, ...] = option(
         (), "column of a table, a path or sidecars to leave out (repeatable)", metavar="COLUMN", late=True
     )
@@ -305,6 +311,10 @@ class Recipe:
             elif spec.metadata.get("path") and isinstance(value, PathLike):
                 value = str(value)
             object.__setattr__(self, spec.name, value)
+            if spec.metadata.get("path"):
+                for path in [value] if isinstance(value, str) else value or ():
+                    if is_url(str(path)):
+                        problems.add(spec.name, describe_url(path))
             check_value(spec.name, value, kinds_of(spec), spec.metadata, problems)
         options = vars(self)
         given = [spec.name for spec in fields(self) if options[spec.name] != spec.default]

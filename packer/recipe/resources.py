@@ -5,6 +5,7 @@ These are those of its affinity and of its cgroups; inside a Slurm job, where no
 
 import os
 from collections.abc import Mapping
+from numbers import Integral
 
 from readers.formats.machine import available_memory, available_processors
 from shardspec.errors import UsageError
@@ -17,6 +18,24 @@ Enough for 1080p frames and the detector, or for pictures of tens of megapixels.
 """
 
 _DIGITS = 16
+
+MOST_WORKERS = 100_000
+"""A larger number of workers is a mistake."""
+
+
+def check_workers(requested: str | int) -> None:
+    """Check a number of workers.
+
+    Raises
+    ------
+    UsageError
+        If it is neither ``"auto"`` nor a number from 1 to `MOST_WORKERS`.
+    """
+    if isinstance(requested, str) and requested.isdecimal() and len(requested) < _DIGITS:
+        requested = int(requested)
+    is_number = isinstance(requested, Integral) and not isinstance(requested, bool)
+    if requested != "auto" and not (is_number and 1 <= int(requested) <= MOST_WORKERS):
+        raise UsageError(f"workers: expected 'auto' or a number from 1 to {MOST_WORKERS:,}, found {shorten(requested)}")
 
 
 def count_workers(requested: str | int, preset: str, units: int) -> int:
@@ -32,11 +51,10 @@ def count_workers(requested: str | int, preset: str, units: int) -> int:
     Raises
     ------
     UsageError
-        If `requested` is neither ``"auto"`` nor a number of 1 or more.
+        If `requested` is invalid (`check_workers`).
     """
-    if str(requested) != "auto":
-        if not str(requested).isdecimal() or int(requested) < 1:
-            raise UsageError(f"workers: expected 'auto' or a number of 1 or more, found {shorten(requested)}")
+    check_workers(requested)
+    if requested != "auto":
         return int(requested)
     memory, cores = free_memory(), usable_processors()
     per_worker = WORKER_BYTES[preset]

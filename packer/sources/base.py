@@ -18,6 +18,8 @@ from packer.sources.item import Item, ItemFile
 from packer.vision.faults import may_pass
 from packer.workspace.fresh import ask_ahead, is_far
 from shardspec.errors import BuildError, UsageError, system_reason
+from shardspec.layout import describe_url, is_url
+from shardspec.wording import LONG, counted, shorten
 
 
 @dataclass(frozen=True)
@@ -178,11 +180,40 @@ class Examiner:
         self._known: dict[str, Item] = {}
         self._inside: dict[str, bool] = {}
         self._examined = 0
+        self._stripped, self._first_stripped = 0, ""
 
     def describe(self, index: int, path: str, columns: Mapping[str, Any], reject: str | None = None) -> Item:
-        """See `Roots.describe`; an item without a fault gets `reject`."""
-        assert self._roots is not None
+        """See `Roots.describe`; an item without a fault gets `reject`.
+
+        If the path names no file, but does so without the blanks around it, the item is that file.
+        """
         self._count()
+        known, stripped = self._look_up(path), path.strip()
+        if known.reject is not None and stripped != path:
+            without = self._look_up(stripped)
+            if stripped and without.reject is None:
+                known = without
+                self._stripped += 1
+                self._first_stripped = self._first_stripped or path
+        if known.reject is not None and is_url(stripped):
+            return Item(index, stripped, None, columns=columns, reject=describe_url(stripped))
+        reject = known.reject or reject
+        if known.reject is not None and "\\" in path:
+            reject = f"{known.reject}: the path has backslashes, write / between folders"
+        size, time = known.bytes, known.mtime_ns
+        return Item(index, known.name, known.path, size, time, columns, reject, member=known.member)
+
+    def notes(self) -> list[str]:
+        """Describe the paths that name a file only without the blanks around them."""
+        if not self._stripped:
+            return []
+        return [
+            f"blanks around {counted(self._stripped, 'path')} do not count, such as "
+            f"{shorten(self._first_stripped, LONG)}: the file is there without them"
+        ]
+
+    def _look_up(self, path: str) -> Item:
+        assert self._roots is not None
         known = self._known.get(path)
         if known is None:
             known = self._examine(path) or self._roots.describe(0, path, {}, self._frame_rate)
@@ -190,16 +221,7 @@ class Examiner:
                 self._known.clear()
             if known.member is None:  # the names of many frames take memory
                 self._known[path] = known
-        return Item(
-            index,
-            known.name,
-            known.path,
-            known.bytes,
-            known.mtime_ns,
-            columns,
-            known.reject or reject,
-            member=known.member,
-        )
+        return known
 
     def file(self, index: int, name: str) -> Item:
         """The item of a file below the first root, named by its path relative to it (`describe_path`)."""

@@ -20,6 +20,7 @@ from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER, Layout, given_path
 
 _TABLE_OPTIONS = ("root", *TYPES)
+_CELL_OPTIONS = ("unquoted",)
 _ARCHIVE_OPTIONS = ("keys",)
 _FOLDER_OPTIONS = ("include", "exclude", "fields_from_path", "sidecars")
 _FRAME_OPTIONS = ("frame_folders",)
@@ -37,6 +38,8 @@ def open_source(
     """
     recipe = recipe or Recipe()
     types = column_types(recipe)
+    if not (isinstance(source, str | os.PathLike) and is_table(Path(source))):
+        _refuse(recipe, _CELL_OPTIONS, "tables of cells", "another source")
     if isinstance(source, Sequence) and not isinstance(source, str | bytes):
         _refuse(recipe, _FOLDER_OPTIONS, "folders", "rows")
         _refuse(recipe, _ARCHIVE_OPTIONS, "archives", "rows")
@@ -96,7 +99,7 @@ def open_source(
             f"found a file {path.suffix or 'without suffix'}{_remedy(path)}"
         )
     _refuse(recipe, _FOLDER_OPTIONS, "folders", "a table")
-    return TableSource(path, _roots(recipe), types, recipe.frame_folders)
+    return TableSource(path, _roots(recipe), types, recipe.frame_folders, recipe.unquoted)
 
 
 def _remedy(path: Path) -> str:

@@ -110,7 +110,7 @@ def list_rows(
         arrays=columns.arrays,
         outside=outside,
         outside_example=example,
-        notes=columns.notes,
+        notes=(*columns.notes, *examiner.notes()),
     )
 
 

@@ -29,6 +29,8 @@ class TableSource:
         Columns that become text, int or float, whatever their values look like.
     frame_rate : float, optional
         That of folders of frames; without it, a path to a folder is a reject.
+    unquoted : bool
+        See `packer.sources.tables.opening.open_table`.
     """
 
     def __init__(
@@ -37,15 +39,17 @@ class TableSource:
         roots: Roots | None = None,
         types: Mapping[str, str] | None = None,
         frame_rate: float | None = None,
+        unquoted: bool = False,
     ) -> None:
         self.path = path
+        self._unquoted = unquoted
         self._frame_rate = frame_rate
         self._roots = roots or Roots.of(path.parent)
         self._types = types or {}
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
         """The items, in the order of the rows. The file is read twice, and again for columns that are not simple."""
-        table = open_table(self.path)
+        table = open_table(self.path, self._unquoted)
         unread = {name for name, kind in self._types.items() if kind == DROP and name != path_column}
 
         def chunks() -> Iterator[Chunk]:

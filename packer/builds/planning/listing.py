@@ -81,7 +81,7 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
     _check_library(listing.items[: recipe.limit], recipe)
     for option, column in ((BOXES_FROM, recipe.boxes_from), (ALSO, recipe.also)):
         if column is not None:
-            listing = replace(listing, items=_attach(listing, option, column, recipe.frame_folders))
+            listing = _attach(listing, option, column, recipe.frame_folders)
     _check_also(listing.items, recipe)
     _check_further(listing, recipe)
     _check_encode_field(source, listing.items[: recipe.limit], recipe)
@@ -212,11 +212,12 @@ def boxes_name(item: Item) -> str:
     return item.files[BOXES_FROM].name if BOXES_FROM in item.files else item.name
 
 
-def _attach(listing: Listing, option: str, column: str, frame_rate: float | None) -> Sequence[Item]:
-    """The items with the files that a column names, or with the further pictures of an archive."""
+def _attach(listing: Listing, option: str, column: str, frame_rate: float | None) -> Listing:
+    """The listing of the items with the files that a column names, or with the further pictures of an archive."""
     if (name := field_name(column)) in listing.members:
         beside = listing.beside
-        return Mapped(listing.items, lambda item: _with_member(item, option, beside[item.index].get(name)))
+        items = Mapped(listing.items, lambda item: _with_member(item, option, beside[item.index].get(name)))
+        return replace(listing, items=items)
     field = listing.fields.get(column)
     lacks = field is not None and any(field not in item.columns for item in listing.items if item.reject is None)
     if listing.roots is None or field is None or lacks:
@@ -229,7 +230,7 @@ def _attach(listing: Listing, option: str, column: str, frame_rate: float | None
         if not isinstance(path, str):
             raise UsageError(f"{option}: expected paths in column {column!r}, found {shorten(path)}")
         found.append(_with_file(item, option, column, path, examiner) if path else item)
-    return found
+    return replace(listing, items=found, notes=(*listing.notes, *examiner.notes()))
 
 
 def _with_member(item: Item, option: str, file: ItemFile | None) -> Item:

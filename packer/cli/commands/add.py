@@ -32,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--allow-unknown", action="store_true", help="leave out rows of the table whose key no sample has"
     )
     parser.add_argument("--replace", action="store_true", help="replace fields of the same name that were added before")
+    parser.add_argument(
+        "--unquoted", action="store_true", help="take quotation marks in a CSV or TSV file as ordinary characters"
+    )
     add_output_arguments(parser)
 
 
@@ -46,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
         allow_missing=options.allow_missing,
         allow_unknown=options.allow_unknown,
         replace=options.replace,
+        unquoted=options.unquoted,
         progress=not options.quiet,
     )
     print_made(options, result, options.dataset)

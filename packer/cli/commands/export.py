@@ -6,6 +6,7 @@ from pathlib import Path
 
 from packer.cli.arguments import add_output_arguments, print_made
 from packer.packed.export.export import SHARDS, TARS, export
+from packer.packed.export.names import NAMES
 from packer.packed.export.tables import TABLES
 
 
@@ -22,6 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--table", choices=sorted(TABLES), help="with files: file type of the table (default csv)")
     parser.add_argument(
+        "--names",
+        choices=sorted(NAMES),
+        default="key",
+        help="with files: what the pictures are called: CLASS/KEY.jpg (key, the default), or as in the source",
+    )
+    parser.add_argument(
         "--shard-size",
         metavar="SIZE",
         help="with shards: bytes of samples in each (default 64MiB; of tar files, as the dataset was packed)",
@@ -36,6 +43,7 @@ def run(options: argparse.Namespace) -> int:
         options.out,
         to=options.to,
         table=options.table,
+        names=options.names,
         shard_size=options.shard_size,
         progress=not options.quiet,
     )

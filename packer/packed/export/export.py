@@ -3,12 +3,10 @@
 import base64
 import json
 import os
-import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain, count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,9 +16,10 @@ from packer.assembly.samples import PackedSamples
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.convert import convert
+from packer.packed.export.names import NAMES, SUFFIXES, Names
 from packer.packed.export.staging import Staging
 from packer.packed.export.tables import TABLES, Table
-from packer.recipe.checks import parse_bytes
+from packer.recipe.checks import checked, parse_bytes
 from packer.workspace.durable import writing
 from packer.workspace.folder import output_folder, refuse_files
 from readers.formats.machine import available_processors
@@ -33,9 +32,6 @@ from shardspec.schema import NO_CLASS, Field, NamedConfig, Schema
 from shardspec.wording import counted, did_you_mean, shorten
 
 PATH_COLUMN = "path"
-UNLABELLED = "pictures"
-"""Folder of the pictures of a dataset without labels."""
-
 RECORD_NAME = "export.json"
 """The file that records what was exported, so that the same call finds that it is done."""
 
@@ -52,9 +48,6 @@ TARS = "webdataset"
 DEFAULT_SHARD_BYTES, MAX_SHARD_BYTES = 64 * 2**20, 2**30
 _COUNTS = ("pictures", "shards")
 
-_SUFFIXES: Mapping[str, str] = {"jpeg": ".jpg", "png": ".png", "webp": ".webp", "raw": ".png"}
-_UNSAFE = re.compile(r'[\x00-\x1f/\\:*?"<>|\ud800-\udfff]|^[.\s]|[.\s]\Z')
-_NAME_CHARACTERS = 80
 _BATCH_ROWS = 64
 
 
@@ -124,13 +117,14 @@ def export(
     *,
     to: str = "files",
     table: str | None = None,
+    names: str = "key",
     shard_size: str | int | None = None,
     progress: bool | ProgressListener = True,
 ) -> ExportResult:
     """Write a packed dataset as plain files and a table that ``packer build`` can read, or as another library's shards.
 
-    Files are named like ``<class>/<key>.jpg``: encoded pictures with their stored bytes, raw ones as PNG. The table
-    has a column ``path``, the name of the class as ``label``, numbers and text as they are, arrays as JSON and blobs as
+    Files are named like ``<class>/<key>.jpg``, or as in the source: encoded pictures with their stored bytes, raw ones
+    as PNG. The table has a column ``path``, the name of the class as ``label``, numbers and text as they are, arrays as JSON and blobs as
     base64. A field that a build writes itself, such as ``key``, is called ``packed_key`` in the table, so that a new
     build takes it in beside its own.
 
@@ -152,6 +146,10 @@ def export(
     table : {"csv", "jsonl", "parquet"}, optional
         With files, ``"csv"`` by default: reading CSV turns a text column of integers only into integers, and empty text
         into missing values; the other two types are exact.
+    names : {"key", "source"}
+        With files, what they are called: after class and key, or by the field ``source``, the path of the original in
+        its source. If several samples come from one original, the number of the frame is added, or of the row. The
+        suffix is that of the stored picture.
     shard_size : int or str, optional
         With shards: bytes of samples in each, 64 MiB by default; with tar files as the dataset was packed.
     progress : bool or ProgressListener
@@ -173,7 +171,7 @@ def export(
         If a file cannot be written.
     """
     source, target, listener = given_path("dataset", dataset), output_folder(out), listener_of(progress)
-    shard_bytes = _check(to, table, shard_size)
+    shard_bytes = _check(to, table, shard_size, names)
     if to == TARS:
         made = convert(dataset, out, format=TARS, shard_size=shard_size, progress=progress)
         counts = {"samples": made.manifest.samples, "shards": len(made.manifest.shards)}
@@ -182,6 +180,7 @@ def export(
     record: dict[str, Any] = {"digest": manifest.digest}
     if to == "files":
         record["table"] = "csv" if table is None else table
+        record["names"] = names
         table_class = resolve("table", record["table"], TABLES)
     else:
         record |= {"to": to, "shard_size": shard_bytes}
@@ -200,7 +199,7 @@ def export(
             return _find_finished(target, record)
         counts, folder = {"samples": len(samples)}, staging.folder
         if to == "files":
-            columns = _Columns(samples.schema)
+            columns = _Columns(samples, names)
             with closing(table_class(folder / f"table.{record['table']}", columns.kinds())) as rows:
                 counts["pictures"] = _write(samples, folder, columns, rows, listener)
         else:
@@ -210,13 +209,15 @@ def export(
     return _result(target, record, counts)
 
 
-def _check(to: str, table: str | None, shard_size: str | int | None) -> int:
+def _check(to: str, table: str | None, shard_size: str | int | None, names: str) -> int:
     """Check options against each other, and return the bytes of a shard."""
     kinds = ("files", *SHARDS, TARS)
     if to not in kinds:
         raise UsageError(f"to: expected one of {', '.join(kinds)}, found {shorten(to)}{did_you_mean(str(to), kinds)}")
-    if to != "files" and table is not None:
-        raise UsageError(f"table: read only with --to files, found --to {to}")
+    checked("names", names, str, choices=tuple(NAMES))
+    for name, given in (("table", table is not None), ("names", names != "key")):
+        if to != "files" and given:
+            raise UsageError(f"{name}: read only with --to files, found --to {to}")
     if to == "files" and shard_size is not None:
         raise UsageError(f"shard_size: read only with --to {' or '.join(kinds[1:])}, found --to files")
     if to == TARS:
@@ -250,6 +251,7 @@ def _find_finished(target: Path, record: Mapping[str, Any]) -> ExportResult:
         options = {
             "--to": found.get("to"),
             "--table": found.get("table"),
+            "--names": found.get("names"),
             "--shard-size": found.get("shard_size"),
         }
         chosen = " ".join(f"{name} {shorten(value)}" for name, value in options.items() if value is not None)
@@ -304,11 +306,12 @@ def _write_picture(path: Path, field: Field, data: Any) -> None:
 class _Columns:
     """How each field of a schema appears in the table, and where its pictures are."""
 
-    def __init__(self, schema: Schema) -> None:
-        self._folders = _class_folders(schema["label"]) if "label" in schema else None
+    def __init__(self, samples: PackedSamples, names: str) -> None:
+        schema = samples.schema
         self._pictures = [field for field in schema if field.is_image]
         self._pictures.sort(key=lambda field: field.name != "image")
         self._codecs = {field.name: codec_for(field) for field in schema if field.kind == "text"}
+        self._files: Names = NAMES[names](samples, self._pictures[0].codec.name if self._pictures else "raw")
         # A missing value is null in the table, so that the column that marks it can be left out.
         self._marks = {f.name: mark for f in schema if f.is_small and (mark := schema.validity(f.name)) is not None}
         self._fields = [field for field in schema if field.name not in self._marks.values()]
@@ -328,9 +331,9 @@ class _Columns:
     def row(self, encoded: Mapping[str, Any], number: int) -> tuple[dict[str, Any], list[tuple[Field, str]]]:
         """A sample's row of the table, and the paths of its pictures."""
         row: dict[str, Any] = {}
-        stem = self._stem(encoded, number)
+        stem, suffix = self._files.name(encoded, number)
         paths = [
-            (field, f"{stem}{'' if place == 0 else '.' + field.name}{_SUFFIXES[field.codec.name]}")
+            (field, f"{stem}.{field.name}{SUFFIXES[field.codec.name]}" if place else f"{stem}{suffix}")
             for place, field in enumerate(self._pictures)
         ]
         where = {field.name: path for field, path in paths}
@@ -345,17 +348,6 @@ class _Columns:
         single = field.is_scalar and not field.classes
         return field.dtype if single else "text"
 
-    def _stem(self, encoded: Mapping[str, Any], number: int) -> str:
-        """Folder and file name of a sample's pictures, without the suffix."""
-        folder = UNLABELLED
-        if self._folders is not None:
-            label = int(encoded["label"])
-            folder = self._folders[label] if 0 <= label < len(self._folders) else safe_name(str(label))
-        key = bytes(encoded["key"]).decode("utf-8", "surrogateescape") if "key" in encoded else ""
-        name = safe_name(key)
-        # A name that had to be changed might equal another one; the row's number makes it unique.
-        return f"{folder}/{name if name == key and key else f'{name}.row-{number:08d}'}"
-
     def _value(self, field: Field, data: Any) -> Any:
         if field.kind == "text":
             return self._codecs[field.name].decode(data) if field.codec.name == "utf8" else bytes(data).decode()
@@ -369,22 +361,3 @@ class _Columns:
                 return None  # as a text, a build of the table would take it for the name of a class
             return str(value) if field.classes else value.item()
         return json.dumps(value.tolist())
-
-
-def _class_folders(label: Field) -> list[str]:
-    """A folder for each class; two classes never share one."""
-    folders: list[str] = []
-    taken: set[str] = set()
-    for number, name in enumerate(label.classes or ()):
-        safe = safe_name(name)
-        numbered = (f"{safe}.class-{free}" for free in count(number))
-        candidates = numbered if safe != name else chain([safe], numbered)
-        folder = next(candidate for candidate in candidates if candidate.lower() not in taken)
-        folders.append(folder)
-        taken.add(folder.lower())
-    return folders
-
-
-def safe_name(text: str) -> str:
-    """Turn text into a file name for any system: unsafe characters become underscores, not too long, never hidden."""
-    return _UNSAFE.sub("_", text)[:_NAME_CHARACTERS] or "_"

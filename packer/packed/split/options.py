@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from packer.packed.export.export import safe_name
+from packer.packed.export.names import safe_name
 from packer.recipe.checks import plain_value
 from shardspec.errors import UsageError
 from shardspec.schema import NAME

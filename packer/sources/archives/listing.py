@@ -1,6 +1,7 @@
 """What the sources of archives have in common: the archives of a set, and the items of all of them as one listing."""
 
 import os
+import shlex
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -232,6 +233,8 @@ def list_archives(
 
     chosen = "auto" if label_from == "folder" else label_from
     columns = read_columns(chunks, chosen, types, lambda row: shorten(raw[good[row]].name))
+    if label_from == "auto" and "label" not in columns.fields.values():
+        notes += _describe_dotted_labels(columns.fields)
     items, rows = spool_items(), columns.rows(chunks())
     fields: set[str] = set()
     for index, item in enumerate(raw):
@@ -300,8 +303,19 @@ def _folder_of(name: str) -> str | None:
 LABEL = "cls"
 """Column that is the label by the archive's own convention."""
 
+_LABELS = frozenset((LABEL, "class", "label"))
 _LABEL_VALUE = "value"
 """What that column becomes if it holds measurements and not classes."""
+
+
+def _describe_dotted_labels(fields: Mapping[str, str]) -> Iterator[str]:
+    """Describe the fields whose names say that they are labels, but have dots, such as ``shape.cls``."""
+    for name, become in fields.items():
+        if "." in name and not _LABELS.isdisjoint(name.lower().split(".")):
+            yield (
+                f"no labels: {shorten(name)} is packed as the field {become}; "
+                f"--label-from {shlex.quote(name)} makes it the label"
+            )
 
 
 class _Naming:

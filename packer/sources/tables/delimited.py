@@ -1,11 +1,12 @@
 """Tables of cells with marks between them: CSV and TSV."""
 
 import csv
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import numpy as np
 
@@ -21,7 +22,12 @@ _MARKS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs", "|"
 """What stands between the cells of tables, by one name or another."""
 
 
-_QUOTING = 'write a cell that begins with " between two others, and each " in it twice, or save JSON lines'
+_QUOTING = (
+    'write a cell that begins with " between two others, and each " in it twice; or read a table that was written '
+    "without quoting with --unquoted"
+)
+_SEPARATOR = re.compile(r"sep=.?\Z", re.IGNORECASE)
+"""The first line of a file that tells Excel what separates the cells."""
 
 
 class CsvTable:
@@ -29,13 +35,20 @@ class CsvTable:
 
     The cells are separated by commas. If the header has none, but semicolons, tabs or vertical bars, these separate the
     cells.
+
+    Parameters
+    ----------
+    path : Path
+    unquoted : bool
+        Whether quotation marks are characters like any other, as in a table that was written without quoting.
     """
 
     is_text = True
     mark = ","
     classes: Mapping[str, Sequence[str]] = {}
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, unquoted: bool = False) -> None:
+        self._unquoted = unquoted
         self.names: Sequence[str] = ()
         self.notes: dict[str, str] = {}
         self._path = path
@@ -99,17 +112,25 @@ class CsvTable:
 
     def _header(self, file: TextIO) -> tuple[list[str], Any]:
         """The names of the columns, and the reader of what follows."""
-        reader = csv.reader(file, delimiter=self.mark, strict=True)
-        with self._parsing(reader):
-            header = next(filter(None, reader), [])
+        header, reader = self._begin(file, self.mark)
+        if _SEPARATOR.match(self.mark.join(header)):
+            raise UsageError(
+                f"{self._path}, line {reader.line_num}: expected the names of the columns, found "
+                f"{shorten(self.mark.join(header))}, which is meant for Excel: delete this line"
+            )
         if len(header) == 1 and (mark := _other_mark(self._path, header[0])) is not None:
             file.seek(0)
-            reader = csv.reader(file, delimiter=mark, strict=True)
-            with self._parsing(reader):
-                header = next(filter(None, reader), [])
+            header, reader = self._begin(file, mark)
         header = [name.strip(BLANKS) for name in header]
         refuse_doubled(self._path, list(filter(None, header)))
         return header, reader
+
+    def _begin(self, file: TextIO, mark: str) -> tuple[list[str], Any]:
+        """The first row of cells with that mark between them, and the reader of what follows."""
+        quoting: Literal[0, 3] = csv.QUOTE_NONE if self._unquoted else csv.QUOTE_MINIMAL
+        reader = csv.reader(file, delimiter=mark, quoting=quoting, strict=True)
+        with self._parsing(reader):
+            return next(filter(None, reader), []), reader
 
     def _rows(self, reader: Any, width: int, is_first: bool) -> Iterator[list[str]]:
         last = reader.line_num

@@ -17,19 +17,27 @@ TABLES: Mapping[str, Entry] = {
 }
 """The class of each kind, by suffix in lower case."""
 
+_CELLS = (".csv", ".tsv")
+
 
 def is_table(path: Path) -> bool:
     """Whether a file is a table by its suffix."""
     return path.suffix.lower() in TABLES
 
 
-def open_table(path: Path) -> Table:
+def open_table(path: Path, unquoted: bool = False) -> Table:
     """The table that a file is by its suffix. It is not read yet.
+
+    Parameters
+    ----------
+    path : Path
+    unquoted : bool
+        Of CSV and TSV, whether quotation marks are characters like any other.
 
     Raises
     ------
     UsageError
-        If the suffix is that of no table.
+        If the suffix is that of no table, or of one without cells although it is to be `unquoted`.
     MissingDependencyError
         If the library for tables of that kind is not installed.
     """
@@ -37,7 +45,10 @@ def open_table(path: Path) -> Table:
     if suffix not in TABLES:
         raise UsageError(f"{path}: expected a table ({', '.join(sorted(TABLES))}), found {suffix or 'no suffix'}")
     entry = TABLES[suffix]
-    table: Table = import_target(entry.target, what=f"table {path.name}", extra=entry.extra)(path)
+    if unquoted and suffix not in _CELLS:
+        raise UsageError(f"unquoted: applies only to {' and '.join(_CELLS)}, found {path}")
+    make = import_target(entry.target, what=f"table {path.name}", extra=entry.extra)
+    table: Table = make(path, unquoted=True) if unquoted else make(path)
     return table
 
 

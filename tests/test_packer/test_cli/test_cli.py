@@ -264,7 +264,7 @@ def test_a_config_holds_any_option_and_the_command_line_goes_before_it(source: P
         ("[section]\nsize = 3", "unknown option 'section'"),
         ("size = ", "expected TOML, found text that is none: Invalid value (at end of document)"),
         ("overwrite = 'no'", "overwrite: expected true or false, found 'no'"),
-        ("workers = 0", "workers: expected 'auto' or a number of 1 or more, found 0"),
+        ("workers = 0", "workers: expected 'auto' or a number from 1 to 100,000, found 0"),
         ("steps = 3", "steps: expected a list of names, found 3"),
         ("json = true", "unknown option 'json'"),
     ],
@@ -431,7 +431,7 @@ def test_a_url_is_not_the_name_of_a_folder(source: Path, reference: Path, tmp_pa
     ):
         refused = run_packer(*words, cwd=tmp_path, expect=2).stderr
         assert (
-            f": expected a path of this machine, found the URL '{next(w for w in words if '://' in str(w))}'" in refused
+            f": expected a path on this machine, found the URL '{next(w for w in words if '://' in str(w))}'" in refused
         )
     assert [path.name for path in tmp_path.iterdir() if path != source] == []
 

@@ -123,6 +123,10 @@ def test_a_part_of_faceforensics_is_chosen(tmp_path: Path) -> None:
     assert "/c40/" in found.rows[0]["original"]
     assert "mask" not in found.columns
     assert len(listed("faceforensics", root, compression="c23,c40").rows) == 2 * 18
+    (root / "splits/test.json").unlink()
+    found = listed("faceforensics", root, compression="c23", splits="train")
+    assert set(column(found, "split")) == {"train"}
+    assert (len(found.rows), found.missing, found.unlisted) == (6, (), ())
 
 
 def test_the_actors_of_faceforensics_have_no_split(tmp_path: Path) -> None:
@@ -445,6 +449,9 @@ def test_lrs2_is_split_by_its_lists(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"found no val\.txt: they come with LRS2"):
         listed("lrs", root)
     assert len(listed("lrs", root, lists="none").rows) == 5
+    found = listed("lrs", root, splits="train,test")
+    assert sorted(column(found, "split")) == ["test", "train"]
+    assert found.unlisted == ()  # the clips of val are in a list that is not there
 
 
 def test_lrs3_is_split_by_its_folders(tmp_path: Path) -> None:

@@ -14,12 +14,13 @@ from PIL import Image
 from support.command import environment, run_packer, start_packer
 from support.datasets import every_kind_schema, face_schema, fixed, picture, text, values_for, write_dataset
 from support.hooks import before_each
+from support.media import scene, write_picture, write_video
 from support.packed_files import face_columns, read_all, write_faces
 from support.processes import wait_for
 
 from packer import build, export
 from packer.cli import main
-from packer.packed.export.export import safe_name
+from packer.packed.export.names import safe_name
 from shardspec.errors import ShardCorruptError, UsageError
 from shardspec.schema import Schema
 
@@ -239,7 +240,7 @@ def test_a_finished_export_is_found_and_another_is_refused(tmp_path: Path) -> No
     assert run_packer(*call).stdout == made.replace("out: ", "out: finished already, nothing was done: ")
     for arguments, found in (
         (("export", tmp_path / "other", tmp_path / "out"), "an export of another dataset"),
-        ((*call, "--table", "jsonl"), "one with --table csv"),
+        ((*call, "--table", "jsonl"), "one with --table csv --names key"),
     ):
         reported = run_packer(*arguments, expect=2).stderr
         assert f"{tmp_path}/out: expected a new or empty folder, found {found}: choose another folder" in reported
@@ -282,3 +283,43 @@ def test_everything_is_flushed_before_the_folder_gets_its_name(tmp_path: Path, m
     assert {path.stat().st_ino for path in files} <= set(before)
     if os.name != "nt":
         assert flushed[0] == tmp_path.stat().st_ino
+
+
+def test_names_of_the_source_are_kept(tmp_path: Path) -> None:
+    names = ["real/b.JPG", "real/deep/b.jpeg", "fake/a.png", "fake/A.jpg", "wrong\\.jpg"]
+    for number, name in enumerate(names):
+        write_picture(tmp_path / "photos" / name, scene(number, (24, 18)))
+    write_video(tmp_path / "photos" / "clip.mp4", frames=2)
+    build(tmp_path / "photos", tmp_path / "ds", **QUIET)
+    result = export(tmp_path / "ds", tmp_path / "out", names="source", progress=False)
+    paths = {row["packed_source"] + row["packed_frame"]: row["path"] for row in rows_of(tmp_path / "out")}
+    assert paths == {
+        "clip.mp40": "clip.frame-000000.jpg",
+        "clip.mp41": "clip.frame-000001.jpg",
+        "fake/A.jpg0": "fake/A.row-00000002.jpg",  # the next one, where upper and lower case are the same
+        "fake/a.png0": "fake/a.row-00000003.jpg",
+        "real/b.JPG0": "real/b.JPG",
+        "real/deep/b.jpeg0": "real/deep/b.jpeg",
+        "wrong\\.jpg0": "wrong_.row-00000006.jpg",
+    }
+    assert result.pictures == 7
+    assert (tmp_path / "out" / "real/b.JPG").read_bytes() == read_all(tmp_path / "ds")["image"][4]
+    assert export(tmp_path / "ds", tmp_path / "out", names="source", progress=False).found_finished
+    with pytest.raises(UsageError, match=r"found one with .*--names source"):
+        export(tmp_path / "ds", tmp_path / "out", progress=False)
+    with pytest.raises(UsageError, match="names: read only with --to files"):
+        export(tmp_path / "ds", tmp_path / "mds", names="source", to="mds", progress=False)
+
+
+def test_names_of_a_source_do_not_lead_out_of_the_folder(tmp_path: Path) -> None:
+    columns = {**face_columns(3, codec="jpeg"), "source": ["../../a.jpg", "/etc/b.jpg", ".git/c.jpg"]}
+    write_dataset(tmp_path / "ds", "npy", face_schema(codec="jpeg"), columns)
+    export(tmp_path / "ds", tmp_path / "out", names="source", progress=False)
+    paths = [row["path"] for row in rows_of(tmp_path / "out")]
+    assert [path.rpartition("/")[0] for path in paths] == ["__/__", "_/etc", "_git"]
+    assert all((tmp_path / "out" / path).is_file() for path in paths)
+    schema = Schema(tuple(field for field in face_schema(codec="jpeg") if field.name != "source"))
+    write_dataset(tmp_path / "no", "npy", schema, {name: columns[name] for name in schema.names})
+    with pytest.raises(UsageError, match="names: expected a field 'source'"):
+        export(tmp_path / "no", tmp_path / "nowhere", names="source", progress=False)
+    assert not (tmp_path / "nowhere").exists()

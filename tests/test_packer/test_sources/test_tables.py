@@ -337,6 +337,12 @@ class TestSeparators:
         ):
             build(tmp_path / "t.csv", tmp_path / "out", **QUIET)
 
+    @pytest.mark.parametrize("mark", [";", ","])
+    def test_a_line_for_excel_is_named(self, tmp_path: Path, mark: str) -> None:
+        (tmp_path / "t.csv").write_text(f"sep={mark}\npath{mark}age\n0.png{mark}1\n")
+        with pytest.raises(UsageError, match=f"line 1: .* found 'sep={mark}', which is meant for Excel"):
+            build(tmp_path / "t.csv", tmp_path / "out", **QUIET)
+
 
 class TestNames:
     """Upper and lower case, and which column was meant."""
@@ -627,14 +633,40 @@ def test_a_table_that_lies_elsewhere_is_answered_with_root(tmp_path: Path) -> No
         build(tmp_path / "tables" / "t.csv", tmp_path / "out", engine="inline", progress=False)
 
 
-@pytest.mark.parametrize("path", ["sub\\a.png", "sub/a"])
+@pytest.mark.parametrize(
+    ("path", "message"), [("sub\\a.png", "the path has backslashes"), ("sub/a", "paths in a table have / and a suffix")]
+)
 def test_paths_of_windows_and_paths_without_a_suffix_are_answered_with_what_is_expected(
-    tmp_path: Path, path: str
+    tmp_path: Path, path: str, message: str
 ) -> None:
     write_picture(tmp_path / "sub" / "a.png", scene(0, (8, 6)))
     (tmp_path / "t.csv").write_text(f"path\n{path}\n")
-    with pytest.raises(TooManyRejectsError, match="paths in a table have / and a suffix"):
+    with pytest.raises(TooManyRejectsError, match=message):
         build(tmp_path / "t.csv", tmp_path / "out", engine="inline", progress=False)
+
+
+def test_blanks_around_a_path_do_not_count_unless_the_file_has_them(tmp_path: Path) -> None:
+    builds.write_pictures(tmp_path, ["a.png", "b.png", " b.png"])
+    (tmp_path / "t.csv").write_text("label,path,mask\nx, a.png ,\ny, b.png,\tb.png\n")
+    made = build(tmp_path / "t.csv", tmp_path / "out", also="mask", **QUIET)
+    assert values_of(tmp_path / "out", "source") == ["a.png", " b.png"]
+    assert [note for note in made.notes if "' a.png '" in note]
+    assert values_of(tmp_path / "out", "mask_image_valid") == [False, True]
+
+
+def test_a_url_is_no_path(tmp_path: Path) -> None:
+    builds.write_pictures(tmp_path, ["a.png"])
+    url = "https://example.org/a//b.png"
+    (tmp_path / "t.csv").write_text(f"path\na.png\n{url}\n")
+    build(tmp_path / "t.csv", tmp_path / "out", max_rejects=1.0, **QUIET)
+    (reject,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+    assert reject["item"] == url
+    assert f"found the URL '{url}'" in reject["reason"]
+    for options in ({"root": "s3://b"}, {"boxes": "s3://b/x.csv", "preset": "faces"}, {"classes_from": "s3://b"}):
+        with pytest.raises(UsageError, match="found the URL 's3://b"):
+            build(tmp_path / "t.csv", tmp_path / "no", **options, **QUIET)
+    with pytest.raises(UsageError, match="found the URL"):
+        packer.add(tmp_path / "out", "s3://b/t.csv", progress=False)
 
 
 def test_a_table_without_names_of_columns_is_no_table_of_a_column_called_as_a_file(tmp_path: Path) -> None:
@@ -693,6 +725,25 @@ def test_texts_that_begin_with_a_quotation_mark_swallow_no_rows(
     (tmp_path / "t.tsv").write_text("\n".join([columns, *rows]) + "\n")
     with pytest.raises(UsageError, match=message):
         build(tmp_path / "t.tsv", tmp_path / "out", engine="inline", progress=False)
+
+
+def test_a_table_that_was_written_without_quoting(tmp_path: Path) -> None:
+    builds.write_pictures(tmp_path, ["a.png", "b.png"])
+    texts = [
+        '"a man',
+        'two "men""',
+    ]
+    rows = [f"{name}\t{text}" for name, text in zip(["a.png", "b.png"], texts, strict=True)]
+    (tmp_path / "t.tsv").write_text("\n".join(["path\ttext", *rows]) + "\n")
+    build(tmp_path / "t.tsv", tmp_path / "out", unquoted=True, **QUIET)
+    assert values_of(tmp_path / "out", "text") == texts
+    (tmp_path / "more.tsv").write_text("\n".join(["source\tmore", *rows]) + "\n")
+    packer.add(tmp_path / "out", tmp_path / "more.tsv", on="source", unquoted=True, progress=False)
+    assert [sample["more"] for sample in open_dataset(tmp_path / "out")] == texts
+    (tmp_path / "t.jsonl").write_text('{"path": "a.png"}\n')
+    for source in (tmp_path / "t.jsonl", tmp_path):
+        with pytest.raises(UsageError, match="unquoted: applies only to"):
+            build(source, tmp_path / "no", unquoted=True, **QUIET)
 
 
 def test_texts_of_several_lines_and_with_tabs_stay_whole(tmp_path: Path) -> None:

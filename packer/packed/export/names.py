@@ -1,0 +1,144 @@
+"""Names of exported pictures: after class and key, or as in the source."""
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import chain, count
+from pathlib import PurePosixPath
+from typing import Any, Protocol
+
+from packer.assembly.samples import PackedSamples
+from packer.sources.item import is_picture, is_video
+from packer.workspace.matching import number_all, repeated
+from shardspec.errors import UsageError
+from shardspec.schema import Field
+from shardspec.wording import list_some
+
+UNLABELLED = "pictures"
+"""Folder of the pictures of a dataset without labels."""
+
+SUFFIXES: Mapping[str, str] = {"jpeg": ".jpg", "png": ".png", "webp": ".webp", "raw": ".png"}
+"""Suffix of a picture by its codec."""
+
+_JPEG = (".jpe", ".jpeg", ".jfif", ".jpg")
+_UNSAFE = re.compile(r'[\x00-\x1f/\\:*?"<>|\ud800-\udfff]|^[.\s]|[.\s]\Z')
+_NAME_CHARACTERS = 80
+
+
+class Names(Protocol):
+    """Names the files of samples, each sample in its own way."""
+
+    def name(self, encoded: Mapping[str, Any], number: int) -> tuple[str, str]:
+        """Return the path of a sample's picture: without its suffix, and the suffix.
+
+        Parameters
+        ----------
+        encoded : dict
+            The sample's encoded values.
+        number : int
+            The sample's row.
+        """
+        ...
+
+
+class KeyNames:
+    """Names like ``<class>/<key>.jpg``."""
+
+    def __init__(self, samples: PackedSamples, codec: str) -> None:
+        schema = samples.schema
+        self._folders = _class_folders(schema["label"]) if "label" in schema else None
+        self._suffix = SUFFIXES[codec]
+
+    def name(self, encoded: Mapping[str, Any], number: int) -> tuple[str, str]:
+        """See `Names`."""
+        folder = UNLABELLED
+        if self._folders is not None:
+            label = int(encoded["label"])
+            folder = self._folders[label] if 0 <= label < len(self._folders) else safe_name(str(label))
+        key = _decode(encoded["key"]) if "key" in encoded else ""
+        name = safe_name(key)
+        # A name that had to be changed might equal another one; the row's number makes it unique.
+        return f"{folder}/{name if name == key and key else f'{name}.row-{number:08d}'}", self._suffix
+
+
+class SourceNames:
+    """Names as in the field ``source``, with its folders. Samples of one file get the number of their frame or row.
+
+    Raises
+    ------
+    UsageError
+        If there is no such field.
+    """
+
+    def __init__(self, samples: PackedSamples, codec: str) -> None:
+        schema = samples.schema
+        if "source" not in schema or schema["source"].kind != "text":
+            raise UsageError(
+                f"names: expected a field 'source' of text in the dataset, found {list_some(schema.names)}"
+            )
+        self._codec = codec
+        self._rows = samples.rows
+        self._has_frames = "frame" in schema and schema["frame"].is_scalar
+        self._several = frozenset(repeated(number_all(map(_fold, self._all(frames=False)))).tolist())
+        self._alike = frozenset(repeated(number_all(map(_fold, self._all(frames=True)))).tolist())
+
+    def name(self, encoded: Mapping[str, Any], number: int) -> tuple[str, str]:
+        """See `Names`."""
+        source = _decode(encoded["source"])
+        stem, suffix = self._split(source)
+        is_new = not source.startswith(stem)  # the changed name might equal another one
+        if hash(_fold((stem, suffix))) in self._several:
+            of_frame = self._with_frame(stem, encoded)
+            if not is_new and hash(_fold((of_frame, suffix))) not in self._alike:
+                return of_frame, suffix
+            is_new = True
+        return f"{stem}.row-{number:08d}" if is_new else stem, suffix
+
+    def _all(self, frames: bool) -> Iterator[tuple[str, str]]:
+        fields = ["source", *(["frame"] if self._has_frames else [])]
+        for batch in self._rows.batches(fields):
+            for place, source in enumerate(batch["source"]):
+                stem, suffix = self._split(_decode(source))
+                values = {name: batch[name][place] for name in fields}
+                yield self._with_frame(stem, values) if frames else stem, suffix
+
+    def _split(self, source: str) -> tuple[str, str]:
+        """A safe path without the suffix of the source, and the suffix of the picture: that of the source if it fits."""
+        own = PurePosixPath(source).suffix if is_picture(source) or is_video(source) else ""
+        fits = own.lower() in (_JPEG if self._codec == "jpeg" else (SUFFIXES[self._codec],))
+        stem = source.removesuffix(own) if own else source
+        return "/".join(map(safe_name, stem.split("/"))), own if fits else SUFFIXES[self._codec]
+
+    def _with_frame(self, stem: str, encoded: Mapping[str, Any]) -> str:
+        return f"{stem}.frame-{int(encoded['frame']):06d}" if self._has_frames else stem
+
+
+NAMES: Mapping[str, type[KeyNames] | type[SourceNames]] = {"key": KeyNames, "source": SourceNames}
+"""How files may be named."""
+
+
+def _fold(path: tuple[str, str]) -> str:
+    """The path as file systems compare it that do not tell upper and lower case apart."""
+    return "".join(path).casefold()
+
+
+def _decode(text: Any) -> str:
+    return bytes(text).decode("utf-8", "surrogateescape")
+
+
+def _class_folders(label: Field) -> list[str]:
+    """A folder for each class; two classes never share one."""
+    folders: list[str] = []
+    taken: set[str] = set()
+    for number, name in enumerate(label.classes or ()):
+        safe = safe_name(name)
+        numbered = (f"{safe}.class-{free}" for free in count(number))
+        candidates = numbered if safe != name else chain([safe], numbered)
+        folder = next(candidate for candidate in candidates if candidate.lower() not in taken)
+        folders.append(folder)
+        taken.add(folder.lower())
+    return folders
+
+
+def safe_name(text: str) -> str:
+    """Turn text into a file name for any system: unsafe characters become underscores, not too long, never hidden."""
+    return _UNSAFE.sub("_", text)[:_NAME_CHARACTERS] or "_"
