@@ -23,7 +23,7 @@ LIGHT := tests/test_shardspec $(FORMATS) tests/test_imports.py \
 CLUSTER := tests/test_packer/test_cluster
 
 .PHONY: setup test test-light test-slow test-external test-page test-shared-fs with-slurm with-ray test-slurm \
-	test-slurm-few test-ray test-cluster-slow test-parity demo lint types format check clean
+	test-slurm-few test-ray test-cluster-slow test-parity test-gpu demo lint types format check clean
 
 setup: $(STAMP)
 
@@ -101,6 +101,17 @@ test-parity: setup
 	$(BIN)/python -m benchmarks.detector_parity $(DATA)
 	$(BIN)/python -m benchmarks.detector_parity $(DATA) --runtime torch
 
+# Everything on a GPU, in an environment over the system's torch and numpy. Prints a table for docs/benchmarks.md, or why
+# it is skipped. Without a network: make test-gpu WHEELS=folder, with the wheels of these packages in it.
+GPU_PACKAGES := facenet-pytorch==2.5.3 filelock jinja2 lmdb markupsafe opencv-python-headless pillow scikit-image \
+	simplejpeg tqdm
+
+test-gpu:
+	test -x $(VENV)-gpu/bin/python || $(PYTHON) -m venv --system-site-packages $(VENV)-gpu
+	$(VENV)-gpu/bin/python -m pip install --quiet --no-deps --constraint constraints.txt \
+		$(if $(WHEELS),--no-index --find-links $(WHEELS)) $(GPU_PACKAGES)
+	$(VENV)-gpu/bin/python -m benchmarks.gpu $(GPU_OPTIONS)
+
 demo: setup
 	$(BIN)/python examples/demo.py
 
@@ -118,4 +129,4 @@ format: setup
 check: lint types test
 
 clean:
-	rm -rf $(VENV) $(VENV)-light $(VENV)-tf demo-data build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-light $(VENV)-tf $(VENV)-gpu demo-data build dist *.egg-info
