@@ -165,7 +165,7 @@ class TestTypes:
         assert ds.column("label").tolist() == [10, 2, -1]
         assert ds.column("valence").tolist() == [0.5, -1, None]
         assert ds.column("valence_valid").tolist() == [True, True, False]
-        assert ds.column("arousal").tolist() == [1, 0, 2]
+        assert ds.column("arousal").tolist() == [1, None, 2]
         assert ds.column("arousal_valid").tolist() == [True, False, True]
         assert ds.column("seen").tolist() == [3, 1, 1]
         assert ds.column("note") == [" 4", "one", "two "]
