@@ -127,8 +127,10 @@ class TorchFrame:
         self._run = run
         self._device = device
         self._height, self._width = image.shape[:2]
-        self._image = image  # the upload from pinned memory continues after this call
-        pixels = torch.from_numpy(image).to(device, non_blocking=True).permute(2, 0, 1)
+        # Torch warns of read-only memory, such as that of a JPEG whose bytes are kept.
+        self._image = image if image.flags.writeable else image.copy()
+        # The upload from pinned memory continues after this call, so the frame stays referenced.
+        pixels = torch.from_numpy(self._image).to(device, non_blocking=True).permute(2, 0, 1)
         sums = torch.zeros((3, self._height + 1, self._width + 1), dtype=torch.int32, device=device)
         sums[:, 1:, 1:] = pixels.cumsum(1, dtype=torch.int32).cumsum(2, dtype=torch.int32)
         self._sums = sums

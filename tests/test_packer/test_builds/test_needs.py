@@ -67,3 +67,9 @@ def test_a_missing_landmark_model_is_named_before_anything_is_planned(source: Pa
     with pytest.raises(UsageError, match=rf"landmark_model: .*{model.name}.*docs/landmarks\.md"):
         packer.build(source, tmp_path / "out", landmarks="mesh", landmark_model=str(model), **HOW)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_is_no_landmark_model_is_refused_before_anything_is_planned(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="OpenVINO cannot read"):
+        packer.build(source, tmp_path / "out", landmarks="mesh", landmark_model=str(source / "face.png"), **HOW)
+    assert not (tmp_path / "out").exists()

@@ -279,6 +279,20 @@ def test_device_takes_only_pictures_that_fit(monkeypatch):
     assert isinstance(runtime.open(PORTRAIT), torch_runtime.CpuFrame)
 
 
+def test_a_device_takes_read_only_frames_without_a_warning():
+    torch = pytest.importorskip("torch")
+    torch_runtime = pytest.importorskip("packer.vision.detect.torch_runtime")
+    runtime = torch_runtime.TorchRuntime(build_networks(load_weights().nets), sample_on_device=True)
+    frame = PORTRAIT.copy()
+    frame.flags.writeable = False
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        assert len(runtime.open(frame).refine("onet", np.array([[0, 0, 90, 90]]))) == 1
+    finally:
+        torch.set_warn_always(before)
+
+
 def test_threads_change_no_face():
     one, two = (Detector(threads=1).detect([PORTRAIT]), Detector(threads=2).detect([PORTRAIT]))
     np.testing.assert_allclose(one.boxes, two.boxes, atol=0.05)
