@@ -21,17 +21,17 @@ from packer.recipe.fields import Declaration
 from packer.sources.item import Item, items_of
 from packer.sources.values import with_arrays
 from packer.steps.call import MadeEncoder, step_of
-from packer.steps.chain import Equipment, Pipeline, Step, StepError
+from packer.steps.chain import STEPS, Equipment, Pipeline, Step, StepError
 from packer.steps.encode import Encoder
 from packer.steps.packed import PACKED_KEY, sample_key
 from packer.steps.plain import PlainPictures, keeps_pictures
 from packer.steps.report import ItemReport
-from packer.vision.faults import find_memory_error, may_pass
+from packer.vision.faults import find_full_disk, find_memory_error, may_pass
 from packer.workspace import Workspace
 from packer.workspace.durable import writing
 from packer.workspace.fresh import reading
 from packer.workspace.paths import FLUSHED
-from shardspec.errors import BuildError, CodecError, SchemaError, system_reason
+from shardspec.errors import BuildError, CodecError, MissingDependencyError, SchemaError, system_reason
 from shardspec.registry import import_target
 
 READ_PAUSES_S = (0.5, 2.0)
@@ -212,7 +212,14 @@ class BuildWork:
             raise StepError(*verdicts[item.index])
         try:
             self._append_samples(item, report, part)
+        except MissingDependencyError as error:
+            raise MissingDependencyError(f"{item.name!r}: {error}") from error
         except (StepError, MemoryError) as error:
+            full = find_full_disk(error)
+            # Our own steps write no files, but libav may say of one of its buffers that it has no space.
+            if full is not None and not (isinstance(error, StepError) and error.step in STEPS):
+                where = full.filename or f"a file that is needed for {item.name!r}"
+                raise BuildError(f"{where}: cannot be written: {system_reason(full)}") from error
             if (lack := find_memory_error(error)) is None:
                 raise
             step = error.step if isinstance(error, StepError) else "encode"

@@ -19,6 +19,7 @@ from packer.vision.decode.jpeg_header import (
     is_progressive,
     restart_interval,
 )
+from packer.workspace.spool import writing_temporary
 from shardspec.codecs import codec_for
 from shardspec.codecs.base import Codec
 from shardspec.columns import Buffer, fixed_bytes
@@ -224,7 +225,8 @@ class Encoder:
         if progressive is None:
             progressive = self._encode == "jpeg" and PROGRESSIVE_MARK in data and is_progressive(data)
         if progressive and self._to_baseline is not None:
-            data = self._to_baseline(data, image)
+            with writing_temporary():
+                data = self._to_baseline(data, image)
         return EncodedValue(data, image.shape, _PICTURE, progressive)
 
     def _picture(self, name: str, value: Any) -> EncodedValue:

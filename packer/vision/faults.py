@@ -1,4 +1,4 @@
-"""Faults of the machine, not of an item: memory that ran out, and reads that fail now and may succeed later."""
+"""Faults of the machine, not of an item: no memory, a full disk, and reads that fail now and may succeed later."""
 
 import errno
 import re
@@ -30,6 +30,8 @@ _PASSING = frozenset(
 )
 """Errors of disks, network file systems and full tables, which may be gone a moment later."""
 
+_FULL = frozenset(getattr(errno, name) for name in ("ENOSPC", "EDQUOT") if hasattr(errno, name))
+
 _OF_MEMORY = re.compile(
     r"out of memory|bad_alloc|(insufficient|not enough) memory|"
     r"(can'?t|cannot|failed to|unable to) (allocate|start new thread)",
@@ -44,6 +46,11 @@ def find_memory_error(error: BaseException) -> BaseException | None:
         if isinstance(one, MemoryError) or (isinstance(one, OSError) and one.errno == errno.ENOMEM):
             return one
     return next((one for one in _chain(error) if _is_of_library(one) and _OF_MEMORY.search(str(one))), None)
+
+
+def find_full_disk(error: BaseException) -> OSError | None:
+    """The error, among an error and its causes, that says that a disk or a quota is full; None if none says so."""
+    return next((one for one in _chain(error) if isinstance(one, OSError) and one.errno in _FULL), None)
 
 
 def may_pass(error: BaseException) -> bool:

@@ -5,6 +5,7 @@ A progressive picture is coded in about ten passes over all its coefficients, an
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import jpeglib
 import numpy as np
@@ -40,24 +41,34 @@ def to_baseline(data: bytes, image: npt.NDArray[np.uint8]) -> bytes:
     Raises
     ------
     CodecError
-        If the picture cannot be recoded here, for example because there is no space for temporary files.
+        If the library cannot read the coefficients.
+    OSError
+        If temporary files cannot be written.
     """
     with tempfile.TemporaryDirectory(prefix="packer-") as folder:
         before, after = Path(folder, "before.jpg"), Path(folder, "after.jpg")
-        try:
-            before.write_bytes(data)
-            picture = jpeglib.read_dct(str(before))
-            picture.progressive_mode = False
-            picture.write_dct(str(after), flags=["+OPTIMIZE_CODING"])
-            coded = after.read_bytes()
-        except OSError as error:
-            raise CodecError(
-                f"expected a progressive JPEG that can be coded as baseline, found: {error}: "
-                "--progressive keep stores it as it is"
-            ) from error
+        before.write_bytes(data)
+        picture = _read_coefficients(before)
+        picture.progressive_mode = False
+        picture.write_dct(str(after), flags=["+OPTIMIZE_CODING"])
+        coded = after.read_bytes()
     if coded.startswith(_JFIF, 2) and coded.startswith(_JFIF, 2 + _JFIF_BYTES):
         coded = coded[:2] + coded[2 + _JFIF_BYTES :]  # the block of libjpeg, which precedes the picture's own
     return coded if _shows(coded, image) else data
+
+
+def _read_coefficients(path: Path) -> Any:
+    try:
+        picture = jpeglib.read_dct(str(path))
+        picture.load()
+    except OSError as error:
+        if error.errno is not None:  # of the system; the library's own errors have none
+            raise
+        raise CodecError(
+            f"expected a progressive JPEG that can be coded as baseline, found: {error}: "
+            "--progressive keep stores it as it is"
+        ) from error
+    return picture
 
 
 def _shows(coded: bytes, image: npt.NDArray[np.uint8]) -> bool:

@@ -1,10 +1,13 @@
 """Whom a reject blames, and what it says of files that are no longer what they were."""
 
+import errno
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import av.error
 import numpy as np
 import pytest
 from support.builds import TESTS, write_pictures
@@ -13,7 +16,7 @@ from support.media import FAST_START, cut_file, scene, write_picture, write_vide
 
 import packer
 from packer.steps.chain import ITEM
-from shardspec.errors import TooManyRejectsError
+from shardspec.errors import BuildError, TooManyRejectsError
 
 Sample = dict[str, Any]
 
@@ -213,3 +216,44 @@ def test_an_unexpected_error_names_the_users_line_and_none_of_ours(
     monkeypatch.setattr("packer.steps.decode.read_picture", broken)
     with pytest.raises(TooManyRejectsError, match=r"decode: KeyError: 'of a library' \(all reasons"):
         packer.build(tmp_path / "source", tmp_path / "ours", engine="inline", progress=False)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("wraps", [False, True])
+def test_a_full_disk_in_a_step_stops_the_build_and_a_resume_packs_the_item(
+    tmp_path: Path, code: int, wraps: bool
+) -> None:
+    write_pictures(tmp_path / "source", ["a.png", "b-bad.png", "c.png"])
+    full = [OSError(code, os.strerror(code), "/scratch/frames.raw")]
+
+    def write_frames(samples: Iterator[Sample]) -> Iterator[Sample]:
+        for sample in samples:
+            if "bad" in sample["source"] and full:
+                if wraps:
+                    raise ValueError("the tool failed") from full[0]
+                raise full[0]
+            yield sample
+
+    def build() -> Any:
+        return packer.build(
+            tmp_path / "source", tmp_path / "out", steps=["decode", write_frames], engine="inline", progress=False
+        )
+
+    with pytest.raises(BuildError, match=rf"^/scratch/frames\.raw: cannot be written: {os.strerror(code)}"):
+        build()
+    full.clear()
+    result = build()
+    assert result.resumed
+    assert (result.counts.packed_items, result.counts.rejected_items) == (3, 0)
+
+
+def test_a_decoder_without_space_is_no_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pictures(tmp_path / "source", ["a.png"])
+    write_video(tmp_path / "source" / "b.mp4", frames=3)
+
+    def lack(*_: object, **_options: object) -> None:
+        raise av.error.OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("packer.steps.decode.open_reader", lack)
+    packer.build(tmp_path / "source", tmp_path / "out", engine="inline", progress=False, max_rejects=1)
+    assert list(reasons(tmp_path / "out")) == ["b.mp4"]

@@ -1,5 +1,7 @@
 """Progressive JPEGs whose bytes are stored: counted, and coded as baseline without loss where the recipe says so."""
 
+import errno
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ from support.packed import stored_pictures
 from packer import Recipe, build, dry_run
 from packer.vision.decode.jpeg_header import is_progressive, read_header
 from readers import open_dataset
-from shardspec.errors import MissingDependencyError, UsageError
+from shardspec.errors import BuildError, MissingDependencyError, UsageError
 from shardspec.layout import Layout
 
 OPTIONS: dict[str, Any] = {"engine": "inline", "progress": False, "format": "npy"}
@@ -172,16 +174,25 @@ class TestBaseline:
         assert is_progressive(before)
         assert stored_pictures(tmp_path / "out") == [before]
 
-    def test_no_room_for_temporary_files_is_a_reject(
+    @pytest.mark.parametrize("where", ["pathlib.Path.write_bytes", "jpeglib.DCTJPEG.load", "jpeglib.DCTJPEG.write_dct"])
+    def test_no_room_for_temporary_files_stops_the_build_and_it_resumes(
+        self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    ) -> None:
+        with monkeypatch.context() as full:
+            full.setattr(where, _refuse if "write_dct" not in where else _fail)
+            with pytest.raises(BuildError, match=r"cannot be written: .*: name a folder with room .* in TMPDIR"):
+                build(source, tmp_path / "out", progressive="baseline", max_rejects=1.0, **OPTIONS)
+        result = build(source, tmp_path / "out", progressive="baseline", max_rejects=1.0, **OPTIONS)
+        assert result.resumed
+        assert [reject["item"] for reject in read_jsonl(tmp_path / "out" / "rejects.jsonl")] == ["e.jpg"]
+
+    def test_coefficients_that_cannot_be_read_are_a_reject(
         self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("pathlib.Path.write_bytes", _refuse)
-        result = build(source, tmp_path / "out", progressive="baseline", max_rejects=1.0, **OPTIONS)
-        monkeypatch.undo()
-        assert result.counts.rejected_items == 3
+        monkeypatch.setattr("jpeglib.DCTJPEG.load", _fail)
+        build(source, tmp_path / "out", progressive="baseline", max_rejects=1.0, **OPTIONS)
         reasons = read_jsonl(tmp_path / "out" / "rejects.jsonl")
-        assert reasons[0]["step"] == "encode"
-        assert "No space left" in reasons[0]["reason"]
+        assert [reject["step"] for reject in reasons] == ["encode", "encode", "decode"]
         assert "--progressive keep" in reasons[0]["reason"]
 
     def test_a_dry_run_counts_the_baseline_bytes(self, source: Path, tmp_path: Path) -> None:
@@ -198,5 +209,10 @@ def _coarse_table(found: re.Match[bytes]) -> bytes:
     return b"\xff\xdb\x00\x83" + bytes([0x10 | found[1][0]]) + (300).to_bytes(2, "big") * 64
 
 
-def _refuse(self: Path, data: bytes) -> int:
-    raise OSError(28, "No space left on device")
+def _refuse(*_: object, **_options: object) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _fail(*_: object, **_options: object) -> Any:
+    """Fail as jpeglib does, without saying why."""
+    raise OSError("the library failed")
