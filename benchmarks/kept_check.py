@@ -87,13 +87,13 @@ def decoded_sides(content: bytes) -> tuple[int, ...] | None:
         picture = decode_picture(content, max_pixels=MAX_PIXELS)
     except PictureError:
         return None
-    return picture.image.shape[:2] if picture.passthrough else None
+    return None if picture.kept is None else picture.image.shape[:2]
 
 
 def checked_sides(content: bytes) -> tuple[int, ...] | None:
     """Height and width if the check keeps the bytes, else None."""
-    header = check_kept(content, max_pixels=MAX_PIXELS)
-    return None if header is None else (header.height, header.width)
+    checked = check_kept(content, max_pixels=MAX_PIXELS)
+    return None if checked is None else (checked[0].height, checked[0].width)
 
 
 def compare(count: int, seed: int) -> dict[str, int]:

@@ -14,7 +14,10 @@ from packer.workspace.lines import line_encoder
 from packer.workspace.spool import Spool
 
 PICTURE_SUFFIXES = frozenset(
-    {".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
+    {
+        *(".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jpe", ".jpeg", ".jpg", ".mpo", ".pbm", ".pgm", ".png"),
+        *(".pnm", ".ppm", ".tif", ".tiff", ".webp"),
+    }
 )
 VIDEO_SUFFIXES = frozenset(
     {

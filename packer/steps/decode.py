@@ -95,7 +95,8 @@ def _picture(sample: Sample, item: Item, report: ItemReport, checks: bool) -> Sa
         raise ItemError(f"expected a readable file, found: {system_reason(error)}") from error
     except MemoryError as error:
         raise MemoryError(f"no memory for a file of {item.bytes / 1e6:.0f} MB") from error
-    if checks and (header := check_kept(data)) is not None:
+    if checks and (checked := check_kept(data)) is not None:
+        header, data = checked
         report.frames += 1
         shape = np.ndarray((header.height, header.width, 3), np.uint8, _NO_PIXEL, strides=(0, 0, 0))
         kept = Kept(shape, data, "jpeg", header.frame_marker == PROGRESSIVE)
@@ -105,7 +106,7 @@ def _picture(sample: Sample, item: Item, report: ItemReport, checks: bool) -> Sa
     except PictureError as error:
         raise ItemError(str(error)) from error
     report.frames += 1
-    whole = Kept(picture.image, data, "jpeg") if picture.passthrough else None
+    whole = None if picture.kept is None else Kept(picture.image, picture.kept, "jpeg")
     return {**sample, "image": picture.image, "frame": 0, "time": 0.0, KEPT: whole}
 
 

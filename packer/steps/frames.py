@@ -27,7 +27,7 @@ class FramePicture:
     image : ndarray, (H, W, 3), uint8
         RGB, upright, C-contiguous.
     data : bytes or None
-        The JPEG itself, if it may be kept as it is (`packer.vision.decode.picture.Picture.passthrough`).
+        The JPEG itself, if it may be kept as it is (`packer.vision.decode.picture.Picture.kept`).
     """
 
     index: int
@@ -134,4 +134,4 @@ class FramesReader:
             self._damaged += 1
             self._first_damage = self._first_damage or f"frame {number} ({shorten(name)}): {cut(str(error), LONG)}"
             return None
-        return FramePicture(number, number / self._rate, picture.image, data if picture.passthrough else None)
+        return FramePicture(number, number / self._rate, picture.image, picture.kept)

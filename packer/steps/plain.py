@@ -150,13 +150,16 @@ class PlainPictures:
 
 def _keeping(recipe: Recipe) -> _Way:
     """The picture is the file itself, once that is checked."""
-    check: Callable[[bytes], JpegHeader | None] = import_target(
+    check: Callable[[bytes], tuple[JpegHeader, bytes] | None] = import_target(
         "packer.vision.decode.picture:check_kept", what="step 'decode'", extra="pack"
     )
 
     def keep(data: bytes) -> EncodedValue | None:
-        header = check(data)
-        return None if header is None else kept_picture(data, header, looks_for_marks=recipe.restart_markers)
+        checked = check(data)
+        if checked is None:
+            return None
+        header, kept = checked
+        return kept_picture(kept, header, looks_for_marks=recipe.restart_markers)
 
     return _Way(lambda item: item.name.endswith(_KEPT_SUFFIXES), keep)
 
@@ -178,7 +181,7 @@ def _making(recipe: Recipe, encoder: Encoder) -> _Way:
                 if not unchanged:
                     return encode(image)
                 image = np.ascontiguousarray(image[:, :, ::-1])
-            whole = Kept(image, data, "jpeg") if unchanged and picture.passthrough else None
+            whole = Kept(image, picture.kept, "jpeg") if unchanged and picture.kept is not None else None
             return encoder.encode({"image": image, KEPT: whole})["image"]
         except Exception:  # whatever it is, the chain meets it again
             return None

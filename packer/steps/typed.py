@@ -317,9 +317,9 @@ def _picture_encoder(kind: FieldType) -> Encode:
 
     def encode(value: Any) -> EncodedValue:
         if isinstance(value, bytes | bytearray | memoryview):
-            data = bytes(value)
-            picture = decode(data)
-            if name == "jpeg" and picture.passthrough:
+            picture = decode(bytes(value))
+            data = picture.kept
+            if name == "jpeg" and data is not None:
                 return EncodedValue(data, picture.image.shape, spec, PROGRESSIVE_MARK in data and is_progressive(data))
             image = picture.image
         elif isinstance(value, str | int | float | list | tuple | dict) or value is None:

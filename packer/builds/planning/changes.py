@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.builds.planning.facts import FACTS_BYTES, digest_facts
-from packer.builds.planning.plan import BuildPlan
+from packer.builds.planning.plan import HEIF_LIBRARY, BuildPlan
 from packer.jobs.plan import describe_changes, join_changes
 from packer.sources.item import Item
 from packer.workspace.spool import Again
@@ -61,9 +61,13 @@ def _numbers_of(lines: Iterable[str]) -> tuple[npt.NDArray[np.int64], npt.NDArra
 def describe_changed_terms(last: Generation, new: BuildPlan) -> list[str]:
     """In words, how the recipe and versions of a generation differ from those of a plan that is to add to it.
 
-    The contents of ``boxes`` may differ: they grow with the items.
+    The contents of ``boxes`` may differ: they grow with the items. The library of HEIC images is named with such items
+    only.
     """
-    before, now = ({k: v for k, v in runtime.items() if k != "boxes"} for runtime in (last.runtime, new.runtime))
+    before, now = (
+        {name: value for name, value in runtime.items() if name not in ("boxes", HEIF_LIBRARY)}
+        for runtime in (last.runtime, new.runtime)
+    )
     return describe_changes("option", last.recipe, new.manifest_recipe) + describe_changes("runtime", before, now)
 
 

@@ -13,9 +13,11 @@ from packer.sources.base import Listing, count_listed
 from packer.sources.folders.frames import Frames
 from packer.sources.item import Item, is_video
 from packer.steps.plain import keeps_pictures
-from packer.workspace.machines import MADE_ON
+from packer.workspace.machines import MADE_ON, library_version
 from packer.workspace.spool import Spool
 from shardspec.manifest import Manifest, sha256_json
+from shardspec.registry import check_installed
+from shardspec.wording import LONG, shorten
 
 TASK_ITEMS = 32
 """The most pictures in a task of a small build. A video, or a folder of its frames, takes the room of so many: however
@@ -29,6 +31,10 @@ pictures whose bytes are kept, it has more: a small one takes less time than its
 TASK_BYTES = 16 * 10**6
 """The most bytes in a task, unless it is one item, or items that are read in one pass over an archive."""
 
+HEIF_LIBRARY = "pillow-heif"
+"""Named among the libraries of a plan only if there are HEIC images among its items."""
+
+_HEIC = tuple(suffix for name in (".heic", ".heif") for suffix in (name, name.upper()))
 _COUNTED = 500
 VIDEO_WEIGHT = 8
 """Weight of a video's bytes: each stands for far more pixels than a byte of a picture."""
@@ -163,11 +169,19 @@ def make_plan(
     -------
     plan : BuildPlan
     lines : ItemLines
+
+    Raises
+    ------
+    MissingDependencyError
+        If there are HEIC images to decode, and the library that decodes them is not installed.
     """
     items: Sequence[Item] = listing.items[: recipe.limit]
     lines, digest = ItemLines(), hashlib.sha256()
     cut = _Cut(len(items), _TASKS_OF_KEPT if keeps_pictures(recipe) else _TASKS)
+    heic = ""
     for made, item in enumerate(items, 1):
+        if item.name.endswith(_HEIC) and item.reject is None:
+            heic = heic or item.name
         columns = digest_columns(item)
         known = digest_facts(item, columns)
         digest.update(known)
@@ -185,6 +199,9 @@ def make_plan(
         if not made % _COUNTED:
             count_listed(_COUNTED)
     count_listed(len(lines) % _COUNTED)
+    if heic and any(step.use == "decode" for step in recipe.chain):
+        check_installed(("pillow_heif",), what=f"image {shorten(heic, LONG)}", extra="heif")
+        runtime = dict(sorted({**runtime, HEIF_LIBRARY: library_version(HEIF_LIBRARY)}.items()))
     plan = BuildPlan(
         recipe=recipe.to_json(),
         runtime=dict(runtime),

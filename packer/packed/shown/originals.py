@@ -24,7 +24,7 @@ from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader
 from packer.workspace.spool import Spool, sorted_texts, texts
-from shardspec.errors import ItemError, ShardspecError, UsageError, system_reason
+from shardspec.errors import ItemError, MissingDependencyError, ShardspecError, UsageError, system_reason
 from shardspec.wording import LONG, cut, shorten
 
 MAX_PIXELS = 100 * 10**6
@@ -186,5 +186,7 @@ def read_frame(file: ItemFile, frame: int | None = None) -> npt.NDArray[np.uint8
         if file.member is None and not is_picture(file.name):
             raise ItemError(f"{name}: expected a picture or a video by its suffix")
         return decode_picture(read_picture(opener(file), max_pixels=MAX_PIXELS), max_pixels=MAX_PIXELS).image
+    except MissingDependencyError as error:
+        raise ItemError(f"{name}: {error}") from error
     except OSError as error:
         raise ItemError(f"{name}: cannot be read: {system_reason(error)}") from error

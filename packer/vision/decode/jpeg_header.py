@@ -1,7 +1,8 @@
 """A JPEG's markers: what they say about it, and how far apart restart markers are placed."""
 
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 BASELINE, PROGRESSIVE = 0xC0, 0xC2
@@ -15,14 +16,18 @@ LEAST_AREA = 150_000
 """Least number of pixels of a picture that gets markers: smaller ones decode as fast whole, and faster without them."""
 
 _SOI = b"\xff\xd8"
-_SOS, _EOI, _APP1, _TEM, _DRI = 0xDA, 0xD9, 0xE1, 0x01, 0xDD
-_WITHOUT_LENGTH = frozenset({_TEM, *range(0xD0, 0xD9), _EOI, _SOS, 0xFF})  # RST0 to RST7, SOI; SOS ends the walk
+_SOS, _EOI, _BOUNDS = 0xDA, 0xD9, (0xD8, 0xD9)
+_APP0, _APP1, _APP14, _DRI = 0xE0, 0xE1, 0xEE, 0xDD
 _FRAME_HEADERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15 (C4 DHT, C8 JPG, CC DAC are none)
-_READ = _FRAME_HEADERS | {_APP1, _DRI}
+_METADATA = frozenset({*range(_APP0, 0xF0), 0xFE})  # APP0 to APP15, COM
+_NO_MARKERS = bytes([0x00, 0x01, *range(0xD0, 0xD8), 0xFF])  # stuffed byte, TEM, RST0 to RST7, fill byte
+_MARKER = re.compile(rb"\xff[^" + _NO_MARKERS + rb"]")
 
 _SEGMENT = struct.Struct(">BBH")
 _FRAME = struct.Struct(">BHHB")
 _EXIF = b"Exif\x00\x00"
+_JFIF, _JFIF_BYTES = b"JFIF\x00", 14
+_ADOBE, _ADOBE_BYTES = b"Adobe", 12
 
 _MCU_WIDTHS: Mapping[str, int] = {"420": 16, "422": 16, "444": 8}
 """Width of an MCU in pixels, by subsampling."""
@@ -69,43 +74,91 @@ class JpegHeader(NamedTuple):
 
 
 def read_header(data: bytes) -> JpegHeader | None:
-    """Walk the markers up to the first scan, without decoding anything.
+    """Walk the markers up to the first scan, without decoding anything. Stray bytes before a marker are skipped.
 
     Returns
     -------
-    JpegHeader, or None if no frame header is found where the standard puts one.
+    JpegHeader or None
+        None if there is no frame header before the first scan, or no scan.
     """
-    if data[:2] != _SOI:
-        return None
     frame: tuple[int, int, int, int, int] | None = None
     exif = b""
     restart_interval = 0
-    at, size = 2, len(data)
-    while at + 4 <= size:
-        mark, marker, length = _SEGMENT.unpack_from(data, at)
-        if mark != 0xFF:
+    for marker, _, start, stop in _segments(data):
+        if marker == _SOS:
+            return None if frame is None else JpegHeader(*frame, exif, restart_interval)
+        if marker == _APP1:
+            if not exif and data.startswith(_EXIF, start, stop):
+                exif = data[start + len(_EXIF) : stop]
+        elif marker == _DRI:
+            restart_interval = int.from_bytes(data[start : min(start + 2, stop)], "big")
+        elif marker in _FRAME_HEADERS and frame is None:
+            if stop - start < _FRAME.size:
+                return None
+            precision, height, width, components = _FRAME.unpack_from(data, start)
+            frame = (marker, precision, height, width, components)
+    return None
+
+
+def without_metadata(data: bytes, components: int) -> bytes:
+    """Remove everything from the header of a JPEG that its pixels do not depend on: metadata and stray bytes.
+
+    libjpeg warns about damage there, and Pillow fails at some of it. The JFIF and Adobe segments, from which decoders
+    tell how colours are coded, are replaced by the ones that libjpeg takes them for.
+
+    Parameters
+    ----------
+    data : bytes
+    components : int
+        As in the frame header.
+    """
+    kept = [_SOI]
+    for marker, at, start, stop in _segments(data):
+        if marker == _SOS:
+            kept.append(data[at:])
             break
-        if marker in _WITHOUT_LENGTH:
-            if marker in (_SOS, _EOI):
-                break
-            at += 1 if marker == 0xFF else 2  # a fill byte
+        if marker not in _METADATA:
+            kept.append(data[at:stop])
+        elif marker == _APP0 and data.startswith(_JFIF, start) and stop - start >= _JFIF_BYTES:
+            kept.append(b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00")
+        elif marker == _APP14 and data.startswith(_ADOBE, start) and stop - start >= _ADOBE_BYTES:
+            # 0 is RGB or CMYK; of four components, libjpeg takes any other number for YCCK, of three for YCbCr.
+            transform = 0 if data[start + 11] == 0 else 2 if components == 4 else 1
+            kept.append(b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00" + bytes([transform]))
+    return b"".join(kept)
+
+
+def without_trailer(data: bytes) -> bytes:
+    """Cut off what follows the end marker of a JPEG that decodes without a warning: further images, a phone's video."""
+    end = next((stop for marker, _, _, stop in _segments(data) if marker == _EOI), len(data))
+    return data[:end]
+
+
+def _segments(data: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the marker of each segment, and where its marker, payload and end are, up to the end of the image.
+
+    As in libjpeg, everything between two segments that is no marker is skipped: coded pixels, fill and stray bytes.
+    """
+    if not data.startswith(_SOI):
+        return
+    at, size = len(_SOI), len(data)
+    while at + _SEGMENT.size <= size:
+        mark, marker, length = _SEGMENT.unpack_from(data, at)
+        if mark != 0xFF or marker in _NO_MARKERS:
+            found = _MARKER.search(data, at)
+            if found is None:
+                return
+            at = found.start()
             continue
-        start, stop = at + 4, at + 2 + length
-        if length < 2 or stop > size:
-            return None
-        if marker in _READ:
-            if marker == _APP1:
-                if not exif and data.startswith(_EXIF, start, stop):
-                    exif = data[start + len(_EXIF) : stop]
-            elif marker == _DRI:
-                restart_interval = int.from_bytes(data[start : min(start + 2, stop)], "big")
-            elif frame is None:
-                if stop - start < 6:
-                    return None
-                precision, height, width, components = _FRAME.unpack_from(data, start)
-                frame = (marker, precision, height, width, components)
+        if marker in _BOUNDS:
+            break
+        stop = at + 2 + max(2, length)
+        if stop > size:
+            return
+        yield marker, at, at + _SEGMENT.size, stop
         at = stop
-    return None if frame is None else JpegHeader(*frame, exif, restart_interval)
+    if last := _MARKER.search(data, at):
+        yield data[last.end() - 1], last.start(), last.end(), last.end()
 
 
 def has_restart_markers(data: bytes) -> bool:

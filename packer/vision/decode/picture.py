@@ -7,13 +7,15 @@ first picture is taken.
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from packer.vision.decode.jpeg import check_cmyk, check_strict, coded_as, decode_strict
-from packer.vision.decode.jpeg_header import JpegHeader, read_header
+from packer.vision.decode.jpeg_header import JpegHeader, read_header, without_metadata, without_trailer
 from packer.vision.decode.limits import (
     MAX_PIXELS,
     Input,
@@ -25,22 +27,27 @@ from packer.vision.decode.limits import (
 )
 from packer.vision.decode.netpbm import decode_netpbm
 from packer.vision.decode.orientation import UPRIGHT, exif_orientation, orient
+from shardspec.errors import MissingDependencyError
 from shardspec.registry import import_target
 
 _MAGIC = (
-    ("JPEG", re.compile(rb"\xff\xd8\xff")),
+    ("JPEG", re.compile(rb"\xff\xd8")),
     ("PNG", re.compile(rb"\x89PNG\r\n\x1a\n")),
     ("WebP", re.compile(rb"RIFF....WEBP", re.DOTALL)),
     ("GIF", re.compile(rb"GIF8[79]a")),
     ("TIFF", re.compile(rb"II[*+]\x00|MM\x00[*+]")),
     ("BMP", re.compile(rb"BM")),
     ("Netpbm", re.compile(rb"P[1-7][\s#]")),
+    ("AVIF", re.compile(rb"....ftyp(?:....){0,12}?avi[fs]", re.DOTALL)),
+    ("HEIC", re.compile(rb"....ftyp(?:....){0,12}?(?:hei[cmsx]|hev[cmsx]|mif1|msf1)", re.DOTALL)),
 )
 _WEBP_PIXEL_BYTES = 12
 """Bytes per pixel of the RGBA canvases and frame that libwebp and Pillow hold at a time (measured: up to 10)."""
+_CODED_SIZE = re.compile(rb"\0\0\0\x14ispe\0\0\0\0(.{4})(.{4})", re.DOTALL)  # ISO/IEC 23008-12, 6.5.3
+_BOX_BYTES = 8  # length and type (ISO/IEC 14496-12, 4.2)
 _HEAD_BYTES = 1 << 18  # examined before the rest of a file is read
-_HARMLESS = re.compile(r"extraneous bytes before marker|JFIF revision|Adobe color transform")
 _CORRUPT = re.compile(r"Corrupt JPEG data|Premature end|[Ii]nconsistent progression|[Ii]nvalid progressive")
+_HARMLESS = "extraneous bytes before marker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +58,15 @@ class Picture:
     ----------
     image : ndarray, (H, W, 3), uint8
         RGB (BGR if that was asked for), upright, C-contiguous, not writeable.
-    passthrough : bool
-        Whether the file is a JPEG whose own bytes show the same pixels in every decoder and may be kept: 8 bits,
-        baseline or progressive, grey or YCbCr, EXIF orientation 1 or none, decoded without any warning. (Decoders
-        return a grey JPEG as RGB by repeating its value.)
-    format : str
-        ``BMP``, ``GIF``, ``JPEG``, ``Netpbm``, ``PNG``, ``TIFF`` or ``WebP``.
-    warning : str or None
-        What libjpeg warned about while it decoded pixels that are nevertheless whole (stray bytes between markers).
+    kept : bytes or None
+        If the file is a JPEG that shows the same pixels in every decoder and may be stored as it is, its bytes up to
+        its end marker: 8 bits, baseline or progressive, grey or YCbCr, EXIF orientation 1 or none, decoded without any
+        warning. If only its metadata are damaged, they are left out. (Decoders return a grey JPEG as RGB by repeating
+        its value.)
     """
 
     image: npt.NDArray[np.uint8]
-    passthrough: bool
-    format: str
-    warning: str | None = None
+    kept: bytes | None = None
 
 
 def read_picture(source: Input, *, max_pixels: int = MAX_PIXELS) -> bytes:
@@ -129,31 +131,32 @@ def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS, bgr: bool = Fal
     """
     kind = _sniff(data)
     if kind == "Netpbm":
-        return _finish(_in_order(decode_netpbm(data, max_pixels), bgr), UPRIGHT, kind)
+        return Picture(_finish(_in_order(decode_netpbm(data, max_pixels), bgr), UPRIGHT))
     if kind == "JPEG":
         return _decode_jpeg(data, max_pixels, bgr)
     image, orientation = _decode_by_pillow(data, kind, max_pixels)
-    return _finish(_in_order(image, bgr), orientation, kind)
+    return Picture(_finish(_in_order(image, bgr), orientation))
 
 
-def check_kept(data: bytes, *, max_pixels: int = MAX_PIXELS) -> JpegHeader | None:
-    """Check a picture that `decode_picture` would pass through, without making its pixels (`check_strict`).
+def check_kept(data: bytes, *, max_pixels: int = MAX_PIXELS) -> tuple[JpegHeader, bytes] | None:
+    """Check a JPEG whose bytes may be stored (`Picture.kept`) without making its pixels (`check_strict`).
 
     Returns
     -------
-    JpegHeader or None
-        None of any other picture, and of one that is not whole: `decode_picture` says why.
+    tuple or None
+        The header and the bytes to store. None for any other picture, and for one that is not whole: `decode_picture`
+        says why.
     """
     header = read_header(data)
     if header is None or not header.ordinary or not 0 < header.width * header.height <= max_pixels:
         return None
     if header.exif and exif_orientation(header.exif) != UPRIGHT:
         return None
-    try:
-        height, width = check_strict(data)
-    except (ValueError, MemoryError):
-        return None
-    return header if (height, width) == (header.height, header.width) else None
+    for form in _forms(data, header):
+        with suppress(ValueError, MemoryError):
+            height, width = check_strict(form)
+            return (header, without_trailer(form)) if (height, width) == (header.height, header.width) else None
+    return None
 
 
 def _sniff(data: bytes) -> str:
@@ -171,58 +174,83 @@ def _in_order(image: npt.NDArray[np.uint8], bgr: bool) -> npt.NDArray[np.uint8]:
     return image[:, :, ::-1] if bgr else image
 
 
-def _finish(
-    image: npt.NDArray[np.uint8], orientation: int, kind: str, *, passthrough: bool = False, warning: str | None = None
-) -> Picture:
+def _finish(image: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
     upright = np.ascontiguousarray(orient(image, orientation))
     upright.setflags(write=False)
-    return Picture(upright, passthrough and orientation == UPRIGHT, kind, warning)
+    return upright
 
 
 def _decode_jpeg(data: bytes, max_pixels: int, bgr: bool) -> Picture:
     header = read_header(data)
     if header is None:
-        raise PictureError("expected a JPEG's frame header, found none before the pixels or the end of the file")
+        raise PictureError(
+            "expected a JPEG's frame header and its pixels, found a file that lacks one of them: cut off?"
+        )
     check_size(header.width, header.height, max_pixels)
-    with needing_memory("JPEG", header.width, header.height):
-        return _decode_checked_jpeg(data, header, max_pixels, bgr)
-
-
-def _decode_checked_jpeg(data: bytes, header: JpegHeader, max_pixels: int, bgr: bool) -> Picture:
     orientation = exif_orientation(header.exif)
-    try:
-        coding = coded_as(data)
-        if coding in ("CMYK", "YCCK"):
-            check_cmyk(data)
-            image, _ = _decode_by_pillow(data, "JPEG", max_pixels)
-            return _finish(_in_order(image, bgr), orientation, "JPEG")
-        passthrough = header.ordinary and coding in ("YCbCr", "Gray")
-        return _finish(decode_strict(data, bgr=bgr), orientation, "JPEG", passthrough=passthrough)
-    except ValueError as error:
-        warning = str(error)
-    if _CORRUPT.search(warning) and not _HARMLESS.search(warning):
-        raise PictureError(f"expected a whole JPEG, found a damaged one: {warning}")
-    image, _ = _decode_by_pillow(data, "JPEG", max_pixels)
-    return _finish(_in_order(image, bgr), orientation, "JPEG", warning=warning)
+    with needing_memory("JPEG", header.width, header.height):
+        for form in _forms(data, header):
+            try:
+                image, coding = _jpeg_pixels(form, max_pixels, bgr)
+            except ValueError as error:
+                warning = str(error)
+                continue
+            keeps = header.ordinary and coding in ("YCbCr", "Gray") and orientation == UPRIGHT
+            return Picture(_finish(image, orientation), without_trailer(form) if keeps else None)
+        if _CORRUPT.search(warning) and _HARMLESS not in warning:
+            raise PictureError(f"expected a whole JPEG, found a damaged one: {warning}")
+        image, _ = _decode_by_pillow(form, "JPEG", max_pixels)
+        return Picture(_finish(_in_order(image, bgr), orientation))
+
+
+def _forms(data: bytes, header: JpegHeader) -> Iterator[bytes]:
+    """Yield a JPEG, and the same image alone: libjpeg warns about metadata too, and reports its first warning only."""
+    yield data
+    yield without_metadata(data, header.components)
+
+
+def _jpeg_pixels(data: bytes, max_pixels: int, bgr: bool) -> tuple[npt.NDArray[np.uint8], str]:
+    """Return the pixels of a JPEG and its colour coding. Any warning of libjpeg is a `ValueError`."""
+    coding = coded_as(data)
+    if coding in ("CMYK", "YCCK"):
+        check_cmyk(data)
+        return _in_order(_decode_by_pillow(data, "JPEG", max_pixels)[0], bgr), coding
+    return decode_strict(data, bgr=bgr), coding
 
 
 def _decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDArray[np.uint8], int]:
-    """Pixels in RGB as stored, and the orientation to turn them from (TIFF: Pillow has already turned them)."""
+    """Pixels in RGB as stored, and the orientation to turn them from (HEIC, TIFF: they are upright already)."""
+    if kind == "HEIC":
+        _check_heic(data, max_pixels)
     if kind == "WebP":  # its plugin allocates the canvas on opening
         check_size(*_webp_size(data), max_pixels)
     decode = import_target("packer.vision.decode.rgb:decode_by_pillow", what=f"a {kind} picture", extra="pack")
     try:
         pixels, exif = decode(data, kind, max_pixels)
-    except (PictureError, MemoryError):
+    except (PictureError, MemoryError, MissingDependencyError):
         raise
     except Exception as error:
         # A damaged file can make Pillow raise anything: SyntaxError, struct.error, EOFError.
         if kind == "WebP":
             _check_webp_memory(*_webp_size(data))
         raise PictureError(
-            f"expected a whole {kind}, found one that does not decode: {str(error) or type(error).__name__}"
+            f"expected a whole {kind} of a kind that can be decoded, found: {str(error) or type(error).__name__}"
         ) from error
     return pixels, exif_orientation(exif)
+
+
+def _check_heic(data: bytes, max_pixels: int) -> None:
+    """Check the sizes of coded images, which may be cropped, and that they end within the file.
+
+    libheif leaves tiles black that are cut off.
+    """
+    for found in _CODED_SIZE.finditer(data):
+        check_size(int.from_bytes(found[1], "big"), int.from_bytes(found[2], "big"), max_pixels)
+    at = 0
+    while (size := int.from_bytes(data[at : at + 4], "big")) >= _BOX_BYTES:
+        if data[at + 4 : at + _BOX_BYTES] == b"mdat" and at + size > len(data):
+            raise PictureError("expected a whole HEIC, found one that is cut off")
+        at += size
 
 
 def _check_webp_memory(width: int, height: int) -> None:

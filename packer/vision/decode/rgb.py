@@ -4,6 +4,8 @@ As a table: ``docs/pictures.md``. Ordinary JPEGs do not pass here, so the librar
 """
 
 import warnings
+import zlib
+from binascii import unhexlify
 from collections.abc import Callable
 from io import BytesIO
 
@@ -21,10 +23,14 @@ from PIL import (
 )
 
 from packer.vision.decode.limits import PictureError, check_size, needing_memory
+from shardspec.errors import MissingDependencyError
+from shardspec.registry import import_target
+
+_Open = Callable[[BytesIO], ImageFile.ImageFile]
 
 # The plugin classes and not Image.open, whose check against decompression bombs sets a limit and a warning for the
 # process.
-_PLUGINS: dict[str, Callable[[BytesIO], ImageFile.ImageFile]] = {
+_PLUGINS: dict[str, _Open] = {
     "BMP": BmpImagePlugin.BmpImageFile,
     "GIF": GifImagePlugin.GifImageFile,
     "JPEG": JpegImagePlugin.JpegImageFile,
@@ -32,6 +38,18 @@ _PLUGINS: dict[str, Callable[[BytesIO], ImageFile.ImageFile]] = {
     "TIFF": TiffImagePlugin.TiffImageFile,
     "WebP": WebPImagePlugin.WebPImageFile,
 }
+_UPRIGHT = ("HEIC", "TIFF")
+"""Formats that are decoded upright."""
+_PIXEL_BYTES = 12
+"""Bytes per pixel that decoders and Pillow hold at a time (up to)."""
+
+_PNG_SIGNATURE_BYTES, _PNG_FRAME_BYTES = 8, 12  # a chunk has four bytes each of length, type and checksum
+_PNG_METADATA = frozenset(
+    b"tEXt zTXt iTXt eXIf tIME pHYs iCCP gAMA cHRM sRGB cICP mDCV cLLI sBIT bKGD hIST sPLT acTL fcTL fdAT".split()
+)
+"""Types of chunks that do not decide over the pixels of the first image (PNG specification, third edition, 11.3)."""
+_RAW_EXIF = b"Raw profile type exif\x00"
+_MOST_TEXT = 1 << 20  # bytes: the orientation comes first
 
 _BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262  # TIFF 6.0, section 8
 _WHITE_IS_ZERO = 0
@@ -49,9 +67,9 @@ def decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDArr
     Returns
     -------
     pixels : ndarray, (H, W, 3), uint8
-        RGB as stored; of a TIFF upright, since Pillow turns it.
+        RGB as stored; of a HEIC or TIFF upright.
     exif : bytes
-        The picture's EXIF block; empty if it has none, or is a TIFF.
+        The picture's EXIF block; empty if it has none, or is a HEIC or TIFF.
 
     Raises
     ------
@@ -59,17 +77,86 @@ def decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDArr
         If the picture is too large, or has a kind of pixel that the rule excludes.
     MemoryError
         If memory does not suffice.
+    MissingDependencyError
+        If the library that decodes the format is not installed.
     Exception
         Of any kind, if the picture is damaged (SyntaxError, struct.error, EOFError).
     """
+    exif = b""
+    if kind == "PNG":
+        data, exif = _split_png(data)
+    open_image = _PLUGINS.get(kind) or _load_plugin(kind)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with _PLUGINS[kind](BytesIO(data)) as image:
+        with open_image(BytesIO(data)) as image:
             check_size(*image.size, max_pixels)
             with needing_memory(kind, *image.size):
-                image.load()
+                try:
+                    image.load()
+                except Exception:  # libavif, libheif and their decoders do not say that they lack memory
+                    np.empty((image.height, image.width, _PIXEL_BYTES), np.uint8)
+                    raise
+                check_size(*image.size, max_pixels)  # a HEIC's header need not tell the size of its coded image
                 pixels = to_rgb(image, bits=data[24] if kind == "PNG" else 8)  # its header gives the depth at byte 24
-            return pixels, image.info.get("exif", b"") if kind != "TIFF" else b""
+            return pixels, b"" if kind in _UPRIGHT else exif or image.info.get("exif", b"")
+
+
+def _load_plugin(kind: str) -> _Open:
+    """Load the plugin of a format that is rare or needs a further library, and have it decode in one thread."""
+    if kind == "AVIF":
+        from PIL import AvifImagePlugin
+
+        if not AvifImagePlugin.SUPPORTED:
+            raise MissingDependencyError(
+                "an AVIF picture needs a Pillow with AVIF, which its wheels have: pip install --force-reinstall pillow"
+            )
+        AvifImagePlugin.DEFAULT_MAX_THREADS = AvifImagePlugin.DEFAULT_MAX_THREADS or 1
+        plugin: _Open = AvifImagePlugin.AvifImageFile
+    else:
+        plugin = import_target("pillow_heif:HeifImageFile", what="a HEIC picture", extra="heif")
+        import_target("pillow_heif:options", what="a HEIC picture").DECODE_THREADS = 1
+    _PLUGINS[kind] = plugin
+    return plugin
+
+
+def _split_png(data: bytes) -> tuple[bytes, bytes]:
+    """Separate the pixels of a PNG from its metadata, for which Pillow may refuse the file, and find its EXIF block.
+
+    Pillow refuses metadata that are damaged or large, such as comments and colour profiles of more than 1 MiB.
+
+    Returns
+    -------
+    pixels : bytes
+        The file without its metadata; of an animation, the first image.
+    exif : bytes
+        The ``eXIf`` chunk, or else the text chunk in which ImageMagick stores EXIF; empty without either.
+    """
+    pieces, exif, text = [data[:_PNG_SIGNATURE_BYTES]], b"", b""
+    at = begin = _PNG_SIGNATURE_BYTES
+    while at + _PNG_FRAME_BYTES <= len(data):
+        kind = data[at + 4 : at + 8]
+        body, stop = at + 8, at + _PNG_FRAME_BYTES + int.from_bytes(data[at : at + 4], "big")
+        if stop > len(data) or kind == b"IEND":
+            break
+        if kind in _PNG_METADATA:
+            if kind == b"eXIf":
+                exif = exif or data[body : stop - 4]
+            elif kind in (b"tEXt", b"zTXt") and data.startswith(_RAW_EXIF, body):
+                text = text or _read_raw_profile(data[body + len(_RAW_EXIF) : stop - 4], packed=kind == b"zTXt")
+            pieces.append(data[begin:at])
+            begin = stop
+        at = stop
+    return data if begin == _PNG_SIGNATURE_BYTES else b"".join((*pieces, data[begin:])), exif or text
+
+
+def _read_raw_profile(text: bytes, *, packed: bool) -> bytes:
+    """Read the hexadecimal digits after a line each of nothing, name and length; empty if they are damaged."""
+    try:
+        plain = zlib.decompressobj().decompress(text[1:], _MOST_TEXT) if packed else text[:_MOST_TEXT]
+        digits = b"".join(plain.split(b"\n")[3:])
+        return unhexlify(digits[: len(digits) // 2 * 2])
+    except (zlib.error, ValueError):
+        return b""
 
 
 def to_rgb(image: Image.Image, *, bits: int = 8) -> npt.NDArray[np.uint8]:

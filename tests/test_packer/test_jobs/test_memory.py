@@ -50,10 +50,11 @@ from pathlib import Path
 from packer.vision.decode.picture import decode_picture
 
 files = {path.name: path.read_bytes() for path in sorted(Path(sys.argv[1]).iterdir())}
-decode_picture(files.pop("small.png"))
+for name in ("small.png", "small.avif"):  # loads the libraries
+    decode_picture(files.pop(name))
 for name, data in files.items():
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (taken + 90 * 10**6, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_AS, (taken + (20 if name == "i.avif" else 90) * 10**6, resource.RLIM_INFINITY))
     try:
         decode_picture(data)
     except MemoryError as error:
@@ -62,19 +63,22 @@ for name, data in files.items():
 
 
 def test_no_kind_of_picture_is_taken_for_a_damaged_one_where_memory_is_short(tmp_path: Path) -> None:
-    Image.new("L", (5, 4)).save(tmp_path / "small.png")
+    for name in ("small.png", "small.avif"):
+        Image.new("L", (5, 4)).save(tmp_path / name)
     grey, colour = Image.new("L", (9_000, 8_000)), Image.new("RGB", (9_000, 8_000))
     for name in ("a.jpg", "b.bmp", "c.gif", "d.png", "e.tif", "f.pgm"):
         grey.save(tmp_path / name)
     colour.save(tmp_path / "g.webp", lossless=True, method=0, quality=0)
     grey.save(tmp_path / "h.tif", compression="tiff_lzw")
+    Image.new("L", (3_000, 3_000)).save(tmp_path / "i.avif", speed=10)
     done = subprocess.run(
         [sys.executable, "-c", DECODE_ALL, tmp_path], env=environment(), capture_output=True, text=True, check=True
     )
-    kinds = ["JPEG", "BMP", "GIF", "PNG", "TIFF", "Netpbm", "WebP", "TIFF"]
-    for line, kind, name in zip(done.stdout.splitlines(), kinds, "abcdefgh", strict=True):
+    kinds = ["JPEG", "BMP", "GIF", "PNG", "TIFF", "Netpbm", "WebP", "TIFF", "AVIF"]
+    for line, kind, name in zip(done.stdout.splitlines(), kinds, "abcdefghi", strict=True):
         assert line.startswith(name)
-        assert f"no memory for a {kind} of 9000 × 8000 pixels, which takes 216 MB decoded" in line
+        taken = "3000 × 3000 pixels, which takes 27 MB" if kind == "AVIF" else "9000 × 8000 pixels, which takes 216 MB"
+        assert f"no memory for a {kind} of {taken} decoded" in line
 
 
 @pytest.mark.parametrize("what", ["nothing", "opencv", "system", "wrapped"])

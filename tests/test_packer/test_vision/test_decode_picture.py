@@ -5,14 +5,20 @@ import zlib
 
 import cv2
 import numpy as np
+import pillow_heif
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageOps
+from PIL import AvifImagePlugin, Image, ImageOps, PngImagePlugin
 from skimage import data
 
+from packer.vision.decode import rgb
+from packer.vision.decode.jpeg import decode_strict
+from packer.vision.decode.jpeg_header import read_header
 from packer.vision.decode.limits import PictureError
-from packer.vision.decode.picture import decode_picture
+from packer.vision.decode.orientation import orient
+from packer.vision.decode.picture import check_kept, decode_picture
+from shardspec.errors import MissingDependencyError
 
 PORTRAIT = data.astronaut()[::4, ::3].copy()  # (128, 171, 3): odd, and not square
 GREY = PORTRAIT[..., 1].copy()
@@ -24,6 +30,12 @@ def saved(image, kind, **options):
         image = Image.fromarray(image)
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def heic(image, **options):
+    buffer = io.BytesIO()
+    pillow_heif.from_pillow(Image.fromarray(image)).save(buffer, **options)
     return buffer.getvalue()
 
 
@@ -56,9 +68,7 @@ def test_jpeg_has_pillows_pixels_and_passes_through(subsampling, options):
     content = saved(PORTRAIT, "JPEG", subsampling=subsampling, **options)
     picture = decode_picture(content)
     np.testing.assert_array_equal(picture.image, np.asarray(Image.open(io.BytesIO(content))))
-    assert picture.passthrough
-    assert picture.format == "JPEG"
-    assert picture.warning is None
+    assert picture.kept == content
     assert picture.image.flags.c_contiguous
     assert not picture.image.flags.writeable
 
@@ -67,20 +77,20 @@ def test_grey_jpeg_passes_through():
     content = saved(GREY, "JPEG")
     picture = decode_picture(content)
     np.testing.assert_array_equal(picture.image, grey3(np.asarray(Image.open(io.BytesIO(content)))))
-    assert picture.passthrough
+    assert picture.kept is not None
 
 
 def test_rgb_coded_jpeg_does_not_pass_through():
     picture = decode_picture(saved(PORTRAIT, "JPEG", keep_rgb=True, quality=100))
     assert np.abs(picture.image.astype(int) - PORTRAIT).max() <= 3
-    assert not picture.passthrough
+    assert picture.kept is None
 
 
 def test_cmyk_jpeg_with_adobes_inverted_values():
     cmyk = Image.fromarray(PORTRAIT).convert("CMYK")
     content = saved(cmyk, "JPEG", quality=100, subsampling=0)
     picture = decode_picture(content)
-    assert not picture.passthrough
+    assert picture.kept is None
     assert np.abs(picture.image.astype(int) - PORTRAIT).max() <= 6
     damaged = content[: len(content) // 2] + b"\xff\xd9"
     with pytest.raises(PictureError, match="damaged"):
@@ -94,7 +104,7 @@ def test_cmyk_rule():
     assert np.abs(picture.image - (255 - ink) * (255 - black) / 255).max() <= 0.51
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WebP", "TIFF"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WebP", "TIFF", "AVIF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation(orientation, kind):
     exif = Image.Exif()
@@ -105,7 +115,49 @@ def test_exif_orientation(orientation, kind):
     stored.getexif()[0x0112] = orientation
     picture = decode_picture(turned)
     np.testing.assert_array_equal(picture.image, np.asarray(ImageOps.exif_transpose(stored)))
-    assert picture.passthrough == (kind == "JPEG" and orientation == 1)
+    assert (picture.kept is not None) == (kind == "JPEG" and orientation == 1)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_heic_is_turned_once(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation  # stored both as EXIF, which is to be ignored, and as a property of the image
+    image = pillow_heif.from_pillow(Image.fromarray(PORTRAIT))
+    image.info["exif"] = exif.tobytes()
+    buffer = io.BytesIO()
+    image.save(buffer, quality=-1, chroma=444)
+    assert abs_difference(decode_picture(buffer.getvalue()).image, orient(PORTRAIT, orientation)) <= 1
+
+
+def raw_profile(exif):
+    """EXIF as ImageMagick stores it in a text chunk."""
+    digits = exif.hex()
+    lines = (digits[at : at + 72] for at in range(0, len(digits), 72))
+    return f"\nexif\n{len(exif):8d}\n" + "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_png_is_turned_as_imagemagicks_text_chunk_says(packed):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    info = PngImagePlugin.PngInfo()
+    info.add_text("Raw profile type exif", raw_profile(b"Exif\0\0" + exif.tobytes()[6:]), zip=packed)
+    turned = decode_picture(saved(PORTRAIT, "PNG", pnginfo=info)).image
+    np.testing.assert_array_equal(turned, orient(PORTRAIT, 6))
+    exif[0x0112] = 3  # the EXIF chunk comes before the text
+    turned = decode_picture(saved(PORTRAIT, "PNG", pnginfo=info, exif=exif)).image
+    np.testing.assert_array_equal(turned, orient(PORTRAIT, 3))
+
+
+@pytest.mark.parametrize("text", ["", "\n\n\n", "\nexif\n 8\nno digits", "\nexif\n 3\nabc"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_broken_text_chunk_counts_as_none(text, packed):
+    info = PngImagePlugin.PngInfo()
+    info.add_text("Raw profile type exif", text, zip=packed)
+    whole = saved(PORTRAIT, "PNG", pnginfo=info)
+    damaged = whole.replace(b"exif\0\0\x78", b"exif\0\0\x00")  # no zlib stream
+    for content in (whole, damaged):
+        np.testing.assert_array_equal(decode_picture(content).image, PORTRAIT)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
@@ -136,7 +188,7 @@ def test_orientation_six_by_hand():
 )
 def test_broken_exif_counts_as_none(exif):
     picture = decode_picture(saved(PORTRAIT, "JPEG", exif=exif))
-    assert picture.passthrough
+    assert picture.kept is not None
     assert picture.image.shape == PORTRAIT.shape
 
 
@@ -156,7 +208,68 @@ def test_broken_exif_counts_as_none(exif):
 def test_lossless_colour(content):
     picture = decode_picture(content)
     np.testing.assert_array_equal(picture.image, PORTRAIT)
-    assert not picture.passthrough
+    assert picture.kept is None
+
+
+def abs_difference(found, expected):
+    assert found.shape == expected.shape
+    return int(np.abs(found.astype(int) - expected).max())
+
+
+@pytest.mark.parametrize("layers", [PORTRAIT, GREY, np.dstack([PORTRAIT, GREY])], ids=["colour", "grey", "alpha"])
+def test_avif_and_heic(layers):
+    colour = layers[..., :3] if layers.ndim == 3 else grey3(layers)
+    expected = over_white(colour, layers[..., 3]) if layers.shape[2:] == (4,) else colour
+    avif = saved(layers, "AVIF", quality=100, subsampling="4:4:4")
+    for content in (avif, heic(layers, quality=-1, chroma=444)):
+        picture = decode_picture(content)
+        assert abs_difference(picture.image, expected) <= 2
+        assert picture.kept is None
+
+
+def test_a_pillow_without_avif_is_no_fault_of_the_picture(monkeypatch):
+    monkeypatch.setattr(AvifImagePlugin, "SUPPORTED", False)
+    monkeypatch.setattr(rgb, "_PLUGINS", {})
+    with pytest.raises(MissingDependencyError, match="a Pillow with AVIF"):
+        decode_picture(SAMPLES["avif"])
+
+
+def test_a_heic_of_ten_bits_keeps_the_high_byte():
+    for mode, values in (("I;16", RAMP16), ("RGB;16", grey3(RAMP16))):
+        buffer = io.BytesIO()
+        pillow_heif.from_bytes(mode, (128, 64), values.tobytes()).save(buffer, quality=-1, chroma=444)
+        np.testing.assert_array_equal(decode_picture(buffer.getvalue()).image, grey3((RAMP16 >> 8).astype(np.uint8)))
+
+
+BIG = bytes(3 << 20)
+
+
+def commented(zipped, *, international=False):
+    info = PngImagePlugin.PngInfo()
+    (info.add_itxt if international else info.add_text)("comment", "x" * len(BIG), zip=zipped)
+    return saved(PORTRAIT, "PNG", pnginfo=info)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(commented(False), id="text"),
+        pytest.param(commented(True), id="packed-text"),
+        pytest.param(commented(True, international=True), id="international-text"),
+        pytest.param(saved(PORTRAIT, "PNG", icc_profile=BIG), id="profile"),
+    ],
+)
+def test_large_metadata_do_not_decide_over_pixels(content):
+    np.testing.assert_array_equal(decode_picture(content).image, PORTRAIT)
+
+
+@pytest.mark.parametrize("kind", [b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"iCCP", b"gAMA", b"pHYs", b"acTL", b"fcTL"])
+@pytest.mark.parametrize("early", [False, True])
+def test_damaged_metadata_do_not_decide_over_pixels(kind, early):
+    content = saved(PORTRAIT, "PNG")
+    at = content.index(b"IDAT" if early else b"IEND") - 4
+    damaged = png_chunk(kind, b"x\0\1?")[:-1] + b"?"  # with a wrong checksum
+    np.testing.assert_array_equal(decode_picture(content[:at] + damaged + content[at:]).image, PORTRAIT)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM", "GIF"])
@@ -257,19 +370,33 @@ def test_colour_keys_become_white_and_those_of_sixteen_bits_are_ignored():
     assert decode_picture(content).image.tolist() == [[[0] * 3, [0x12] * 3]]
 
 
-@pytest.mark.parametrize("kind", ["GIF", "WebP", "PNG", "TIFF"])
+@pytest.mark.parametrize("kind", ["GIF", "WebP", "PNG", "TIFF", "AVIF"])
 def test_of_several_pictures_the_first_counts(kind):
     first, second = Image.fromarray(PORTRAIT).quantize(64).convert("RGB"), Image.fromarray(255 - PORTRAIT)
-    options = {"lossless": True} if kind == "WebP" else {}
-    content = saved(first, kind, save_all=True, append_images=[second], **options)
+    options = {"lossless": True} if kind == "WebP" else {"quality": 100, "subsampling": "4:4:4"}
+    content = saved(first, kind, save_all=True, append_images=[second], **(options if kind in ("WebP", "AVIF") else {}))
     assert Image.open(io.BytesIO(content)).n_frames == 2
-    np.testing.assert_array_equal(decode_picture(content).image, np.asarray(first))
+    assert abs_difference(decode_picture(content).image, np.asarray(first)) <= (3 if kind == "AVIF" else 0)
 
 
-def test_of_a_multi_picture_jpeg_the_first_counts():
+def test_of_a_multi_picture_jpeg_the_first_counts_and_is_kept_alone():
     first = saved(PORTRAIT, "JPEG")
     content = saved(PORTRAIT, "MPO", save_all=True, append_images=[Image.fromarray(255 - PORTRAIT)])
-    np.testing.assert_array_equal(decode_picture(content).image, decode_picture(first).image)
+    picture = decode_picture(content)
+    np.testing.assert_array_equal(picture.image, decode_picture(first).image)
+    assert content.startswith(picture.kept)
+    assert len(picture.kept) < 0.6 * len(content)
+    with Image.open(io.BytesIO(picture.kept)) as kept:
+        np.testing.assert_array_equal(np.asarray(kept), picture.image)
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("trailer", [b"\0", b"\xff\xd9", b"MotionPhoto" + bytes(5000), b"\xff\xd8\xff\xe0\xff\xd9"])
+def test_what_follows_a_jpegs_end_marker_is_not_kept(progressive, trailer):
+    thumbnail = saved(GREY[:8, :8].copy(), "JPEG")  # with an end marker of its own
+    content = saved(PORTRAIT, "JPEG", progressive=progressive, exif=b"Exif\0\0" + thumbnail, restart_marker_blocks=7)
+    assert decode_picture(content + trailer).kept == content
+    assert check_kept(content + trailer)[1] == content
 
 
 @pytest.mark.parametrize("image", [Image.new("F", (4, 4)), Image.new("I", (4, 4)), Image.new("LAB", (4, 4))])
@@ -288,6 +415,14 @@ def test_netpbm_scales_by_its_largest_value(largest):
     np.testing.assert_array_equal(decode_picture(content).image, expected)
 
 
+def bmp_with_masks():
+    """Two pixels of 32 bits, valid, whose masks for red, green and blue no decoder of ours knows."""
+    header = struct.pack("<IiiHHIIiiII", 40, 2, 1, 1, 32, 3, 8, 0, 0, 0, 0) + struct.pack(
+        "<3I", 0x3FF, 0xFFC00, 0x3FF00000
+    )
+    return b"BM" + struct.pack("<IHHI", 14 + len(header) + 8, 0, 0, 14 + len(header)) + header + bytes(8)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -301,6 +436,7 @@ def test_netpbm_scales_by_its_largest_value(largest):
         (b"P6 30000 30000 255\n", "at most 178956970 pixels"),
         (b"\xff\xd8\xff\xd9", "frame header"),
         (b"RIFF\x04\0\0\0WEBPVP8 ", "WebP image header"),
+        (bmp_with_masks(), "whole BMP of a kind that can be decoded, found: Unsupported BMP bitfields layout"),
     ],
 )
 def test_what_is_no_picture_says_so(content, message):
@@ -326,6 +462,9 @@ def bombs():
     yield "bmp", bytes(bmp)
     canvas = struct.pack("<I", 16383 - 1)[:3]
     yield "webp", b"RIFF\x16\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + canvas + canvas
+    for name, coded in (("avif", saved(PORTRAIT, "AVIF")), ("heic", heic(PORTRAIT))):
+        at = coded.index(b"ispe") + 8
+        yield name, coded[:at] + struct.pack(">II", 16000, 16000) + coded[at + 8 :]
     tiff = bytearray(saved(PORTRAIT, "TIFF"))
     for tag in (256, 257):
         at = tiff.index(struct.pack("<HHI", tag, 4, 1)) + 8
@@ -359,6 +498,8 @@ SAMPLES = {
     "deep": by_opencv(RAMP16[:16, :16].copy(), ".png"),
     "webp": saved(PORTRAIT[::2, ::2].copy(), "WebP"),
     "lossless": saved(PORTRAIT[::4, ::4].copy(), "WebP", lossless=True),
+    "avif": saved(PORTRAIT[::2, ::2].copy(), "AVIF"),
+    "heic": heic(PORTRAIT[::2, ::2].copy()),
     "gif": saved(Image.fromarray(PORTRAIT[::4, ::4].copy()).quantize(20), "GIF"),
     "bmp": saved(PORTRAIT[::8, ::8].copy(), "BMP"),
     "tiff": saved(PORTRAIT[::8, ::8].copy(), "TIFF"),
@@ -412,13 +553,77 @@ def test_a_half_grey_jpeg_is_refused_though_pillow_shows_it():
         decode_picture(damaged)
 
 
-def test_stray_bytes_in_a_jpeg_are_reported_and_keep_it_from_passing_through():
+def test_stray_bytes_behind_the_pixels_of_a_jpeg_keep_it_from_passing_through():
     content = saved(PORTRAIT, "JPEG")
     stray = content[:-2] + b"\xff\x00" * 40 + content[-2:]
     picture = decode_picture(stray)
     np.testing.assert_array_equal(picture.image, decode_picture(content).image)
-    assert not picture.passthrough
-    assert "extraneous bytes" in picture.warning
+    assert picture.kept is None
+
+
+def segments(content):
+    """The offsets of a JPEG's markers up to the first scan."""
+    at = [2]
+    while content[at[-1] + 1] != 0xDA:
+        at.append(at[-1] + 2 + int.from_bytes(content[at[-1] + 2 : at[-1] + 4], "big"))
+    return at
+
+
+def segment(marker, body):
+    return bytes([0xFF, marker]) + struct.pack(">H", 2 + len(body)) + body
+
+
+STRAY = [b"\x00\x11\x22\x33\x44", b"\xff", b"\xff\x00\x12", b"\xff\x01", b"Photoshop 3.0", bytes(1000)]
+METADATA = [
+    segment(0xE0, b"JFIF\0\7\1\0\0\1\0\1\0\0"),
+    segment(0xE0, b""),
+    segment(0xE1, b"Exif\0\0MM\0*\xff\xff\xff\xff"),
+    segment(0xE2, b"ICC_PROFILE\0\7\3profile"),
+    segment(0xE2, b"MPF\0II*\0index"),
+    segment(0xED, b"Photoshop 3.0\0008BIM"),
+    segment(0xEF, b"\xff\xd9\xff\xda\xff\xd8"),
+    b"\xff\xe5\0\1",
+    segment(0xEE, b"Adobe\0d\0\0\0\0\7"),
+]
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_stray_bytes_and_damaged_metadata_before_a_marker_do_not_decide_over_pixels(mode, progressive):
+    content = saved(Image.fromarray(PORTRAIT[:40, :40]).convert(mode), "JPEG", progressive=progressive)
+    expected = decode_picture(content).image
+    for added in STRAY + (METADATA[:-1] if mode == "CMYK" else METADATA):  # the last one makes it YCCK
+        for at in segments(content):
+            picture = decode_picture(content[:at] + added + content[at:])
+            np.testing.assert_array_equal(picture.image, expected, err_msg=f"{added!r} at {at}")
+            if picture.kept is not None:
+                np.testing.assert_array_equal(decode_strict(picture.kept), expected)
+            assert (picture.kept is None) == (mode == "CMYK")
+
+
+def test_damage_behind_stray_bytes_is_found():
+    content = saved(PORTRAIT, "JPEG")
+    at = segments(content)[1]
+    for damaged in (content[: len(content) // 2], content[: len(content) // 2] + b"\xff\xd9"):
+        with pytest.raises(PictureError, match=r"damaged one: .*[Pp]remature end"):
+            decode_picture(damaged[:at] + STRAY[0] + damaged[at:])
+
+
+@pytest.mark.parametrize("head", [b"\xff" * 3_000_000 + b"\0", b"\xff\xfe\0\2" * 300_000, b"\xff\0" * 1_000_000])
+def test_a_header_that_never_ends_is_walked_once(head):
+    assert read_header(b"\xff\xd8" + head) is None
+
+
+def test_tiles_of_a_heic_that_are_cut_off_are_not_shown_black():
+    tile = pillow_heif.options.GRID_TILE_SIZE
+    pillow_heif.options.GRID_TILE_SIZE = 64
+    try:
+        content = heic(PORTRAIT)
+    finally:
+        pillow_heif.options.GRID_TILE_SIZE = tile
+    with pytest.raises(PictureError, match="whole HEIC"):
+        decode_picture(content[:-1])
+    assert decode_picture(content + b"a trailer").image.shape == PORTRAIT.shape
 
 
 def test_no_warning_leaks_and_no_filter_stays(recwarn):

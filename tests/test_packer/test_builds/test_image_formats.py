@@ -1,0 +1,64 @@
+"""Images of further formats, as they are listed and stored."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pillow_heif
+import pytest
+from PIL import Image
+from support.media import scene
+from support.packed import read_samples, stored_pictures
+
+import packer
+from packer.vision.decode.jpeg import decode_strict
+
+HOW: dict[str, Any] = {"engine": "inline", "progress": False, "format": "npy"}
+FIRST, SECOND = scene(0, (64, 48)), scene(1, (64, 48))
+
+
+def saved(image: np.ndarray[Any, Any], kind: str, **options: Any) -> bytes:
+    file = BytesIO()
+    Image.fromarray(image).save(file, kind, **options)
+    return file.getvalue()
+
+
+def test_avif_heic_and_mpo_are_packed(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    root.mkdir()
+    Image.fromarray(FIRST).save(root / "a.avif", quality=100, subsampling="4:4:4")
+    for name in ("b.heic", "c.HEIF"):
+        pillow_heif.from_pillow(Image.fromarray(FIRST)).save(root / name, quality=-1, chroma=444)
+    several = {"save_all": True, "append_images": [Image.fromarray(SECOND)]}
+    Image.fromarray(FIRST).save(root / "d.mpo", quality=95, subsampling=0, **several)
+    packer.build(root, tmp_path / "out", encode="png", **HOW)
+    samples = read_samples(tmp_path / "out")
+    assert [sample["source"] for sample in samples] == ["a.avif", "b.heic", "c.HEIF", "d.mpo"]
+    for sample in samples:
+        assert np.abs(sample["image"].astype(int) - FIRST).mean() < 3, sample["source"]
+
+
+@pytest.mark.parametrize("shape", ["plain", "chain"])
+def test_a_kept_jpeg_ends_at_its_end_marker(tmp_path: Path, shape: str) -> None:
+    root, jpeg = tmp_path / "in", saved(FIRST, "JPEG")
+    root.mkdir()
+    for number, trailer in enumerate((b"", b"ftypmp42" * 900, jpeg)):
+        (root / f"{number}.{'jpg' if shape == 'plain' else 'jfif'}").write_bytes(jpeg + trailer)
+    packer.build(root, tmp_path / "out", **HOW)
+    assert stored_pictures(tmp_path / "out") == [jpeg] * 3
+
+
+@pytest.mark.parametrize("size", [None, 24])
+def test_jpegs_with_stray_bytes_give_the_pixels_of_the_whole_one(tmp_path: Path, size: int | None) -> None:
+    root, jpeg = tmp_path / "in", saved(FIRST, "JPEG", quality=90)
+    root.mkdir()
+    at = 2
+    while jpeg[at + 1] != 0xDA:
+        (root / f"{at:03d}.jpg").write_bytes(jpeg[:at] + b"\x00\x11\x22\x33\x44" + jpeg[at:])
+        at += 2 + int.from_bytes(jpeg[at + 2 : at + 4], "big")
+    (root / "whole.jpg").write_bytes(jpeg)
+    packer.build(root, tmp_path / "out", size=size, **HOW)
+    *others, whole = map(decode_strict, stored_pictures(tmp_path / "out"))
+    assert len(others) > 5
+    assert all(np.array_equal(other, whole) for other in others)
