@@ -1,9 +1,15 @@
-"""Opening a video file and finding its video stream."""
+"""Opening a video file, finding its video stream, and comparing what the file announces with what it holds."""
 
-from os import fsdecode
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from itertools import pairwise
+from os import SEEK_END, fsdecode
+from types import MappingProxyType
+from typing import NamedTuple
 
 import av
 import av.container
+import av.format
 import av.video.stream
 import numpy as np
 
@@ -24,6 +30,13 @@ _NOT_REPEATABLE = {"cfhd": "CineForm"}
 # The most that libav allocates at once. It refuses a larger request, which a damaged index makes, as if memory were out.
 _AV_BYTES = 2**31 - 1
 _OPTIONS = {"format_whitelist": _DEMUXERS, "protocol_whitelist": "file"}
+# MPEG transport streams (ISO/IEC 13818-1, 2.4.3.2).
+_TS_PACKET_BYTES = (188, 192, 204)  # the last two with a timestamp or a checksum
+_TS_HEADER_BYTES = 4
+_TS_SYNC = 0x47
+_TS_HAS_PAYLOAD = 0x10
+_MISSING_S = 0.5  # seconds by which a container may announce more than it holds: rounding, and what muxers add
+_MATROSKA_MISSING_S = 0.1  # for Matroska and WebM: the last packet's duration; audio packets were seen to lack 0.02 s
 
 
 def open_video(
@@ -43,9 +56,8 @@ def open_video(
     with open_input(source) as file:  # fails with Python's own error
         if not file.read(1):
             raise VideoError("expected a video, found an empty file")
-    opened = source() if callable(source) else f"file:{fsdecode(source)}"
     try:
-        container = av.open(opened, options=_OPTIONS, metadata_errors="replace")
+        container = _open(source)
     except MemoryError:  # also one of libav's own errors
         if not _has_memory():
             raise
@@ -72,6 +84,111 @@ def open_video(
             raise
         raise VideoError(str(error)) from error
     return container, stream
+
+
+def _open(source: Input, options: Mapping[str, str] = MappingProxyType({})) -> av.container.InputContainer:
+    opened = source() if callable(source) else f"file:{fsdecode(source)}"
+    return av.open(opened, options={**_OPTIONS, **options}, metadata_errors="replace")
+
+
+def has_timestamps(container: av.container.InputContainer) -> bool:
+    """Tell whether the format stores times of frames; libavformat makes up the times of a bare stream."""
+    return not container.format.flags & av.format.Flags.no_timestamps.value
+
+
+def describe_missing(
+    source: Input,
+    container: av.container.InputContainer,
+    stream: av.video.stream.VideoStream,
+    *,
+    packets: int,
+    start: Fraction,
+    end: Fraction,
+    longest: float,
+) -> str | None:
+    """Describe what a file announces and does not hold, None if nothing is missing.
+
+    Parameters
+    ----------
+    source, container, stream
+        The file, open and read to its end.
+    packets : int
+        Number of packets of the stream.
+    start, end : Fraction, seconds
+        The first timestamp of all streams, and the end of the packet that is shown last.
+    longest : float, seconds
+        The longest time for which a frame of the stream is shown.
+    """
+    if stream.frames > packets and not _has_all_entries(source, container, stream, packets):
+        return f"the file announces {stream.frames} frames and holds {packets}: it is cut off or damaged"
+    announced = Fraction(container.duration or 0, av.time_base)
+    seconds, tolerated = end - start, _MISSING_S
+    if "matroska" in container.format.name:
+        seconds = max(end, seconds)  # the announced duration may count from 0
+        tolerated = min(tolerated, max(_MATROSKA_MISSING_S, 2 * longest))
+    if not stream.frames and announced - seconds > tolerated:
+        return f"the file announces {float(announced):.2f} s and holds {float(seconds):.2f} s: it is cut off or damaged"
+    return None
+
+
+def _has_all_entries(
+    source: Input, container: av.container.InputContainer, stream: av.video.stream.VideoStream, packets: int
+) -> bool:
+    """Find out whether announced frames without a packet are only entries that are not to be shown."""
+    if packets < sum(entry.size > 0 for entry in stream.index_entries):
+        return False
+    if container.format.name == "avi":  # an empty chunk repeats the frame before; the file's index is at its end
+        with open_input(source) as file:
+            size = int.from_bytes(file.read(8)[4:], "little")
+            return bool(file.seek(0, SEEK_END) >= size)
+    with _open(source, {"ignore_editlist": "1"}) as whole:
+        return bool(len(whole.streams[stream.index].index_entries) >= stream.frames)
+
+
+class Place(NamedTuple):
+    """A packet in the file; `corrupt` is what the container says."""
+
+    offset: int | None
+    dts: int | None
+    duration: int | None
+    key: bool
+    corrupt: bool
+
+
+def find_cut_off(source: Input, places: list[Place]) -> Iterator[int]:
+    """Yield the places of the packets that the container calls corrupt, but not those before a joint.
+
+    libavformat flags the frame before the one whose bytes are corrupt if it parses the stream, so both are yielded.
+    """
+    for place in (index for index, found in enumerate(places) if found.corrupt):
+        near = places[place : place + 3]
+        if not any(_is_joint(source, near[0].offset, last, first) for last, first in pairwise(near)):
+            yield from range(place, min(place + 2, len(places)))
+
+
+def _is_joint(source: Input, begin: int | None, last: Place, first: Place) -> bool:
+    """Tell whether two MPEG transport streams are joined between two packets, `last` and `first`.
+
+    The numbers of the stream's packets in the file jump there. If they jump anywhere else after `begin`, or if there is
+    time for a frame in between, packets are lost.
+    """
+    end = first.offset
+    if begin is None or end is None or end <= begin or not first.key or last.dts is None or first.dts is None:
+        return False
+    if first.dts - last.dts >= 2 * (last.duration or 0):
+        return False
+    with open_input(source) as file:
+        file.seek(begin)
+        data = file.read(end + _TS_HEADER_BYTES - begin)
+    size = next((size for size in _TS_PACKET_BYTES if set(data[::size]) == {_TS_SYNC}), 0)
+    if not size:
+        return False
+    numbers = []
+    for at in range(0, len(data), size):
+        of_stream = (data[at + 1] ^ data[1]) & 0x1F == 0 and data[at + 2] == data[2]
+        if of_stream and data[at + 3] & _TS_HAS_PAYLOAD:
+            numbers.append((at, data[at + 3] & 0x0F))
+    return [at for (_, a), (at, b) in pairwise(numbers) if (b - a) % 16 != 1] == [end - begin]
 
 
 def _has_memory() -> bool:

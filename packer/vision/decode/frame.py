@@ -1,11 +1,12 @@
 """One decoded frame as RGB pixels, with exactly the values that OpenCV's ``VideoCapture`` gives."""
 
 import struct
-from typing import cast
+from typing import Any, cast
 
 import cv2
 import numpy as np
 import numpy.typing as npt
+from av.sidedata.sidedata import Type as SideDataType
 from av.video.frame import VideoFrame as LibavFrame
 from av.video.reformatter import Interpolation, VideoReformatter
 
@@ -74,6 +75,16 @@ def orientation(frame: LibavFrame) -> int:
     if abs(a) + abs(d) >= abs(b) + abs(c):
         return _ORIENTATIONS["axes", _sign(a), _sign(d)]
     return _ORIENTATIONS["exchanged", _sign(b), _sign(c)]
+
+
+def _unnamed(kind: type[SideDataType], value: object) -> Any:
+    member: Any = object.__new__(kind)
+    member._name_, member._value_ = f"UNNAMED_{value}", value
+    return member
+
+
+# PyAV reads a frame's side data as a whole, and fails at a kind of a newer FFmpeg that it has no name for (EXIF).
+SideDataType._missing_ = classmethod(_unnamed)  # type: ignore[assignment,method-assign]  # what enum asks for
 
 
 def _sign(value: int) -> int:

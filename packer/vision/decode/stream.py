@@ -66,11 +66,15 @@ class Decoding:
             self.problems.append(f"{counted(self._failures, 'packet')} did not decode: {self._failure}")
 
     def sampled(self) -> tuple[int, ...] | None:
-        """Indices of the sampled frames, None if they are known only once the frames are counted."""
-        return tuple(np.flatnonzero(self._wanted()).tolist()) if self._timeline.exact else None
+        """Indices of the sampled frames, None if they are known only once the frames are decoded."""
+        wanted = self._wanted()
+        return None if wanted is None else tuple(np.flatnonzero(wanted).tolist())
 
-    def _wanted(self) -> npt.NDArray[np.bool_]:
+    def _wanted(self) -> npt.NDArray[np.bool_] | None:
+        """Tell for each frame whether it is sampled, (N,); None if that is known only once the frames are decoded."""
         timeline = self._timeline
+        if not len(timeline.pts) or (self._sampling.keyframes and not timeline.exact):
+            return None
         return self._sampling.choose(timeline.times().tolist(), timeline.keys.tolist(), timeline.count)
 
     def _by_timeline(self) -> Iterator[tuple[int, float, VideoFrame]]:
@@ -78,6 +82,7 @@ class Decoding:
         timeline = self._timeline
         times = timeline.times().tolist()
         wanted = self._wanted()
+        assert wanted is not None  # an exact timeline says which frames are sampled
         missing = wanted.copy()
         trust = Trust(timeline.keys, timeline.positions)
         before = -1
@@ -87,6 +92,9 @@ class Decoding:
                 before = index
                 missing[index] = False
                 yield index, times[index], frame
+        self._report_lost(missing, wanted)
+
+    def _report_lost(self, missing: npt.NDArray[np.bool_], wanted: npt.NDArray[np.bool_]) -> None:
         lost = np.flatnonzero(missing)
         if len(lost):
             self.problems.append(
@@ -121,23 +129,29 @@ class Decoding:
         yield from held
 
     def _by_counting(self) -> Iterator[tuple[int, float, VideoFrame]]:
-        """Decode and count every frame; one that fails counts too.
+        """Decode the frames up to the last wanted one and count them; one that fails counts too.
 
-        A frame without a timestamp, or with one that is not after the last frame's, is timed by the average rate.
+        If the timeline lacks their times, a frame without a timestamp, or with one that is not after the last frame's,
+        is timed by the average rate.
         """
-        wants = self._sampling.picker(self._timeline.count)
+        timeline, wants = self._timeline, self._sampling.picker(self._timeline.count)
+        known, wanted = timeline.times().tolist(), self._wanted()
+        last = None if wanted is None else int(np.flatnonzero(wanted).max(initial=-1))
         index, doubted, left_out = -1, False, 0
-        step = float(1 / self._timeline.rate)
+        step = float(1 / timeline.rate)
         time = -step
         for frames, damaged in self._decode(None):
             if damaged is not None:
                 index += 1
                 time += step
                 doubted = True
+                left_out += wants(index, time, False)
             for frame in frames:
                 index += 1
+                if doubted and frame.key_frame:  # as many frames are shown before it as are decoded before it, or more
+                    index = max(index, timeline.index(frame.pts) or 0)
                 doubted = self._is_damaged(frame) or (doubted and not frame.key_frame)
-                stamp = self._timeline.time(frame.pts)
+                stamp = known[index] if index < len(known) else timeline.time(frame.pts)
                 time = time + step if stamp is None or stamp <= time else stamp
                 if wants(index, time, bool(frame.key_frame)):
                     if doubted:
@@ -145,6 +159,8 @@ class Decoding:
                     else:
                         yield index, time, frame
                 self._memory.give_back(frame)
+            if last is not None and index >= last:
+                break
         if left_out:
             self.problems.append(f"{counted(left_out, 'sampled frame')} {'is' if left_out == 1 else 'are'} damaged")
 
@@ -158,7 +174,7 @@ class Decoding:
         skipping: _Skip = "DEFAULT"
         sent = cut_off = 0
         for packet in self._packets():
-            if packet is not None and packet.is_corrupt:
+            if sent in self._timeline.cut_off:
                 cut_off += 1
                 yield [], sent
                 sent += 1

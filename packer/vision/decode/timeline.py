@@ -4,6 +4,7 @@ It gives a frame's true index by its timestamp, even if other frames were skippe
 """
 
 import errno
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -14,24 +15,25 @@ import numpy.typing as npt
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from packer.vision.decode.container import open_video
+from packer.vision.decode.container import Place, describe_missing, find_cut_off, has_timestamps, open_video
 from packer.vision.decode.limits import Input, VideoError
 from packer.vision.faults import may_pass
 from shardspec.errors import system_reason
 
-# Codecs in which a packet is exactly one shown frame. (A bit marks the hidden frames of VP8: RFC 6386, 9.1.)
+# Codecs in which a packet is exactly one frame, but for those that `_Shown` finds.
 _ONE_FRAME_A_PACKET = frozenset(
     {"av1", "dnxhd", "ffv1", "h264", "hevc", "mjpeg", "mpeg1video", "mpeg2video", "mpeg4", "prores", "vp8", "vp9"},
 )
-_VP8_SHOW_FRAME = 0x10
 _PROGRESSIVE_OR_UNKNOWN = (0, 1)  # AVFieldOrder: with other values a packet may be one field, half a frame
-_MISSING_S = 0.5  # seconds by which a container may announce more than it holds: rounding, and what muxers add
-_MATROSKA_MISSING_S = 0.1  # for Matroska and WebM: the last packet's duration; audio packets were seen to lack 0.02 s
 _FALLBACK_RATE = Fraction(25)  # frames per second, where a file has neither timestamps nor a rate
 _MICROSECONDS = Fraction(1, 1_000_000)  # libavformat's unit of a container's own times
+_VP8_SHOW_FRAME = 0x10
+# MPEG-4 Part 2 (ISO/IEC 14496-2, 6.2): start codes of a picture (VOP) and of the stream's header (VOL).
+_VOP = b"\x00\x00\x01\xb6"
+_VOL = re.compile(rb"\x00\x00\x01[\x20-\x2f]")
+_VOL_BYTES = 32  # the fields up to the one that is looked for take at most 17
 
-
-_Row = tuple[int | None, bool, bool, int]  # timestamp, keyframe, whole, place among the packets
+_Row = tuple[int | None, bool, int]  # timestamp, keyframe, place among the packets
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +46,27 @@ class Timeline:
     Attributes
     ----------
     exact : bool
-        Whether every packet is one frame with a timestamp of its own. If not, the arrays are empty and frames can be
-        counted only while they are decoded.
+        Whether every packet is one frame with its own presentation timestamp. If not, frames can be identified only by
+        decoding and counting them.
     pts : ndarray, (N,), int64
-        Presentation timestamps in units of the stream's time base, strictly rising.
+        Presentation timestamps in units of the stream's time base, strictly rising. Empty if the number of frames or
+        their times are known only after decoding.
     keys : ndarray, (N,), bool
-        Whether the frame is coded without reference to others.
-    whole : ndarray, (N,), bool
-        False for packets that are known to the container to be cut off.
+        Whether the frame is coded without reference to others. Valid only if `exact`.
     positions : ndarray, (N,), int64
-        The place of the frame's packet among all packets of the stream, which is decoding order.
+        The place of the frame's packet among all packets of the stream, which is decoding order. Valid only if `exact`.
     count : int
-        Number of shown frames; number of packets if not exact.
+        Number of shown frames; number of packets if the number of frames is not known.
     start : Fraction, seconds
         The beginning of the file, from which `time` counts.
     unit : Fraction, seconds
         The stream's time base.
     rate : Fraction, frames per second
         The stream's average rate.
+    timed : bool
+        Whether the file stores timestamps at all.
+    cut_off : frozenset of int
+        The places of packets that are known to the container to be cut off.
     damage : str or None
         What is missing from the file or cannot be demuxed.
     """
@@ -69,12 +74,13 @@ class Timeline:
     exact: bool
     pts: npt.NDArray[np.int64]
     keys: npt.NDArray[np.bool_]
-    whole: npt.NDArray[np.bool_]
     positions: npt.NDArray[np.int64]
     count: int
     start: Fraction
     unit: Fraction
     rate: Fraction
+    timed: bool
+    cut_off: frozenset[int]
     damage: str | None
 
     def index(self, pts: int | None) -> int | None:
@@ -90,7 +96,7 @@ class Timeline:
 
     def time(self, pts: int | None) -> float | None:
         """Seconds from the beginning of the file, None without a timestamp."""
-        return None if pts is None else float(pts * self.unit - self.start)
+        return None if pts is None or not self.timed else float(pts * self.unit - self.start)
 
 
 def scan(source: Input, *, max_pixels: int) -> Timeline:
@@ -115,7 +121,9 @@ def _scan(source: Input, max_pixels: int) -> tuple[Timeline, av.error.FFmpegErro
     """The timeline as far as the packets can be read, and the error that stopped the reading, if any."""
     container, stream = open_video(source, max_pixels=max_pixels)
     with container:
+        timed, shown = has_timestamps(container), _Shown(stream)
         rows: list[_Row] = []
+        places: list[Place] = []
         read, end, due, damage = 0, Fraction(0), None, None
         stopped: av.error.FFmpegError | None = None
         try:
@@ -124,8 +132,9 @@ def _scan(source: Input, max_pixels: int) -> tuple[Timeline, av.error.FFmpegErro
                     end = max(end, (packet.pts + (packet.duration or 0)) * packet.time_base)
                 if packet.stream_index != stream.index or not packet.size:
                     continue
-                if not packet.is_discard and _shown(stream, packet):
-                    rows.append((packet.pts, packet.is_keyframe, not packet.is_corrupt, read))
+                if shown(packet) and not packet.is_discard:
+                    rows.append((packet.pts if timed else None, packet.is_keyframe, read))
+                places.append(Place(packet.pos, packet.dts, packet.duration, packet.is_keyframe, packet.is_corrupt))
                 due = packet.dts if due is None else max(due, packet.dts or due)
                 read += 1
         except MemoryError:  # also one of libav's own errors
@@ -136,41 +145,126 @@ def _scan(source: Input, max_pixels: int) -> tuple[Timeline, av.error.FFmpegErro
         if damage is None:
             # After `due` a missing packet may have left a gap.
             stamps = [row[0] for row in rows if row[0] is not None and due is not None and row[0] <= due]
-            damage = _missing(container, stream, read, start, end, stamps)
+            damage = describe_missing(
+                source, container, stream, packets=read, start=start, end=end, longest=_longest_frame(stream, stamps)
+            )
         if damage is not None and due is not None:
             rows = [row for row in rows if row[0] is None or row[0] <= due]
-        return _timeline(stream, rows, start, damage), stopped
+        cut_off = frozenset(find_cut_off(source, places))
+        return _timeline(stream, rows, start, damage, cut_off, timed=timed, packed=shown.packed), stopped
 
 
-def _timeline(stream: VideoStream, rows: list[_Row], start: Fraction, damage: str | None) -> Timeline:
+def _timeline(
+    stream: VideoStream,
+    rows: list[_Row],
+    start: Fraction,
+    damage: str | None,
+    cut_off: frozenset[int],
+    *,
+    timed: bool,
+    packed: bool,
+) -> Timeline:
     stamps = [pts for pts, *_ in rows if pts is not None]
-    exact = (
+    known = (
         stream.codec.canonical_name in _ONE_FRAME_A_PACKET
         and stream.codec_context.field_order in _PROGRESSIVE_OR_UNKNOWN
         and len(set(stamps)) == len(rows) > 0
+        and not _begin_again(stamps, rows)
     )
-    known = sorted(rows, key=_by_stamp) if exact else []
+    # Where a container has no presentation times, libavformat gives those of decoding order, which only rise.
+    unordered = packed or (stream.codec_context.reorder_depth > 0 and all(a < b for a, b in pairwise(stamps)))
+    shown = sorted(rows, key=_by_stamp) if known else []
+    rates = (stream.average_rate, stream.guessed_rate, _FALLBACK_RATE)
     return Timeline(
-        exact=exact,
-        pts=np.array([pts for pts, *_ in known], np.int64),
-        keys=np.array([key for _, key, _, _ in known], np.bool_),
-        whole=np.array([whole for _, _, whole, _ in known], np.bool_),
-        positions=np.array([position for *_, position in known], np.int64),
+        exact=known and not unordered,
+        pts=np.array([pts for pts, *_ in shown], np.int64),
+        keys=np.array([key for _, key, _ in shown], np.bool_),
+        positions=np.array([position for *_, position in shown], np.int64),
         count=len(rows),
         start=start,
         unit=stream.time_base or Fraction(1),
-        rate=stream.average_rate or stream.guessed_rate or _FALLBACK_RATE,
+        rate=next(rate for rate in (rates if timed else rates[1:]) if rate),
+        timed=timed,
+        cut_off=cut_off,
         damage=damage,
     )
 
 
+def _begin_again(stamps: list[int], rows: list[_Row]) -> bool:
+    """Find a keyframe whose timestamp is before those of frames decoded earlier, as where two streams are joined."""
+    before = np.maximum.accumulate(stamps)[:-1]
+    keys = np.array([key for _, key, _ in rows[1:]], np.bool_)
+    return bool((np.array(stamps[1:])[keys] < before[keys]).any())
+
+
 def _by_stamp(row: _Row) -> int:
-    assert row[0] is not None  # an exact timeline has all timestamps
+    assert row[0] is not None  # a timeline whose frames are known has all timestamps
     return row[0]
 
 
-def _shown(stream: VideoStream, packet: "Packet[VideoStream]") -> bool:
-    return stream.codec.canonical_name != "vp8" or bool(bytes(packet)[0] & _VP8_SHOW_FRAME)
+class _Shown:
+    """Tells packet by packet, in decoding order, which ones hold or stand for a frame that is shown.
+
+    A bit marks the hidden frames of VP8 (RFC 6386, 9.1). A picture of MPEG-4 Part 2 that is not coded repeats the one
+    before, and the decoder returns no frame for it. But a packed bitstream, as DivX and XviD write it into AVI, has
+    packets that hold two pictures: after each of them, a picture that is not coded stands for the second one.
+
+    Attributes
+    ----------
+    packed : bool
+        Whether a packet with two pictures was found. The timestamps are then not those of the frames.
+    """
+
+    def __init__(self, stream: VideoStream) -> None:
+        self._codec = stream.codec.canonical_name
+        self._time_bits = _time_bits(stream.codec_context.extradata or b"")
+        self._owed = 0
+        self.packed = False
+
+    def __call__(self, packet: "Packet[VideoStream]") -> bool:
+        if self._codec == "vp8":
+            return bool(bytes(packet)[0] & _VP8_SHOW_FRAME)
+        if self._codec != "mpeg4":
+            return True
+        data = bytes(packet)
+        at = data.find(_VOP)
+        self._time_bits = _time_bits(data[:at]) or self._time_bits
+        if at < 0 or _is_coded(data[at + len(_VOP) :], self._time_bits):
+            second = at >= 0 and data.find(_VOP, at + 1) > 0
+            self.packed = self.packed or second
+            self._owed += second
+            return True
+        owed, self._owed = self._owed, max(0, self._owed - 1)
+        return owed > 0
+
+
+def _time_bits(header: bytes) -> int | None:
+    """Find the number of bits in which MPEG-4 pictures give their time, None if no stream header is found."""
+    found = _VOL.search(header)
+    if found is None:
+        return None
+    bits = _bits(header[found.end() : found.end() + _VOL_BYTES])
+    at = 9  # random access, type of object
+    at += 8 if bits[at : at + 1] == "1" else 1  # version and priority
+    at += 20 if bits[at : at + 4] == "1111" else 4  # shape of pixels
+    at += 1
+    if bits[at - 1 : at] == "1":  # chroma format, low delay, parameters of a buffer
+        at += 4
+        at += 79 if bits[at - 1 : at] == "1" else 0
+    at += 3  # shape of the picture, and a marker
+    units = bits[at : at + 16]
+    return max(1, (int(units, 2) - 1).bit_length()) if len(units) == 16 and int(units, 2) else None
+
+
+def _is_coded(picture: bytes, time_bits: int | None) -> bool:
+    """Read the bit of an MPEG-4 picture that says whether pixels follow; `picture` begins after its start code."""
+    bits = _bits(picture[:_VOL_BYTES])
+    seconds = bits.find("0", 2)  # after the type of picture, a 1 for each second since the last picture
+    return time_bits is None or seconds < 0 or bits[seconds + 2 + time_bits + 1 :][:1] != "0"
+
+
+def _bits(data: bytes) -> str:
+    return "".join(f"{byte:08b}" for byte in data)
 
 
 def _start(container: av.container.InputContainer, stream: VideoStream) -> Fraction:
@@ -180,37 +274,6 @@ def _start(container: av.container.InputContainer, stream: VideoStream) -> Fract
     if whole is None:
         return own or Fraction(0)
     return own if own is not None and abs(own - whole) <= 2 * _MICROSECONDS else whole
-
-
-def _missing(
-    container: av.container.InputContainer,
-    stream: VideoStream,
-    packets: int,
-    start: Fraction,
-    end: Fraction,
-    stamps: list[int],
-) -> str | None:
-    """Describe what the container announces and does not hold.
-
-    Parameters
-    ----------
-    packets : int
-        Number of packets of the stream.
-    start, end : Fraction, seconds
-        The first timestamp of all streams, and the end of the packet that is shown last.
-    stamps : list of int
-        Timestamps of the stream's frames between which none is missing, in the stream's time base.
-    """
-    if stream.frames > packets:
-        return f"the file announces {stream.frames} frames and holds {packets}: it is cut off or damaged"
-    announced = Fraction(0) if container.duration is None else container.duration * _MICROSECONDS
-    seconds, tolerated = end - start, _MISSING_S
-    if "matroska" in container.format.name:
-        seconds = max(end, seconds)  # the announced duration may count from 0
-        tolerated = min(tolerated, max(_MATROSKA_MISSING_S, 2 * _longest_frame(stream, stamps)))
-    if not stream.frames and announced - seconds > tolerated:
-        return f"the file announces {float(announced):.2f} s and holds {float(seconds):.2f} s: it is cut off or damaged"
-    return None
 
 
 def _longest_frame(stream: VideoStream, stamps: list[int]) -> float:
