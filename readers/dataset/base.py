@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset
 
 from readers.dataset.collate import Batch, SampleList, allocate_batch, collate_samples
-from readers.dataset.transforms import CHUNK_ROWS, Chain, probe_layout, rows_of, store
+from readers.dataset.transforms import CHUNK_ROWS, Chain, check_sample, probe_layout, rows_of, store
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, allocate_values
 from readers.drawing.notebook import Strip
@@ -387,7 +387,14 @@ class SampleDataset(Dataset[dict[str, Any]]):
         self.read_raw(picks, raw, np.arange(count))
         samples = list(rows_of(raw, 0, count))
         shapes = [{n: np.shape(v) if isinstance(v, np.ndarray) else None for n, v in s.items()} for s in samples]
-        return probe_layout(self.raw_layout, shapes, list(self._transform(samples, picks)))
+        outputs = list(self._transform(samples, picks))
+        for row, output in zip(rows.tolist(), outputs, strict=True):
+            try:
+                check_sample(output)
+            except Exception as error:
+                error.add_note(self.describe(row))
+                raise
+        return probe_layout(self.raw_layout, shapes, outputs)
 
 
 def _item_of(key: str) -> int:

@@ -1,6 +1,7 @@
 """Numpy values as the tensors of a batch: stacked per field, pictures as (B, 3, H, W) in channels_last memory."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from operator import is_
 from typing import Any
 
@@ -80,6 +81,12 @@ def _called(sample: Mapping[str, Any], place: int) -> str:
 def _collate_field(name: str, samples: Sequence[Mapping[str, Any]], layout: ValueLayout | None) -> Any:
     """The values of one field, stacked if the layout says so, or, for a field not in the layout, the first value."""
     values = [sample[name] for sample in samples]
+    for place, value in enumerate(values):
+        try:
+            check_dtype(name, value)
+        except SchemaError as error:
+            error.add_note(f"found in {_called(samples[place], place)}")
+            raise
     first = values[0]
     # A tensor in the place of a stored array: its picture is (3, H, W) already.
     if layout is None or (layout.shape is not None and isinstance(first, torch.Tensor)):
@@ -129,6 +136,35 @@ def write_value(name: str, value: Any, column: npt.NDArray[Any], place: int, exp
         ) from error
 
 
+def check_dtype(name: str, value: Any) -> None:
+    """Refuse arrays, alone or in lists, of which torch makes no tensor. Text and other objects are listed in a batch.
+
+    Raises
+    ------
+    SchemaError
+        If an array holds text, objects or dates, or has another dtype that torch lacks.
+    """
+    if isinstance(value, list):
+        for item in value:
+            check_dtype(name, item)
+    elif isinstance(value, np.ndarray | np.generic) and not (
+        isinstance(value, np.character) or _has_tensors(value.dtype)
+    ):
+        raise SchemaError(
+            f"expected field {name!r} to have a dtype that torch has, found {value.dtype}: convert the value with "
+            "astype, or return value.tolist()"
+        )
+
+
+@cache
+def _has_tensors(dtype: np.dtype[Any]) -> bool:
+    try:
+        as_tensor(np.empty(0, dtype))
+    except (TypeError, ValueError):  # the latter for another byte order
+        return False
+    return True
+
+
 def _kind_rank(dtype: np.dtype[Any] | None) -> int:
     """The rank of a kind of number; a number can be written as any kind of the same or a greater rank."""
     return _KINDS.get("" if dtype is None else dtype.kind, len(_KINDS))
@@ -144,7 +180,7 @@ def layout_of_value(value: Any, picture: bool = False) -> ValueLayout:
         return ValueLayout(None, None, picture)
     if isinstance(value, torch.Tensor):
         return ValueLayout(tuple(value.shape), as_array(value).dtype)
-    if isinstance(value, np.ndarray | np.generic | bool | int | float):
+    if isinstance(value, np.ndarray | np.generic | bool | int | float) and not isinstance(value, np.character):
         array = np.asarray(value)
         return ValueLayout(array.shape, array.dtype, picture and array.ndim >= 3 and array.shape[-1] == 3)
     return ValueLayout(None, None)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from readers.dataset.collate import as_array, layout_of_value, write_value
+from readers.dataset.collate import as_array, check_dtype, layout_of_value, write_value
 from readers.decode.values import BatchLayout, ValueLayout
 from readers.order.order import Picks
 from readers.seeding import sample_rngs
@@ -154,8 +154,6 @@ def probe_layout(
         The samples after the transform.
     """
     layout: dict[str, ValueLayout] = {}
-    for sample in outputs:
-        _check_sample(sample)
     for name, first in outputs[0].items():
         before = raw.get(name)
         value = layout_of_value(first, picture=before is not None and before.picture)
@@ -168,10 +166,20 @@ def probe_layout(
     return layout
 
 
-def _check_sample(sample: Any) -> None:
-    """Refuse anything but a dict: of other values no batch can be made."""
+def check_sample(sample: Any) -> None:
+    """Refuse what no batch can be made of: anything but a dict, and arrays of which torch makes no tensors.
+
+    Raises
+    ------
+    UsageError
+        If `sample` is no dict.
+    SchemaError
+        If an array's dtype is not one of torch's.
+    """
     if not isinstance(sample, dict):
         raise UsageError(f"transform: expected a dict of the sample's fields, found {type(sample).__name__}")
+    for name, value in sample.items():
+        check_dtype(name, value)
 
 
 def store(
@@ -182,7 +190,7 @@ def store(
     image: npt.NDArray[Any] | None = None,
 ) -> None:
     """Copy a transformed sample into its place of a batch, but not the picture if it is `image`, which lies there."""
-    _check_sample(sample)
+    check_sample(sample)
     if sample.keys() != layout.keys():
         raise SchemaError(
             f"transform: expected the fields {', '.join(layout)} in every sample, found {', '.join(sample)}"

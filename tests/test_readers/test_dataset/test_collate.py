@@ -111,6 +111,45 @@ def test_numbers_of_python_take_the_dtype_of_the_others(raw_path, first, second,
     assert (more.dtype, more.tolist()) == (dtype, [first, *[second] * 5])
 
 
+def loaders_of(path, value_of):
+    """A Loader and a DataLoader of six samples, whose field `more` is a function of the sample's number."""
+
+    def transform(sample):
+        return {**sample, "more": value_of(int(sample["key"][:8]))}
+
+    dataset = open_dataset(path, fields=["key"], transform=transform).subset(range(6))
+    return Loader(dataset, 6, shuffle=False), DataLoader(dataset, 6, collate_fn=dataset.collate)
+
+
+@pytest.mark.parametrize("values", [np.array(["even", "odd"]), np.array([b"a", b"b"]), ["even", np.str_("odd")]])
+def test_text_of_numpy_is_listed_as_any_text(raw_path, values):
+    for loader in loaders_of(raw_path, lambda number: values[number % 2]):
+        assert next(iter(loader))["more"] == [*values] * 3
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array(["a", "b"]),
+        np.array([b"a"]),
+        np.array("a"),
+        np.array([{}, None], object),
+        np.datetime64("2020-01-01"),
+        np.arange(3, dtype=">i4"),
+        np.longdouble(1),
+        [np.zeros(2), np.array(["a"])],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("every", [True, False])
+def test_arrays_that_torch_lacks_are_refused(raw_path, value, every):
+    """In every sample, and so in those that are tried first, or in one only, of a field of varying shape."""
+    for loader in loaders_of(raw_path, lambda number: value if every or number == 2 else np.zeros(number % 2)):
+        with pytest.raises(SchemaError, match=r"expected field 'more' to have a dtype that torch has, found") as caught:
+            next(iter(loader))
+        assert any(keys(6)[0 if every else 2] in note for note in caught.value.__notes__)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_transforms_tensors_of_bfloat16(raw_path, workers):
     value = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
