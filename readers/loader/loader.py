@@ -119,7 +119,8 @@ class Loader(Resumable):
         Whether batches are in page-locked memory; by default if `device` is a CUDA device. If there is no device to
         copy to, a warning says so.
     timeout_s : float
-        Time limit for one batch; a read that hangs then raises an error that names the file.
+        Time limit for one batch; a read that hangs then raises an error that names the file. Also the limit for the
+        wait for other ranks that do not begin the epoch; after 10 s, the log of `readers` names them.
 
     Raises
     ------
@@ -229,11 +230,13 @@ class Loader(Resumable):
     def _begin(self) -> Iteration:
         """Begin an epoch, or the rest of one."""
         self._progress.cut = self._cut()
-        iteration = self._progress.begin(least=self._step if self.drop_last else 1)
+        least = self._step if self.drop_last else 1
+        iteration = self._progress.begin(least)
+        self._progress.warn_if_empty(least)
         if self._progress.undecided:
             self.decide_order(self._choose())
         elif self._asks() and self._progress.shuffle is not False and not self._compared:
-            check_ranks(self._mark(), self.device)
+            check_ranks(self._mark(), self.timeout_s, self.device)
         # What a function of the user's own gives may change with what a rank has learnt since.
         self._compared = isinstance(self._progress.order, Order)
         return iteration
@@ -313,7 +316,7 @@ class Loader(Resumable):
     def _choose(self) -> Choice:
         has_blocks = self.dataset.blocks is not None
         if self._asks():
-            return agree(has_blocks, self._mark(), self.device)
+            return agree(has_blocks, self._mark(), self.timeout_s, self.device)
         alone = self._progress.cut.world_size == 1
         return choose_shuffle(self.dataset.stores, has_blocks) if alone else choose_apart()
 

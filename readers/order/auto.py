@@ -47,14 +47,14 @@ def choose_apart() -> Choice:
     )
 
 
-def agree(has_blocks: bool, mark: Mark, device: torch.device | None = None) -> Choice:
+def agree(has_blocks: bool, mark: Mark, timeout_s: float, device: torch.device | None = None) -> Choice:
     """The choice of rank 0 of torch.distributed, on all of its ranks, which must all call this at the same point.
 
     Parameters
     ----------
     mark : Mark
         Of the sequence that the ranks are about to read, whatever its shuffle will be.
-    device : torch.device, optional
+    timeout_s, device
         See `from_rank_0`.
 
     Raises
@@ -69,7 +69,7 @@ def agree(has_blocks: bool, mark: Mark, device: torch.device | None = None) -> C
             mine = (mark, choose_shuffle(mark.stores, has_blocks))
         except Exception as error:  # the other ranks wait for an answer
             failure = error
-    sent: tuple[Mark, Choice] | None = from_rank_0(mine, device)
+    sent: tuple[Mark, Choice] | None = from_rank_0(mine, timeout_s, device)
     if failure is not None:
         raise failure
     if sent is None:

@@ -1,5 +1,6 @@
 """How far an epoch of an order has been consumed: counted, saved and restored."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -16,7 +17,7 @@ from readers.order.ranks import Mark
 from readers.order.store import Store
 from readers.seeding import check_epoch
 from shardspec.errors import UsageError
-from shardspec.wording import shorten
+from shardspec.wording import counted, shorten
 
 _COMPARED = 1024
 """Rows that ranks compare; of an order of the user's own, all."""
@@ -163,6 +164,23 @@ class EpochProgress:
     def length(self, consumed: int = 0) -> int:
         """Samples that this rank takes of the present epoch after the first `consumed` of all ranks."""
         return self.cut.length(self.total, consumed)
+
+    def warn_if_empty(self, least: int) -> None:
+        """Warn if `drop_last` leaves nothing of the present epoch.
+
+        Parameters
+        ----------
+        least : int
+            Samples that this rank needs for a batch.
+        """
+        if self.total and self.length() < least:
+            noun = "batch" if isinstance(self.order, OwnOrder) and self.order.batched else "sample"
+            warnings.warn(
+                f"drop_last=True leaves no batch of an epoch of {counted(self.total, noun)}, because every step takes "
+                f"{counted(least, noun)} on each of {counted(self.cut.world_size, 'rank')}. Use a smaller "
+                "batch_size, fewer ranks or drop_last=False.",
+                stacklevel=2,
+            )
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
         """The state after all ranks together have consumed `consumed` samples of the present epoch.

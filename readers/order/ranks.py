@@ -1,6 +1,8 @@
 """What the ranks of torch.distributed ask each other. All of them must ask at the same point."""
 
-from collections.abc import Sequence
+import logging
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,9 +10,13 @@ import torch
 
 from readers.order.store import Store
 from shardspec.errors import DatasetError
-from shardspec.wording import program
+from shardspec.wording import list_some, program
 
 _SHOWN_DIGITS = 12
+_REPORTED_AFTER_S = 10.0
+_LONGEST_PAUSE_S = 0.1
+
+_log = logging.getLogger("readers")
 
 
 def ranks_together() -> int:
@@ -20,18 +26,73 @@ def ranks_together() -> int:
     return 1
 
 
-def from_rank_0(value: Any, device: torch.device | None = None) -> Any:
+def from_rank_0(value: Any, timeout_s: float, device: torch.device | None = None) -> Any:
     """The value that rank 0 gives, on every rank.
 
     Parameters
     ----------
+    timeout_s : float
+        Time limit for the wait until all ranks ask.
     device : torch.device, optional
         The rank's own device, through which NCCL sends; by default torch's current one.
+
+    Raises
+    ------
+    DatasetError
+        If a rank does not ask within `timeout_s`.
     """
+    store = torch.distributed.distributed_c10d._get_default_store()
+    if store is not None:  # MPI has none
+        await_ranks(store.add, torch.distributed.get_rank(), ranks_together(), timeout_s)
     sent = [value]
     own_device = device if device is not None and device.type == "cuda" else None
     torch.distributed.broadcast_object_list(sent, src=0, device=own_device)
     return sent[0]
+
+
+def await_ranks(
+    add: Callable[[str, int], int],
+    rank: int,
+    ranks: int,
+    timeout_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Wait until every rank has called this as often as this rank. A collective would hang if a rank never joined it.
+
+    Parameters
+    ----------
+    add : callable
+        Adds a number to one of the counters that all ranks share, by name, and returns its value.
+    rank, ranks : int
+    timeout_s : float
+
+    Raises
+    ------
+    DatasetError
+        If a rank is missing after `timeout_s`.
+    """
+    call = add(f"readers/calls/{rank}", 1)
+    arrived = f"readers/arrived/{call}"
+    add(arrived, 1)
+    begin, pause, reported = clock(), 0.001, False
+    while add(arrived, 0) < ranks:
+        waited = clock() - begin
+        if waited >= timeout_s or (waited >= _REPORTED_AFTER_S and not reported):
+            missing = [f"rank {other}" for other in range(ranks) if add(f"readers/calls/{other}", 0) < call]
+            message = (
+                f"Rank {rank} has waited {waited:.0f} s for {list_some(missing)} to begin an epoch of a shuffled "
+                "Loader, for which all ranks compare what they are about to read. Iterate over the Loader on every "
+                "rank. For a Loader that only one rank reads, give rank=0, world_size=1"
+            )
+            if waited >= timeout_s:
+                add(arrived, -1)
+                add(f"readers/calls/{rank}", -1)
+                raise DatasetError(f"{message}. If the other ranks need longer, increase timeout_s ({timeout_s:g} s).")
+            _log.warning("%s.", message)
+            reported = True
+        sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 
 @dataclass(frozen=True)
@@ -64,8 +125,8 @@ class Mark:
             if mine.digest != its.digest:
                 raise DatasetError(
                     f"order: expected all ranks to read the same dataset, found {_describe(mine)}, and "
-                    f"{_describe(its)} on rank 0: copy one of them to every node ({program()} inspect shows the digest), or "
-                    "give rank=0, world_size=1 where each rank is to read samples of its own"
+                    f"{_describe(its)} on rank 0: copy one of them to every node ({program()} inspect shows the digest), "
+                    "or give rank=0, world_size=1 where each rank is to read samples of its own"
                 )
         if (theirs.place, theirs.digest, len(theirs.stores)) != (self.place, self.digest, len(self.stores)):
             found = f"{self.place}, and {theirs.place}" if theirs.place != self.place else f"other rows in {self.place}"
@@ -77,15 +138,15 @@ class Mark:
             )
 
 
-def check_ranks(mark: Mark, device: torch.device | None = None) -> None:
-    """Check that all ranks have the same mark; all of them must call this at the same point.
+def check_ranks(mark: Mark, timeout_s: float, device: torch.device | None = None) -> None:
+    """Check that all ranks have the same mark; all of them must call this at the same point (`from_rank_0`).
 
     Raises
     ------
     DatasetError
         If rank 0 has another.
     """
-    theirs, _ = from_rank_0((mark, None), device)  # as what `readers.order.auto.agree` sends
+    theirs, _ = from_rank_0((mark, None), timeout_s, device)  # as what `readers.order.auto.agree` sends
     mark.check(theirs)
 
 

@@ -1,11 +1,13 @@
 """A sampler for torch's DataLoader and torchdata's StatefulDataLoader, which yields an `Order`."""
 
+import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import FrameType
+from typing import Any, Never
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import DistributedSampler, Sampler
+from torch.utils.data import BatchSampler, DistributedSampler, Sampler
 
 from readers.order.auto import Choice
 from readers.order.order import Cut, Order
@@ -13,8 +15,11 @@ from readers.order.own import OwnOrder
 from readers.order.progress import EpochProgress, Iteration, Resumable
 from readers.order.ready_made import Values, number_values
 from readers.seeding import SampledIndex
+from shardspec.errors import UsageError
 
 _CHUNK = 4096
+_ACCELERATE_DIVIDES = ("BatchSamplerShard", "DataLoaderDispatcher")
+"""Classes that iterate over a sampler to divide its indices, or what was read at them."""
 
 
 class OrderSampler(Resumable, Sampler[int]):
@@ -58,6 +63,8 @@ class OrderSampler(Resumable, Sampler[int]):
         # Not a generator itself: the epoch begins when the iterator is made, not at its first element. An iterator from
         # which nothing is taken uses up no epoch, since torchdata makes several for each one that it reads.
         iteration, order = self._progress.begin(unused_again=True), self._progress.order
+        batches = next((caller for caller in _callers() if isinstance(caller, BatchSampler)), None)
+        self._progress.warn_if_empty(1 if batches is None or not batches.drop_last else batches.batch_size)
         return _Indices(self._iterate(iteration, order), lambda: self._left(iteration, order))
 
     def _iterate(self, iteration: Iteration, order: Order | OwnOrder) -> Iterator[int]:
@@ -81,8 +88,25 @@ class RankSampler(OrderSampler, DistributedSampler[Any]):
     """An `OrderSampler` of one of several ranks.
 
     By its class libraries such as Lightning see that the samples are divided already; otherwise they would divide this
-    rank's share once more. Nothing else of torch's sampler is used.
+    rank's share once more. Nothing else of torch's sampler is used. accelerate does not look at the class, so it is
+    refused.
     """
+
+    def __iter__(self) -> Iterator[int]:
+        if any(type(caller).__name__ in _ACCELERATE_DIVIDES for caller in _callers()):
+            raise _divided_twice()
+        return super().__iter__()
+
+    @property
+    def generator(self) -> Never:
+        """Refuse ``accelerator.prepare``, which by default looks for a generator in the sampler that it divides.
+
+        Raises
+        ------
+        UsageError
+            Always.
+        """
+        raise _divided_twice()
 
     @property
     def rank(self) -> int:  # type: ignore[override] # an attribute of torch's
@@ -93,6 +117,24 @@ class RankSampler(OrderSampler, DistributedSampler[Any]):
     def num_replicas(self) -> int:  # type: ignore[override] # an attribute of torch's
         """The number of ranks."""
         return self._progress.cut.world_size
+
+
+def _callers() -> list[Any]:
+    """The objects whose methods have led to this call, from the innermost one outwards."""
+    found: list[Any] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        found.append(frame.f_locals.get("self"))
+        frame = frame.f_back
+    return found
+
+
+def _divided_twice() -> UsageError:
+    return UsageError(
+        "sampler: accelerate divides the samples of every DataLoader among the ranks, and this sampler has only one "
+        "rank's share. Leave out rank= and world_size= in dataset.sampler(), or leave the DataLoader out of "
+        "accelerator.prepare"
+    )
 
 
 class _Indices(Iterator[int]):

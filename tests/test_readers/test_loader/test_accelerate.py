@@ -20,8 +20,10 @@ os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}  # asked for, and
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import DataLoader
 from readers import Loader, open_dataset
+from shardspec.errors import UsageError
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2)
@@ -31,11 +33,8 @@ dataset = open_dataset(path, fields=["key", "image", "label"]).subset(range(56))
 model = torch.nn.Linear(3, 3)
 own = Loader(dataset, 4, seed=5, workers=1)
 whole, ranked = dataset.sampler(seed=5), dataset.sampler(seed=5, rank=rank, world_size=2)
-model, loader, sharded, twice = accelerator.prepare(
-    model,
-    own,
-    DataLoader(dataset, 4, sampler=whole, collate_fn=dataset.collate),
-    DataLoader(dataset, 4, sampler=ranked, collate_fn=dataset.collate),
+model, loader, sharded = accelerator.prepare(
+    model, own, DataLoader(dataset, 4, sampler=whole, collate_fn=dataset.collate)
 )
 
 
@@ -54,7 +53,16 @@ for epoch in range(2):
     found["DataLoader"].append(epoch_of(sharded))
 sharded.set_epoch(7)
 found["chosen"] = epoch_of(sharded)
-found["twice"] = epoch_of(twice)
+twice = DataLoader(dataset, 4, sampler=ranked, collate_fn=dataset.collate)
+found["refused"] = []
+for options in ({}, {"use_seedable_sampler": True}, {"dispatch_batches": True, "put_on_device": True}):
+    try:
+        prepared = prepare_data_loader(twice, **options)
+        if rank == 0:  # with dispatch_batches the others wait for what rank 0 reads
+            next(iter(prepared))
+    except UsageError as error:
+        found["refused"].append(str(error))
+found["unprepared"] = epoch_of(twice)
 with open(f"{out}/{rank}.json", "w") as file:
     json.dump(found, file)
 dist.destroy_process_group()
@@ -105,6 +113,8 @@ def test_the_prepared_loader_counts_the_epochs_and_takes_one_by_its_set_epoch(ra
     assert in_turn(*(found["chosen"] for found in ranks)) == ordered(jpeg_path, 7)
 
 
-def test_a_sharded_sampler_gives_every_rank_a_part_of_its_part(ranks):
-    seen = [keys(found["twice"]) for found in ranks]
-    assert len(set(seen[0]) | set(seen[1])) < SAMPLES * 2 / 3
+def test_a_sampler_of_one_ranks_share_is_not_divided_again(ranks, jpeg_path):
+    assert [len(found["refused"]) for found in ranks] == [3, 1], "at once, or when its indices are about to be divided"
+    for message in (text for found in ranks for text in found["refused"]):
+        assert "Leave out rank= and world_size=" in message
+    assert woven([keys(found["unprepared"]) for found in ranks]) == ordered(jpeg_path, 0)

@@ -41,6 +41,16 @@ def test_unshuffled_pictures_are_the_packed_ones(raw_path):
     assert np.array_equal(images.permute(0, 2, 3, 1).numpy(), dataset.column("image"))
 
 
+def test_too_few_samples_for_a_batch_are_reported(raw_path):
+    dataset = open_dataset(raw_path, fields=["key"])
+    few = Loader(dataset, 40, drop_last=True, rank=1, world_size=2)
+    with pytest.warns(UserWarning, match="leaves no batch of an epoch of 60 samples, .* 40 samples on each of 2 ranks"):
+        assert list(few) == []
+    batches = Loader(dataset, order=lambda epoch: [[0, 1], [2]], drop_last=True, rank=1, world_size=3)
+    with pytest.warns(UserWarning, match="leaves no batch of an epoch of 2 batches, .* 1 batch on each of 3 ranks"):
+        assert list(batches) == []
+
+
 def test_drop_last(raw_path):
     loader = Loader(open_dataset(raw_path), 16, drop_last=True)
     assert [len(batch["key"]) for batch in loader] == [16, 16, 16]

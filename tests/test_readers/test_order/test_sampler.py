@@ -19,6 +19,15 @@ def dataset(jpeg_path):
     return open_dataset(jpeg_path, fields=["key"])
 
 
+def test_an_epoch_of_which_everything_is_dropped_is_reported(dataset):
+    few = dataset.subset(range(3))
+    with pytest.warns(UserWarning, match="leaves no batch of an epoch of 3 samples, .* 1 sample on each of 4 ranks"):
+        assert list(few.sampler(rank=1, world_size=4, drop_last=True)) == []
+    batches = DataLoader(few, 4, sampler=few.sampler(), collate_fn=few.collate, drop_last=True)
+    with pytest.warns(UserWarning, match="leaves no batch of an epoch of 3 samples, .* 4 samples on each of 1 rank"):
+        assert list(batches) == []
+
+
 def test_indices_carry_seed_and_epoch(dataset):
     sampler = dataset.sampler(seed=7)
     sampler.set_epoch(3)

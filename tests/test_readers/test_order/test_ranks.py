@@ -1,0 +1,96 @@
+"""The wait for ranks that do not begin an epoch."""
+
+import json
+import logging
+
+import pytest
+import torch
+from support.ranks import run_ranks
+
+from readers.order.ranks import await_ranks
+from shardspec.errors import DatasetError
+
+
+class Clock:
+    """A clock that only `sleep` moves on. At some times another rank calls, too."""
+
+    def __init__(self, calls=()):
+        self.now = 0.0
+        self.add = torch.distributed.HashStore().add
+        self._calls = list(calls)
+
+    def sleep(self, seconds):
+        self.now += seconds
+        while self._calls and self._calls[0][0] <= self.now:
+            _, rank = self._calls.pop(0)
+            self.await_ranks(rank, ranks=1)
+
+    def await_ranks(self, rank=0, timeout_s=300.0, ranks=3):
+        await_ranks(self.add, rank, ranks, timeout_s, lambda: self.now, self.sleep)
+
+
+def test_ranks_that_all_come_wait_for_the_last_one(caplog):
+    clock = Clock([(2, 2), (9, 1)])
+    clock.await_ranks()
+    assert 9 <= clock.now < 10
+    assert caplog.records == []
+
+
+def test_after_ten_seconds_the_missing_ranks_are_named_once(caplog):
+    caplog.set_level(logging.WARNING, "readers")
+    clock = Clock([(2, 2), (50, 1)])
+    clock.await_ranks()
+    assert clock.now >= 50
+    (record,) = caplog.records
+    assert "Rank 0 has waited 10 s for rank 1 to begin" in record.getMessage()
+    assert "rank=0, world_size=1" in record.getMessage()
+
+
+def test_after_the_time_limit_the_missing_ranks_are_an_error(caplog):
+    clock = Clock([(2, 2)])
+    with pytest.raises(DatasetError, match=r"Rank 0 has waited 40 s for rank 1 to .* increase timeout_s \(40 s\)"):
+        clock.await_ranks(timeout_s=40)
+    assert 40 <= clock.now < 41
+
+
+def test_ranks_meet_again_and_again():
+    clock = Clock([(1, 1), (1, 2), (3, 2), (4, 1)])
+    clock.await_ranks()
+    assert 1 <= clock.now < 2
+    clock.await_ranks()
+    assert 4 <= clock.now < 5
+
+
+_RANK = """
+import json, sys
+import torch
+import torch.distributed as dist
+from readers import Loader, open_dataset
+from shardspec.errors import DatasetError
+
+torch.set_num_threads(1)
+path, out, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2)
+dataset, found = open_dataset(path, fields=["key"]), []
+for reading in range(2):
+    if rank == reading:
+        for shuffle in ("auto", "full"):
+            try:
+                next(iter(Loader(dataset, 4, shuffle=shuffle, workers=1, timeout_s=1e-3)))
+            except DatasetError as error:
+                found.append(str(error))
+        found.append(len(list(Loader(dataset, 4, workers=1, rank=0, world_size=1))))
+    dist.barrier()
+found.append(len(list(Loader(dataset, 4, workers=1))))
+print(json.dumps(found))
+dist.destroy_process_group()
+"""
+
+
+def test_a_loader_that_one_rank_reads_alone(jpeg_path, tmp_path):
+    for rank, (output, _) in enumerate(run_ranks(_RANK, jpeg_path, tmp_path)):
+        *refused, alone, together = json.loads(output)
+        assert [text.partition(" to begin")[0] for text in refused] == [
+            f"Rank {rank} has waited 0 s for rank {1 - rank}"
+        ] * 2
+        assert (alone, together) == (15, 8)
