@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
+from lightning.pytorch.overrides.distributed import _IndexBatchSamplerWrapper
 from torch.utils.data import DataLoader
 
 from readers.dataset.base import SampleDataset, check_dataset
@@ -152,12 +153,19 @@ class TrainBatches:
 
 
 class EvalBatches:
-    """Batches for validation, test and prediction: the same in every pass."""
+    """Batches for validation, test and prediction: the same in every pass.
 
-    def __init__(self, batches: Batches, source: Loader | OrderSampler) -> None:
+    Attributes
+    ----------
+    batch_sampler : RowsOfBatches
+        Where Lightning finds the rows of each batch, for ``BasePredictionWriter``.
+    """
+
+    def __init__(self, batches: Batches, source: Loader | OrderSampler, batch_size: int) -> None:
         self._batches: Batches | None = batches
         self._source = source
         self._length = len(batches)
+        self.batch_sampler = RowsOfBatches(source, batch_size, self._length)
 
     def __len__(self) -> int:
         return self._length
@@ -169,6 +177,32 @@ class EvalBatches:
     def close(self) -> None:
         """Drop the loader with its threads and processes."""
         self._batches = None
+
+
+class RowsOfBatches(_IndexBatchSamplerWrapper):  # type: ignore[misc] # lightning is not looked into
+    """The rows of each batch of this rank, computed when asked for.
+
+    Lightning looks for them in ``seen_batch_indices`` of its own class.
+    """
+
+    def __init__(self, source: Loader | OrderSampler, batch_size: int, length: int) -> None:
+        self._progress = source._progress
+        self._batch_size = batch_size
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, number: int) -> list[int]:
+        start, progress = number * self._batch_size, self._progress
+        stop = min(start + self._batch_size, progress.length())
+        rows: list[int] = progress.order.epoch(0).at(progress.cut.positions(start, stop)).rows.tolist()
+        return rows
+
+    @property
+    def seen_batch_indices(self) -> "RowsOfBatches":
+        """The rows of every batch, read or not."""
+        return self
 
 
 def _not_closed(batches: Batches | None) -> Batches:

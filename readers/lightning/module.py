@@ -8,6 +8,7 @@ from weakref import WeakSet
 import numpy.typing as npt
 import torch
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import DataLoader
 
 from readers.arguments import as_count, refuse_unknown
@@ -28,7 +29,7 @@ from readers.order.ranks import check_ranks, ranks_together
 from readers.order.sampler import OrderSampler
 from readers.transforms import AnyTransform
 from shardspec.errors import UsageError
-from shardspec.wording import shorten
+from shardspec.wording import counted, shorten
 
 LoaderKind = Literal["threads", "processes"]
 Opened = SampleDataset | tuple[SampleDataset, ...] | None
@@ -46,22 +47,22 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
 
     A checkpoint holds the number of samples that the training loop has consumed, without those that were read ahead.
     Resumed with ``fit(ckpt_path=…)``, the epoch continues with the very next sample, at any number of ranks and
-    workers and any batch size.
+    workers and any batch size, also if ``max_steps``, ``max_time`` or ``trainer.should_stop`` ended the run.
 
     Parameters
     ----------
     train : SampleDataset or path
     val, test, predict : SampleDataset or path, or a list of them, optional
         Read in stored order; random transforms draw the same every time. (Predictions of several ranks: sample i of
-        rank r of W is row i W + r; samples past the end are repetitions.) With a list, Lightning reads one dataset
-        after the other, and its steps take ``dataloader_idx``.
+        rank r of W is row i W + r; samples past the end are repetitions. ``BasePredictionWriter`` gets these rows.) With
+        a list, Lightning reads one dataset after the other, and its steps take ``dataloader_idx``.
     batch_size : int, optional
         Samples of a training batch, per rank. With an order of batches it is left out, and as an attribute it is the
         size of the largest batch.
     loader : {"threads", "processes"}
         ``"threads"``: `readers.Loader`. ``"processes"``: torch's DataLoader, for transforms that are heavy Python.
     eval_batch_size : int, optional
-        Samples of any other batch, per rank; `batch_size` by default.
+        Samples of any other batch, per rank; by default `batch_size`, also after it is changed.
     fields, verify, checksums
         For all datasets that are given as a path (`readers.PackedDataset`).
     transform, decode, sample_transform, batch_transform
@@ -168,9 +169,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
                 "batch_size: expected the samples of a batch with loader='processes', found none: use loader='threads' "
                 "for an order of batches"
             )
-        self.eval_batch_size = (
-            self.batch_size if eval_batch_size is None else as_count("eval_batch_size", eval_batch_size)
-        )
+        self._eval_batch_size = None if eval_batch_size is None else as_count("eval_batch_size", eval_batch_size)
         self.loader = loader
         self._drop_last = drop_last
         self._order = {"shuffle": shuffle, "seed": seed, "window": window, "weights": weights, "draws": draws}
@@ -192,6 +191,15 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= {**state, "_batches": None, "_eval": WeakSet()}
 
+    @property
+    def eval_batch_size(self) -> int:
+        """Samples of a batch for validation, test or prediction, per rank."""
+        return self.batch_size if self._eval_batch_size is None else self._eval_batch_size
+
+    @eval_batch_size.setter
+    def eval_batch_size(self, value: int) -> None:
+        self._eval_batch_size = as_count("eval_batch_size", value)
+
     def train_dataloader(self) -> TrainBatches:
         """Batches of `train` for this rank."""
         order, own = dict(self._order), self._own
@@ -205,17 +213,19 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
             self.train, self.batch_size, self._drop_last, self._transforms[0], order, choice, own
         )
         step = 1 if own is not None and own.batched else self.batch_size  # a batch, in what the order counts
+        source._progress.warn_if_empty(step if self._drop_last else 1)
         epoch = 0 if self.trainer is None else self.trainer.current_epoch
         ranks = self._ranks()[1]
 
         def begin() -> None:
             if 1 < ranks == ranks_together():  # otherwise they are not those that the samples are divided between
-                check_ranks(source._progress.mark(self.train.origins, self.train.stores))
+                check_ranks(source._progress.mark(self.train.origins, self.train.stores), self._timeout_s)
 
+        state = self._state_to_resume()
         self._batches = TrainBatches(batches, source, step * ranks, self._processed, epoch, begin)
-        if self._state is not None:
-            self._batches.load_state_dict(self._state)
-            self._move_progress(self._state, self._batches)
+        if state is not None:
+            self._batches.load_state_dict(state)
+            self._move_progress(state, self._batches)
             self._state = None
             if choice is not None:  # Lightning may ask for batches again, which then keep the state's order
                 self._choice = Choice("blocks" if source.order == "blocks" else "full", source.order_reason)
@@ -253,10 +263,8 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
 
     def _eval_batches(self, datasets: Opened) -> EvalBatches | list[EvalBatches]:
         several = (datasets,) if isinstance(datasets, SampleDataset) else datasets or ()
-        made = [
-            EvalBatches(*self._make(one, self.eval_batch_size, False, self._transforms[1], {"shuffle": False}))
-            for one in several
-        ]
+        size, order = self.eval_batch_size, {"shuffle": False}
+        made = [EvalBatches(*self._make(one, size, False, self._transforms[1], order), size) for one in several]
         self._eval.update(made)
         return made[0] if isinstance(datasets, SampleDataset) else made
 
@@ -309,7 +317,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
                 choice = self.trainer.strategy.broadcast(choice, src=0)
             elif ranks_together() > 1:
                 progress = EpochProgress(self.train.order(), Cut())
-                choice = agree(has_blocks, progress.mark(self.train.origins, stores))
+                choice = agree(has_blocks, progress.mark(self.train.origins, stores), self._timeout_s)
             self._choice = choice
         return self._choice
 
@@ -328,14 +336,46 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
             return 0
         return int(self.trainer.fit_loop.epoch_loop.batch_progress.current.processed)
 
+    def _state_to_resume(self) -> dict[str, Any] | None:
+        """The state that was loaded, or that of the epoch in which the last `fit` of this trainer was stopped."""
+        if self._state is not None or self.trainer is None or self._batches is None:
+            return self._state
+        last = self._batches.consumed_state()
+        loop = self.trainer.fit_loop
+        return last if _counts_as_processed(loop, last) and not loop.epoch_loop.batch_progress.is_last_batch else None
+
     def _move_progress(self, state: Mapping[str, Any], batches: TrainBatches) -> None:
-        """After a resume with another number of samples a step, make Lightning's count agree with what is left."""
-        if self.trainer is None or state["samples_per_step"] == batches.samples_per_step or state["consumed"] == 0:
+        """Make Lightning's counts agree with a state that was restored, and warn about gradients that are lost."""
+        if self.trainer is None:
             return
-        current = self.trainer.fit_loop.epoch_loop.batch_progress.current
+        loop = self.trainer.fit_loop
+        progress = loop.epoch_loop.batch_progress
+        if _counts_as_processed(loop, state):
+            stopped = not progress.is_last_batch
+            if stopped:  # `max_steps` or `should_stop` ended the run inside the epoch, which is to be continued
+                for epochs in (loop.epoch_progress.total, loop.epoch_progress.current):
+                    epochs.processed = epochs.completed = epochs.ready - 1
+            # With `max_steps`, Lightning would otherwise continue an epoch that is finished, and skip the next one.
+            loop._restarting = loop.epoch_loop.restarting = stopped
+        lost = progress.current.processed % self.trainer.accumulate_grad_batches
+        if lost and not progress.is_last_batch:
+            rank_zero_warn(
+                "The run that is resumed ended between two optimizer steps, and Lightning does not save gradients. The "
+                f"{counted(lost, 'batch')} since the last step will not contribute to training. Stop a run, and save "
+                "its checkpoints, after a multiple of accumulate_grad_batches="
+                f"{self.trainer.accumulate_grad_batches} batches."
+            )
+        if state["samples_per_step"] == batches.samples_per_step or state["consumed"] == 0:
+            return
+        current = progress.current
         moved = len(batches) - batches.left() - current.processed
         for name in ("ready", "started", "processed", "completed"):
             setattr(current, name, getattr(current, name) + moved)
+
+
+def _counts_as_processed(loop: Any, state: Mapping[str, Any]) -> bool:
+    """Whether Lightning counts the epoch of a state as processed, as it does when a run ends, in mid-epoch too."""
+    return bool(loop.epoch_progress.current.processed == state["epoch"] + 1)
 
 
 def _check_kind(loader: str, *batch_transforms: BatchTransform | None) -> None:

@@ -1,8 +1,8 @@
 """What each of Lightning's processes runs in `test_lightning.py`: ``python lightning_ddp.py DATASET OUT``.
 
 Trains two epochs on two ranks with a checkpoint inside the second, then resumes it with loaders of the other kind; then
-once more in an order of batches of its own; then with a Loader and with a DataLoader that Lightning is given as they
-are.
+once more in an order of batches of its own; then stops in the second epoch, and resumes that; then with a Loader and
+with a DataLoader that Lightning is given as they are.
 """
 
 import json
@@ -116,6 +116,17 @@ def main(path: Path, out: Path) -> None:
         result = {"seen": model.seen, "steps": trainer.global_step, "ranks": trainer.world_size}
         (out / f"{name}-{trainer.global_rank}.json").write_text(json.dumps(result))
         trainer.strategy.barrier()
+    stopped = out / "stopped.ckpt"
+    for name, kind, resumed, steps in (
+        ("stopped", "threads", None, -(-SAMPLES // (2 * BATCH_SIZE)) + SAVED_AFTER),
+        ("continued", "processes", stopped, -1),
+    ):
+        model, trainer = Recorder(), make_trainer(out, strategy="ddp", devices=2, max_steps=steps)
+        trainer.fit(model, datamodule=make_data(path, kind), ckpt_path=resumed)
+        if resumed is None:
+            trainer.save_checkpoint(stopped)
+        result = {"seen": model.seen, "steps": trainer.global_step}
+        (out / f"{name}-{trainer.global_rank}.json").write_text(json.dumps(result))
     for name in ("Loader", "DataLoader"):
         model, trainer = Recorder(), make_trainer(out, strategy="ddp", devices=2)
         trainer.fit(model, make_batches(path, name, trainer.global_rank))

@@ -7,11 +7,14 @@ import pickle
 import shutil
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import BasePredictionWriter
+from lightning.pytorch.tuner import Tuner
 from lightning.pytorch.utilities import CombinedLoader
 from support.batches import woven
 from support.crops import keys
@@ -33,6 +36,7 @@ from torch.utils.data import BatchSampler
 
 from readers import Loader, MixedDataset, open_dataset
 from readers.lightning import PackedDataModule
+from readers.lightning.batches import EvalBatches
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
 
@@ -89,10 +93,18 @@ def test_a_resume_goes_on_with_the_next_sample_in_loaders_of_the_other_kind(ddp)
         assert after["steps"] == before["steps"]
 
 
-def test_one_rank_takes_over_from_two(ddp, jpeg_path, tmp_path):
+def test_two_ranks_continue_the_epoch_in_which_they_were_stopped(ddp):
+    for whole, stopped, rest in zip(*(results(ddp, name) for name in ("first", "stopped", "continued")), strict=True):
+        assert stopped["seen"]["train 1"] + rest["seen"]["train 1"] == whole["seen"]["train 1"]
+        assert set(rest["seen"]) == {"train 1", "val 1"}
+        assert rest["steps"] == whole["steps"]
+
+
+@pytest.mark.parametrize("name", ["inside", "stopped"])
+def test_one_rank_takes_over_from_two(ddp, jpeg_path, tmp_path, name):
     model = Recorder()
     trainer = make_trainer(tmp_path, max_epochs=3)
-    trainer.fit(model, datamodule=make_data(jpeg_path), ckpt_path=ddp / "inside.ckpt")
+    trainer.fit(model, datamodule=make_data(jpeg_path), ckpt_path=ddp / f"{name}.ckpt")
     left = SAMPLES - SAVED_AFTER * 2 * BATCH_SIZE
     assert [len(batch) for batch in model.seen["train 1"]] == [BATCH_SIZE] * (left // BATCH_SIZE) + [left % BATCH_SIZE]
     assert seen_by([model.seen["train 1"]]) == expected_keys(jpeg_path, 1)[-left:]
@@ -184,23 +196,100 @@ def test_the_loop_is_counted_and_not_what_was_read_ahead(jpeg_path, tmp_path, ki
 
 
 class SaveAt(Callback):
-    """Saves a checkpoint at a hook, once."""
+    """Saves a checkpoint whenever a hook is called."""
 
     def __init__(self, hook: str, path: Path) -> None:
-        setattr(self, hook, lambda trainer, *_: path.exists() or trainer.save_checkpoint(path))
+        setattr(self, hook, lambda trainer, *_: trainer.save_checkpoint(path))
 
 
 @pytest.mark.parametrize("hook", ["on_validation_end", "on_train_epoch_end", "on_fit_end"])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_a_resume_at_an_epochs_end_begins_the_next(jpeg_path, tmp_path, drop_last, hook):
+@pytest.mark.parametrize("max_steps", [-1, 2 * BATCHES])
+def test_a_resume_at_an_epochs_end_begins_the_next(jpeg_path, tmp_path, drop_last, hook, max_steps):
     saver = SaveAt(hook, tmp_path / "end.ckpt")
     make_trainer(tmp_path, max_epochs=1, callbacks=[saver]).fit(Recorder(), make_data(jpeg_path, drop_last=drop_last))
     assert torch.load(tmp_path / "end.ckpt", weights_only=True)["PackedDataModule"]["consumed"] == SAMPLES
-    model = Recorder()
-    make_trainer(tmp_path).fit(model, make_data(jpeg_path, drop_last=drop_last), ckpt_path=tmp_path / "end.ckpt")
+    model, trainer = Recorder(), make_trainer(tmp_path, max_steps=max_steps)
+    trainer.fit(model, make_data(jpeg_path, drop_last=drop_last), ckpt_path=tmp_path / "end.ckpt")
     whole = SAMPLES // BATCH_SIZE * BATCH_SIZE if drop_last else SAMPLES
     assert "train 0" not in model.seen
     assert seen_by([model.seen["train 1"]]) == expected_keys(jpeg_path, 1)[:whole]
+
+
+class StopInside(Callback):
+    """Ends the run inside the second epoch, as ``Trainer(max_time=…)`` does."""
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        trainer.should_stop = trainer.global_step == STOPPED_AFTER
+
+
+STOPPED_AFTER = BATCHES + SAVED_AFTER
+
+
+@pytest.mark.parametrize(
+    ("kind", "stopping", "hook", "options"),
+    [
+        ("threads", {"max_steps": STOPPED_AFTER}, "on_train_epoch_end", {}),
+        ("processes", {"max_steps": STOPPED_AFTER}, "on_fit_end", {"max_steps": 3 * BATCHES}),
+        ("threads", {"callbacks": [StopInside()]}, "on_train_epoch_end", {"max_steps": 3 * BATCHES}),
+        ("processes", {"callbacks": [StopInside()]}, "on_fit_end", {}),
+    ],
+)
+def test_a_stopped_run_resumes_with_the_next_batch(jpeg_path, tmp_path, kind, stopping, hook, options):
+    torch.manual_seed(0)
+    whole, first, rest = Recorder(), Recorder(), Recorder()
+    first.load_state_dict(whole.state_dict())
+    make_trainer(tmp_path, max_epochs=3).fit(whole, make_data(jpeg_path, kind))
+    callbacks = [*stopping.get("callbacks", ()), SaveAt(hook, tmp_path / "stopped.ckpt")]
+    make_trainer(tmp_path, max_epochs=3, **{**stopping, "callbacks": callbacks}).fit(first, make_data(jpeg_path, kind))
+    trainer = make_trainer(tmp_path, max_epochs=3, **options)
+    trainer.fit(rest, make_data(jpeg_path, kind), ckpt_path=tmp_path / "stopped.ckpt")
+    assert first.seen["train 1"] == whole.seen["train 1"][:SAVED_AFTER]
+    expected = {name: batches for name, batches in whole.seen.items() if "0" not in name}
+    assert rest.seen == {**expected, "train 1": whole.seen["train 1"][SAVED_AFTER:]}
+    assert (trainer.global_step, trainer.current_epoch) == (3 * BATCHES, 3)
+    assert torch.equal(rest.layer.weight, whole.layer.weight)
+
+
+def test_the_same_trainer_continues_the_epoch_in_which_it_was_stopped(jpeg_path, tmp_path):
+    model, data, trainer = Recorder(), make_data(jpeg_path), make_trainer(tmp_path, max_steps=STOPPED_AFTER)
+    trainer.fit(model, data)
+    trainer.fit_loop.epoch_loop.max_steps = -1
+    trainer.fit(model, data)
+    assert seen_by([model.seen["train 1"]]) == expected_keys(jpeg_path, 1)
+
+
+def test_gradients_that_lightning_drops_are_reported(jpeg_path, tmp_path):
+    saver = SaveInside(tmp_path / "inside.ckpt", 0)
+    make_trainer(tmp_path, callbacks=[saver], accumulate_grad_batches=2).fit(Recorder(), make_data(jpeg_path))
+    assert SAVED_AFTER % 2 == 1
+    with pytest.warns(UserWarning, match=r"^The run .* The 1 batch since the last step will not contribute"):
+        make_trainer(tmp_path, accumulate_grad_batches=2).fit(
+            Recorder(), make_data(jpeg_path), ckpt_path=tmp_path / "inside.ckpt"
+        )
+
+
+def test_no_batch_to_train_on_is_reported(jpeg_path):
+    data = make_data(jpeg_path, batch_size=60, drop_last=True)
+    with pytest.warns(UserWarning, match="leaves no batch of an epoch of 59 samples, .* 60 samples on each of 1 rank"):
+        assert len(data.train_dataloader()) == 0
+    data.teardown("fit")
+
+
+def test_the_batch_size_finder_tries_validation_too(jpeg_path, tmp_path):
+    sizes = set()
+
+    class Validated(Recorder):
+        def validation_step(self, batch, batch_idx):
+            sizes.add(len(batch["key"]))
+
+    dataset = open_dataset(jpeg_path, fields=["key", "image", "label"])
+    data = PackedDataModule(dataset, dataset, batch_size=2, workers=1)
+    finder = Tuner(make_trainer(tmp_path))
+    finder.scale_batch_size(Validated(), datamodule=data, method="validate", max_trials=2, steps_per_trial=1)
+    assert sizes == {2, 4}
+    data.eval_batch_size, data.batch_size = 3, 8
+    assert data.eval_batch_size == 3
 
 
 def test_a_resume_with_other_batches_counts_them_anew(jpeg_path, tmp_path):
@@ -300,6 +389,33 @@ def test_a_mixture_is_drawn_by_weights_and_several_datasets_validate(jpeg_path, 
     assert [model.seen[f"val {number}"] for number in range(2)] == [keys(60)[:5], keys(60)[5:14]]
     assert len(trainer.validate(model, datamodule=data, verbose=False)) == 2
     assert PackedDataModule(one, test=[jpeg_path], fields=None, batch_size=8).test[0].path == one.path
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_a_prediction_writer_gets_the_rows(jpeg_path, tmp_path, kind):
+    class Writer(BasePredictionWriter):
+        def write_on_batch_end(self, trainer, module, prediction, batch_indices, *_):
+            assert prediction == [keys_of_rows[row] for row in batch_indices]
+
+        def write_on_epoch_end(self, trainer, module, predictions, batch_indices):
+            assert batch_indices == [[list(range(8)), list(range(8, 16)), [16, 17, 18]]]
+            written.append(predictions)
+
+    written: list[Any] = []
+    predicted = open_dataset(jpeg_path, fields=["key"]).subset(range(20, 39))
+    keys_of_rows = predicted.column("key")
+    data = PackedDataModule(jpeg_path, predict=predicted, batch_size=8, loader=kind, workers=1)
+    make_trainer(tmp_path, callbacks=[Writer("batch_and_epoch")]).predict(KeyPredictor(), datamodule=data)
+    assert len(written) == 1
+
+
+def test_the_rows_of_a_ranks_batches(jpeg_path):
+    dataset = open_dataset(jpeg_path, fields=["key"]).subset(range(19))
+    loader = Loader(dataset, 4, shuffle=False, rank=1, world_size=2, workers=1)
+    batches = EvalBatches(loader, loader, 4)
+    rows = batches.batch_sampler.seen_batch_indices
+    assert [rows[number] for number in range(len(batches))] == [[1, 3, 5, 7], [9, 11, 13, 15], [17, 0]]
+    assert [batch["key"] for batch in batches] == named([[1, 3, 5, 7], [9, 11, 13, 15], [17, 0]])
 
 
 @pytest.mark.parametrize(
