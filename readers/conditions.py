@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from shardspec.columns import IntArray, mark_missing, missing_in
 from shardspec.errors import UsageError
+from shardspec.schema import class_name
 from shardspec.wording import did_you_mean, list_some, shorten
 
 Condition = str | Callable[..., npt.ArrayLike]
@@ -254,13 +255,13 @@ class _Expression:
         return self._columns[name]
 
     def _class(self, name: str) -> int:
-        classes = self._dataset.classes or ()
-        if name not in classes:
+        classes = [class_name(known) for known in self._dataset.classes or ()]
+        if class_name(name) not in classes:
             raise UsageError(
                 f"where: expected one of the classes {list_some(list(map(repr, classes)))}, found {shorten(name)}"
                 f"{did_you_mean(name, classes)}"
             )
-        return classes.index(name)
+        return classes.index(class_name(name))
 
     def _is_text(self, value: Any) -> bool:
         return isinstance(value, str) if not isinstance(value, np.ndarray) else value.dtype.kind in "TUO"

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from packer.workspace import Workspace
@@ -73,6 +73,7 @@ def locked(workspace: Workspace, say: Callable[[str], None] = lambda _: None) ->
     refuse_files(workspace.out)
     _refuse_inside_dataset(workspace.out)
     made, owner = not workspace.root.exists(), os.getpid()
+    new = [path for path in (workspace.out, *workspace.out.parents) if not os.path.lexists(path)]
     with writing(workspace.out):
         workspace.create()
         lock = FolderLock(workspace, say)
@@ -86,6 +87,9 @@ def locked(workspace: Workspace, say: Callable[[str], None] = lambda _: None) ->
                 try:
                     if made and not lock.is_lost and not any(path.exists() for path in kept):
                         workspace.remove()
+                        with suppress(OSError):  # the first one that is not empty
+                            for path in new:
+                                path.rmdir()
                 finally:
                     lock.release()
 

@@ -3,16 +3,17 @@
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from packer.assembly.packed_rows import PackedRows
+from packer.assembly.packed_rows import BATCH_BYTES, PackedRows
 from packer.packed.plan import Input
 from packer.packed.reports import read_report
 from packer.workspace.matching import in_several
-from shardspec.columns import IntArray
+from shardspec.columns import Columns, IntArray
 from shardspec.entries import BUILD_KINDS
 from shardspec.layout import ITEMS_NAME
 from shardspec.schema import Schema
@@ -27,22 +28,59 @@ def count_again(inputs: Sequence[Input]) -> list[int]:
     In datasets that go back to one build or one dataset, such as the parts of a split, a sample is known by its source
     and its key. In any, it is known by its item, which has the same name, size and time, and by its frame; where they go
     back to one, by its place among the samples of the item as well. So files of the same names in two folders are not
-    the same, nor are two faces of a frame.
+    the same, nor are two faces of a frame. Samples of a `packer.Writer` have no items: in datasets that do not go back to
+    one, they are the same if all their values but the key are.
 
-    For each sample 8 bytes are in memory, and some dozens if several datasets have its source and frame.
+    For each sample some bytes are in memory, and some dozens if several datasets have its source and frame.
     """
+    again = [np.zeros(one.manifest.samples, np.bool_) for one in inputs]
     frames = [_number_frames(one) for one in inputs]
     shared = in_several(frames)
-    if not len(shared):
-        return [0] * len(inputs)
-    candidates = [_Candidates.read(one, np.isin(own, shared)) for one, own in zip(inputs, frames, strict=True)]
-    counts = []
+    there = [np.isin(own, shared) for own in frames]
+    candidates = [_Candidates.read(one, rows) for one, rows in zip(inputs, there, strict=True)] if len(shared) else []
     for at, own in enumerate(candidates):
-        again = np.zeros(len(own.keys), np.bool_)
         for other in candidates[:at]:
-            again |= own.are_in(other)
-        counts.append(int(np.count_nonzero(again)))
-    return counts
+            again[at][np.flatnonzero(there[at])] |= own.are_in(other)
+    _mark_equal(inputs, again)
+    return [int(np.count_nonzero(rows)) for rows in again]
+
+
+def _mark_equal(inputs: Sequence[Input], again: Sequence[npt.NDArray[np.bool_]]) -> None:
+    """Mark samples of writers that have the values of a sample in a dataset before."""
+    written = [at for at, one in enumerate(inputs) if any(g.kind == "write" for g in one.manifest.generations)]
+    ancestors = {at: frozenset(_ancestors(inputs[at])) for at in written}
+    pairs = [(one, at) for one, at in combinations(written, 2) if ancestors[one].isdisjoint(ancestors[at])]
+    compared = sorted({at for pair in pairs for at in pair})
+    names = [name for name in inputs[0].manifest.schema.names if name != "key"]
+    if not pairs or not names:
+        return
+    config = {"inputs": [{"path": str(inputs[at].path)} for at in compared], "check": "size"}
+    with closing(PackedRows(config, manifests=[inputs[at].manifest for at in compared])) as rows:
+        small = [name for name in names if rows.schema[name].is_small]
+        ends = np.cumsum([inputs[at].manifest.samples for at in compared])[:-1]
+        numbers = np.zeros(len(rows), np.int64)
+        if small:  # by which most samples differ, so that others need not be read
+            numbers = np.concatenate([numbers[:0], *map(_number_values, rows.batches(small))])
+        alike = np.flatnonzero(np.isin(numbers, in_several(np.split(numbers, ends))))
+        step = max(1, BATCH_BYTES // max(1, rows.row_bytes))
+        for start in range(0, len(alike), step):
+            some = alike[start : start + step]
+            numbers[some] = _number_values(rows.read(some, names))
+    there = np.zeros(len(numbers), np.bool_)
+    there[alike] = True
+    own = dict(zip(compared, np.split(numbers, ends), strict=True))
+    candidates = dict(zip(compared, np.split(there, ends), strict=True))
+    for before, at in pairs:
+        again[at][:] |= candidates[at] & np.isin(own[at], own[before][candidates[before]])
+
+
+def _number_values(columns: Columns) -> IntArray:
+    """For each row, a number of its values, the same where all are the same."""
+    return np.fromiter(map(hash, zip(*map(_as_bytes, columns.values()), strict=True)), np.int64)
+
+
+def _as_bytes(values: Any) -> Iterator[bytes]:
+    return (value.tobytes() for value in values) if isinstance(values, np.ndarray) else map(bytes, values)
 
 
 def _number_frames(one: Input) -> IntArray:

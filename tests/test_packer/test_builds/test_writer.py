@@ -552,6 +552,17 @@ with packer.Writer(sys.argv[1], overwrite=True, progress=False, shard_size=3000)
 """
 
 
+def test_a_writer_that_fails_leaves_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    for out in (tmp_path / "new", tmp_path / "further" / "down", tmp_path / "own"):
+        with pytest.raises(SchemaError):
+            write(out, [{"x": 1}, {"x": "text"}])
+        with pytest.raises(BuildError, match="no sample was written"), Writer(out, progress=False):
+            pass
+    assert [path.name for path in tmp_path.rglob("*")] == ["own"]
+    assert problems(write(tmp_path / "further" / "down", [{"x": 1}])._job.layout.root) == ()
+
+
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("old", [False, True])
 def test_signals_in_the_loop(tmp_path: Path, sign: signal.Signals, old: bool) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -318,10 +319,33 @@ def test_samples_of_two_writers_are_not_the_same_for_their_keys(tmp_path: Path) 
     for number, name in enumerate("ab"):
         with packer.Writer(tmp_path / name, progress=False) as writer:
             for value in range(3):
-                writer.write(value=value + number)
+                writer.write(value=value + 3 * number)
     split(tmp_path / "a", tmp_path / "parts", folds=3, **QUIET)
     a, b, part = (tmp_path / name for name in ("a", "b", "parts/fold-0"))
     assert merge([a, b, part], tmp_path / "out", **QUIET).repeated == {str(part): 1}
+
+
+def test_samples_of_two_writers_are_the_same_if_their_values_are(tmp_path: Path) -> None:
+    def write(name: str, samples: Sequence[tuple[int, int, str]], **options: Any) -> Path:
+        with packer.Writer(tmp_path / name, progress=False, **options) as writer:
+            for number, value, label in samples:
+                writer.write(number=number, array=np.full(3, value), label=label)
+        return tmp_path / name
+
+    a = write("a", [(0, 0, "real"), (1, 1, "real"), (2, 2, "real")])
+    b = write("b", [(2, 2, "real"), (7, 7, "fake"), (0, 5, "real"), (0, 0, "real")], format="npy")
+    c = write("c", [(0, 0, "fake"), (1, 1, "real"), (7, 7, "fake")])
+    assert merge([a, b, c], tmp_path / "out", classes="unite", **QUIET).repeated == {str(b): 2, str(c): 2}
+    assert merge([c, a], tmp_path / "ca", classes="unite", **QUIET).repeated == {str(a): 1}
+    pictures = [(write_pixels(tmp_path / name, values)) for name, values in [("p", [1, 2]), ("q", [3, 2, 2])]]
+    assert merge(pictures, tmp_path / "pq", **QUIET).repeated == {str(pictures[1]): 2}
+
+
+def write_pixels(out: Path, values: Sequence[int]) -> Path:
+    with packer.Writer(out, progress=False) as writer:
+        for value in values:
+            writer.write(image=np.full((4, 4, 3), value, np.uint8))
+    return out
 
 
 def test_the_command_merges_with_worker_processes(tmp_path: Path) -> None:

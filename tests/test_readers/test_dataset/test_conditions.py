@@ -88,6 +88,12 @@ def test_other_classes_are_compared_by_their_new_names(table):
         pair.where("label == 'fake'")
 
 
+def test_a_class_is_known_in_either_form_of_unicode(table):
+    accented = table.map_labels({"fake": "é", "real": "b", "it's odd": "b"})
+    for name in ("\u00e9", "e\u0301"):
+        assert accented.where(f"label == '{name}'").rows.tolist() == np.flatnonzero(LABELS == 0).tolist()
+
+
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
