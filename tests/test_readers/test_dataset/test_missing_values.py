@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.missing import EXPRESSIONS, ROWS, known, sql_rows, write_missing
 
-from readers import BalancedBatches, Loader, PairBatches, PKBatches, class_balanced_weights, open_dataset
+from readers import BalancedBatches, Loader, MixedDataset, PairBatches, PKBatches, class_balanced_weights, open_dataset
 from shardspec.errors import UsageError
 
 
@@ -24,6 +24,14 @@ def test_conditions_select_the_rows_that_sql_selects(data, expression):
     assert dataset.where(expression).rows.tolist() == expected
     turned = dataset.subset(np.arange(ROWS)[::-1])
     assert sorted(ROWS - 1 - turned.where(expression).rows) == expected
+
+
+def test_a_mixture_has_the_missing_values_of_its_datasets(data):
+    dataset, columns = data
+    mixed = MixedDataset([dataset, dataset.where("person is not missing")])
+    there = [value for value in known(columns, "person") if value is not None]
+    assert mixed.column("person").tolist() == known(columns, "person") + there
+    assert len(mixed.where("not (person == 0)")) == 2 * len(sql_rows(columns, "not (person == 0)"))
 
 
 @pytest.mark.parametrize("expression", ["person is 0", "0 is missing", "person is fake_score", "missing is person"])
