@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ from packer.builds.parts.schema import SchemaSettler
 from packer.builds.planning.changes import describe_changed_terms, describe_made, describe_mismatch, describe_taken_over
 from packer.builds.planning.facts import FACTS_BYTES, facts_of, live_columns
 from packer.builds.planning.listing import Remarks
-from packer.builds.planning.plan import BuildPlan, ItemLines, make_plan
+from packer.builds.planning.plan import BuildPlan, ItemLines, make_plan, source_row
 from packer.builds.reports import BrokenTracks, ReportWriter
 from packer.builds.work import BuildWork
 from packer.jobs.history import note, noted
@@ -258,7 +258,7 @@ class BuildJob:
         def make_draft(columns: Columns | None) -> Draft:
             earlier = None if compared is None else EarlierReports(compared.layout, compared.base, compared.gone)
             reports = ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME, earlier)
-            return Draft(make_settler(), reports, partial(self._known, space), columns)
+            return Draft(make_settler(), reports, partial(self._known, space), columns, partial(self._rows_of, space))
 
         fits = None if base is None else partial(make_settler().fits, schema=base.shard_schema)
         return Intake(space, self.tasks, make_draft, fits, early)
@@ -320,6 +320,16 @@ class BuildJob:
                 f"expected samples that fit into the dataset, found others: {error}: "
                 f"make them alike ({program()} merge names the options), or build into a folder of their own"
             ) from error
+
+    def _rows_of(self, space: Workspace, task: Task) -> Callable[[int], Mapping[str, Any]]:
+        """Return what gives the row of an item in the source, by its place in a task; items are read for the first."""
+        items: list[Item] = []
+
+        def row_of(place: int) -> Mapping[str, Any]:
+            items.extend(() if items else read_items(space.items, *task))
+            return source_row(items[place], self.plan)
+
+        return row_of
 
     def _known(self, space: Workspace, task: Task) -> Iterator[Known]:
         """By what each item of a task is known again."""

@@ -1,7 +1,7 @@
 """What became of every item: ``rejects.jsonl``, ``items.jsonl`` and the counts."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, repeat
 from pathlib import Path
@@ -97,16 +97,29 @@ class ReportWriter:
         """See the class; known once all lines are written."""
         return {} if self._earlier is None else self._earlier.left
 
-    def add(self, reports: Iterable[AlikeReports], known: Iterable[Known | None] = repeat(None)) -> None:
-        """Write the reports of some items, in order, each with what it is known by."""
-        known = iter(known)
+    def add(
+        self,
+        reports: Iterable[AlikeReports],
+        known: Iterable[Known | None] = repeat(None),
+        row_of: Callable[[int], Mapping[str, Any]] = lambda _: {},
+    ) -> None:
+        """Write the reports of some items, in order, each with what it is known by.
+
+        Parameters
+        ----------
+        row_of : callable
+            Returns the columns of an item by its place among these, for a rejected item.
+        """
+        known, place = iter(known), 0
         for names, report in reports:
             if self._earlier is None:
-                self._add(names, report, [*islice(known, len(names))])
+                self._add(names, report, [*islice(known, len(names))], row_of, place)
+                place += len(names)
                 continue
             for name, by in zip(names, known, strict=False):
                 earlier = None if by is None else self._earlier.copy(by.number, self._items, self._rejects)
-                self._add([name], report, [by], earlier)
+                self._add([name], report, [by], row_of, place, earlier)
+                place += 1
 
     def finish(self) -> None:
         """Write what follows the last report, and give the files their names."""
@@ -131,7 +144,13 @@ class ReportWriter:
         return Counts(**{**self._counts, "ignored_files": ignored})
 
     def _add(
-        self, names: Sequence[str], report: ItemReport, known: Sequence[Known | None], earlier: Earlier | None = None
+        self,
+        names: Sequence[str],
+        report: ItemReport,
+        known: Sequence[Known | None],
+        row_of: Callable[[int], Mapping[str, Any]],
+        place: int,
+        earlier: Earlier | None = None,
     ) -> None:
         """Write the reports of items that follow one another, and of which the same became.
 
@@ -140,6 +159,9 @@ class ReportWriter:
         names : sequence of str
         report : ItemReport
         known : sequence of Known or None
+        row_of : callable
+        place : int
+            Of the first (see `add`).
         earlier : Earlier, optional
             What the dataset says that is added to, of one item.
         """
@@ -170,8 +192,10 @@ class ReportWriter:
         generation = earlier.generation if earlier is not None and again and not packed else None
         self._items.write(_encode_items(names, found, remarks, known, generation))
         if not packed:
-            for name in names:
-                self._reject(kind="item", item=name, step=report.step, reason=report.reason)
+            for at, name in enumerate(names, place):
+                row = row_of(at)
+                more = {"columns": row} if row else {}
+                self._reject(kind="item", item=name, step=report.step, reason=report.reason, **more)
             return
         if remarks:
             for name in names:

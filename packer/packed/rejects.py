@@ -6,18 +6,22 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from packer.builds.growing.fitting import FROM_INPUTS, FROM_PACKED
 from packer.builds.parts.part import Part
+from packer.builds.planning.plan import BuildPlan, source_row
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
+from packer.recipe import Recipe
 from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.archives.opening import kind_of
+from packer.sources.item import read_items
+from packer.sources.values import parse_cells
 from packer.workspace import Workspace
 from packer.workspace.output import check_output, write_output
 from shardspec.entries import total
@@ -38,6 +42,16 @@ _LINE_BYTES = 1 << 26
 _VARIES = re.compile(r"'[^']*'|\"[^\"]*\"|(?<![A-Za-z_])[0-9]+(?:\.[0-9]+)?")
 """What differs between reasons of one kind: names in quotes, and numbers."""
 
+_NAME = ""
+"""The key of an item's name in a row: no column is called so."""
+
+_OF_SOURCES = (
+    *("root", "limit", "keys", "drop", "include", "exclude", "fields_from_path", "sidecars"),
+    *("classes", "classes_from", "label_names"),
+)
+"""Options that a table of the rejected items does not need, or that its columns and ``--classes-from`` take the place of."""
+
+_PART = re.compile(r"part-([0-9]+)(?:\.item-([0-9]+))?")
 _ROW = re.compile(r"row-[0-9]{8,}\Z")
 
 
@@ -154,9 +168,8 @@ def rejects(
     dataset : path
         A packed dataset, or the folder of a build.
     out : path, optional
-        A table to write, ``.csv`` or ``.jsonl``: the column ``path`` has the names of the rejected items, which are
-        relative to the source; ``label`` has the first folder, where the dataset was labelled by folders. ``packer
-        build TABLE OUT --root SOURCE`` takes it. Of an archive's items, the column ``key`` has the names in the
+        A table to write, ``.csv`` or ``.jsonl``: the names of the rejected items, which are relative to the source, and
+        the columns that the source gave them. ``retry`` is the command that packs it as the dataset was packed. Of an archive's items, the column ``key`` has the names in the
         archive, for ``--keys``; of inputs of `packer.pack`, the column ``input``; of samples of a packed dataset,
         ``key``. It lies in an existing folder outside the dataset; an existing file is
         replaced.
@@ -183,7 +196,7 @@ def rejects(
     manifest = _manifest(layout)
     lines = _build_lines(layout) if manifest is None else _dataset_lines(layout, manifest)
     kinds: dict[tuple[str, str], RejectKind] = {}
-    names: list[str] = []
+    rows: list[dict[str, Any]] = []
     items = rejected = damaged = 0
     with Stage(listener_of(progress), "summing up", 1, "datasets") as stage:
         for line in lines:
@@ -194,13 +207,13 @@ def rejects(
                 name = str(line.get("item"))
                 _add(kinds, name, str(line.get("step")), str(line.get("reason")))
                 if target is not None and not _ROW.match(name):
-                    names.append(name)
+                    rows.append({_NAME: name, **(line.get("columns") or {})})
         stage.advance()
     found = tuple(sorted(kinds.values(), key=lambda kind: (-kind.items, kind.step, kind.reason)))
     if target is None:
         return RejectsReport(layout.root, manifest is not None, items, rejected, damaged, found)
-    retry = _write_table(target, names, _origin(layout, manifest))
-    left = rejected - len(names)
+    retry = _write_table(target, rows, _origin(layout, manifest))
+    left = rejected - len(rows)
     return RejectsReport(layout.root, manifest is not None, items, rejected, damaged, found, target, left, retry)
 
 
@@ -259,12 +272,24 @@ def _build_lines(layout: Layout) -> Iterator[dict[str, Any]]:
             found = Part(path).reports()
         except FileNotFoundError:  # joined, or used up, by the build that is under way
             continue
-        for report in found:
+        rows = _rows_of(path, space)
+        for place, report in enumerate(found):
             yield {"items": 1}
             if not report.samples and not report.empty:
-                yield {"kind": "item", "item": report.name, "step": report.step, "reason": report.reason}
+                line = {"kind": "item", "item": report.name, "step": report.step, "reason": report.reason}
+                yield {**line, "columns": rows[place] if len(rows) == len(found) else {}}
             elif report.damage is not None:
                 yield {"kind": "damage", "item": report.name}
+
+
+def _rows_of(path: Path, space: Workspace) -> list[dict[str, Any]]:
+    """The rows in the source of the items of a part of an unfinished build; none if its plan cannot be read."""
+    with suppress(OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
+        plan = BuildPlan.from_json(json.loads(space.plan.read_bytes()))
+        number, item = _PART.fullmatch(path.name).groups()  # type: ignore[union-attr]
+        items = read_items(space.items, *plan.tasks[int(number)])
+        return [source_row(one, plan) for one in items if item is None or one.index == int(item)]
+    return []
 
 
 def _report_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -298,18 +323,18 @@ class _Origin(NamedTuple):
     Attributes
     ----------
     kind : {"files", "inputs", "samples"}
-    by_folder : bool
-        Whether their first folders were their labels.
+    recipe : mapping
+        The recipe that they were packed by; of several, the first.
+    classes : tuple of str
+        The words that number the labels as the dataset has them.
     merged : bool
         Whether they come from several sources.
-    frames : mapping or None
-        If some were folders of frames, the recipe that they were packed by.
     """
 
     kind: str = "files"
-    by_folder: bool = False
+    recipe: Mapping[str, Any] = {}
+    classes: tuple[str, ...] = ()
     merged: bool = False
-    frames: Mapping[str, Any] | None = None
 
 
 def planned(layout: Layout) -> dict[str, Any]:
@@ -323,20 +348,20 @@ def planned(layout: Layout) -> dict[str, Any]:
 def _origin(layout: Layout, manifest: Manifest | None) -> _Origin:
     if manifest is None:
         plan = planned(layout)
-        kind, recipe = "inputs" if plan.get("declared") else "files", plan.get("recipe", {})
-        return _Origin(kind, recipe.get("label_from") == "folder", frames=_of_frames([recipe]))
+        recipe = plan.get("recipe", {})
+        names = recipe.get("classes") or plan.get("classes", {}).get("label")
+        return _Origin("inputs" if plan.get("declared") else "files", recipe, _class_words(names))
     notes = manifest.wall_clock
     kind = "inputs" if notes.get(FROM_INPUTS) else "samples" if notes.get(FROM_PACKED) else "files"
-    recipes = list(_recipes([generation.to_json() for generation in manifest.generations]))
-    by_folder = all(recipe.get("label_from") == "folder" for recipe in recipes)
+    recipe = next(_recipes([generation.to_json() for generation in manifest.generations]))
+    label = manifest.schema.by_name.get("label")
+    classes = () if label is None or label.classes is None else ("--classes-from", str(layout.root))
     job = notes.get("job")
-    merged = isinstance(job, dict) and job.get("kind") == "merge"
-    return _Origin(kind, by_folder, merged, _of_frames(recipes))
+    return _Origin(kind, recipe, classes, isinstance(job, dict) and job.get("kind") == "merge")
 
 
-def _of_frames(recipes: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The first recipe that took folders of frames as videos, if one did."""
-    return next((recipe for recipe in recipes if recipe.get("frame_folders") is not None), None)
+def _class_words(names: Sequence[str] | None) -> tuple[str, ...]:
+    return ("--classes", ",".join(names)) if names and not any("," in name for name in names) else ()
 
 
 def _recipes(generations: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -349,30 +374,88 @@ def _recipes(generations: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, 
             yield from _recipes(one["generations"])
 
 
-def _write_table(path: Path, names: list[str], origin: _Origin) -> str:
-    """Write the table; return what packs its items, in words."""
-    column, retry = "path", f"{program()} build {shlex.quote(str(path))} OUT --root SOURCE"
-    if origin.frames is not None:
-        retry += f" --frame-folders {str(origin.frames['frame_folders']).removesuffix('.0')}"
-        if any(origin.frames.get(name) for name in ("include", "exclude")):  # a table does not take them
-            retry = "the same build with --retry-rejects, since patterns have chosen the frames"
-    if origin.kind == "inputs":
-        column, retry = "input", "packer.pack with these inputs"
-    elif origin.kind == "samples":
-        column, retry = "key", ""
-    elif names and all(map(_is_member, names)):
-        names = list(dict.fromkeys(name.partition(MEMBER_MARK)[2] for name in names))
-        column, retry = "key", f"{program()} build SOURCE OUT --keys {shlex.quote(str(path))}"
-    if retry and origin.merged:
-        retry += ", with the items of one source at a time"
-    labels = column == "path" and origin.by_folder
-    rows = [{column: name, **({"label": PurePosixPath(name).parts[0]} if labels else {})} for name in names]
-    if path.suffix.lower() == ".jsonl":
-        data = b"".join(json.dumps(row).encode("ascii") + b"\n" for row in rows)
+def _write_table(path: Path, rows: list[dict[str, Any]], origin: _Origin) -> str:
+    """Write the table; return the command that packs its items, or how else it is done."""
+    recipe, table = origin.recipe, str(path)
+    words, retry = ["build", table, "OUT", "--root", "SOURCE"], ""
+    column = str(recipe.get("path_column") or Recipe.path_column)
+    if origin.kind != "files":
+        column, words = ("input", []) if origin.kind == "inputs" else ("key", [])
+        retry = "packer.pack with these inputs" if origin.kind == "inputs" else ""
+        rows = [{_NAME: row[_NAME]} for row in rows]
+    elif rows and all(_is_member(row[_NAME]) for row in rows):
+        keys = dict.fromkeys(row[_NAME].partition(MEMBER_MARK)[2] for row in rows)
+        column, words, rows = "key", ["build", "SOURCE", "OUT", "--keys", table], [{_NAME: key} for key in keys]
     else:
-        data = _as_csv(path, rows, [column, *(["label"] if labels else [])])
+        rows = [{**row, _NAME: _below_root(row[_NAME], recipe)} for row in rows]
+    header = list(dict.fromkeys(name for row in rows for name in row))
+    named = [column if name == _NAME else name for name in header]
+    written = [{shown: row[name] for name, shown in zip(header, named, strict=True) if name in row} for row in rows]
+    if path.suffix.lower() == ".jsonl":
+        data = b"".join(json.dumps(row).encode("ascii") + b"\n" for row in written)
+        texts: list[str] = []
+    else:
+        data = _as_csv(path, written, named or [column])
+        texts = [name for name in named if name != column and _looks_like_numbers(written, name)]
     write_output(path, data)
-    return retry
+    if words:
+        given = _option_words(recipe, None if column == "key" else named, texts)
+        takes_labels = column == "key" or any(name in named for name in ("label", str(recipe.get("label_from"))))
+        numbering = origin.classes if takes_labels and recipe.get("label_from") != "none" else ()
+        retry = f"{program()} {shlex.join([*words, *given, *numbering])}" if given is not None else ""
+    if not retry and words:  # neither can be said in words of a command
+        return "the same build with --retry-rejects"
+    return retry + (", with the items of one source at a time" if retry and origin.merged else "")
+
+
+def _below_root(name: str, recipe: Mapping[str, Any]) -> str:
+    """The path of an item below its root: with several roots, its name begins with that of one."""
+    roots = [PurePosixPath(root).name for root in recipe.get("root") or ()]
+    first, _, rest = name.partition("/")
+    return rest if len(roots) > 1 and rest and first in roots else name
+
+
+def _option_words(recipe: Mapping[str, Any], columns: Sequence[str] | None, texts: Sequence[str]) -> list[str] | None:
+    """The options of a recipe as words of a command line; None if they cannot be given there.
+
+    Parameters
+    ----------
+    columns : sequence of str or None
+        Those of the table; None for keys of archives, whose fields are as they were.
+    texts : sequence of str
+        Columns of texts that look like numbers.
+    """
+    left = {*_OF_SOURCES, *(("path_column",) if columns is not None and Recipe.path_column in columns else ())}
+    if recipe.get("frame_folders") is not None and (recipe.get("include") or recipe.get("exclude")):
+        return None  # a table does not take the patterns that have chosen the frames
+    words: list[str] = []
+    for spec in fields(Recipe):
+        value = recipe.get(spec.name, spec.default)
+        if spec.name == "text":
+            value = [*value, *(name for name in texts if name not in value)]
+        if spec.name in ("text", "int", "float") and columns is not None:
+            value = [name for name in value if name in columns]
+        if spec.name in left or value in (spec.default, [], ()):
+            continue
+        if spec.name == "label_from" and columns is not None and value not in (*columns, "none"):
+            continue  # the labels of folders are a column of the table
+        flag = f"--{spec.name.replace('_', '-')}"
+        if spec.name == "steps":
+            if not all(isinstance(step, str) for step in value):
+                return None
+            value = ",".join(value)
+        if value is True:
+            words.append(flag)
+        else:
+            for one in value if isinstance(value, list | tuple) else [value]:
+                words += [flag, str(one).removesuffix(".0") if isinstance(one, float) else str(one)]
+    return words
+
+
+def _looks_like_numbers(rows: Iterable[Mapping[str, Any]], name: str) -> bool:
+    """Whether a column of texts would be read as numbers from a CSV."""
+    values = [row[name] for row in rows if row.get(name) is not None]
+    return bool(values) and isinstance(values[0], str) and not isinstance(parse_cells(values)[0], str)
 
 
 def _is_member(name: str) -> bool:
@@ -381,11 +464,18 @@ def _is_member(name: str) -> bool:
     return bool(mark) and kind_of(archive) is not None
 
 
-def _as_csv(path: Path, rows: list[dict[str, str]], header: list[str]) -> bytes:
+def _as_csv(path: Path, rows: list[dict[str, Any]], header: list[str]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(header)
-    writer.writerows([[row[name] for name in header] for row in rows])
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(value, bool | list | dict):
+                raise UsageError(
+                    f"{path}: expected columns of texts and numbers, found {shorten(value)} in column {shorten(name)}, "
+                    f"which no CSV can hold: write {path.with_suffix('.jsonl').name}"
+                )
+        writer.writerow(["" if row.get(name) is None else row[name] for name in header])
     try:
         return text.getvalue().encode()
     except UnicodeEncodeError as error:

@@ -56,10 +56,10 @@ class Columns:
         oks = [True] * chunk.rows if valid is None else valid
         numbers = self._numbers
         if numbers is None:
-            out["label"] = [int(value) if ok else 0 for value, ok in zip(values, oks, strict=True)]
+            out["label"] = [int(value) if ok else None for value, ok in zip(values, oks, strict=True)]
         else:
             try:
-                out["label"] = [numbers[stripped(value)] if ok else 0 for value, ok in zip(values, oks, strict=True)]
+                out["label"] = [numbers[stripped(value)] if ok else None for value, ok in zip(values, oks, strict=True)]
             except KeyError as error:  # not 0: that is another class
                 raise UsageError(
                     f"label column {shorten(self._label)}: expected rows that are the same every time, "

@@ -1,7 +1,8 @@
 """What is known of all parts after one look at each, before the rows are cut into shards."""
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from packer.builds.growing.earlier import Known
 from packer.builds.parts.part import Columns, Part
@@ -24,6 +25,8 @@ class Draft:
         By what each item of a task is known again.
     columns : mapping of str to ColumnSpec, optional
         By default, the most common ones of the first part that has any.
+    rows_of : callable
+        Returns, for a task, what returns the columns of an item by its place in the task.
 
     Attributes
     ----------
@@ -40,10 +43,12 @@ class Draft:
         reports: ReportWriter,
         known: Callable[[Task], Iterable[Known | None]],
         columns: Columns | None = None,
+        rows_of: Callable[[Task], Callable[[int], Mapping[str, Any]]] = lambda _: lambda _: {},
     ) -> None:
         self.settler = settler
         self.reports = reports
         self._known = known
+        self._rows_of = rows_of
         self.columns: Columns = {}
         self.rows = array("q")
         self.taken = TakenRows({})
@@ -60,7 +65,7 @@ class Draft:
         """Take in the part of a task."""
         if not self.columns and part.groups:
             self.begin(choose_columns([part]))
-        self.reports.add(map(self._note, settled_reports(part, self.columns)), self._known(task))
+        self.reports.add(map(self._note, settled_reports(part, self.columns)), self._known(task), self._rows_of(task))
         self.rows.append(self.settler.add(part))
         rows = part.group(self.columns)
         if rows is not None:

@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 from packer.builds.planning.facts import FACTS_BYTES, digest_columns, digest_facts
 from packer.jobs.plan import Task, Tasks
 from packer.recipe import Recipe
+from packer.sources.archives.member import Member
 from packer.sources.base import Listing, count_listed
 from packer.sources.folders.frames import Frames
-from packer.sources.item import Item, is_video
+from packer.sources.item import PACKED_ROW, Item, is_video
 from packer.steps.plain import keeps_pictures
 from packer.workspace.machines import MADE_ON, library_version
 from packer.workspace.spool import Spool
@@ -65,6 +66,8 @@ class BuildPlan:
         Digest of the dataset that the items are added to; empty for a build of its own.
     gone : str
         Digest of the numbers of its items that are dropped; empty for none.
+    fields : dict of str to str
+        The field that each column of the source becomes, by column (`packer.sources.base.Listing`).
     """
 
     recipe: Mapping[str, Any]
@@ -78,6 +81,7 @@ class BuildPlan:
     declared: Mapping[str, Any] = field(default_factory=dict)
     base: str = ""
     gone: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict)
 
     kind: ClassVar[str] = "build"
 
@@ -214,8 +218,36 @@ def make_plan(
         declared=declared or {},
         base=base,
         gone=gone,
+        fields=dict(listing.fields),
     )
     return plan, lines
+
+
+def source_row(item: Item, plan: BuildPlan) -> dict[str, Any]:
+    """Return an item's columns as its source had them: by their own names, classes by name, null for missing values.
+
+    Items of archives and of packed datasets have none: their columns are read again from there. Arrays and bytes of
+    rows in Python are left out.
+    """
+    if isinstance(item.member, Member) or PACKED_ROW in item.columns:
+        return {}
+    columns, names = item.columns, {name: column for column, name in plan.fields.items()}
+    chosen = str(plan.recipe.get("label_from"))
+    if chosen in plan.fields:
+        names["label"] = chosen
+    row: dict[str, Any] = {}
+    for name, value in columns.items():
+        if name not in names and name.endswith("_valid") and name.removesuffix("_valid") in columns:
+            continue
+        if isinstance(value, Mapping) and "sha256" in value:
+            continue
+        if f"{name}_valid" not in names and not columns.get(f"{name}_valid", True):
+            value = None
+        classes = plan.classes.get(name)
+        if classes is not None and value is not None:
+            value = classes[value] if 0 <= value < len(classes) else None
+        row[names.get(name, name)] = value
+    return {name: row[name] for name in (*plan.fields, *row) if name in row}
 
 
 class _Cut:

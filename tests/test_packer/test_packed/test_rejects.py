@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 from support.builds import write_pictures
 from support.command import run_packer, run_unprivileged
-from support.media import scene, write_picture
+from support.media import photograph, scene, write_picture
 
 import packer
+from packer.cli import main
+from readers import open_dataset
 from shardspec.errors import NotADatasetError, TooManyRejectsError, UsageError
 from shardspec.layout import Layout
 
@@ -93,13 +96,65 @@ def test_the_table_of_merged_datasets_has_their_labels(source: Path, tmp_path: P
         packer.merge([tmp_path / "one", tmp_path / "two"], out, engine="inline", progress=False, **how)
         done = run_packer("rejects", out, "-o", tmp_path / "retry.csv", "--quiet")
         assert (tmp_path / "retry.csv").read_text().splitlines()[:2] == ["path,label", "a/00.png,a"]
-        assert "OUT --root SOURCE, with the items of one source at a time" in done.stdout
+        assert "OUT --root SOURCE --size 16 " in done.stdout
+        assert f"--classes-from {out}, with the items of one source at a time" in done.stdout
 
 
 def fail_on_odd(number: int) -> dict[str, int]:
     if number % 2:
         raise ValueError("odd")
     return {"number": number}
+
+
+FORGED = """File,kind,split,original,id,age
+fake/a.png,fake,train,real/a.png,x1,30
+fake/b b.png,fake,test,real/b.png,12,
+fake/c.png,real,test,real/b.png,007,4
+real/a.png,a\u00e9,train,real/a.png,y,5.5
+"""
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_the_printed_command_packs_the_rejected_rows_of_a_table_the_same_way(
+    suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, face in (("real/a", True), ("real/b", False), ("fake/a", True), ("fake/b b", False), ("fake/c", False)):
+        write_picture(tmp_path / "data" / f"{name}.png", photograph("astronaut" if face else "coffee")[:400, :500])
+    (tmp_path / "data" / "all.csv").write_text(FORGED, "utf-8")
+    how: dict[str, Any] = {"engine": "inline", "progress": False, "max_rejects": "100%"}
+    recipe = {"preset": "faces", "size": 64, "min_score": 0.9, "margin": 0.25, "path_column": "File", "text": "split"}
+    recipe |= {"label_from": "kind", "boxes_from": "original", "encode": "png", "landmarks": "5", "align": True}
+    first = packer.build(tmp_path / "data" / "all.csv", tmp_path / "the out", **recipe, **how)
+    retry = tmp_path / f"to retry{suffix}"
+    report = packer.rejects(tmp_path / "the out", out=retry)
+    assert (report.rejected, report.left_out) == (2, 0)
+    if suffix == ".csv":
+        assert retry.read_text("utf-8").splitlines() == [
+            "File,kind,split,original,id,age",
+            "fake/b b.png,fake,test,real/b.png,12,",
+            "fake/c.png,real,test,real/b.png,007,4.0",
+        ]
+    write_picture(
+        tmp_path / "data" / "real" / "b.png", photograph("astronaut")[:400, :500]
+    )  # where the boxes come from
+    words = shlex.split(report.retry)
+    words = [{"OUT": str(tmp_path / "again"), "SOURCE": str(tmp_path / "data")}.get(word, word) for word in words]
+    assert words[0] == "packer"
+    assert main([*words[1:], "--engine", "inline", "--quiet"]) == 0
+    assert "2 items" in capsys.readouterr().out
+    again = open_dataset(tmp_path / "again")
+    manifest = Layout(tmp_path / "again").load()
+    assert manifest.schema == first.manifest.schema
+    samples = [again[row] for row in range(len(again))]
+    shown = ("label", "split", "original", "id", "age_valid")
+    classes = again.classes
+    assert classes is not None
+    assert [(classes[s["label"]], *(s[name] for name in shown[1:])) for s in samples] == [
+        ("fake", "test", "real/b.png", "12", False),
+        ("real", "test", "real/b.png", "007", True),
+    ]
+    before, now = first.manifest.generations[0].recipe, manifest.generations[0].recipe
+    assert {name for name in before if before[name] != now.get(name)} <= {"text", "root"}
 
 
 def test_inputs_of_a_function_are_no_paths(tmp_path: Path) -> None:
