@@ -10,7 +10,7 @@ import numpy.typing as npt
 from packer.sources.folders.frames import Frames, frame_numbers
 from packer.vision.decode.limits import MAX_PIXELS, PictureError, VideoError
 from packer.vision.decode.picture import decode_picture, read_picture
-from packer.vision.decode.sampling import Sampling, neighbours
+from packer.vision.decode.sampling import Clock, Sampling, neighbours
 from shardspec.wording import LONG, counted, cut, shorten
 
 
@@ -76,7 +76,7 @@ class FramesReader:
         self._numbers = frame_numbers(self._names)
         if sampling.at is None:
             times = (number / self._rate for number in self._numbers)
-            wanted = sampling.choose(times, [True] * self.frames_seen, self.frames_seen)
+            wanted = sampling.choose(times, [True] * self.frames_seen, self.frames_seen, Clock(rate=self._rate))
             chosen = np.flatnonzero(wanted).tolist()
         else:
             places = {number: place for place, number in enumerate(self._numbers)}

@@ -1,7 +1,7 @@
 """Which frames of a video are taken."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -9,6 +9,37 @@ import numpy as np
 import numpy.typing as npt
 
 _TICK_SLACK = 1e-6  # ticks; a presentation time rounded in its last digit must not miss its tick
+_RATE_ROUNDING = 1.001e-3  # as a share: 30 stands for 30000/1001 as well, and 15 for half of it
+_ROUNDED = 0.25  # frames; times in a larger unit are no rounded times
+_UNEVEN = 0.02  # frames; a program stream lacks most times, and those that libavformat fills in add up their rounding
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How exactly a video's frames are timed.
+
+    Attributes
+    ----------
+    unit : float, seconds
+        Presentation times may be wrong by as much, because they are rounded; 0 if they are exact.
+    rate : float or None, frames per second
+        A rate such that every time is a multiple of 1 / `rate`, but for the rounding. None for a variable rate.
+    """
+
+    unit: float = 0.0
+    rate: float | None = None
+
+    @classmethod
+    def of_times(cls, times: npt.NDArray[np.float64], unit: float, rates: Sequence[float]) -> "Clock":
+        """Find the lowest of some rates that fits the presentation times, which are multiples of `unit`."""
+        # Where the unit is about a frame, as in AVI, times are whole frames and are not rounded.
+        fine = [rate for rate in rates if unit * rate <= _ROUNDED]
+        rounding = unit if fine else 0.0
+        for rate in sorted(fine or rates):
+            frames = (times - times[:1]) * rate
+            if (np.abs(frames - np.round(frames)) <= max(rounding * rate, _UNEVEN) + _TICK_SLACK).all():
+                return cls(rounding, rate)
+        return cls(rounding)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +52,9 @@ class Sampling:
         Frames 0, n, 2n, … in presentation order.
     fps : float or None, frames per second
         The first frame at or after each of the times 0, 1/fps, 2/fps, … counted from the first frame. No frame is
-        taken twice, so a rate above the video's own takes every frame.
+        taken twice, so a rate above the video's own takes every frame. A frame counts as being at a time if it is, but
+        for the rounding of times in the file. For a video of a constant rate, a value within 0.1 % of the n-th part of
+        this rate takes every n-th frame.
     frames : int or None
         This many frames, each in the middle of an equal share of the video (see `spread`); all frames if it has no
         more.
@@ -51,13 +84,15 @@ class Sampling:
         if self.fps is not None and not (math.isfinite(self.fps) and self.fps > 0):
             raise ValueError(f"expected fps to be a rate above 0, found {self.fps}")
 
-    def picker(self, count: int) -> Callable[[int, float, bool], bool]:
+    def picker(self, count: int, clock: Clock) -> Callable[[int, float, bool], bool]:
         """Decide frame by frame, in presentation order.
 
         Parameters
         ----------
         count : int
             How many frames there are; used only by ``frames``.
+        clock : Clock
+            Used only by ``fps``.
 
         Returns
         -------
@@ -74,10 +109,10 @@ class Sampling:
             listed = frozenset(self.at)
             return lambda index, time, key: index in listed
         if self.fps is not None:
-            return _Ticks(self.fps)
+            return _Ticks(self.fps, clock)
         return lambda index, time, key: key
 
-    def choose(self, times: Iterable[float], keys: Iterable[bool], count: int) -> npt.NDArray[np.bool_]:
+    def choose(self, times: Iterable[float], keys: Iterable[bool], count: int, clock: Clock) -> npt.NDArray[np.bool_]:
         """Decide for all frames of a video at once.
 
         Parameters
@@ -88,12 +123,13 @@ class Sampling:
             Whether each is a keyframe.
         count : int
             How many there are.
+        clock : Clock
 
         Returns
         -------
         ndarray, (count,), bool
         """
-        wants = self.picker(count)
+        wants = self.picker(count, clock)
         flags = (wants(index, time, key) for index, (time, key) in enumerate(zip(times, keys, strict=True)))
         return np.fromiter(flags, np.bool_, count)
 
@@ -154,16 +190,26 @@ def _ladder(reach: int) -> list[int]:
 class _Ticks:
     """The first frame at or after each tick of a clock that starts with the first frame."""
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rate: float, clock: Clock) -> None:
         self._rate = rate
+        self._clock = clock
         self._start: float | None = None
         self._last = -1
 
     def __call__(self, index: int, time: float, key: bool) -> bool:
         if self._start is None:
             self._start = time
-        tick = math.floor((time - self._start) * self._rate + _TICK_SLACK)
+        tick = self._tick(time - self._start)
         if tick <= self._last:
             return False
         self._last = tick
         return True
+
+    def _tick(self, time: float) -> int:
+        own = self._clock.rate
+        if own is None:
+            return math.floor((time + self._clock.unit) * self._rate + _TICK_SLACK)
+        frame, every = round(time * own), round(own / self._rate)
+        if every and abs(own / (every * self._rate) - 1) <= _RATE_ROUNDING:
+            return frame // every
+        return math.floor(frame * self._rate / own + _TICK_SLACK)

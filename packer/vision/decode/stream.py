@@ -75,7 +75,7 @@ class Decoding:
         timeline = self._timeline
         if not len(timeline.pts) or (self._sampling.keyframes and not timeline.exact):
             return None
-        return self._sampling.choose(timeline.times().tolist(), timeline.keys.tolist(), timeline.count)
+        return self._sampling.choose(timeline.times().tolist(), timeline.keys.tolist(), timeline.count, timeline.clock)
 
     def _by_timeline(self) -> Iterator[tuple[int, float, VideoFrame]]:
         """Identify frames by their timestamps, so that only wanted ones need to be decoded."""
@@ -134,7 +134,7 @@ class Decoding:
         If the timeline lacks their times, a frame without a timestamp, or with one that is not after the last frame's,
         is timed by the average rate.
         """
-        timeline, wants = self._timeline, self._sampling.picker(self._timeline.count)
+        timeline, wants = self._timeline, self._sampling.picker(self._timeline.count, self._timeline.clock)
         known, wanted = timeline.times().tolist(), self._wanted()
         last = None if wanted is None else int(np.flatnonzero(wanted).max(initial=-1))
         index, doubted, left_out = -1, False, 0

@@ -17,6 +17,7 @@ from av.video.stream import VideoStream
 
 from packer.vision.decode.container import Place, describe_missing, find_cut_off, has_timestamps, open_video
 from packer.vision.decode.limits import Input, VideoError
+from packer.vision.decode.sampling import Clock
 from packer.vision.faults import may_pass
 from shardspec.errors import system_reason
 
@@ -63,6 +64,8 @@ class Timeline:
         The stream's time base.
     rate : Fraction, frames per second
         The stream's average rate.
+    clock : Clock
+        How exactly the frames are timed.
     timed : bool
         Whether the file stores timestamps at all.
     cut_off : frozenset of int
@@ -79,6 +82,7 @@ class Timeline:
     start: Fraction
     unit: Fraction
     rate: Fraction
+    clock: Clock
     timed: bool
     cut_off: frozenset[int]
     damage: str | None
@@ -174,7 +178,10 @@ def _timeline(
     # Where a container has no presentation times, libavformat gives those of decoding order, which only rise.
     unordered = packed or (stream.codec_context.reorder_depth > 0 and all(a < b for a, b in pairwise(stamps)))
     shown = sorted(rows, key=_by_stamp) if known else []
-    rates = (stream.average_rate, stream.guessed_rate, _FALLBACK_RATE)
+    rates = [rate for rate in (stream.average_rate, stream.guessed_rate) if rate]
+    unit = stream.time_base or Fraction(1)
+    rate = next(iter(rates if timed else rates[::-1]), _FALLBACK_RATE)
+    times = np.array(sorted(stamps)) * float(unit)
     return Timeline(
         exact=known and not unordered,
         pts=np.array([pts for pts, *_ in shown], np.int64),
@@ -182,8 +189,9 @@ def _timeline(
         positions=np.array([position for *_, position in shown], np.int64),
         count=len(rows),
         start=start,
-        unit=stream.time_base or Fraction(1),
-        rate=next(rate for rate in (rates if timed else rates[1:]) if rate),
+        unit=unit,
+        rate=rate,
+        clock=Clock.of_times(times, float(unit), [float(r) for r in rates]) if stamps else Clock(rate=float(rate)),
         timed=timed,
         cut_off=cut_off,
         damage=damage,

@@ -178,6 +178,27 @@ def test_empty_chunks_of_an_avi_are_dropped_frames_and_no_damage(tmp_path):
     assert "the file announces 20 frames and holds 6" in read(path)[1]
 
 
+@pytest.mark.parametrize("rate", [Fraction(30), Fraction(24000, 1001), Fraction(60)])
+@pytest.mark.parametrize(
+    ("suffix", "codec"),
+    [
+        (".mkv", "libx264"),
+        (".webm", "libvpx-vp9"),
+        (".flv", "libx264"),
+        (".ts", "libx264"),
+        (".mpg", "mpeg2video"),
+        (".wmv", "wmv2"),
+        (".avi", "libx264"),
+    ],
+)
+def test_fps_at_the_rate_of_the_video_or_half_of_it(tmp_path, suffix, codec, rate):
+    options = {"wmv2": {"bf": "0"}, "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8"}}.get(codec)
+    path = write_numbered(tmp_path / f"v{suffix}", codec=codec, frames=40, rate=rate, unit=1 / rate, options=options)
+    for parts in (1, 2):
+        for asked in (float(rate) / parts, round(float(rate) / parts, 2), round(float(rate)) / parts):
+            assert read(path, fps=asked) == ([(n, n) for n in range(0, 40, parts)], None)
+
+
 @pytest.mark.parametrize("suffix", [".avi", ".mov", ".mkv"])
 def test_motion_jpeg_whose_frames_hold_exif(tmp_path, suffix):
     path = tmp_path / f"v{suffix}"
