@@ -166,7 +166,7 @@ def estimate(
             with tempfile.TemporaryDirectory() as folder:
                 found = _pack(group.chosen, recipe, plan, Path(folder), functions, equipment, stage)
             tried += found
-            total += found.scaled(group.factor)
+            total += found.scaled(group.factor(by_bytes=recipe.frames is None), seconds=group.factor(by_bytes=True))
     free = shutil.disk_usage(next(folder for folder in (out, *out.parents) if folder.exists())).free
     return Estimate(
         plan,
@@ -212,13 +212,13 @@ class _Tried:
             self.reason or other.reason,
         )
 
-    def scaled(self, factor: float) -> "_Tried":
-        """The same for `factor` times as many items."""
+    def scaled(self, factor: float, *, seconds: float) -> "_Tried":
+        """The same for all items, which yield `factor` times as much and take `seconds` times as long."""
         return replace(
             self,
             samples=round(self.samples * factor),
             bytes=round(self.bytes * factor),
-            seconds=self.seconds * factor,
+            seconds=self.seconds * seconds,
         )
 
 
@@ -246,13 +246,13 @@ class _Group:
         """Try fewer of them."""
         del self.chosen[count:]
 
-    @property
-    def factor(self) -> float:
-        """How many times what the chosen ones yield all of them will.
+    def factor(self, *, by_bytes: bool) -> float:
+        """How many times as much as the chosen items all of them yield, or take.
 
-        A video's cost grows with its length, and so with its bytes; all pictures count the same.
+        All pictures count the same, and so do videos if a fixed number of frames is taken of each. Otherwise a video's
+        share grows with its length, and so with its bytes if `by_bytes`.
         """
-        if self.chosen[0].is_video:
+        if by_bytes and self.chosen[0].is_video:
             return self._bytes / max(1, sum(item.bytes for item in self.chosen))
         return self._items / len(self.chosen)
 
