@@ -342,7 +342,7 @@ class TestPython:
 
     def test_a_dry_run_counts_videos_if_each_gives_as_many_frames(self, tmp_path: Path) -> None:
         for number in range(12):
-            write_video(tmp_path / f"in/{number:02}.mp4", frames=5 + number * number, number=number)
+            write_video(tmp_path / f"in/{number:02}.mp4", frames=4 if number else 200, number=number)
         found = packer.dry_run(tmp_path / "in", tmp_path / "out", frames=3, encode="raw", size=16, progress=False)
         assert found.tried_items < 12
         assert found.samples == 36
