@@ -20,6 +20,7 @@ from packer.workspace.durable import fsync_folder, fsync_tree, remove_tree, writ
 from shardspec.columns import Buffer, Columns, IntArray
 from shardspec.entries import COLUMNS_FOLDER, Column, FileEntry
 from shardspec.errors import DatasetError
+from shardspec.frames import JoinedColumns
 from shardspec.layout import Layout, describe_file
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.problems import Problems
@@ -159,6 +160,17 @@ def change_columns(
         write_durably(layout.manifest, changed.dumps())
     sweep_columns(layout, changed)
     return changed
+
+
+def has_columns(workspace: Workspace, manifest: Manifest, joined: JoinedColumns) -> bool:
+    """Whether a dataset has these fields as columns already, with the same values."""
+    known = {column.field: column for column in manifest.columns}
+    return all(
+        field.name in known
+        and manifest.schema[field.name] == field
+        and write_column(workspace.root / COLUMNS_FOLDER, field, joined.columns[field.name])[0] == known[field.name]
+        for field in joined.fields
+    )
 
 
 def _is_there(layout: Layout, column: Column) -> bool:

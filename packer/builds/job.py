@@ -352,7 +352,8 @@ class BuildJob:
         if compared is not None and not counts.items:  # what was tried again is rejected once more
             return []
         kind = "build" if compared is None else compared.kind
-        generation = Generation(kind, plan.fingerprint, plan.manifest_recipe, plan.runtime, counts, ())
+        recipe = plan.manifest_recipe if compared is None else compared.recipe
+        generation = Generation(kind, plan.fingerprint, recipe, plan.runtime, counts, ())
         if compared is not None and compared.joins:
             last = self._left_of_base(space)[-1]
             fingerprint = sha256_json([last.fingerprint, plan.fingerprint])

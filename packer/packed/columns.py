@@ -4,12 +4,13 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from packer.assembly.columns import change_columns
+from packer.assembly.columns import change_columns, has_columns
 from packer.assembly.packed_rows import PackedRows, read_column
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
@@ -48,6 +49,8 @@ class ColumnsResult(Result):
         Rows of the table that were left out, since no sample has their key.
     notes : tuple of str
         What the user should know of the table, a line each.
+    found_finished : bool
+        Whether the fields were there already, with equal values, so that nothing was done.
     """
 
     path: Path
@@ -59,11 +62,14 @@ class ColumnsResult(Result):
     missing: dict[str, int] | None = None
     unknown: int = 0
     notes: tuple[str, ...] = ()
+    found_finished: bool = False
 
     def describe(self) -> str:
         """What was done, and which samples and rows were left out."""
         done = [("added", self.added), ("replaced", self.replaced), ("dropped", self.dropped)]
         text = f"{self.path}: " + ", ".join(f"{what} {list_some(names)}" for what, names in done if names)
+        if self.found_finished:
+            text += "finished already, nothing was done: the dataset has these fields with equal values"
         if self.rows:
             text += f": {counted(self.rows, 'row')} of the table for {counted(self.manifest.samples, 'sample')}"
         for name, count in (self.missing or {}).items():
@@ -76,7 +82,14 @@ class ColumnsResult(Result):
         """The same as JSON, with the digest that the dataset has now."""
         names = {name: list(getattr(self, name)) for name in ("added", "replaced", "dropped")}
         counts = {"rows": self.rows, "missing": dict(self.missing or {}), "unknown": self.unknown}
-        return {"out": str(self.path), "digest": self.manifest.digest, **names, **counts, "notes": list(self.notes)}
+        return {
+            "out": str(self.path),
+            "digest": self.manifest.digest,
+            **names,
+            **counts,
+            "notes": list(self.notes),
+            "found_finished": self.found_finished,
+        }
 
 
 def add(
@@ -151,10 +164,10 @@ def add(
     frame = table if file is None else file.frame(stay_texts)
     with _changing(path) as (workspace, manifest), Stage(listener, "adding", 1, "tables") as stage:
         columns = {column.field for column in manifest.columns}
-        joined = join_frame(
+        join = partial(
+            join_frame,
             frame,
             [_keys(path, manifest, field) for field in key_fields(manifest.schema, on)],
-            taken=set(manifest.schema.names) - (columns if replace else set()),
             replaceable=columns,
             key=key,
             fields=fields,
@@ -162,18 +175,23 @@ def add(
             allow_unknown=allow_unknown,
             what="table" if file is None else os.fspath(table),
         )
+        joined = join(taken=set(manifest.schema.names) - columns)
         names = [field.name for field in joined.fields]
+        gone = _with_validity(manifest, [name for name in names if name in columns])
+        found_finished = not replace and gone == set(names) and has_columns(workspace, manifest, joined)
+        if gone and not replace and not found_finished:
+            join(taken=set(manifest.schema.names))  # names the field that is there
         for field in on_fields:
             if field.name in names:
                 raise UsageError(f"on: expected a field that is not replaced, found {shorten(field.name)}")
-        gone = _with_validity(manifest, [name for name in names if name in columns])
         changed = change_columns(workspace, manifest, gone, joined.fields, joined.columns)
         stage.advance()
     return ColumnsResult(
         path,
         changed,
         added=tuple(name for name in names if name not in columns),
-        replaced=tuple(name for name in names if name in columns),
+        replaced=() if found_finished else tuple(name for name in names if name in columns),
+        found_finished=found_finished,
         dropped=tuple(sorted(gone - set(names))),
         rows=joined.rows,
         missing=joined.missing,

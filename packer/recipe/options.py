@@ -91,7 +91,7 @@ class BuildOptions:
     retry_rejects: bool | str = option(
         False,
         "try the rejected items of the packed dataset in the output folder again, all or those whose step or reason "
-        "contains REASON, and add what now works",
+        "contains REASON, and add what now works; --min-score, --min-face and --item-timeout may have other values",
         metavar="REASON",
         optional=True,
     )

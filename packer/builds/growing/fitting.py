@@ -9,6 +9,7 @@ from packer.builds.parts.schema import SchemaSettler
 from packer.builds.planning.changes import describe_changed_terms
 from packer.builds.planning.plan import BuildPlan
 from packer.recipe import Recipe
+from packer.recipe.options import BuildOptions
 from packer.sources.base import Listing
 from packer.sources.item import PACKED_ROW, Item
 from packer.sources.values import with_arrays
@@ -29,6 +30,9 @@ FROM_PACKED = "from_packed"
 
 FROM_INPUTS = "from_inputs"
 """The key that is true if they were inputs of a function."""
+
+VERDICTS = ("min_score", "min_face")
+"""Options that a retry may change: they decide whether an item is rejected, and not what a sample looks like."""
 
 _VALID = "_valid"
 _ADDED = f"in no shard, since '{program()} add' has added it"
@@ -68,10 +72,18 @@ def check_added_fields(layout: Layout, base: Manifest) -> None:
         )
 
 
-def check_terms(layout: Layout, base: Manifest, recipe: Recipe, runtime: Mapping[str, Any]) -> None:
-    """Check that the dataset was packed by this recipe and these versions."""
-    plan = BuildPlan(recipe.to_json(), dict(runtime), 0, "", 0, {}, ())
-    last = base.generations[-1]
+def check_terms(
+    layout: Layout, base: Manifest, recipe: Recipe, runtime: Mapping[str, Any], options: BuildOptions
+) -> None:
+    """Check that the dataset was packed by this recipe and these versions.
+
+    A retry alone may have other values of `VERDICTS`. So may an earlier one, whose recipe new items do not follow.
+    """
+    given = recipe.to_json()
+    last = next((one for one in reversed(base.generations) if one.kind != "retry"), base.generations[-1])
+    if not options.update:
+        given |= {name: last.recipe[name] for name in VERDICTS if name in last.recipe}
+    plan = BuildPlan(given, dict(runtime), 0, "", 0, {}, ())
     found = describe_changed_terms(last, plan)
     if found:
         versions = describe_others(last.runtime, runtime)

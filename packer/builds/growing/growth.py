@@ -19,6 +19,7 @@ from packer.builds.growing.fitting import (
 )
 from packer.builds.growing.items import FACTS_DIGITS, WAS_GONE, WAS_PACKED, WAS_REJECTED, DatasetItems, find_to_retry
 from packer.builds.planning.facts import item_facts
+from packer.builds.planning.plan import BuildPlan
 from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
 from packer.sources.base import Listing
@@ -103,6 +104,8 @@ class Comparison:
     growth : Growth
     runtime : mapping
         Versions, as those of the dataset.
+    recipe : mapping
+        As the generation that is added records it: with the time limit of an item, if a retry has another than usual.
     gone : (items,) bool
         Which of the dataset's items, by their numbers, are dropped.
     superseded : (items,) int64
@@ -116,6 +119,7 @@ class Comparison:
     listing: Listing
     growth: Growth
     runtime: Mapping[str, Any]
+    recipe: Mapping[str, Any]
     gone: npt.NDArray[np.bool_]
     superseded: IntArray
     notes: tuple[str, ...] = ()
@@ -139,8 +143,9 @@ class Comparison:
     def joins(self) -> bool:
         """Whether what is added joins the dataset's last generation, so that many additions make no long manifest."""
         last = self.base.generations[-1]
-        # The contents of ``boxes`` may differ.
-        return last.kind == self.kind and sha256_json(last.runtime) == sha256_json(self.runtime)
+        # The contents of ``boxes`` may differ, and the options of a retry.
+        same = sha256_json([last.runtime, last.recipe]) == sha256_json([self.runtime, self.recipe])
+        return last.kind == self.kind and same
 
     def known(self, item: Item) -> Known:
         """By what an item of `listing` is known again."""
@@ -172,7 +177,7 @@ def compare(
     """
     items = listing.items[: recipe.limit]
     check_built(layout, base, items)
-    check_terms(layout, base, recipe, runtime)
+    check_terms(layout, base, recipe, runtime, options)
     schema = base.shard_schema
     listing = with_valid(schema, replace(listing, items=items))
     listing = number_classes(layout, schema, listing, options.new_classes)
@@ -234,4 +239,7 @@ def compare(
     if isinstance(wanted, str) and not retry.any() and WAS_REJECTED in known.states:
         notes = (f"--retry-rejects: no reject has {shorten(wanted)} in its step or reason (see '{program()} rejects')",)
     listing = replace(listing, items=found, ignored=ignored)
-    return Comparison(layout, base, listing, growth, runtime, gone, superseded, notes)
+    noted = BuildPlan(recipe.to_json(), dict(runtime), 0, "", 0, {}, ()).manifest_recipe
+    if not options.update and options.item_timeout != BuildOptions.item_timeout:
+        noted["item_timeout"] = options.item_timeout
+    return Comparison(layout, base, listing, growth, runtime, noted, gone, superseded, notes)

@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import cv2
 import pytest
 from support.builds import write_pictures
 from support.command import read_jsonl, run_packer
-from support.media import scene, write_picture
+from support.media import photograph, scene, write_picture
 from support.packed import check_whole, fingerprints, read_samples
 
 import packer
@@ -393,3 +394,37 @@ def test_the_history_says_when_what_and_by_which_version(source: Path, tmp_path:
     shown = run_packer("inspect", out, "--history").stdout
     assert f"  {notes[2].finished}, update by version {notes[2].version}: 1 item (0 rejected), 1 sample" in shown
     assert json.loads(run_packer("inspect", out, "--json").stdout)["history"][1]["kind"] == "update"
+
+
+def test_a_retry_may_change_what_decides_on_rejects(tmp_path: Path) -> None:
+    """Each retry records its own recipe, and new items follow the recipe of the build."""
+    write_picture(tmp_path / "in" / "near.png", photograph("astronaut"))
+    write_picture(tmp_path / "in" / "far.png", cv2.resize(photograph("astronaut"), (256, 256)))
+    out = tmp_path / "out"
+    how: dict[str, Any] = {"preset": "faces", "size": 32, "progress": False, "max_rejects": "100%"}
+
+    def call(**more: Any) -> packer.BuildResult:
+        return packer.build(tmp_path / "in", out, **{**how, "min_face": 80, "engine": "inline", **more})
+
+    assert call().manifest.samples == 1
+    before = shard_files(out)
+    with pytest.raises(UsageError, match="min_face"):
+        call(retry_rejects=True, update=True, min_face=40)
+    with pytest.raises(UsageError, match="size"):
+        call(retry_rejects=True, size=48)
+    result = call(retry_rejects=True, min_face=40, engine="processes", workers=1, item_timeout=900)
+    assert result.growth is not None
+    assert result.growth.mended == 1
+    write_picture(tmp_path / "in" / "small.png", cv2.resize(photograph("astronaut"), (200, 200)))
+    call(update=True)
+    assert call(retry_rejects=True, min_score=0.9, min_face=30).manifest.samples == 3
+    made = check_whole(out).generations
+    recipes = [(g.kind, g.recipe["min_face"], g.recipe["min_score"], g.recipe.get("item_timeout")) for g in made]
+    assert recipes == [
+        ("build", 80, 0.95, None),
+        ("retry", 40, 0.95, 900),
+        ("update", 80, 0.95, None),
+        ("retry", 30, 0.9, None),
+    ]
+    assert before.items() <= shard_files(out).items()
+    assert packer.verify(out, deep=True, progress=False).problems == ()

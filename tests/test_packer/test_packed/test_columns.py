@@ -127,8 +127,10 @@ def test_a_table_on_the_command_line(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["added"] == ["fake_score", "note"]
     assert open_dataset(tmp_path / "ds").column("fake_score").tolist() == [row / 8 for row in range(ROWS)]
     assert open_dataset(tmp_path / "ds")[2]["note"] == "0072"
-    again = run_packer("add", tmp_path / "ds", tmp_path / "p.csv", expect=2)
-    assert "--replace" in again.stderr
+    again = run_packer("add", tmp_path / "ds", tmp_path / "p.csv")
+    assert "finished already" in again.stdout
+    (tmp_path / "p.csv").write_text((tmp_path / "p.csv").read_text().replace("0072", "0073"))
+    assert "--replace" in run_packer("add", tmp_path / "ds", tmp_path / "p.csv", expect=2).stderr
     text = run_packer("inspect", tmp_path / "ds").stdout
     assert "fake_score: fixed <f8 one value, raw, column" in text
     verified = run_packer("verify", tmp_path / "ds", "--deep")
@@ -614,3 +616,33 @@ def test_any_history_ends_with_the_fields_that_a_model_has(history: Any, format:
     assert len(without) == len(ds.schema) - len(model)
     if not model:
         assert fingerprints(root) == plain
+
+
+def test_the_same_table_again_finds_its_values_there(tmp_path: Path) -> None:
+    keys = without_score(tmp_path / "ds")
+    table = table_of(keys)
+    packer.add(tmp_path / "ds", table, **QUIET)
+    before = Layout(tmp_path / "ds").manifest.read_bytes()
+    again = packer.add(tmp_path / "ds", table, **QUIET)
+    assert again.found_finished
+    assert (again.added, again.replaced, again.dropped) == ((), (), ())
+    some = {name: table[name] for name in ("guess", "key")}
+    assert packer.add(tmp_path / "ds", some, **QUIET).to_json()["found_finished"]
+    for other in (
+        {**some, "guess": some["guess"][::-1]},
+        {**some, "further": list(range(ROWS))},
+        {**some, "label": ["a"] * ROWS},
+    ):
+        with pytest.raises(UsageError, match="already"):
+            packer.add(tmp_path / "ds", other, **QUIET)
+    assert Layout(tmp_path / "ds").manifest.read_bytes() == before
+
+
+def test_a_missing_value_is_not_the_value_that_stands_for_it(tmp_path: Path) -> None:
+    keys = without_score(tmp_path / "ds")
+    some = {"key": keys[1:], "rank": list(range(1, ROWS))}
+    for _ in range(2):
+        result = packer.add(tmp_path / "ds", some, allow_missing=True, **QUIET)
+    assert result.found_finished
+    with pytest.raises(UsageError, match="already"):
+        packer.add(tmp_path / "ds", {"key": keys, "rank": list(range(ROWS))}, **QUIET)
