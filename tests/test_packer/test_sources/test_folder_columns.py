@@ -458,21 +458,21 @@ class TestNotes:
     def test_a_class_folder_without_pictures_is_said(self, tmp_path: Path) -> None:
         write_tree(tmp_path / "in", "real/0.png", "fake/1.png")
         (tmp_path / "in" / "deepfake").mkdir()
-        (tmp_path / "in" / "deepfake" / "x.heic").write_bytes(b"x")
+        (tmp_path / "in" / "deepfake" / "x.docx").write_bytes(b"x")
         done = run_packer("build", tmp_path / "in", tmp_path / "out", "--label-from", "folder", "--quiet")
         assert "no class for 'deepfake': no picture or video to pack in it" in done.stdout
-        assert "ignored: 1 .heic (such as 'deepfake/x.heic')" in done.stdout
+        assert "ignored: 1 .docx (such as 'deepfake/x.docx')" in done.stdout
 
     def test_ignored_files_are_named_by_suffix_with_a_bound(self, tmp_path: Path) -> None:
         write_tree(tmp_path / "in", "0.png")
         for number in range(1200):
             (tmp_path / "in" / f"x.{number}{'y' * 100}").touch()
-        for name in ("b.HEIC", "a.heic", "README", ".hidden", "c.he\nic"):
+        for name in ("b.DOCX", "a.docx", "README", ".hidden", "c.do\ncx"):
             (tmp_path / "in" / name).touch()
         made = build(tmp_path / "in", tmp_path / "out", **QUIET)
         assert made.counts.ignored_files == 1205
         (line,) = made.notes
-        assert "2 .heic (such as 'a.heic')" in line
+        assert "2 .docx (such as 'a.docx')" in line
         assert "other kinds" in line
         assert len(line) < 1200
         assert "\n" not in line

@@ -609,11 +609,11 @@ def test_spaces_around_a_class_make_no_other_and_none_drops_the_label(tmp_path: 
 
 def test_ignored_files_are_counted_at_the_end(tmp_path: Path) -> None:
     builds.write_pictures(tmp_path / "in", ["a.png"])
-    for name in ("b.heic", "c.avif"):
+    for name in ("b.pptx", "c.docx"):
         (tmp_path / "in" / name).write_bytes(b"x")
     done = run_packer("build", tmp_path / "in", tmp_path / "out", "--quiet")
     assert "0 rejected, 2 ignored\n" in done.stdout
-    assert "ignored: 1 .avif (such as 'c.avif'), 1 .heic (such as 'b.heic')" in done.stdout
+    assert "ignored: 1 .docx (such as 'c.docx'), 1 .pptx (such as 'b.pptx')" in done.stdout
 
 
 def test_a_step_file_with_a_mistake_is_reported_in_a_line(tmp_path: Path) -> None:
