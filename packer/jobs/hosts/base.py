@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,10 +70,14 @@ class Room:
     worker_bytes: int
     gpus: bool
 
-    def workers(self, cores: int, memory: int | None) -> int:
-        """Return how many workers fit into `cores` and `memory` (bytes, None if unknown), at least one."""
+    def share(self, name: str, cores: int, memory: int | None, gpus: int) -> list[Host]:
+        """Share the workers that fit into `cores` and `memory` (bytes, None if unknown) among the agents of a host.
+
+        There is one agent, or one for each GPU if agents need GPUs. Agents without a worker are left out.
+        """
         fitting = cores if memory is None else min(cores, memory // self.worker_bytes)
-        return self.per_node or max(1, fitting)
+        workers, agents = self.per_node or max(1, fitting), max(1, gpus) if self.gpus else 1
+        return [Host(name, (workers + number) // agents) for number in range(agents) if workers + number >= agents]
 
     def limit(self, hosts: Sequence[Host]) -> list[Host]:
         """Spread at most `in_all` workers over the hosts. Hosts without a worker are left out."""
@@ -148,8 +153,9 @@ class _Agents:
 
     def end(self) -> None:
         self._again_s.clear()
-        for process in self._running.values():
-            process.end()
+        if self._running:
+            with ThreadPoolExecutor(len(self._running)) as pool:  # each takes seconds
+                list(pool.map(lambda process: process.end(), self._running.values()))
         self._running.clear()
 
     def _log(self, number: int) -> Path:
@@ -157,6 +163,8 @@ class _Agents:
 
     def _start(self, number: int) -> None:
         host = self._cluster.hosts[number]
+        if not self._attempts[number]:
+            self._log(number).unlink(missing_ok=True)  # of an earlier call, which has reported its lines
         self._attempts[number] += 1
         command = [*module_command("packer"), "work", str(self._space.out), "--workers", str(host.workers)]
         self._running[number] = self._cluster.start(host, command, self._log(number))
@@ -216,8 +224,9 @@ def run_agents(plan: JobPlan, space: Workspace, options: BuildOptions, listener:
         workers = sum(host.workers for host in cluster.hosts)
         listener.on_message(f"{plan.stage}: {workers} workers on {len({host.name for host in cluster.hosts})} nodes")
         try:
-            with Stage(listener, plan.stage, items, plan.items_are) as stage:
-                _wait(agents, plan, space, stage)
+            before = _count(plan, space)
+            with Stage(listener, plan.stage, items, plan.items_are, before[0]) as stage:
+                _wait(agents, plan, space, stage, before)
         finally:
             agents.end()
     if len(space.finished_tasks()) < len(plan.tasks):
@@ -226,9 +235,9 @@ def run_agents(plan: JobPlan, space: Workspace, options: BuildOptions, listener:
         )
 
 
-def _wait(agents: _Agents, plan: JobPlan, space: Workspace, stage: Stage) -> None:
+def _wait(agents: _Agents, plan: JobPlan, space: Workspace, stage: Stage, counted: tuple[int, int, int]) -> None:
     """Wait until the agents have ended, or all tasks are done and one of them has found nothing left to do."""
-    seen_s, counted, until_s = 0.0, (0, 0, 0), None
+    seen_s, until_s = 0.0, None
     while True:
         agents.look()
         now_s = time.monotonic()

@@ -53,7 +53,7 @@ class RayCluster:
                 ray.init(options.ray_address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
                 raise BuildError(_describe_failure(error)) from None
-        self._cores: dict[str, float] = {}
+        self._cores: dict[str, int] = {}
         found = [host for node in ray.nodes() for host in self._agents(node, room)]
         self.hosts: Sequence[Host] = room.limit(found)
         if not self.hosts:
@@ -86,11 +86,10 @@ class RayCluster:
         cores, gpus, memory = int(has.get("CPU", 0)), int(has.get("GPU", 0)), has.get("memory")
         if not node["Alive"] or not cores or gpus < self._gpus:
             return []
-        agents = gpus if self._gpus else 1
         name = f"{node['NodeManagerAddress']} {node['NodeID']}"
-        self._cores[name] = cores / agents
-        workers = room.workers(max(1, cores // agents), None if memory is None else int(memory) // agents)
-        return [Host(name, workers)] * agents
+        hosts = room.share(name, cores, None if memory is None else int(memory), gpus)
+        self._cores[name] = cores // len(hosts)  # Ray takes whole numbers above 1 only
+        return hosts
 
 
 class _Agent:

@@ -112,18 +112,16 @@ def _nodes(room: Room) -> tuple[list[Host], int]:
             f"expected the cores of {len(names)} nodes in SLURM_JOB_CPUS_PER_NODE, found {len(cores)}: "
             "run the command in the allocation's own shell or script"
         )
-    agents = (_number("SLURM_GPUS_ON_NODE") or 1) if room.gpus else 1
+    gpus = _number("SLURM_GPUS_ON_NODE") or 1
     known = _known_to_slurm(listed)
     hosts = []
     for name, count in zip(names, cores, strict=True):
         facts = known.get(name, {})
-        memory = _memory(facts, count)
-        workers = room.workers(max(1, count // agents), None if memory is None else memory // agents)
         if _answers(facts):
-            hosts += [Host(name, workers)] * agents
+            hosts += room.share(name, count, _memory(facts, count), gpus)
     if not hosts:
         raise BuildError(f"no node of the allocation answers ({listed}): run the same command again in another one")
-    return hosts, max(1, min(cores) // agents)
+    return hosts, max(1, min(cores) // gpus)
 
 
 def _known_to_slurm(listed: str) -> dict[str, dict[str, str]]:

@@ -1,11 +1,17 @@
 """`--engine srun` with Slurm's commands replaced by scripts; on a real Slurm, see test_cluster."""
 
+import json
 import os
 import re
 import shlex
 import signal
 import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.builds import OPTIONS, write_pictures
@@ -15,11 +21,13 @@ from support.packed import fingerprints
 from support.processes import PATIENCE_S, wait_for, workers_in
 
 import packer
-from packer.jobs.hosts.base import Host, Room
+from packer.jobs.hosts.base import Host, Room, run_agents
 from packer.jobs.hosts.srun import SrunCluster, parse_counts
+from packer.jobs.progress import Progress, Silent
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
-from shardspec.errors import UsageError
+from packer.workspace.sharing.leases import Agent
+from shardspec.errors import BuildError, UsageError
 
 posix = pytest.mark.skipif(os.name != "posix", reason="the scripts are for a Unix shell")
 
@@ -135,6 +143,84 @@ def test_counts_of_cores_are_read_as_slurm_writes_them() -> None:
     assert parse_counts("8") == [8]
     with pytest.raises(UsageError, match=r"expected counts such as '72\(x2\),36', found 'many'"):
         parse_counts("many")
+
+
+def test_the_gpus_of_a_node_share_its_workers() -> None:
+    for per_node, expected in ((None, [2, 3, 3]), (7, [2, 2, 3]), (2, [1, 1])):
+        room = Room(per_node, None, 1, gpus=True)
+        assert [host.workers for host in room.share("n", 8, None, 3)] == expected
+    assert Room(7, None, 1, gpus=False).share("n", 8, None, 3) == [Host("n", 7)]
+
+
+class _Nodes:
+    """A cluster of two hosts, whose agents end with a status after they have written a line to their logs."""
+
+    def __init__(self, status: int | None, end: Callable[[], object]) -> None:
+        self.hosts = [Host("n1", 1), Host("n2", 1)]
+        self._status = status
+        self._end = end
+
+    def start(self, _host: Host, _command: Sequence[str], log: Path) -> "_Nodes":
+        with log.open("a") as file:
+            file.write("packer: a worker process died\n")
+        return self
+
+    def poll(self) -> int | None:
+        return self._status
+
+    def end(self) -> None:
+        self._end()
+
+    def close(self) -> None:
+        pass
+
+
+class _Listener(Silent):
+    def __init__(self) -> None:
+        self.done: list[int] = []
+        self.new: list[int] = []
+        self.messages: list[str] = []
+
+    def on_progress(self, progress: Progress) -> None:
+        self.done.append(progress.done)
+        self.new.append(progress.done - progress.resumed)
+
+    def on_message(self, line: str) -> None:
+        self.messages.append(line)
+
+
+def _run_on(nodes: _Nodes, space: Workspace, monkeypatch: pytest.MonkeyPatch) -> _Listener:
+    """Run agents for a plan of one task with five items, which an earlier call has done."""
+    space.create()
+    space.create_results(1)
+    space.part(0).mkdir(exist_ok=True)
+    space.journal.write_text('{"did": "task", "number": 0, "rows": 5}\n')
+    monkeypatch.setattr("packer.jobs.hosts.base.resolve", lambda *_: lambda *_: nodes)
+    task = SimpleNamespace(start=0, stop=5)
+    plan: Any = SimpleNamespace(tasks=[task], stage="packing", items_are="items", preset="images", needs_gpus=False)
+    listener = _Listener()
+    run_agents(plan, space, BuildOptions(engine="ray"), listener)
+    return listener
+
+
+def test_what_an_earlier_call_did_and_said_is_not_reported_as_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = Workspace(tmp_path / "out" / ".build")
+    for _ in range(2):
+        listener = _run_on(_Nodes(0, lambda: None), space, monkeypatch)
+        assert listener.messages.count("packer: a worker process died") == 2
+        assert (set(listener.done), set(listener.new)) == ({5}, {0})
+
+
+def test_all_agents_are_ended_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = Workspace(tmp_path / "out" / ".build")
+    space.agents.mkdir(parents=True)
+    failed = Agent("n1-1", failed="a/bad.png: no image")
+    (space.agents / "n1-1.json").write_text(json.dumps(asdict(failed)))
+    together = threading.Barrier(2)
+    with pytest.raises(BuildError, match=r"a/bad\.png"):
+        _run_on(_Nodes(None, lambda: together.wait(PATIENCE_S)), space, monkeypatch)
 
 
 def test_workers_are_spread_over_the_hosts() -> None:
