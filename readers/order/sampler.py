@@ -64,7 +64,9 @@ class OrderSampler(Resumable, Sampler[int]):
         # which nothing is taken uses up no epoch, since torchdata makes several for each one that it reads.
         iteration, order = self._progress.begin(unused_again=True), self._progress.order
         batches = next((caller for caller in _callers() if isinstance(caller, BatchSampler)), None)
-        self._progress.warn_if_empty(1 if batches is None or not batches.drop_last else batches.batch_size)
+        # A subclass need not call torch's constructor.
+        drops, size = getattr(batches, "drop_last", False), getattr(batches, "batch_size", None)
+        self._progress.warn_if_empty(size if drops and size else 1)
         return _Indices(self._iterate(iteration, order), lambda: self._left(iteration, order))
 
     def _iterate(self, iteration: Iteration, order: Order | OwnOrder) -> Iterator[int]:
@@ -184,6 +186,6 @@ def class_balanced_weights(labels: Values) -> npt.NDArray[np.float64]:
     float64 array, (N,)
     """
     numbers = number_values("labels", labels)
-    counts = np.bincount(numbers + 1)
+    counts = np.bincount(numbers + 1, minlength=1)
     counts[0] = 0
     return np.divide(1.0, counts[numbers + 1], out=np.zeros(len(numbers)), where=numbers >= 0)

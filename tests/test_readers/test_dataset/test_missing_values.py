@@ -92,6 +92,7 @@ def test_weights_of_classes_leave_out_samples_of_no_class(data):
     expected = [0 if value is None else 1 / counts[value] for value in labels]
     assert class_balanced_weights(dataset.column("label")).tolist() == expected
     assert class_balanced_weights([-1, 2, 2, 5]).tolist() == [0, 0.5, 0.5, 1]
+    assert class_balanced_weights([]).tolist() == []
     assert class_balanced_weights(["a", "", None, "b", "a"]).tolist() == [0.5, 0, 0, 1, 0.5]
 
 
