@@ -5,6 +5,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from hypothesis import strategies as st
 from support.builds import write_pictures
 from support.command import run_packer, run_unprivileged
 
+import packer
 from packer.sources.tables import chunks as chunks_module
 from packer.sources.tables.base import Lines
 from packer.sources.tables.chunks import Chunk
 from packer.sources.tables.delimited import CsvTable
 from packer.sources.tables.opening import TABLES, is_table, open_table, read_frame
-from shardspec.errors import MissingDependencyError, UsageError
+from shardspec.errors import MissingDependencyError, ShardspecError, UsageError
 from shardspec.frames.cells import read_cells
 
 Rows = list[dict[str, Any]]
@@ -266,3 +268,26 @@ def test_a_table_that_cannot_be_read_is_a_wrong_argument_of_every_command(tmp_pa
         ("add", tmp_path / "packed", table),
     ):
         assert "cannot be read: Permission denied" in run_unprivileged(command, *values, expect=2).stderr
+
+
+@pytest.mark.parametrize("use", ["table", "archive", "add"])
+def test_a_parquet_file_with_an_unknown_type_is_named(tmp_path: Path, use: str) -> None:
+    picture = {"bytes": b"x", "path": None}
+    columns: dict[str, Any] = {"image": [picture]} if use == "archive" else {"path": ["0.png"], "number": [1]}
+    file = tmp_path / "one.parquet"
+    pq.write_table(pa.table(columns), file)
+    call: Callable[[], Any] = partial(packer.build, file, tmp_path / "out", engine="inline", progress=False)
+    if use == "add":
+        packer.build(write_pictures(tmp_path / "in", ["0.png"]), tmp_path / "out", engine="inline", progress=False)
+        call = partial(packer.add, tmp_path / "out", file, on="source", key="path", replace=True, progress=False)
+    said: list[str] = []
+    whole = file.read_bytes()
+    for place in range(len(whole) - 1):
+        if whole[place] == 0x15 and whole[place + 1] in (4, 12):  # Thrift: a field that is the type INT64 or BYTE_ARRAY
+            file.write_bytes(whole[: place + 1] + b"\x50" + whole[place + 2 :])
+            try:
+                call()
+            except ShardspecError as error:
+                said += [str(error)] if "UNKNOWN" in str(error) else []
+    assert said
+    assert all(str(file) in line for line in said)
