@@ -45,6 +45,7 @@ _WEBP_PIXEL_BYTES = 12
 """Bytes per pixel of the RGBA canvases and frame that libwebp and Pillow hold at a time (measured: up to 10)."""
 _CODED_SIZE = re.compile(rb"\0\0\0\x14ispe\0\0\0\0(.{4})(.{4})", re.DOTALL)  # ISO/IEC 23008-12, 6.5.3
 _BOX_BYTES = 8  # length and type (ISO/IEC 14496-12, 4.2)
+_LARGE = 1  # in place of a length that follows the type in eight bytes
 _HEAD_BYTES = 1 << 18  # examined before the rest of a file is read
 _CORRUPT = re.compile(r"Corrupt JPEG data|Premature end|[Ii]nconsistent progression|[Ii]nvalid progressive")
 _HARMLESS = "extraneous bytes before marker"
@@ -247,10 +248,15 @@ def _check_heic(data: bytes, max_pixels: int) -> None:
     for found in _CODED_SIZE.finditer(data):
         check_size(int.from_bytes(found[1], "big"), int.from_bytes(found[2], "big"), max_pixels)
     at = 0
-    while (size := int.from_bytes(data[at : at + 4], "big")) >= _BOX_BYTES:
+    while (size := _box_size(data, at)) >= _BOX_BYTES:
         if data[at + 4 : at + _BOX_BYTES] == b"mdat" and at + size > len(data):
             raise PictureError("expected a whole HEIC, found one that is cut off")
         at += size
+
+
+def _box_size(data: bytes, at: int) -> int:
+    size = int.from_bytes(data[at : at + 4], "big")
+    return int.from_bytes(data[at + _BOX_BYTES : at + 2 * _BOX_BYTES], "big") if size == _LARGE else size
 
 
 def _check_webp_memory(width: int, height: int) -> None:

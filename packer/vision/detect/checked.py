@@ -119,7 +119,7 @@ class CheckedDetector:
         try:
             with np.errstate(over="ignore"):
                 boxes, scores, points = (np.asarray(array, np.float32) for array in found)
-        except (TypeError, ValueError) as error:
+        except (RuntimeError, TypeError, ValueError) as error:  # torch: "Tensor that requires grad"
             raise BadDetectionsError(
                 f"{self._name}: expected three arrays (boxes, scores, points) for a frame: {describe_error(error)}"
             ) from error

@@ -165,6 +165,13 @@ BOX, POINTS = [10, 10, 50, 60], np.full((1, 5, 2), 20)
 GOOD = ([BOX], [0.5], POINTS)
 
 
+class Tracked:
+    """Fails as a tensor of torch does that requires gradients."""
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+
 class TestCheck:
     @staticmethod
     def check(returned: Any, frames: int = 1) -> packer.Detections:
@@ -187,6 +194,7 @@ class TestCheck:
             [None],
             [GOOD[:2]],
             [([BOX], [0.5], POINTS[0])],
+            [([BOX], [0.5], Tracked())],
             [(BOX, [0.5], POINTS)],
             [([BOX], 0.5, POINTS)],
             [([BOX], [0.5, 0.5], POINTS)],

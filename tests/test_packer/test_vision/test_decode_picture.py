@@ -621,8 +621,10 @@ def test_tiles_of_a_heic_that_are_cut_off_are_not_shown_black():
         content = heic(PORTRAIT)
     finally:
         pillow_heif.options.GRID_TILE_SIZE = tile
-    with pytest.raises(PictureError, match="whole HEIC"):
-        decode_picture(content[:-1])
+    large = b"\0\0\0\1mdat" + (100).to_bytes(8, "big")
+    for cut_off in (content[:-1], content + large):
+        with pytest.raises(PictureError, match="whole HEIC"):
+            decode_picture(cut_off)
     assert decode_picture(content + b"a trailer").image.shape == PORTRAIT.shape
 
 
