@@ -79,7 +79,8 @@ class SourceNames:
         self._rows = samples.rows
         self._has_frames = "frame" in schema and schema["frame"].is_scalar
         self._several = frozenset(repeated(number_all(map(_fold, self._all(frames=False)))).tolist())
-        self._alike = frozenset(repeated(number_all(map(_fold, self._all(frames=True)))).tolist())
+        every = chain(self._all(frames=False), self._all(frames=True))
+        self._alike = frozenset(repeated(number_all(map(_fold, every))).tolist())
 
     def name(self, encoded: Mapping[str, Any], number: int) -> tuple[str, str]:
         """See `Names`."""

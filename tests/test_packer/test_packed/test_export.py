@@ -311,6 +311,18 @@ def test_names_of_the_source_are_kept(tmp_path: Path) -> None:
         export(tmp_path / "ds", tmp_path / "mds", names="source", to="mds", progress=False)
 
 
+def test_a_frame_is_not_named_like_another_file_of_the_source(tmp_path: Path) -> None:
+    write_video(tmp_path / "photos" / "clip.mp4", frames=2)
+    write_picture(tmp_path / "photos" / "clip.frame-000001.jpg", scene(0, (24, 18)))
+    build(tmp_path / "photos", tmp_path / "ds", **QUIET)
+    export(tmp_path / "ds", tmp_path / "out", names="source", progress=False)
+    assert [row["path"] for row in rows_of(tmp_path / "out")] == [
+        "clip.frame-000001.jpg",
+        "clip.frame-000000.jpg",
+        "clip.row-00000002.jpg",
+    ]
+
+
 def test_names_of_a_source_do_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     columns = {**face_columns(3, codec="jpeg"), "source": ["../../a.jpg", "/etc/b.jpg", ".git/c.jpg"]}
     write_dataset(tmp_path / "ds", "npy", face_schema(codec="jpeg"), columns)
