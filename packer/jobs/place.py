@@ -6,40 +6,12 @@ A message for each item would cost both processes as much as the work on a tiny 
 import mmap
 import struct
 from pathlib import Path
-from typing import NamedTuple
 
 _ITEM = struct.Struct("<q")
 _FRAMES = struct.Struct("<q")
 _BOTH = struct.Struct("<qq")
 _BYTES = _ITEM.size + _FRAMES.size
 _NONE = -1
-
-
-class Noted(NamedTuple):
-    """What a worker has noted.
-
-    Attributes
-    ----------
-    item : int or None
-        The item that is, or was, under way.
-    frames : int
-    """
-
-    item: int | None
-    frames: int
-
-
-def read_place(path: Path) -> Noted | None:
-    """What the file of a `Place` says, for those that only look; None if it is none, or is gone."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(_BYTES)
-    except OSError:
-        return None
-    if len(data) != _BYTES:
-        return None
-    (item,), (frames,) = _ITEM.unpack_from(data), _FRAMES.unpack_from(data, _ITEM.size)
-    return Noted(None if item == _NONE else item, frames)
 
 
 class Place:

@@ -2,7 +2,7 @@
 
 Every source of columns uses this one rule. A date or time becomes the text that Python's ``isoformat`` returns, with nine
 digits of a second where six are not enough. A time with a time zone is written in UTC. A duration is written in seconds,
-such as ``PT1.5S``.
+such as ``PT1.500000S``.
 """
 
 from collections.abc import Sequence
