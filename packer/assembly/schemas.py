@@ -18,9 +18,9 @@ Adapt = Callable[[Any], Any]
 def unite_schemas(schemas: Sequence[Schema]) -> Schema:
     """The schema that the rows of all have in common.
 
-    Class lists that differ become one list of all names, in NFC. If all of them are sorted, so is the list, as if everything
-    had been built together; else it has the names of the first in their order, then those that the next adds, and so
-    on. Axes of pictures that differ become varying axes.
+    Class lists that differ become one list of all names, in NFC. If all of them are sorted, so is the list, as if
+    everything had been built together. Otherwise it has the names of the first in their order, then the names that the
+    next one adds, and so on. Axes of pictures that differ become varying axes.
 
     Raises
     ------

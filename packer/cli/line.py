@@ -1,4 +1,4 @@
-"""The ``packer`` command, also called ``facepack``: finds the subcommand, runs it, and turns errors into one message and an exit status.
+"""The ``packer`` command, also called ``facepack``: finds the subcommand, runs it, and turns errors into messages.
 
 Exit status: 0 done; 1 a job failed; 2 invalid usage, such as a missing folder; 3 finished with more rejects than
 allowed; 130 ended by Ctrl-C, ``kill``, Slurm's time limit or the end of the session.

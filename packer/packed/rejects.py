@@ -169,10 +169,10 @@ def rejects(
         A packed dataset, or the folder of a build.
     out : path, optional
         A table to write, ``.csv`` or ``.jsonl``: the names of the rejected items, which are relative to the source, and
-        the columns that the source gave them. ``retry`` is the command that packs it as the dataset was packed. Of an archive's items, the column ``key`` has the names in the
-        archive, for ``--keys``; of inputs of `packer.pack`, the column ``input``; of samples of a packed dataset,
-        ``key``. It lies in an existing folder outside the dataset; an existing file is
-        replaced.
+        the columns that the source gave them. ``retry`` is the command that packs it as the dataset was packed. For
+        items of an archive, the column ``key`` has the names in the archive, for ``--keys``. Inputs of `packer.pack`
+        are in the column ``input``, samples of a packed dataset in ``key``. The folder must exist, outside the dataset.
+        An existing file is replaced.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 

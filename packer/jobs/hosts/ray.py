@@ -162,7 +162,7 @@ def _describe_failure(error: Exception) -> str:
     """Return the reason why this process could not connect, and what to do."""
     if _UNKNOWN in f"{error} {error.__cause__}":
         return (
-            "expected a Ray cluster that takes this build, found one that asks for a token: set RAY_AUTH_MODE=token, and "
-            "RAY_AUTH_TOKEN unless ~/.ray/auth_token is the cluster's"
+            "the Ray cluster asks for a token: set RAY_AUTH_MODE=token, and set RAY_AUTH_TOKEN unless "
+            "~/.ray/auth_token holds the cluster's token"
         )
     return f"expected a Ray cluster, found none ({shorten(str(error))}): begin with `ray start --head`"

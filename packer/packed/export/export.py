@@ -123,10 +123,10 @@ def export(
 ) -> ExportResult:
     """Write a packed dataset as plain files and a table that ``packer build`` can read, or as another library's shards.
 
-    Files are named like ``<class>/<key>.jpg``, or as in the source: encoded pictures with their stored bytes, raw ones
-    as PNG. The table has a column ``path``, the name of the class as ``label``, numbers and text as they are, arrays as JSON and blobs as
-    base64. A field that a build writes itself, such as ``key``, is called ``packed_key`` in the table, so that a new
-    build takes it in beside its own.
+    Files are named like ``<class>/<key>.jpg``, or as in the source. Encoded pictures keep their stored bytes, and raw
+    ones become PNG. The table has a column ``path``, the name of the class as ``label``, numbers and text as they are,
+    arrays as JSON and blobs as base64. A field that a build writes itself, such as ``key``, is called ``packed_key`` in
+    the table, so that a new build takes it in next to its own.
 
     Shards hold every field under its name, encoded pictures with their stored bytes; the names of classes are in
     ``export.json``.
