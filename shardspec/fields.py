@@ -9,6 +9,7 @@ FIELD_ORDER = (
     "label",
     "frame",
     "time",
+    "frame_position",
     "track",
     "image",
     "landmarks",

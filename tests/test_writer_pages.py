@@ -68,7 +68,7 @@ def test_the_table_of_steps_says_what_is_in_a_sample(tmp_path: Path) -> None:
     steps = [before, "decode", after_decode, "resize", after_resize]
     packer.build(rows, tmp_path / "out", steps=steps, size=16, root=str(tmp_path), progress=False)
     assert seen["before"] == {"source", "label", "age", "_item", "_report"}
-    assert seen["decode"] == seen["before"] | {"image", "frame", "time", "_kept_jpeg"}
+    assert seen["decode"] == seen["before"] | {"image", "frame", "time", "frame_position", "_kept_jpeg"}
     assert seen["resize"] == seen["decode"]
     assert arrays["decode"][0] is arrays["decode"][1]
     assert not arrays["decode"][0].flags.writeable

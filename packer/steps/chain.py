@@ -56,6 +56,9 @@ NEIGHBOURS = "_neighbours"
 """Key of a video's frames that carries, by sampled frame, the indices of those that may stand in for it; if asked for.
 """
 
+STILL: Mapping[str, Any] = {"frame": 0, "time": 0.0, "frame_position": 0}
+"""Fields that say which frame of a video a sample is, for a picture."""
+
 STEPS: Mapping[str, Entry] = {
     "decode": Entry("packer.steps.decode:make", "pack"),
     "detect": Entry("packer.steps.faces.detect:make", "faces"),

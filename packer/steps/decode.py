@@ -12,7 +12,7 @@ import numpy as np
 from packer.recipe import Recipe
 from packer.sources.contents import opener
 from packer.sources.item import PACKED_ROW, Item
-from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, Equipment, Sample, Step
+from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, STILL, Equipment, Sample, Step
 from packer.steps.encode import KEPT, Kept
 from packer.steps.frames import FramePicture
 from packer.steps.plain import keeps_pictures
@@ -38,8 +38,8 @@ _Take = Callable[["Reader"], AbstractContextManager[Iterable["Frame"]]]
 def make(recipe: Recipe, equipment: Equipment) -> Step:
     """The decode step of a recipe.
 
-    It adds ``image``, (H, W, 3) uint8 RGB, ``frame``, the frame's true index, and ``time`` in seconds. For a picture
-    these are 0 and 0.0.
+    It adds ``image``, (H, W, 3) uint8 RGB, ``frame``, the frame's true index, ``time`` in seconds, and
+    ``frame_position`` among the sampled frames. For a picture these numbers are 0.
     """
     sampling = _sampling(recipe)
     take = _take_ahead if equipment.decodes_ahead else _take
@@ -51,7 +51,7 @@ def make(recipe: Recipe, equipment: Equipment) -> Step:
             item: Item = sample[ITEM]
             if sample.get("image") is not None or PACKED_ROW in item.columns:
                 sample[REPORT].frames += 1
-                yield {"frame": 0, "time": 0.0, **sample}
+                yield sample if "frame" in sample else {**sample, **STILL}
             elif item.is_video:
                 yield from _frames(sample, item, sample[REPORT], sampling, take, refills)
             else:
@@ -100,14 +100,14 @@ def _picture(sample: Sample, item: Item, report: ItemReport, checks: bool) -> Sa
         report.frames += 1
         shape = np.ndarray((header.height, header.width, 3), np.uint8, _NO_PIXEL, strides=(0, 0, 0))
         kept = Kept(shape, data, "jpeg", header.frame_marker == PROGRESSIVE)
-        return {**sample, "image": shape, "frame": 0, "time": 0.0, KEPT: kept}
+        return {**sample, **STILL, "image": shape, KEPT: kept}
     try:
         picture = decode_picture(data)
     except PictureError as error:
         raise ItemError(str(error)) from error
     report.frames += 1
     whole = None if picture.kept is None else Kept(picture.image, picture.kept, "jpeg")
-    return {**sample, "image": picture.image, "frame": 0, "time": 0.0, KEPT: whole}
+    return {**sample, **STILL, "image": picture.image, KEPT: whole}
 
 
 def _take(video: "Reader") -> AbstractContextManager[Iterable["Frame"]]:
@@ -135,7 +135,8 @@ def _frames(
                 report.count_frame()
                 if isinstance(frame, FramePicture):
                     known[KEPT] = None if frame.data is None else Kept(frame.image, frame.data, "jpeg")
-                yield {**sample, "image": frame.image, "frame": frame.index, "time": frame.time, **known}
+                place = {"frame": frame.index, "time": frame.time, "frame_position": frame.position}
+                yield {**sample, **place, "image": frame.image, **known}
             if video.damage is not None:
                 report.add_damage(video.damage)
     except VideoError as error:

@@ -1,7 +1,7 @@
 """The frames of a video that are pictures in a folder, read as `packer.vision.decode.video.VideoReader` reads a file's."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,8 @@ from packer.vision.decode.limits import MAX_PIXELS, PictureError, VideoError
 from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Clock, Sampling, neighbours
 from shardspec.wording import LONG, counted, cut, shorten
+
+_GAP = 1.5  # times the usual distance between the numbers of pictures
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,8 @@ class FramePicture:
         The number in its name (`packer.sources.folders.frames.frame_numbers`).
     time : float, seconds
         That number by the frame rate.
+    position : int
+        Its place among the sampled frames, from 0. Where numbers are missing between the pictures, a place is left out.
     image : ndarray, (H, W, 3), uint8
         RGB, upright, C-contiguous.
     data : bytes or None
@@ -32,6 +36,7 @@ class FramePicture:
 
     index: int
     time: float
+    position: int
     image: npt.NDArray[np.uint8]
     data: bytes | None
 
@@ -83,6 +88,7 @@ class FramesReader:
             chosen = sorted(places[number] for number in sampling.at if number in places)
         self._chosen: list[int] = chosen
         self.sampled = tuple(self._numbers[place] for place in chosen)
+        self._positions = _positions(self._numbers, chosen)
 
     @property
     def damage(self) -> str | None:
@@ -110,13 +116,13 @@ class FramesReader:
 
     def __iter__(self) -> Iterator[FramePicture]:
         whole = 0
-        for place in self._chosen:
+        for position, place in zip(self._positions, self._chosen, strict=True):
             if self._stopped:
                 return
             if self._numbers[place] < self._first:
                 whole += 1
                 continue
-            frame = self._frame(place)
+            frame = self._frame(place, position)
             if frame is not None:
                 whole += 1
                 yield frame
@@ -124,7 +130,7 @@ class FramesReader:
             why = self.damage or "none is there that was asked for"
             raise VideoError(f"expected at least one frame, found none that is whole: {why}")
 
-    def _frame(self, place: int) -> FramePicture | None:
+    def _frame(self, place: int, position: int) -> FramePicture | None:
         name, number = self._names[place], self._numbers[place]
         path = os.path.join(self._folder, name)  # noqa: PTH118 -- many
         try:
@@ -134,4 +140,12 @@ class FramesReader:
             self._damaged += 1
             self._first_damage = self._first_damage or f"frame {number} ({shorten(name)}): {cut(str(error), LONG)}"
             return None
-        return FramePicture(number, number / self._rate, picture.image, picture.kept)
+        return FramePicture(number, number / self._rate, position, picture.image, picture.kept)
+
+
+def _positions(numbers: Sequence[int], chosen: Sequence[int]) -> list[int]:
+    """Count the chosen pictures, and leave out a place where a third of the numbers between two of them is missing."""
+    usual = np.median(np.diff(numbers)) if len(numbers) > 1 else 1
+    steps, pictures = np.diff(np.array(numbers)[chosen]), np.diff(chosen)
+    missing = np.cumsum([0, *(steps > _GAP * usual * pictures)])
+    return [position + int(gaps) for position, gaps in zip(range(len(chosen)), missing, strict=False)]

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from packer.recipe import Recipe
 from packer.sources.item import PACKED_ROW, Item
+from packer.steps.chain import STILL
 from packer.steps.encode import KEPT, EncodedColumn, EncodedValue, Encoder, Kept, kept_picture, text_column
 from shardspec.errors import CodecError, SchemaError
 from shardspec.registry import import_target
@@ -91,7 +92,7 @@ class PlainPictures:
     def __init__(self, recipe: Recipe, encoder: Encoder) -> None:
         self._encoder = encoder
         self._way = _keeping(recipe) if keeps_pictures(recipe) else _making(recipe, encoder)
-        self._frame = encoder.encode({"frame": 0, "time": 0.0})
+        self._frame = encoder.encode(dict(STILL))
 
     @classmethod
     def of(cls, recipe: Recipe, encoder: Encoder) -> "PlainPictures | None":

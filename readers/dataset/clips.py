@@ -22,7 +22,7 @@ from readers.order.shares import Shares
 from readers.order.store import Store
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray, fill_missing, missing_in
-from shardspec.errors import UsageError
+from shardspec.errors import SchemaError, UsageError
 from shardspec.wording import shorten
 
 ONCE = ("key", "label", "source", "track")
@@ -54,8 +54,9 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         item alone.
     once : sequence of str
     max_step : int, optional
-        Most frames from one neighbour to the next; a longer step is a gap. By default 1.5 times the track's median
-        step.
+        Most frames from one neighbour to the next; a longer step is a gap. By default a sampled frame that is missing
+        is one (``frame_position``). In a dataset without that field, a step of more than 1.5 times the track's median
+        step is a gap.
     transform : callable, optional
         See `readers.transforms`. ``image`` is (T, H, W, 3) there.
 
@@ -89,7 +90,8 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         items = base.item_numbers()
         groups = _groups(base, items, by, "label" in self._once and "label" in base.raw_layout)
         groups[missing_in(column)] = -1
-        self._sequence, runs = _runs(groups, frames, max_step)
+        positions = None if max_step is not None else _positions(base)
+        self._sequence, runs = _runs(groups, frames, positions, max_step)
         firsts = [np.arange(a, b - length + 1, stride) for a, b in pairwise(runs.tolist()) if b - a >= length]
         self._firsts: IntArray = np.concatenate(firsts) if firsts else np.empty(0, np.int64)
         self._all = len(self._firsts)
@@ -251,14 +253,27 @@ def _numbers(by: str, column: npt.NDArray[Any] | list[Any]) -> IntArray:
     raise UsageError(f"by: expected a field of one integer or of text, such as 'track', found {shorten(by)}, {found}")
 
 
-def _runs(groups: IntArray, frames: IntArray, max_step: int | None) -> tuple[IntArray, IntArray]:
+def _positions(base: SampleDataset) -> IntArray | None:
+    """Return each sample's place among the sampled frames of its video, None if the dataset lacks it."""
+    try:
+        return np.asarray(base.column("frame_position"), np.int64)
+    except (SchemaError, UsageError):
+        return None
+
+
+def _runs(
+    groups: IntArray, frames: IntArray, positions: IntArray | None, max_step: int | None
+) -> tuple[IntArray, IntArray]:
     """All samples in groups, sorted by group and frame; and where runs without a gap begin, and the last one ends."""
     order = np.lexsort((np.arange(len(groups)), frames, groups))
     order = order[groups[order] >= 0]
     group, frame = groups[order], frames[order]
     same = group[1:] == group[:-1]
     steps = frame[1:] - frame[:-1]
-    if max_step is None:
+    if positions is not None:
+        steps = np.diff(positions[order])
+        limit = np.ones(len(steps))
+    elif max_step is None:
         limit = np.full(len(steps), np.inf)
         for a, b in pairwise([0, *(np.flatnonzero(~same) + 1).tolist(), len(order)]):
             if b - a > 1:

@@ -48,6 +48,7 @@ class Refill:
         self._file = file
         self._search = search
         self._waiting = iter(near)
+        self._positions = {place: position for position, place in enumerate(near)}
         self.second = second
 
     def missing(self, frame: int | None) -> Iterator[int]:
@@ -77,22 +78,23 @@ class Refill:
         best: Found | None = None
         seen: list[FrameFaces] = []
         before = [index for index in self._near[place] if index < place]
-        for sample, faces in self._faces(before):
+        for sample, faces in self._faces(place, before):
             seen.append(faces)
             if counts(faces):
                 best = sample, faces
         reach = None if best is None else place - best[0]["frame"]
         after = [index for index in self._near[place] if index > place and (reach is None or index - place < reach)]
-        for sample, faces in self._faces(after):
+        for sample, faces in self._faces(place, after):
             seen.append(faces)
             if counts(faces):
                 return (sample, faces), seen
         return best, seen
 
-    def _faces(self, indices: list[int]) -> list[Found]:
-        """The frames with these indices whose faces are known."""
+    def _faces(self, place: int, indices: list[int]) -> list[Found]:
+        """The frames with these indices whose faces are known, in the place of a sampled frame."""
         frames = [frame for frame in map(self._file.frame, indices) if frame is not None]
-        samples = [{**self._first, "image": f.image, "frame": f.index, "time": f.time} for f in frames]
+        first = {**self._first, "frame_position": self._positions[place]}
+        samples = [{**first, "image": f.image, "frame": f.index, "time": f.time} for f in frames]
         found = self._search.faces(samples) if samples else []
         return [(s, faces) for s, faces in zip(samples, found, strict=True) if isinstance(faces, FrameFaces)]
 

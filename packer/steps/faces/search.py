@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from packer.recipe import Recipe
 from packer.sources.item import BOXES_FROM, Item, ItemFile
-from packer.steps.chain import Sample, require_image
+from packer.steps.chain import STILL, Sample, require_image
 from packer.steps.faces.boxes import Boxes, open_boxes
 from packer.steps.faces.frame import FrameFaces
 from packer.steps.second import SecondFile
@@ -275,7 +275,7 @@ def takes_decoded(recipe: Recipe) -> bool:
 def as_frame(sample: Sample) -> Sample:
     """A sample with a picture; one that the source brought is frame 0, as if it had been decoded."""
     require_image(sample)
-    return sample if "frame" in sample else {"frame": 0, "time": 0.0, **sample}
+    return sample if "frame" in sample else {**STILL, **sample}
 
 
 def _detect(detector: FaceDetector, pictures: Sequence[npt.NDArray[np.uint8]]) -> list[FrameFaces]:

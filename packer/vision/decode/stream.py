@@ -59,8 +59,8 @@ class Decoding:
         """Make `frames` end after the current packet. Any thread may call it."""
         self._stopped = True
 
-    def frames(self) -> Iterator[tuple[int, float, VideoFrame]]:
-        """Yield the sampled frames with their indices and times in seconds, in presentation order."""
+    def frames(self) -> Iterator[tuple[int, float, int, VideoFrame]]:
+        """Yield the sampled frames in presentation order, each after its index, time in seconds, and place among them."""
         yield from self._by_timeline() if self._timeline.exact else self._by_counting()
         if self._failures:
             self.problems.append(f"{counted(self._failures, 'packet')} did not decode: {self._failure}")
@@ -77,13 +77,14 @@ class Decoding:
             return None
         return self._sampling.choose(timeline.times().tolist(), timeline.keys.tolist(), timeline.count, timeline.clock)
 
-    def _by_timeline(self) -> Iterator[tuple[int, float, VideoFrame]]:
+    def _by_timeline(self) -> Iterator[tuple[int, float, int, VideoFrame]]:
         """Identify frames by their timestamps, so that only wanted ones need to be decoded."""
         timeline = self._timeline
         times = timeline.times().tolist()
         wanted = self._wanted()
         assert wanted is not None  # an exact timeline says which frames are sampled
         missing = wanted.copy()
+        positions = (np.cumsum(wanted) - 1).tolist()
         trust = Trust(timeline.keys, timeline.positions)
         before = -1
         for index, frame in self._held_back(wanted, trust):
@@ -91,7 +92,7 @@ class Decoding:
             if index > before and not trust.doubted(index):
                 before = index
                 missing[index] = False
-                yield index, times[index], frame
+                yield index, times[index], positions[index], frame
         self._report_lost(missing, wanted)
 
     def _report_lost(self, missing: npt.NDArray[np.bool_], wanted: npt.NDArray[np.bool_]) -> None:
@@ -128,7 +129,7 @@ class Decoding:
                     return
         yield from held
 
-    def _by_counting(self) -> Iterator[tuple[int, float, VideoFrame]]:
+    def _by_counting(self) -> Iterator[tuple[int, float, int, VideoFrame]]:
         """Decode the frames up to the last wanted one and count them; one that fails counts too.
 
         If the timeline lacks their times, a frame without a timestamp, or with one that is not after the last frame's,
@@ -137,7 +138,7 @@ class Decoding:
         timeline, wants = self._timeline, self._sampling.picker(self._timeline.count, self._timeline.clock)
         known, wanted = timeline.times().tolist(), self._wanted()
         last = None if wanted is None else int(np.flatnonzero(wanted).max(initial=-1))
-        index, doubted, left_out = -1, False, 0
+        index, position, doubted, left_out = -1, -1, False, 0
         step = float(1 / timeline.rate)
         time = -step
         for frames, damaged in self._decode(None):
@@ -145,7 +146,9 @@ class Decoding:
                 index += 1
                 time += step
                 doubted = True
-                left_out += wants(index, time, False)
+                if wants(index, time, False):
+                    position += 1
+                    left_out += 1
             for frame in frames:
                 index += 1
                 if doubted and frame.key_frame:  # as many frames are shown before it as are decoded before it, or more
@@ -154,10 +157,11 @@ class Decoding:
                 stamp = known[index] if index < len(known) else timeline.time(frame.pts)
                 time = time + step if stamp is None or stamp <= time else stamp
                 if wants(index, time, bool(frame.key_frame)):
+                    position += 1
                     if doubted:
                         left_out += 1
                     else:
-                        yield index, time, frame
+                        yield index, time, position, frame
                 self._memory.give_back(frame)
             if last is not None and index >= last:
                 break

@@ -30,12 +30,15 @@ class VideoFrame:
         Its place in presentation order, from 0.
     time : float, seconds
         Its presentation time.
+    position : int
+        Its place among the sampled frames, from 0. Frames that are left out because of damage keep their place.
     image : ndarray, (H, W, 3), uint8
         RGB, upright, C-contiguous, the reader's own copy.
     """
 
     index: int
     time: float
+    position: int
     image: npt.NDArray[np.uint8]
 
 
@@ -125,9 +128,9 @@ class VideoReader:
         return neighbours(self.frames_seen, frames)
 
     def __iter__(self) -> Iterator[VideoFrame]:
-        for index, time, frame in self._decoding.frames():
+        for index, time, position, frame in self._decoding.frames():
             self.frames_read += 1
             if index >= self._first:
-                yield VideoFrame(index, time, self._to_rgb(frame))
+                yield VideoFrame(index, time, position, self._to_rgb(frame))
         if not self.frames_read:
             raise VideoError(f"expected at least one frame, found none that is whole: {self.damage or 'no keyframe'}")

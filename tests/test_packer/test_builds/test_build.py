@@ -92,7 +92,7 @@ class TestContents:
         samples = read_samples(reference)
         layout = Layout(reference)
         scalars = [f.name for f in layout.load().schema if f.is_fixed and not f.shape]
-        assert set(scalars) == {"label", "frame", "time"}
+        assert set(scalars) == {"label", "frame", "time", "frame_position"}
         for name in scalars:
             assert np.load(layout.index(name)).tolist() == [sample[name].item() for sample in samples]
 

@@ -69,6 +69,7 @@ class TestFields:
         assert {field.name: (field.kind, field.dtype, field.shape) for field in schema if field.kind == "fixed"} == {
             "frame": ("fixed", "<i8", ()),
             "time": ("fixed", "<f8", ()),
+            "frame_position": ("fixed", "<i8", ()),
             "track": ("fixed", "<i8", ()),
             "landmarks": ("fixed", "<f4", (5, 2)),
             "landmarks_valid": ("fixed", "|b1", ()),

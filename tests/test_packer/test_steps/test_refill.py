@@ -137,6 +137,7 @@ class TestPacked:
         whole = {int(sample["frame"]): sample for sample in read_samples(tmp_path / "all")}
         taken = [sample for sample in read_samples(tmp_path / "1") if sample["source"] == "a.mp4"]
         assert [int(sample["frame"]) for sample in taken] == TAKEN
+        assert [int(sample["frame_position"]) for sample in taken] == [0, 1, 2]
         for sample in taken:
             other = whole[int(sample["frame"])]
             assert float(sample["time"]) == pytest.approx(int(sample["frame"]) / 25)

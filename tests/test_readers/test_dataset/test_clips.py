@@ -7,11 +7,13 @@ import pytest
 import torch
 from support.crops import astronaut_crops
 from support.datasets import fixed, text, write_dataset
+from support.media import write_video
 from torch.utils.data import DataLoader
 
 import packer
 from readers import ClipDataset, Loader, RandomResizedCrop, open_dataset
 from shardspec.errors import UsageError
+from shardspec.formats import FORMATS
 from shardspec.schema import Schema
 
 
@@ -63,6 +65,30 @@ def test_clips_are_neighbours_of_one_track_and_never_cross_a_gap(video_path):
     assert len(dataset.clips(4, max_step=3)) == 7
     assert len(dataset.clips(4, max_step=10)) == 9 + 8 + 7
     assert len(dataset.clips(100)) == 0
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_clips_of_resampled_videos_need_no_argument(tmp_path, format):
+    write_video(tmp_path / "in/a.mp4", rate=30, frames=24)
+    how = {"encode": "raw", "size": 16, "engine": "inline", "progress": False, "format": format}
+    packer.build(tmp_path / "in", tmp_path / "out", fps=25, **how)
+    dataset = open_dataset(tmp_path / "out", fields=["image", "frame"])
+    frames = [0, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 14, 15, 16, 17, 18, 20, 21, 22, 23]
+    assert dataset.column("frame").tolist() == frames
+    assert dataset.clips(len(frames), by=None)[0]["frame"].tolist() == frames
+    part = dataset.subset([0, 1, 2, 4, 5, 6])  # the fourth frame is left out
+    assert [clip["frame"].tolist() for clip in part.clips(3, by=None)] == [[0, 2, 3], [5, 6, 8]]
+
+
+@pytest.mark.parametrize("sampling", [{"frames": 17}, {"keyframes": True}, {"every": 5}])
+def test_neighbours_are_sampled_one_after_the_other(tmp_path, sampling):
+    write_video(tmp_path / "in/a.mp4", frames=24)
+    write_video(tmp_path / "in/a.avi", frames=24)  # whose frames are counted
+    packer.build(tmp_path / "in", tmp_path / "out", **sampling, encode="raw", size=16, engine="inline", progress=False)
+    dataset = open_dataset(tmp_path / "out")
+    count = len(dataset) // 2
+    assert dataset.column("frame_position").tolist() == [*range(count), *range(count)]
+    assert len(dataset.clips(count, by=None)) == 2
 
 
 def test_clips_through_the_loader(video_path):
