@@ -30,6 +30,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	hooks=$$(git rev-parse --git-path hooks 2>/dev/null) && mkdir -p "$$hooks" && cp -n .githooks/commit-msg "$$hooks" || true
 	touch $@
 
 test: setup

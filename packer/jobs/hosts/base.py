@@ -16,6 +16,7 @@ from packer.recipe.engines import ENGINES
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import WORKER_BYTES
 from packer.workspace import Workspace
+from packer.workspace.sharing.array import read_terms
 from packer.workspace.sharing.leases import read_agents
 from shardspec.errors import BuildError
 from shardspec.registry import resolve
@@ -38,8 +39,8 @@ _GRACE_S = 10.0
 _SAID = f"{PROGRAM}: "
 """The beginning of a message of an agent, which is started as ``python -m packer``."""
 
-_REFUSED = (1, 2)
-"""Exit statuses of an agent that has reported an error. Starting it again would not help."""
+_ERROR = f"{PROGRAM} work: "
+"""The beginning of the error that ends an agent. Starting it again would not help."""
 
 
 class Host(NamedTuple):
@@ -128,6 +129,7 @@ class _Agents:
         self._again_s: dict[int, float] = dict.fromkeys(range(len(cluster.hosts)), 0.0)
         self._attempts: Counter[int] = Counter()
         self._read: dict[Path, int] = {}
+        self._errors: dict[Path, str] = {}
         self.ended_well = False
         self.why = ""
 
@@ -175,9 +177,10 @@ class _Agents:
             self._again_s.clear()
             return
         name = self._cluster.hosts[number].name
-        last = _last_line(self._log(number))
+        error = self._errors.get(self._log(number), "")
+        last = error or _last_line(self._log(number))
         self.why = f"the agent on {name} ended with status {status}" + (f": {last}" if last else "")
-        if status in _REFUSED or self._attempts[number] >= _ATTEMPTS or self.ended_well:
+        if error or self._attempts[number] >= _ATTEMPTS or self.ended_well:
             follows = "other agents continue its work"
         else:
             self._again_s[number] = time.monotonic() + _AGAIN_S
@@ -197,6 +200,8 @@ class _Agents:
         for line in whole.decode(errors="replace").splitlines():
             if line.startswith(_SAID):
                 self._say(f"{program()}: {line.removeprefix(_SAID)}")
+            elif line.startswith(_ERROR):
+                self._errors[log] = line.removeprefix(_ERROR)
 
 
 def run_agents(plan: JobPlan, space: Workspace, options: BuildOptions, listener: ProgressListener) -> None:
@@ -229,6 +234,9 @@ def run_agents(plan: JobPlan, space: Workspace, options: BuildOptions, listener:
                 _wait(agents, plan, space, stage, before)
         finally:
             agents.end()
+    terms = read_terms(space)
+    if terms is None or "closed" in terms:  # another process finishes the build, or has finished it
+        return
     if len(space.finished_tasks()) < len(plan.tasks):
         raise BuildError(
             f"{agents.why or 'the time is up'}, and no agent is left: run the same command again to resume"

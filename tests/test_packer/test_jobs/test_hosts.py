@@ -244,3 +244,18 @@ def test_an_agent_that_detects_on_a_gpu_has_one_of_its_own(tmp_path: Path, monke
     assert "--exact --cpus-per-task=4 --gpus-per-task=1 --nodelist=n2" in line
     room = Room(None, None, 1500 * 2**20, gpus=False)
     assert [host.workers for host in SrunCluster(Workspace(tmp_path), room, BuildOptions()).hosts] == [4, 4]
+
+
+@posix
+def test_an_agent_that_reports_an_error_is_not_started_again(mixed: Path, tmp_path: Path) -> None:
+    """A node whose step cannot be started is tried again; an agent whose libraries differ is not."""
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    (hooks / "sitecustomize.py").write_text(
+        "import importlib.metadata as m, os\nreal = m.version\n"
+        "if os.environ.get('SLURMD_NODENAME'):\n    m.version = lambda name: '1.0' if name == 'numpy' else real(name)\n"
+    )
+    env = environment(python_path=hooks, **fake_slurm(tmp_path))
+    done = run_packer("build", mixed, tmp_path / "out", *OPTIONS, "--engine", "srun", env=env, expect=1)
+    assert "numpy" in done.stderr.splitlines()[-1]
+    assert len((tmp_path / "srun.log").read_text().splitlines()) == len(NODES)
