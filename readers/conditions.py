@@ -1,4 +1,4 @@
-"""Which rows meet a condition on small fields: a predicate, or an expression such as ``"label == 'fake'"``.
+"""Select rows by a condition on small fields: a predicate, or an expression such as ``"label == 'fake'"``.
 
 The readers and the pages of the pack stage choose rows by this one rule, so an expression means the same in both.
 
@@ -166,7 +166,7 @@ class _Expression:
             ) from error
 
     def rows(self) -> Mask:
-        """Whether each row meets it: bool, (N,)."""
+        """Return whether each row meets it: bool, (N,)."""
         return self._truth(self._tree, 0).holds
 
     def _truth(self, node: ast.expr, depth: int) -> _Truth:

@@ -73,7 +73,7 @@ def _generator(key: npt.NDArray[np.uint64]) -> np.random.Generator:
 
 
 def uniforms(rng: np.random.Generator, count: int) -> list[float]:
-    """What ``rng.random(count)`` gives, without letting go of the GIL: taking it back may take ten times as long.
+    """Return the values of ``rng.random(count)`` without releasing the GIL: taking it back may take ten times as long.
 
     For a few numbers: one takes 0.3 µs.
     """

@@ -42,7 +42,7 @@ AnyTransform = SampleTransform | SeededTransform
 
 
 def is_seeded(transform: AnyTransform) -> TypeGuard[SeededTransform]:
-    """Whether a transform takes a generator: its attribute ``seeded`` is true."""
+    """Return whether a transform takes a generator: its attribute ``seeded`` is true."""
     return getattr(transform, "seeded", False) is True
 
 
@@ -102,7 +102,7 @@ def check_transform(option: str, transform: Any, batches: bool = False) -> None:
 
 
 def _takes_batches(transform: Any) -> bool | None:
-    """Whether a transform of `readers.augment` takes batches, and not samples; None of others."""
+    """Return whether a transform of `readers.augment` takes batches, and not samples; None of others."""
     if not any(base.__module__.startswith("readers.augment") for base in type(transform).__mro__):
         return None
     return hasattr(type(transform), "threaded")
@@ -155,7 +155,7 @@ _LIBRARIES = {
 
 
 def library_of(transform: Any) -> str | None:
-    """Which of torchvision, Kornia and Albumentations a transform is of; None if of none.
+    """Return which of torchvision, Kornia and Albumentations a transform is of; None if of none.
 
     Counted by the class that defines the call, so a class of one's own that calls in its own way is of none. A
     ``Sequential`` of torch is of the library of its first module.

@@ -210,7 +210,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Counts:
-    """What became of the items of one generation: ``items == packed_items + rejected_items``.
+    """Counts of the items of one generation: ``items == packed_items + rejected_items``.
 
     Attributes
     ----------
@@ -259,7 +259,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Generation:
-    """What one plan made: the first build is one generation; an update or a retry adds another.
+    """Output of one plan: the first build is one generation; an update or a retry adds another.
 
     An item counts in the generation that packed it, or that first rejected it.
 

@@ -1,4 +1,4 @@
-"""What field names mean: the fields that the pack stage writes, and which fields are pictures, masks or points."""
+"""Meaning of field names: fields that the pack stage writes, and fields that are images, masks or points."""
 
 import re
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ def field_name(column: str) -> str:
 
 
 def is_picture_field(name: str) -> bool:
-    """Whether the name is that of a picture: ``image`` or ``*_image``.
+    """Return whether the name is that of a picture: ``image`` or ``*_image``.
 
     Arrays (H, W, 3) uint8 under such a name are encoded as the recipe says.
     """
@@ -50,12 +50,12 @@ def is_picture_field(name: str) -> bool:
 
 
 def is_further_picture(name: str) -> bool:
-    """Whether the name is that of a picture other than ``image``: ``*_image``, as ``--also`` packs them."""
+    """Return whether the name is that of a picture other than ``image``: ``*_image``, as ``--also`` packs them."""
     return name.endswith("_image")
 
 
 def is_mask_name(name: str) -> bool:
-    """Whether a field of this name may be a mask or a label map: ``mask``, ``*_mask``, ``*_image``.
+    """Return whether a field of this name may be a mask or a label map: ``mask``, ``*_mask``, ``*_image``.
 
     Such a field is stored without loss, unless a user chooses another encoding for it by name.
     """

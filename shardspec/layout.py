@@ -48,7 +48,10 @@ _KINDS = (
 
 
 class Stamp(NamedTuple):
-    """What distinguishes a file from one that replaced it, without reading them. All names of a file have one stamp."""
+    """Identity that tells a file from one that replaced it, without reading them.
+
+    All names of a file share one stamp.
+    """
 
     inode: int
     bytes: int
@@ -164,7 +167,7 @@ class Layout:
         return Manifest.loads(data, str(self.manifest)), stamp
 
     def _describe_other(self) -> str:
-        """In words, what is there instead of a dataset."""
+        """Describe what is there instead of a dataset."""
         if not self.root.is_dir():
             return "no such folder"
         inside = sorted(path.parent.name for path in self.root.glob(f"*/{MANIFEST_NAME}"))
@@ -184,7 +187,7 @@ class Layout:
             return None
 
     def describe_build(self) -> str:
-        """What the working folder holds, and what to do about it."""
+        """Return a description of the working folder, and what to do about it."""
         if self.reasons.exists():
             return f"a build that packed nothing, since no item gave a sample: the reasons are in {self.reasons}"
         if not (self.build / PLAN_NAME).exists():
@@ -304,7 +307,7 @@ def given_path(name: str, value: Any) -> Path:
 
 
 def is_url(text: str) -> bool:
-    """Whether a text is a URL, such as ``https://…`` or ``s3://…``, and not a path."""
+    """Return whether a text is a URL, such as ``https://…`` or ``s3://…``, and not a path."""
     return _URL.match(text) is not None
 
 

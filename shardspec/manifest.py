@@ -70,7 +70,7 @@ class Manifest:
 
     @property
     def parts(self) -> "tuple[Shard | Column, ...]":
-        """What holds values: the shards, then the columns."""
+        """Parts that hold values: the shards, then the columns."""
         return (*self.shards, *self.columns)
 
     @property
@@ -128,7 +128,10 @@ class Manifest:
         return sha256_json(document)
 
     def with_own_names(self) -> "Manifest":
-        """The same manifest, with all names as they are once no other dataset gives way to this one: without `ASIDE`."""
+        """The same manifest, with all names as they are once no other dataset gives way to this one.
+
+        Without `ASIDE`.
+        """
 
         def own(entry: FileEntry) -> FileEntry:
             return replace(entry, name=entry.own_name)

@@ -26,7 +26,7 @@ class Problems:
 
     @property
     def full(self) -> bool:
-        """Whether there are so many that no more are kept."""
+        """True if there are so many that no more are kept."""
         return len(self.found) >= _KEPT
 
     def __bool__(self) -> bool:
@@ -52,7 +52,10 @@ class Problems:
     def check_keys(
         self, document: Any, expected: Mapping[str, type], optional: Mapping[str, type] | None = None
     ) -> bool:
-        """Whether `document` is an object with exactly the expected keys and types; if not, problems are added."""
+        """Return whether `document` is an object with exactly the expected keys and types.
+
+        If not, problems are added.
+        """
         if type(document) is dict and _has_exactly(document, expected):
             return True
         if not isinstance(document, dict):
@@ -82,7 +85,10 @@ class Problems:
 
 
 def _has_exactly(document: dict[str, Any], expected: Mapping[str, type]) -> bool:
-    """Whether a document is as expected, at a glance: a manifest has ten thousand entries, and nearly all are."""
+    """Return whether a document is as expected, at a glance.
+
+    A manifest has ten thousand entries, and nearly all are.
+    """
     if document.keys() != expected.keys():
         return False
     return all(

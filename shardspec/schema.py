@@ -62,7 +62,7 @@ def describe_spellings(names: Iterable[str]) -> list[str]:
 
 
 def describe_wrong_classes(names: Sequence[object]) -> str | None:
-    """What is wrong with a list of classes that a user gives, in words; None if nothing is."""
+    """Return the fault of a list of classes, or None if it is valid."""
     strange = [name for name in names if not isinstance(name, str) or not name or not is_utf8(name)]
     if strange or not names:
         return f"expected names of classes, found {shorten(strange[0]) if strange else 'none'}"
@@ -168,22 +168,22 @@ class Field:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether every value takes the same number of bytes, so that a batch of it is one array."""
+        """True if every value takes the same number of bytes, so that a batch of it is one array."""
         return self.kind == "fixed"
 
     @property
     def is_scalar(self) -> bool:
-        """Whether every value is one number or truth value."""
+        """True if every value is one number or truth value."""
         return self.is_fixed and not self.shape
 
     @property
     def is_small(self) -> bool:
-        """Whether every value is one number, truth value or string."""
+        """True if every value is one number, truth value or string."""
         return self.is_scalar or (self.kind == "text" and self.codec.name == "utf8")
 
     @property
     def is_image(self) -> bool:
-        """Whether the decoded value is a picture, (H, W, 3) uint8 RGB."""
+        """True if the decoded value is a picture, (H, W, 3) uint8 RGB."""
         return self.dtype == "|u1" and len(self.shape) == 3 and self.shape[2] == 3
 
     @property

@@ -49,7 +49,10 @@ def cut(text: str, length: int) -> str:
 
 
 def first_words(text: str, length: int) -> str:
-    """A text for a narrow place, unchanged; of one that is longer than `length` characters its first words, then ``…``."""
+    """A text for a narrow place, unchanged.
+
+    Of one that is longer than `length` characters its first words, then ``…``.
+    """
     if len(text) <= length:
         return text
     words = text[: length - 1].rpartition(" ")[0].rstrip(" ,:;(…")  # "…": what was left out there is left out here
@@ -74,18 +77,24 @@ def quote_some(names: Iterable[object], listed: int = LISTED) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text can be encoded as UTF-8: not where it has half of a surrogate pair, as some names of files do."""
+    """Return whether a text can be encoded as UTF-8.
+
+    Not where it has half of a surrogate pair, as some names of files do.
+    """
     return text == text.encode("utf-8", "replace").decode()
 
 
 def counted(count: int, noun: str) -> str:
-    """``"1 item"``, ``"2 items"``, ``"2 classes"``: a number and what it counts, in the plural unless the number is 1."""
+    """``"1 item"``, ``"2 items"``, ``"2 classes"``.
+
+    A number and what it counts, in the plural unless the number is 1.
+    """
     plural = "es" if noun.endswith(("s", "ch")) else "s"
     return f"{count} {noun}" if count == 1 else f"{count} {noun}{plural}"
 
 
 def found_instead(error: Exception) -> str:
-    """What was found where JSON or TOML was expected, by the error of a parser: what is wrong with it, and where."""
+    """Return the error of a JSON or TOML parser as text: the fault and its position."""
     if isinstance(error, RecursionError):
         return "found it too deep"
     if isinstance(error, UnicodeDecodeError):

@@ -107,7 +107,7 @@ def _carried(source: PackedRows, field: Field, kept: IntArray, further: int) -> 
 
 
 def carried_columns(workspace: Workspace, manifest: Manifest) -> list[FieldColumn]:
-    """What `carry_columns` has noted."""
+    """Return the columns that `carry_columns` has recorded."""
     if not workspace.column_entries.exists():
         return []
     found = (Column.from_json(one, Problems()) for one in json.loads(workspace.column_entries.read_bytes()))
@@ -115,7 +115,10 @@ def carried_columns(workspace: Workspace, manifest: Manifest) -> list[FieldColum
 
 
 def _empty(field: Field, values: Sequence[Buffer]) -> bytes:
-    """What stands for a missing value of any other field; in JSON, the empty document of the kind that others are."""
+    """Return the placeholder for a missing value of any other field.
+
+    In JSON it is an empty document of the same kind.
+    """
     if field.codec.name != "json":
         return b""
     return b"{}" if any(bytes(value[:1]) == b"{" for value in values[:1]) else b"[]"
@@ -163,7 +166,7 @@ def change_columns(
 
 
 def has_columns(workspace: Workspace, manifest: Manifest, joined: JoinedColumns) -> bool:
-    """Whether a dataset has these fields as columns already, with the same values."""
+    """Return whether a dataset has these fields as columns already, with the same values."""
     known = {column.field: column for column in manifest.columns}
     return all(
         field.name in known
@@ -174,7 +177,7 @@ def has_columns(workspace: Workspace, manifest: Manifest, joined: JoinedColumns)
 
 
 def _is_there(layout: Layout, column: Column) -> bool:
-    """Whether the dataset has the same column already, undamaged: its name has the digest of its files."""
+    """Return whether the dataset has the same column already, undamaged: its name has the digest of its files."""
     try:
         for entry in column.files:
             layout.check_digest(entry)

@@ -248,7 +248,10 @@ class PackedRows:
         return self._places[number] if number < shards else self._columns[number - shards]
 
     def _scanned(self, number: int) -> bool:
-        """Whether a shard was compared; columns are not scanned, but compared by each process that reads them."""
+        """Return whether a shard was compared.
+
+        Columns are not scanned, but compared by each process that reads them.
+        """
         return number < self.shards and self._workspace is not None and self._workspace.scan(number).exists()
 
     def _lengths(self, number: int) -> npt.NDArray[np.int64]:

@@ -105,7 +105,7 @@ class ShardPlan:
 
     @property
     def form(self) -> str:
-        """What decides the bytes of a row in a shard; it says nothing of which rows there are."""
+        """Text that identifies how a row is stored in a shard. It does not depend on which rows there are."""
         return json.dumps([self.format, {key: value for key, value in self.rows.items() if key not in OF_TASKS}])
 
     def save(self) -> None:
@@ -328,7 +328,7 @@ def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int | None, before: i
 
 
 def shard_size(schema: Schema, lengths: Mapping[str, Lengths], rows: int) -> ShardSize:
-    """What a shard of `rows` rows will hold if its varying values have these encoded `lengths`."""
+    """Return the expected content of a shard of `rows` rows whose varying values have these encoded `lengths`."""
     totals = {f.name: f.row_bytes * rows if f.is_fixed else int(lengths[f.name].sum()) for f in schema}
     largest = {f.name: f.row_bytes if f.is_fixed else int(lengths[f.name].max(initial=0)) for f in schema}
     return ShardSize(rows, totals, largest)

@@ -43,7 +43,7 @@ library. Packed several times over, they say what an item of a task takes."""
 
 @dataclass(frozen=True, repr=False)
 class Estimate(Result):
-    """What a build would do and need.
+    """Estimate of the time, space and output of a build.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Estimate(Result):
 
     @property
     def fits(self) -> bool:
-        """Whether parts and shards together fit into the free space."""
+        """True if parts and shards together fit into the free space."""
         return 2 * self.bytes < self.free_bytes
 
     def to_json(self) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def _show(value: Any) -> str:
 
 @dataclass(frozen=True)
 class _Tried:
-    """What packing some items yielded."""
+    """Result of packing a few items as a trial."""
 
     items: int
     samples: int
@@ -340,5 +340,8 @@ def _pack(
 
 
 def _is_read_in_passes(item: Item) -> bool:
-    """Whether an item cannot be packed several times in a row at the same cost: videos are long, archives are passed."""
+    """Return whether an item cannot be packed several times in a row at the same cost.
+
+    Videos are long, archives are passed.
+    """
     return item.is_video or (item.member is not None and item.member.run is not None)

@@ -1,4 +1,4 @@
-"""What a build adds to a job: tasks over items, the schema settled by their samples, reports, and the result."""
+"""The build as a job: tasks over items, a schema settled by their samples, reports, and the result."""
 
 import errno
 import json
@@ -421,7 +421,10 @@ def _next_shard(base: Manifest, space: Workspace) -> int:
 
 
 def shares_detector(recipe: Recipe, options: BuildOptions) -> bool:
-    """Whether one process runs the detector for all workers: if asked for, or by default for any device but the CPU."""
+    """Return whether one process runs the detector for all workers.
+
+    If asked for, or by default for any device but the CPU.
+    """
     asked, can = options.shared_detector, os.name == "posix"
     if asked is None:
         return recipe.detects and can and recipe.device != "cpu" and ENGINES[options.engine].shares_detector

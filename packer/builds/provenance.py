@@ -1,4 +1,4 @@
-"""What decides the bytes besides the recipe: library versions, and the detector's runtime that ``auto`` resolves to."""
+"""Everything besides the recipe that affects the bytes: library versions, and the runtime that ``auto`` resolves to."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What became of every item: ``rejects.jsonl``, ``items.jsonl`` and the counts."""
+"""Reports about every item: ``rejects.jsonl``, ``items.jsonl`` and the counts."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

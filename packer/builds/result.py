@@ -1,4 +1,4 @@
-"""What a build returns: the dataset, what became of its items, and what is to be known about it."""
+"""Result of a build: the dataset, the counts of its items, and notes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,13 +46,15 @@ class BuildResult(JobResult):
     notes: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """See `JobResult`; adds remarks on frames, tracks, boxes, JPEGs progressive or without markers, and the notes."""
+        """See `JobResult`.
+
+        Adds remarks on frames, tracks, boxes, JPEGs progressive or without markers, and the notes.
+        """
         faces = f"{self._describe_refilled()}{self._describe_broken_tracks()}{self._describe_boxes()}"
         more = f"{self._describe_growth()}{faces}{self._describe_progressive()}{self._describe_marked()}"
         return "\n".join((f"{super().describe()}{more}", *self.notes))
 
     def _facts(self) -> dict[str, Any]:
-        """What became of the items."""
         broken = None if self.broken_tracks is None else self.broken_tracks.videos
         more = {"restart_marked": self.marked, "refilled": self.refilled}
         more |= {"broken_tracks": broken, "unused_boxes": self.unused_boxes}
@@ -128,12 +130,12 @@ class BuildResult(JobResult):
 
     @property
     def counts(self) -> Counts:
-        """What became of the items, over all generations."""
+        """Counts of the items, over all generations."""
         return total(self.manifest.generations)
 
 
 def _describe_closer(recipe: Mapping[str, Any]) -> str:
-    """In words, the change to the sampling that brings frames closer together; empty if every frame is taken."""
+    """Describe the change to the sampling that brings frames closer together; empty if every frame is taken."""
     for name, change in (("frames", "a larger --frames"), ("fps", "a higher --fps"), ("every", "a smaller --every")):
         value = recipe.get(name)
         if value is not None and (name, value) != ("every", 1):

@@ -159,7 +159,7 @@ class BuildWork:
 
     @cached_property
     def _kept(self) -> KeptItems:
-        """What earlier plans in this workspace have made of items."""
+        """Items that earlier plans in this workspace have packed."""
         return KeptItems(self.workspace, self.plan)
 
     def _kept_item(self, item: Item, part: PartWriter) -> ItemReport | None:
@@ -263,12 +263,12 @@ class BuildWork:
         return {**_summary(Part(joined).runs), **self._flushed()}
 
     def _flushed(self) -> dict[str, Any]:
-        """What the journal says of a part that this process has flushed itself."""
+        """Return the journal's note about a part that this process has flushed itself."""
         return {FLUSHED: True} if self.workspace.elsewhere else {}
 
 
 def _summary(runs: Iterable[ItemRun]) -> dict[str, Any]:
-    """What the journal says of the items of a task: their samples, and the rejected ones by step and reason."""
+    """Summarise a task's items for the journal: their samples, and the rejected items by step and reason."""
     rows, rejected = 0, Counter[str]()
     for run in runs:
         report = run.to_report()

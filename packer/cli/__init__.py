@@ -31,7 +31,7 @@ _MATH_THREADS = "OPENBLAS_NUM_THREADS"
 
 
 class Interrupts:
-    """What Ctrl-C, ``kill``, and the end of a session or of Slurm's time do: status 130, and once how to continue.
+    """Handling of Ctrl-C, ``kill``, and the end of a session or of Slurm's time: status 130, and one line on how to continue.
 
     Before the command has begun, the process ends at once: an exception inside an import may be taken for a library's
     failure. Afterwards the first signal raises `KeyboardInterrupt`, which ends workers and closes files. The second is
@@ -121,7 +121,7 @@ class _End:
 
 
 def _are_installed(modules: Iterable[ModuleType]) -> bool:
-    """Whether modules are those of this project and of what is installed."""
+    """Return whether modules are those of this project and of what is installed."""
     own = [str(Path(__file__).parents[2] / name) + os.sep for name in ("packer", "readers", "shardspec")]
     places = (*own, sys.prefix, sys.base_prefix, "<")
     files = (getattr(module, "__file__", None) for module in [*modules])

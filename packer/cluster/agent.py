@@ -51,7 +51,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True, repr=False)
 class WorkResult(Result):
-    """What an agent has done, and why it ended.
+    """Summary of an agent's work, and why it ended.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class WorkResult(Result):
     ended: str
 
     def describe(self) -> str:
-        """What was done, and why it ended, in one line."""
+        """Return one line with the work done and the reason for the end."""
         done = [counted(self.tasks, "task"), counted(self.items, "item"), f"{self.rejected} rejected"]
         return f"{self.path}: {', '.join(done)}, {counted(self.shards, 'shard')}; ended: {self.ended}"
 
@@ -414,7 +414,7 @@ class _Worker:
         self._asked = True
 
     def _watch(self) -> dict[str, Any]:
-        """What is new about this agent; called by the thread of the lease."""
+        """Return the attributes of this agent that have changed. The thread of the lease calls it."""
         engine = self._engine
         units = [] if engine is None else list(engine.running)[:_SHOWN]
         doing = []

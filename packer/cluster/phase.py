@@ -83,7 +83,7 @@ class WatchedEngine:
 
 @dataclass(frozen=True)
 class Share:
-    """What there is to do in a phase.
+    """Units of work in a phase.
 
     Attributes
     ----------
@@ -210,7 +210,7 @@ class Phase:
         return units
 
     def _fits(self) -> bool:
-        """Whether another unit, as long as the longest so far, fits into the time."""
+        """Return whether another unit, as long as the longest so far, fits into the time."""
         return self._left_s() > self._engine.longest_s
 
     def _choose(self, fresh: list[int]) -> list[int]:

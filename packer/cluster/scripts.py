@@ -165,7 +165,7 @@ def _plain(name: str, one: Any) -> str:
 
 
 def _python_path() -> str:
-    """What another interpreter of this environment needs to find our modules and the user's."""
+    """Return the PYTHONPATH with which another interpreter of this environment finds our modules and the user's."""
     given = os.environ.get("PYTHONPATH", "")
     root = str(Path(packer.__file__).parents[1])
     found = [str(Path(path).absolute()) for path in given.split(os.pathsep) if path]

@@ -1,4 +1,4 @@
-"""What is asked of Slurm, by its own commands: to submit, to list, to cancel. Never of its accounting."""
+"""Requests to Slurm through its commands: submit, list, cancel. They never use its accounting."""
 
 import re
 import shlex
@@ -113,7 +113,10 @@ def cancel(number: str) -> None:
 
 
 def queued(numbers: Collection[str]) -> list[SlurmJob]:
-    """Those of some jobs that wait or run, an element of an array each; empty where Slurm is not there to be asked."""
+    """Return the given jobs that wait or run, one entry for each element of an array.
+
+    Empty if Slurm is not installed.
+    """
     if not numbers or shutil.which("squeue") is None:
         return []
     found = []

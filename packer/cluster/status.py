@@ -151,7 +151,7 @@ class StatusReport(Result):
         return f"{self.path}: {self.stage}: {done}{shards}{rate}{left}"
 
     def _describe_work(self) -> list[str]:
-        """Whether somebody is at work, unless that goes without saying, and how to go on."""
+        """Return whether somebody is at work, unless that goes without saying, and how to go on."""
         if self.running or self.jobs:
             return []
         by = f" (last: {self.held_by})" if self.held_by else ""
@@ -259,7 +259,7 @@ def read_status(space: Workspace) -> StatusReport:
 
 
 def is_at_work(space: Workspace) -> bool | None:
-    """Whether somebody is at work in a workspace; None if that cannot be seen from here."""
+    """Return whether somebody is at work in a workspace; None if that cannot be seen from here."""
     if any(one.state == "at work" for one in see_agents(space)):
         return True
     held = is_held(space.lock)

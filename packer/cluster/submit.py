@@ -27,7 +27,7 @@ from shardspec.wording import counted, program
 
 @dataclass(frozen=True, repr=False)
 class SubmitResult(Result):
-    """What was planned and submitted.
+    """Result of planning and submitting a build.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class SubmitResult(Result):
     notes: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """What was planned and submitted, and what to run to see how far it is."""
+        """Return the plan, the jobs, and the command that shows the progress."""
         if self.finished:
             return self.finished
         if self.scripts is not None and not self.array_job:

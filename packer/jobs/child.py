@@ -132,7 +132,7 @@ class Child:
                 self.process.stdin.close()
 
     def has_ended(self) -> bool:
-        """Whether the process has ended; a child of its own may still keep the pipe open, and hide that."""
+        """Return whether the process has ended; a child of its own may still keep the pipe open, and hide that."""
         return self.process.poll() is not None
 
     def describe_death(self) -> str:

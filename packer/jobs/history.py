@@ -1,4 +1,4 @@
-"""What a manifest notes of a dataset's past: a line for each time that it was added to or written anew."""
+"""History of a dataset in its manifest: one line for each time that it was extended or rewritten."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from shardspec.manifest import Manifest
 
 
 def noted(base: Manifest) -> list[Any]:
-    """What a dataset notes of its past; of one build, what there is to note."""
+    """Return the recorded history of a dataset; for a single build, the line that it would get."""
     history = base.wall_clock.get("history")
     if isinstance(history, list):
         return history

@@ -1,4 +1,4 @@
-"""Which item a worker is at, in memory that survives it: the coordinating process reads it whenever it wants to know.
+"""Current item of a worker, in memory that survives it: the coordinating process can read it at any time.
 
 A message for each item would cost both processes as much as the work on a tiny picture.
 """

@@ -112,7 +112,7 @@ class Unit(NamedTuple):
 
     @property
     def has_items(self) -> bool:
-        """Whether the unit works on items."""
+        """True if the unit works on items."""
         return self.do in ("task", "item")
 
     def __str__(self) -> str:
@@ -179,7 +179,7 @@ class Made(NamedTuple):
 
 
 class JobPlan(Protocol):
-    """What a job will do. `packer.jobs.job.Job` runs it; a resume compares it with the plan that was begun.
+    """Plan of a job. `packer.jobs.job.Job` runs it; a resume compares it with the unfinished plan.
 
     Attributes
     ----------
@@ -208,7 +208,7 @@ class JobPlan(Protocol):
 
     @property
     def preset(self) -> str:
-        """What the workers do."""
+        """Preset of the workers."""
         ...
 
     @property
@@ -218,17 +218,17 @@ class JobPlan(Protocol):
 
     @property
     def items_are(self) -> str:
-        """What the tasks consist of."""
+        """Unit that the tasks consist of."""
         ...
 
     @property
     def shares_detector(self) -> bool:
-        """Whether one process runs the detector."""
+        """True if one process runs the detector."""
         ...
 
     @property
     def needs_gpus(self) -> bool:
-        """Whether each agent needs a GPU."""
+        """True if each agent needs a GPU."""
         ...
 
     @property
@@ -237,7 +237,7 @@ class JobPlan(Protocol):
         ...
 
     def remedy(self, manifest: Manifest) -> str:
-        """What may be done about another dataset in the folder, besides replacing it, to be appended to a message."""
+        """Return advice about another dataset in the folder, apart from replacing it, to append to a message."""
         ...
 
     @property
@@ -272,15 +272,15 @@ class JobPlan(Protocol):
         ...
 
     def made(self, manifest: Manifest) -> bool:
-        """Whether a dataset is what this plan makes."""
+        """Return whether a dataset is what this plan makes."""
         ...
 
     def describe(self, space: Workspace, old: Mapping[str, Any]) -> str:
-        """In words, what differs from the unfinished plan of the same kind in a workspace."""
+        """Describe what differs from the unfinished plan of the same kind in a workspace."""
         ...
 
     def describe_made(self, layout: Layout, manifest: Manifest) -> str:
-        """In words, what differs from the plan that made a finished dataset."""
+        """Describe what differs from the plan that made a finished dataset."""
         ...
 
     def announce(self, done: int) -> str:
@@ -307,7 +307,10 @@ class JobPlan(Protocol):
         ...
 
     def taking_in(self, space: Workspace) -> AbstractContextManager[TakeIn]:
-        """While tasks run, gather what `assemble` needs of those that are done; it is called inside the block, if at all."""
+        """While tasks run, gather what `assemble` needs of those that are done.
+
+        It is called inside the block, if at all.
+        """
         ...
 
     def assemble(self, space: Workspace) -> Assembly:
@@ -329,7 +332,10 @@ class JobPlan(Protocol):
         ...
 
     def columns(self, space: Workspace) -> Sequence[FieldColumn]:
-        """The columns of the dataset; the files of new ones lie in ``space.columns``, in a folder called like the field."""
+        """The columns of the dataset.
+
+        The files of new ones lie in ``space.columns``, in a folder called like the field.
+        """
         ...
 
     def history(self, space: Workspace, last: Generation, finished: str) -> list[Any] | None:
@@ -350,7 +356,7 @@ def join_changes(changes: Sequence[str]) -> str:
 
 
 def describe_changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """In words, every key whose value has changed."""
+    """Describe every key whose value has changed."""
     return [
         f"{what} {key}: was {shorten(old.get(key), LONG)}, now {shorten(new.get(key), LONG)}"
         for key in sorted({*old, *new})

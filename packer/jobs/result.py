@@ -1,4 +1,4 @@
-"""What the functions of `packer` return, for people and for programs: the base class, and the result of a job."""
+"""Results of the functions of `packer`, for people and for programs: the base class, and the result of a job."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from shardspec.wording import counted
 
 
 class Result(ABC):
-    """What a call has found or made. Its ``repr`` is one line."""
+    """Result of a call. Its ``repr`` is one line."""
 
     @abstractmethod
     def describe(self) -> str:

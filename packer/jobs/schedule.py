@@ -287,7 +287,7 @@ def describe_lost(event: Event, workspace: Workspace, tasks: Sequence[Task]) -> 
 
 
 class Gain(NamedTuple):
-    """What an event adds to the items, samples and rejects so far; negative if an item yields less than before."""
+    """Change of the numbers of items, samples and rejects; negative if an item yields less than before."""
 
     items: int
     samples: int
@@ -308,7 +308,7 @@ class ItemTally:
         self._tasks: dict[int, dict[int, Gain]] = {}
 
     def take(self, event: Event) -> Gain:
-        """What an event adds; only the end of an item or of a unit adds anything."""
+        """Return the change that an event causes. Only the end of an item or of a unit causes any."""
         if event.unit is None:
             return _NOTHING
         if event.kind == "done" and event.unit.do in ("task", "join"):

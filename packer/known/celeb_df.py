@@ -46,7 +46,10 @@ def find(tree: Tree, choice: Choice) -> Found:
 
 
 def _describe(key: str, name: str, path: str, there: dict[tuple[str, str], str]) -> dict[str, str | None]:
-    """What a video's folder and name say; a forgery's first name is the person who is seen, and whose video it was."""
+    """Parse the folder and name of a video.
+
+    The first name of a forgery is the person shown, and the owner of the video.
+    """
     label = _LABELS[key]
     fake, real = _FAKE.match(name), _REAL.match(name)
     if label == "fake":

@@ -131,7 +131,7 @@ def _order(path: str) -> tuple[int, str]:
 
 
 def _is_real(label: str) -> bool:
-    """Whether a label of these files is that of real videos: FF-real, CelebDFv2_real, DFDC_Real and others."""
+    """Return whether a label of these files is that of real videos: FF-real, CelebDFv2_real, DFDC_Real and others."""
     return "real" in label.lower()
 
 
@@ -157,7 +157,7 @@ class _Shelf:
         return "/".join(PurePosixPath(frame).parts[self._skipped :])
 
     def has(self, place: str) -> bool:
-        """Whether a frame is there."""
+        """Return whether a frame is there."""
         folder, _, name = place.rpartition("/")
         if folder not in self._names:
             self._names[folder] = set(self._tree.files(folder, is_picture))

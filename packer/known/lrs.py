@@ -97,7 +97,7 @@ def _names(path: Path) -> list[str]:
 
 
 def _text(lines: Sequence[str]) -> str | None:
-    """What is said, from the line ``Text:  …``."""
+    """Return the spoken text from the line ``Text:  …``."""
     for line in lines:
         name, separator, value = line.partition(":")
         if separator and name.strip().lower() == "text":

@@ -37,7 +37,7 @@ def find(tree: Tree, choice: Choice) -> Found:
 
 
 def _is_word(tree: Tree, base: str, word: str) -> bool:
-    """Whether a folder is that of a word: some clip in it begins with its name."""
+    """Return whether a folder is that of a word: some clip in it begins with its name."""
     return any(name.startswith(f"{word}_") for split in SPLITS for name in tree.videos(join(base, word, split)))
 
 

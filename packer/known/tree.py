@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Choice:
-    """What is to be listed. Empty: everything that the dataset's rules allow."""
+    """Selection of what to list. Empty: everything that the dataset's rules allow."""
 
     compression: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
@@ -52,13 +52,13 @@ class Choice:
     no_lists: bool = False
 
     def wants(self, split: str) -> bool:
-        """Whether a split is listed."""
+        """Return whether a split is listed."""
         return not self.splits or split in self.splits
 
 
 @dataclass
 class Found:
-    """What a dataset's folder holds.
+    """Content of a dataset's folder.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ class Tree:
         raise BuildError(f"{error.filename}: cannot be listed: {system_reason(error)}") from error
 
     def has(self, path: str) -> bool:
-        """Whether a file is there."""
+        """Return whether a file is there."""
         try:
             return (self.root / path).is_file()
         except (OSError, ValueError):
@@ -271,7 +271,7 @@ def _read(path: Path, most: int) -> bytes:
 
 
 def pick(option: str, wanted: Sequence[str], there: Sequence[str]) -> list[str]:
-    """Those of the things that are there that an option names; all of them if it names none.
+    """Return the existing names that an option selects; all of them if it selects none.
 
     Raises
     ------
@@ -288,7 +288,7 @@ def pick(option: str, wanted: Sequence[str], there: Sequence[str]) -> list[str]:
 
 
 def is_media(name: str) -> bool:
-    """Whether a file name has the suffix of a picture or a video."""
+    """Return whether a file name has the suffix of a picture or a video."""
     return is_picture(name) or is_video(name)
 
 

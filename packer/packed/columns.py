@@ -31,7 +31,7 @@ from shardspec.wording import counted, did_you_mean, list_some, shorten
 
 @dataclass(frozen=True, repr=False)
 class ColumnsResult(Result):
-    """What was added to a packed dataset, or dropped from it.
+    """Columns that were added to a packed dataset, or dropped from it.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class ColumnsResult(Result):
     found_finished: bool = False
 
     def describe(self) -> str:
-        """What was done, and which samples and rows were left out."""
+        """Return the change, and the samples and rows that were left out."""
         done = [("added", self.added), ("replaced", self.replaced), ("dropped", self.dropped)]
         text = f"{self.path}: " + ", ".join(f"{what} {list_some(names)}" for what, names in done if names)
         if self.found_finished:
@@ -251,7 +251,7 @@ def drop_field(
 
 
 def _describe_labels(joined: JoinedColumns) -> Iterator[str]:
-    """In words, that labels are integers that no class has, if any is."""
+    """Describe that labels are integers that no class has, if any is."""
     for field in joined.fields:
         if field.name == "label" and field.classes is None and field.is_scalar and field.dtype[1] == "i":
             least = np.min(joined.columns["label"], initial=NO_CLASS)

@@ -164,7 +164,7 @@ def _merge(generations: Sequence[Generation]) -> Generation:
 
 
 def _built_of_merged(generations: Sequence[Generation], built: Mapping[str, Any]) -> dict[str, Any]:
-    """What is noted of how the generations of a group were built, by the fingerprint of the one that they become."""
+    """Return notes on how the generations of a group were built, by the fingerprint of the merged generation."""
     found = {}
     for group in _alike(generations):
         noted = next((one.fingerprint for one in reversed(group) if one.fingerprint in built), None)

@@ -57,7 +57,7 @@ class MergeResult(JobResult):
         return "\n".join([super().describe(), *twice, *(self._describe_shapes(name) for name in self.shapes)])
 
     def _facts(self) -> dict[str, Any]:
-        """What is there twice, and the shapes that differ."""
+        """Return the samples that occur twice, and the shapes that differ."""
         shapes = {name: list(shapes) for name, shapes in self.shapes.items()}
         return {"different_shapes": shapes, "repeated": dict(self.repeated)}
 
@@ -255,7 +255,7 @@ def _keys(one: Input) -> Iterator[bytes]:
 
 
 def _has_twin(inputs: Sequence[Input], numbers: IntArray) -> bool:
-    """Whether two keys that have one of the numbers are the same, and do not only share the number."""
+    """Return whether two keys that have one of the numbers are the same, and do not only share the number."""
     sought, seen = set(numbers.tolist()), set[bytes]()
     for key in (key for one in inputs for key in (_keys(one) if sought else ())):
         if hash(key) in sought:

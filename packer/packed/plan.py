@@ -62,7 +62,7 @@ class Input:
         return sha256_json(document)
 
     def provenance(self) -> dict[str, Any]:
-        """What the dataset is and how it was made, for a recipe."""
+        """Description of the dataset and how it was made, for a recipe."""
         generations = [g.to_json() for g in self.manifest.generations]
         for document in generations:
             del document["shards"]
@@ -71,7 +71,7 @@ class Input:
 
 @dataclass(frozen=True)
 class RepackPlan:
-    """What a job over packed datasets will do.
+    """Plan of a job over packed datasets.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class RepackPlan:
 
     @property
     def takes_columns(self) -> bool:
-        """Whether columns are read, too, and become fields of the shards."""
+        """True if columns are read, too, and become fields of the shards."""
         return self.kind != "compact"
 
     @property
@@ -129,11 +129,14 @@ class RepackPlan:
         return found
 
     def made(self, manifest: Manifest) -> bool:
-        """Whether a dataset is what this plan makes. Rows keep their provenance; the plan is recorded beside it."""
+        """Return whether a dataset is what this plan makes.
+
+        Rows keep their provenance; the plan is recorded beside it.
+        """
         return manifest.wall_clock.get("plan") == self.fingerprint
 
     def describe_difference(self, old: Mapping[str, Any]) -> str:
-        """In words, what differs from another plan of the same kind."""
+        """Describe what differs from another plan of the same kind."""
         found = describe_changes("option", old.get("options", {}), self.options)
         found += describe_changes("runtime", old.get("runtime", {}), self.runtime)
         if old.get("digests") != [one.digest for one in self.inputs]:
@@ -141,7 +144,7 @@ class RepackPlan:
         return join_changes(found) or "the numbers of the items"
 
     def describe_made(self, made: Manifest) -> str:
-        """In words, what differs from the job that made a dataset."""
+        """Describe what differs from the job that made a dataset."""
         job = made.wall_clock.get("job")
         noted = job if isinstance(job, Mapping) else {}
         # The generations say how the samples were made, not how this folder was. Only a build notes ``tasks_run``.

@@ -251,7 +251,7 @@ def _dataset_lines(layout: Layout, manifest: Manifest) -> Iterator[dict[str, Any
 
 
 def _build_lines(layout: Layout) -> Iterator[dict[str, Any]]:
-    """What the finished tasks of an unfinished build say, or the reasons why nothing was packed."""
+    """Yield the reports of the finished tasks of an unfinished build, or the reasons why nothing was packed."""
     space = Workspace(layout.root / BUILD_FOLDER)
     reports = [path for path in (space.reasons, space.final / REJECTS_NAME) if path.exists()]
     if reports:
@@ -318,7 +318,7 @@ def _add(kinds: dict[tuple[str, str], RejectKind], item: str, step: str, reason:
 
 
 class _Origin(NamedTuple):
-    """What the items of a dataset were.
+    """Origin of the items of a dataset.
 
     Attributes
     ----------
@@ -453,13 +453,13 @@ def _option_words(recipe: Mapping[str, Any], columns: Sequence[str] | None, text
 
 
 def _looks_like_numbers(rows: Iterable[Mapping[str, Any]], name: str) -> bool:
-    """Whether a column of texts would be read as numbers from a CSV."""
+    """Return whether a column of texts would be read as numbers from a CSV."""
     values = [row[name] for row in rows if row.get(name) is not None]
     return bool(values) and isinstance(values[0], str) and not isinstance(parse_cells(values)[0], str)
 
 
 def _is_member(name: str) -> bool:
-    """Whether an item lies in an archive."""
+    """Return whether an item lies in an archive."""
     archive, mark, _ = name.partition(MEMBER_MARK)
     return bool(mark) and kind_of(archive) is not None
 

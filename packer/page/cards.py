@@ -1,4 +1,4 @@
-"""What is shown of one sample: its picture's place and size, its geometry, its facts."""
+"""One sample on a page: the place and size of its image, its geometry, its facts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -90,7 +90,7 @@ def _card(
 
 
 def _is_none(track: Any) -> bool:
-    """Whether a track is none: -1."""
+    """Return whether a track is none: -1."""
     return not isinstance(track, str) and bool(np.all(np.asarray(track) < 0))
 
 

@@ -139,7 +139,7 @@ class _Values:
 
 
 def _few(field: Field, values: _Values) -> bool:
-    """Whether a field has few different integers."""
+    """Return whether a field has few different integers."""
     if field.dtype[1] not in "iu" or values.low is None or values.high is None:
         return False
     return int(values.high) - int(values.low) < _FEW_NUMBERS
@@ -271,7 +271,7 @@ def _count(values: npt.NDArray[Any], edges: npt.NDArray[Any]) -> npt.NDArray[np.
 
 
 def _note(different: int, missing: int) -> str:
-    """What the bars leave out: values beyond the first ones, and samples without a value."""
+    """Return a note on the values without a bar: those beyond the first ones, and samples without a value."""
     more = f"and {different - _LISTED} more values" if different > _LISTED else ""
     without = f"{missing} samples without a value" if missing else ""
     return "; ".join(filter(None, [more, without]))

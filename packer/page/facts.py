@@ -1,4 +1,4 @@
-"""What a page says of a whole dataset: what was packed and how, sizes, and what deserves a warning."""
+"""Facts about a whole dataset for a page: content and origin, sizes, and warnings."""
 
 import dataclasses
 import shlex
@@ -96,7 +96,7 @@ def field_sizes(dataset: ShownDataset) -> tuple[list[FieldSize], int]:
 
 
 def find_faults(dataset: ShownDataset) -> Iterator[str]:
-    """What deserves a warning, one line each."""
+    """Yield warnings, one line each."""
     counts = total(dataset.manifest.generations)
     if counts.items and counts.rejected_items > _MANY_REJECTS * counts.items:
         share = 100 * counts.rejected_items / counts.items

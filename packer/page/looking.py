@@ -213,7 +213,7 @@ class Looking:
 
     @property
     def has_rejects(self) -> bool:
-        """Whether the dataset has a report of rejects with a line in it."""
+        """True if the dataset has a report of rejects with a line in it."""
         entry = self.dataset.manifest.find_file(REJECTS_NAME)
         return entry is not None and entry.bytes > 0
 

@@ -147,7 +147,7 @@ def view(
 
 
 def describe_address(address: tuple[str, int], ssh: str = "") -> list[str]:
-    """What there is to know about an address: over SSH, the tunnel's command; in a network, that anybody may come.
+    """Return lines about an address: over SSH, the command of the tunnel; in a network, a warning that others may connect.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ _JOINED = {("<i8", "<f8"): "<f8", ("<f8", "<i8"): "<f8"}
 
 @dataclass(frozen=True)
 class FieldType:
-    """What the values of one field are.
+    """Type of the values of one field.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a user declares of the samples that Python code makes."""
+"""Declaration of the samples that Python code makes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -105,7 +105,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a user says of the samples that Python code makes.
+    """User's declaration of the samples that Python code makes.
 
     Attributes
     ----------

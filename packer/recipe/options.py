@@ -151,7 +151,7 @@ class BuildOptions:
 
     @property
     def grows(self) -> bool:
-        """Whether a dataset in the output folder is added to."""
+        """True if a dataset in the output folder is added to."""
         return self.update or self.retry_rejects is not False
 
 

@@ -56,7 +56,7 @@ MAX_SIZE = 8192
 @documented
 @dataclass(frozen=True)
 class Recipe:
-    """What a build makes of its source. Every attribute is an option of ``packer build`` and a key of a recipe file.
+    """Options of a build that affect its output. Each is an option of ``packer build`` and a key of a recipe file.
 
     Raises
     ------
@@ -391,17 +391,17 @@ class Recipe:
 
     @property
     def numbers_classes(self) -> bool:
-        """Whether labels are numbered by a list of classes that the recipe gives."""
+        """True if labels are numbered by a list of classes that the recipe gives."""
         return bool(self.classes) or self.classes_from is not None
 
     @property
     def detects(self) -> bool:
-        """Whether a detector looks for the faces: not if their boxes are given."""
+        """True if a detector looks for the faces: not if their boxes are given."""
         return self.boxes is None and any(step.use in ("detect", "faces") for step in self.chain)
 
     @property
     def has_custom_detector(self) -> bool:
-        """Whether the detector is a user's, named as ``module:function``."""
+        """True if the detector is a user's, named as ``module:function``."""
         return ":" in str(self.detector)
 
     @property

@@ -1,4 +1,4 @@
-"""What ``auto`` stands for: as many workers as the cores and the memory that this process may really use allow.
+"""Resolve ``auto``: as many workers as the cores and the memory allow that this process may really use.
 
 These are those of its affinity and of its cgroups; inside a Slurm job, where nothing may enforce it, what was asked for.
 """
@@ -63,7 +63,7 @@ def count_workers(requested: str | int, preset: str, units: int) -> int:
 
 
 def has_core_to_spare(workers: int) -> bool:
-    """Whether there are two cores for each of this many workers."""
+    """Return whether there are two cores for each of this many workers."""
     return usable_processors() >= 2 * workers
 
 

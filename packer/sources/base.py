@@ -137,7 +137,7 @@ class Roots:
         return describe_path(index, name, location, self.resolved, columns, frame_rate)
 
     def leads_out(self, path: str | Path) -> bool:
-        """Whether a path, absolute or relative, lies outside every root, also where it gets there through links."""
+        """Return whether a path, absolute or relative, lies outside every root, also where it gets there through links."""
         for folder in self.resolved:
             try:
                 resolved = (folder / path).resolve()
@@ -229,7 +229,10 @@ class Examiner:
         return self._item(index, name, path, self._stat(path))
 
     def files(self, names: Iterable[str]) -> Iterator[Item]:
-        """The items of files below the first root, in order (`file`); on a network file system many are asked for at a time."""
+        """The items of files below the first root, in order (`file`).
+
+        On a network file system many are asked for at a time.
+        """
         if not is_far(self._resolved[0]):
             yield from map(self.file, count(), names)
             return
@@ -269,7 +272,7 @@ class Examiner:
         return Item(0, location[len(self._prefix) :], location, found.st_size, found.st_mtime_ns)
 
     def _stat(self, path: str) -> os.stat_result | None:
-        """What the system says of a regular file inside the roots that is no link, in a folder without links."""
+        """Return the status of a regular file inside the roots that is no link, in a folder without links."""
         try:
             folder = path.rpartition("/")[0]
             inside = self._inside.get(folder)
@@ -397,5 +400,5 @@ def describe_path(
 
 
 def _through_link(path: Path, roots: Sequence[Path]) -> bool:
-    """Whether the path as written lies inside a root, so that only a link can lead outside."""
+    """Return whether the path as written lies inside a root, so that only a link can lead outside."""
     return any(Path(os.path.normpath(path)).is_relative_to(root) for root in roots)

@@ -85,7 +85,7 @@ class Column:
 
     @property
     def lacks_values(self) -> bool:
-        """Whether any value is missing, once the type is settled."""
+        """True if any value is missing, once the type is settled."""
         return self._missing if self._values is None else self._valid is not None
 
     def known_labels(self) -> Collection[Any]:
@@ -167,11 +167,11 @@ class Column:
         self._values, self._valid = typed[self.field], typed.get(f"{self.field}_valid")
 
     def notes(self, where: Where) -> list[str]:
-        """What the user should know of the settled column, a line each."""
+        """Return notes for the user about the settled column, one line each."""
         return [note for note in (self._describe_texts(where), self._describe_labels(where)) if note is not None]
 
     def _describe_labels(self, where: Where) -> str | None:
-        """In words, that labels are integers that no class has, if any is."""
+        """Describe that labels are integers that no class has, if any is."""
         if self._no_label is None or self._kinds != {int}:
             return None
         row, label = self._no_label
@@ -182,7 +182,7 @@ class Column:
         )
 
     def _describe_texts(self, where: Where) -> str | None:
-        """In words, that a few cells made texts of a column of numbers, if they did, and what helps."""
+        """Describe that a few cells made texts of a column of numbers, if they did, and what helps."""
         if self._cells is not str or self._odd:
             return None
         name, option = shorten(self.name), shlex.quote(cut(self.name, LENGTH))

@@ -184,12 +184,12 @@ def read_columns(
 
 
 def _is_label(name: str, label_from: str) -> bool:
-    """Whether a column becomes the label, if it can."""
+    """Return whether a column becomes the label, if it can."""
     return name == label_from if label_from not in ("auto", "none") else field_name(name) == "label"
 
 
 def describe_replaced(column: str, label_from: str) -> str:
-    """In words, that a column ``label`` is not packed."""
+    """Describe that a column ``label`` is not packed."""
     return (
         f"the column {shorten(column)} is not packed, since --label-from {label_from} takes its place: "
         "rename it to keep it"
@@ -255,5 +255,5 @@ def _check_types(types: Mapping[str, str], fields: Mapping[str, str]) -> None:
 
 
 def _has_pictures(values: Sequence[Any]) -> bool:
-    """Whether a column of arrays holds any that would be stored and resized as a picture."""
+    """Return whether a column of arrays holds any that would be stored and resized as a picture."""
     return any(isinstance(v, np.ndarray) and v.dtype == np.uint8 and v.ndim == 3 and v.shape[2] == 3 for v in values)

@@ -27,7 +27,7 @@ _BATCH_BYTES = 16 * 10**6
 
 
 def opener(file: ItemFile) -> str | Callable[[], BinaryIO]:
-    """What the decoders read a file from: its path, or a function that opens the member of an archive.
+    """Return what decoders read a file from: its path, or a function that opens the member of an archive.
 
     Raises
     ------
@@ -81,11 +81,11 @@ class _Window(io.RawIOBase):
         self._file = io.FileIO(path)
 
     def readable(self) -> bool:
-        """Whether it can be read, which it can."""
+        """Return whether it can be read, which it can."""
         return True
 
     def seekable(self) -> bool:
-        """Whether it can be sought in, which it can."""
+        """Return whether it can be sought in, which it can."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:

@@ -28,12 +28,12 @@ VIDEO_SUFFIXES = frozenset(
 
 
 def is_picture(name: str) -> bool:
-    """Whether a file name has the suffix of a picture, in upper or lower case."""
+    """Return whether a file name has the suffix of a picture, in upper or lower case."""
     return _suffix(name) in PICTURE_SUFFIXES
 
 
 def is_video(name: str) -> bool:
-    """Whether a file name has the suffix of a video, in upper or lower case."""
+    """Return whether a file name has the suffix of a video, in upper or lower case."""
     return _suffix(name) in VIDEO_SUFFIXES
 
 
@@ -88,7 +88,7 @@ class ItemFile(NamedTuple):
 
     @property
     def is_video(self) -> bool:
-        """Whether it is a video, by its suffix, or a folder of frames."""
+        """True if it is a video, by its suffix, or a folder of frames."""
         return isinstance(self.member, Frames) or is_video(self.name)
 
     def change(self) -> str | None:
@@ -193,12 +193,12 @@ class Item:
 
     @property
     def is_picture(self) -> bool:
-        """Whether it is a picture, by its suffix."""
+        """True if it is a picture, by its suffix."""
         return is_picture(self.name)
 
     @property
     def is_video(self) -> bool:
-        """Whether it is a video, by its suffix, or a folder of frames."""
+        """True if it is a video, by its suffix, or a folder of frames."""
         return isinstance(self.member, Frames) or is_video(self.name)
 
     def with_columns(self, columns: Mapping[str, Any]) -> "Item":
@@ -291,7 +291,7 @@ _PLAIN = frozenset((str, int, float, bool, type(None), bytes))
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value consists of plain ones; the bytes of an array would be spooled without its type."""
+    """Return whether a value consists of plain ones; the bytes of an array would be spooled without its type."""
     if type(value) is dict:
         return all(map(_is_plain, value.values()))
     return all(map(_is_plain, value)) if type(value) in (list, tuple) else type(value) in _PLAIN

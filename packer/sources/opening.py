@@ -103,7 +103,7 @@ def open_source(
 
 
 def _remedy(path: Path) -> str:
-    """What to do about a file that is an item, and no source of items."""
+    """Return advice about a file that is an item and not a source of items."""
     return ": give the folder that holds it" if is_picture(path.name) or is_video(path.name) else ""
 
 

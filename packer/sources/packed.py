@@ -32,7 +32,7 @@ _BLOCK_ROWS = 1 << 12
 
 
 def is_packed(path: Path) -> bool:
-    """Whether a folder is a packed dataset; a folder of pictures may contain a ``manifest.json`` of its own."""
+    """Return whether a folder is a packed dataset; a folder of pictures may contain a ``manifest.json`` of its own."""
     try:
         document = json.loads((path / MANIFEST_NAME).read_bytes())
     except (OSError, ValueError, RecursionError):

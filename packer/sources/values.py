@@ -66,7 +66,7 @@ def column_types(recipe: Recipe) -> dict[str, str]:
 
 
 def parse_numbers(cells: Iterable[str]) -> npt.NDArray[Any] | None:
-    """What `parse_cells` gives as an array of 64-bit numbers, (n,), if that is possible; otherwise None."""
+    """Return the values of `parse_cells` as an array of 64-bit numbers, (n,), if possible; otherwise None."""
     for parse, code in ((_parse_integer, "q"), (_parse_decimal, "d")):
         try:
             return np.frombuffer(array(code, map(parse, cells)), code)
@@ -111,12 +111,15 @@ def _is_integer(cell: str) -> bool:
 
 
 def is_no_number(cell: str) -> bool:
-    """Whether a text is missing among numbers: blanks, or how programs write NaN; alone it is a text like any other."""
+    """Return whether a text is missing among numbers.
+
+    Blanks, or how programs write NaN; alone it is a text like any other.
+    """
     return cell.strip(BLANKS) in _NO_NUMBERS
 
 
 def is_decimal(cell: str) -> bool:
-    """Whether a text is a number in its usual spelling; the sign alone passes, too, and so do blanks."""
+    """Return whether a text is a number in its usual spelling; the sign alone passes, too, and so do blanks."""
     return _DECIMAL.match(cell.strip(BLANKS)) is not None
 
 
@@ -128,7 +131,7 @@ def _parse_decimal(cell: str) -> float:
 
 
 def spells_number(cell: str) -> bool:
-    """Whether a text is a finite number in any spelling, as ``--float`` takes it."""
+    """Return whether a text is a finite number in any spelling, as ``--float`` takes it."""
     return _FLOAT.match(cell.strip(BLANKS)) is not None
 
 
@@ -168,7 +171,7 @@ class NumbersAmongTexts:
         self._ended |= self._others >= _TEXTS and self._numbers < _TEXTS / 10
 
     def describe(self, what: str, where: Callable[[int], str]) -> str | None:
-        """In words, how many cells are numbers, and which is none; None if all are, or fewer than half.
+        """Describe how many cells are numbers, and which is none; None if all are, or fewer than half.
 
         Parameters
         ----------
@@ -275,13 +278,13 @@ def array_type(values: Sequence[Any]) -> ArrayType | None:
 
 
 def _fits(value: Any, dtype: str) -> bool:
-    """Whether all numbers of a list fit into 64 bits, as integers or as floats."""
+    """Return whether all numbers of a list fit into 64 bits, as integers or as floats."""
     least, most = (_INT64.min, _INT64.max) if dtype == "<i8" else (-_FLOAT64_MAX, _FLOAT64_MAX)
     return all(least <= number <= most for number in np.array(value, object).flat)
 
 
 def missing_list(values: Sequence[Any], dtype: str) -> list[Any]:
-    """What stands for a missing list, given the known ones and the dtype of their `array_type`.
+    """Return the placeholder for a missing list, given the known lists and the dtype of their `array_type`.
 
     It is a list of zeros, or of false, if all known lists have the same length, otherwise an empty list.
     """

@@ -49,7 +49,7 @@ class Kept(NamedTuple):
 
 
 class ColumnSpec(NamedTuple):
-    """What all values of a field of one part have in common."""
+    """Properties that all values of a field of one part share."""
 
     kind: ValueKind
     dtype: str
@@ -159,7 +159,7 @@ class Encoder:
         _ = self._encode_picture
 
     def opencv_encoder(self) -> Callable[[npt.NDArray[np.uint8]], EncodedValue] | None:
-        """What encodes ``image`` with its channels in OpenCV's order, to the same bytes; None if not OpenCV does it."""
+        """Return an encoder of ``image`` with channels in OpenCV's order, with the same bytes; None unless OpenCV encodes it."""
         if self._recipe.encode != "jpeg" or self._marks:
             return None
         encode = _load_jpeg_encoder()(codec_for(_picture_field(self._recipe)), bgr=True)

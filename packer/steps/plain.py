@@ -74,7 +74,7 @@ class PlainItems(NamedTuple):
 
 
 def keeps_pictures(recipe: Recipe) -> bool:
-    """Whether no step or encoding of a recipe looks at the pixels of a JPEG whose bytes may be kept."""
+    """Return whether no step or encoding of a recipe looks at the pixels of a JPEG whose bytes may be kept."""
     resizes = recipe.size is not None and recipe.resize != "none"
     own = {step.use for step in recipe.chain} <= {"decode", "resize"}
     return own and not resizes and recipe.encode == "jpeg" and recipe.progressive != "baseline" and recipe.also is None
@@ -206,7 +206,7 @@ def _has_picture_alone(item: Item) -> bool:
 
 
 def _may_be_plain(item: Item) -> bool:
-    """Whether an item may be a plain picture, as far as its file need not be opened to know."""
+    """Return whether an item may be a plain picture, as far as its file need not be opened to know."""
     columns = item.columns
     return (
         item.path is not None
@@ -221,7 +221,7 @@ def _may_be_plain(item: Item) -> bool:
 
 
 def _are_alike(values: Mapping[str, EncodedValue], own: Mapping[str, list[EncodedValue]]) -> bool:
-    """Whether an item's columns are those of the items before it."""
+    """Return whether an item's columns are those of the items before it."""
     return values.keys() == own.keys() and all(values[name].spec == found[0].spec for name, found in own.items())
 
 
@@ -231,7 +231,7 @@ def _column(values: list[EncodedValue]) -> EncodedColumn:
 
 
 def _report(picture: EncodedValue) -> dict[str, Any]:
-    """What the report of an item says."""
+    """Return the content of an item's report."""
     said = {"samples": 1, "frames": 1}
     if picture.progressive:
         said["progressive"] = 1

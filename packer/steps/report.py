@@ -1,4 +1,4 @@
-"""What became of an item on its way through the steps."""
+"""The report of an item, filled in as it passes through the steps."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from shardspec.wording import cut, one_line
 
 @dataclass
 class ItemReport:
-    """What became of one item. Steps reach it as ``sample["_report"]`` and add to it.
+    """Report about one item. Steps reach it as ``sample["_report"]`` and add to it.
 
     Attributes
     ----------
@@ -67,7 +67,10 @@ class ItemReport:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "ItemReport":
-        """Read what `to_json` made. Whatever it does not say is as in the class: to set it takes longer than to read."""
+        """Read what `to_json` made.
+
+        Whatever it does not say is as in the class: to set it takes longer than to read.
+        """
         report = cls.__new__(cls)
         vars(report).update(document)
         if "skipped" not in document:
@@ -94,7 +97,7 @@ class ItemReport:
 
 
 class AlikeReports(NamedTuple):
-    """What became of items that follow one another, if it is the same.
+    """Equal reports about consecutive items.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What the step ``resize`` does: pictures of one size, averaged where they shrink, with their masks and geometry."""
+"""The step ``resize``: images of one size, averaged when shrinking, with their masks and geometry."""
 
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
@@ -56,7 +56,10 @@ def _further(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict
 
 
 def _maps(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict[str, npt.NDArray[Any]]:
-    """Masks and label maps that are no pictures, as steps make them: arrays (H, W) or (H, W, C) as large as ``image``."""
+    """Masks and label maps that are no pictures, as steps make them.
+
+    Arrays (H, W) or (H, W, C) as large as ``image``.
+    """
     if old == new:
         return {}
     return {

@@ -64,7 +64,7 @@ class SecondFile:
 
     @property
     def damage(self) -> str | None:
-        """What could not be read of the file so far; for a video, up to the frame that was asked for last."""
+        """Damage in the file so far; for a video, up to the last requested frame."""
         found = None if self._video is None else self._video.damage
         return None if found is None else f"{self._what}: {found}"
 
@@ -145,7 +145,7 @@ class SecondPictures:
         self._missing: list[int] = []
 
     def is_valid(self, picture: npt.NDArray[np.uint8] | None) -> bool:
-        """Whether a frame's second picture is known, even if there is none."""
+        """Return whether a frame's second picture is known, even if there is none."""
         return self._zero or picture is not None
 
     def problems(self) -> Iterator[str]:

@@ -107,7 +107,7 @@ def _named(name: str, encode: Encode, value: Any) -> EncodedValue:
 
 
 def _describe_names(expected: frozenset[str], sample: Mapping[str, Any]) -> str:
-    """Which fields a sample lacks, and which it has too many."""
+    """Return which fields a sample lacks, and which it has too many."""
     missing = sorted(expected.difference(sample))
     unknown = sorted((name for name in sample if name not in expected), key=str)
     found = []
@@ -264,7 +264,7 @@ def _convert(kind: FieldType, dtype: np.dtype[Any], value: Any) -> np.ndarray[An
 
 
 def _widens(found: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
-    """Whether numbers of a dtype may be stored as those of a declared ``int``, ``float`` or ``bool``."""
+    """Return whether numbers of a dtype may be stored as those of a declared ``int``, ``float`` or ``bool``."""
     return (
         dtype.itemsize >= found.itemsize
         and dtype.str in ("<i8", "<f8")
@@ -302,7 +302,7 @@ def _convert_python(kind: FieldType, dtype: np.dtype[Any], value: Any) -> np.nda
 
 
 def _same_finite(cast: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
-    """Whether no number became infinite because it is too large for the dtype."""
+    """Return whether no number became infinite because it is too large for the dtype."""
     return bool(np.array_equal(np.isinf(cast), np.isinf(array)))
 
 
@@ -334,7 +334,7 @@ def _picture_encoder(kind: FieldType) -> Encode:
 
 
 def _stand_in(name: str, kind: FieldType) -> EncodedValue:
-    """What is stored for a missing value: 0, 0.0, false, empty; −1 for a label."""
+    """Return the stored value for a missing one: 0, 0.0, false, empty; −1 for a label."""
     if kind.kind == "array":
         shape = tuple(axis or 0 for axis in kind.shape)
         values = np.full(shape, Field(name, "fixed", kind.dtype, shape).sentinel, kind.dtype)

@@ -54,7 +54,7 @@ def find_full_disk(error: BaseException) -> OSError | None:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether an error or one of its causes is a failed read that may succeed when it is repeated."""
+    """Return whether an error or one of its causes is a failed read that may succeed when it is repeated."""
     return any(isinstance(one, OSError) and one.errno in _PASSING for one in _chain(error))
 
 
@@ -73,7 +73,10 @@ def describe_line(error: BaseException, file: str) -> str:
 
 
 def _is_of_library(error: BaseException) -> bool:
-    """Whether an error may come from a library without `MemoryError`; our own messages may quote an item's words."""
+    """Return whether an error may come from a library without `MemoryError`.
+
+    Our own messages may quote an item's words.
+    """
     return isinstance(error, RuntimeError | OSError) or type(error).__module__ == "cv2"
 
 

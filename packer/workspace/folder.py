@@ -141,7 +141,7 @@ def committed(layout: Layout) -> Manifest | None:
 
 
 def begun_on(workspace: Workspace, manifest: Manifest | None) -> bool:
-    """Whether the plan in the workspace was made for the folder as it is.
+    """Return whether the plan in the workspace was made for the folder as it is.
 
     That is: without a dataset, or to replace the dataset in it, or to add to it.
     """

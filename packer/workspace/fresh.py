@@ -78,12 +78,12 @@ def wait_for(path: Path, limit_s: float | None = None, there: Callable[[], bool]
 
 
 def is_far(folder: Path) -> bool:
-    """Whether a folder lies on a network file system, so that each look at it takes a while."""
+    """Return whether a folder lies on a network file system, so that each look at it takes a while."""
     return is_network_file_system(file_system_of(folder)[1])
 
 
 def ask_ahead(ask: Callable[[T], S], values: Iterable[T]) -> Iterator[S]:
-    """What a function finds for each value, in order, `AHEAD` of them at a time in threads."""
+    """Yield a function's result for each value, in order, computing `AHEAD` of them at a time in threads."""
     with ThreadPoolExecutor(AHEAD, "ahead") as threads:
         waiting: deque[Future[S]] = deque()
         try:
@@ -99,7 +99,7 @@ def ask_ahead(ask: Callable[[T], S], values: Iterable[T]) -> Iterator[S]:
 
 
 def ask_each(folder: Path, ask: Callable[[T], S], values: Iterable[T]) -> Iterator[S]:
-    """What a function finds for each value, in order; many of them at a time if a folder lies on a network file system."""
+    """Yield a function's result for each value, in order; in threads if the folder is on a network file system."""
     return ask_ahead(ask, values) if is_far(folder) else map(ask, values)
 
 
@@ -150,7 +150,7 @@ def process_mark() -> str:
 
 
 def is_dead(mark: str) -> bool:
-    """Whether a process, known by its `process_mark`, was of this run of this machine and this container, and is over."""
+    """Return whether a process, known by its `process_mark`, was of this run of this machine and this container, and is over."""
     ours, theirs = process_mark().split(":"), mark.split(":")
     if len(ours) != _MARK_PARTS or len(theirs) != _MARK_PARTS or ours[:2] != theirs[:2] or not theirs[2].isdecimal():
         return False

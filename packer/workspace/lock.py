@@ -1,4 +1,4 @@
-"""Who holds the folder of a build: a lock of the system where it is kept, and a lease besides where it may not be.
+"""Ownership of a build's folder: a system lock where it works, plus a lease where it may not.
 
 A lock of the system (flock) ends with the process that holds it. Some file systems shared by several machines keep none,
 or only among the processes of one machine. There the holder also renews a lease every few seconds. One that was not
@@ -99,7 +99,7 @@ class FolderLock:
 
     @property
     def is_lost(self) -> bool:
-        """Whether another process has taken the folder over."""
+        """True if another process has taken the folder over."""
         return self._lease is not None and not self._lease.is_ours()
 
     def release(self) -> None:
@@ -189,7 +189,7 @@ class FolderLock:
 
 
 def is_held(lock: Path) -> bool | None:
-    """Whether a process holds a lock file, as Linux lists it; the lock itself is left alone."""
+    """Return whether a process holds a lock file, as Linux lists it; the lock itself is left alone."""
     try:
         status = lock.stat()
         held = Path("/proc/locks").read_text()
@@ -199,7 +199,7 @@ def is_held(lock: Path) -> bool | None:
 
 
 def find_lock(locks: str, device: int, inode: int) -> bool | None:
-    """Whether a file is in the list ``/proc/locks``; None if a file of its number on another device is.
+    """Return whether a file is in the list ``/proc/locks``; None if a file of its number on another device is.
 
     That may be the file, too: of a file on btrfs, `stat` gives another device than the list does.
     """
@@ -209,7 +209,10 @@ def find_lock(locks: str, device: int, inode: int) -> bool | None:
 
 
 def read_holder(workspace: Workspace) -> Mapping[str, Any]:
-    """Who holds a build's folder, or has held it last: ``host``, ``process``, ``since``, ``command``; empty if unknown."""
+    """Read the current or last holder of a build's folder: ``host``, ``process``, ``since``, ``command``.
+
+    Empty if unknown.
+    """
     return _read_object(workspace.holder)
 
 
@@ -238,7 +241,7 @@ def _printable(value: Any) -> str:
 
 
 def _locks_again(path: Path) -> bool:
-    """Whether a lock that is held can be had a second time over another descriptor: then it keeps nobody out."""
+    """Return whether a lock that is held can be had a second time over another descriptor: then it keeps nobody out."""
     if os.name == "nt":
         return False
     import fcntl
@@ -254,7 +257,7 @@ def _locks_again(path: Path) -> bool:
 
 
 class _Seen(NamedTuple):
-    """What can be seen of a lease: who holds it, which process that is, and how often it was renewed."""
+    """Observed state of a lease: its holder, the holder's process, and the number of renewals."""
 
     token: str | None
     process: str
@@ -287,7 +290,7 @@ class _Lease:
         self._replace(self._path, self._record())
 
     def look(self) -> _Seen:
-        """What can be seen of the lease now."""
+        """Return the observed state of the lease."""
         record = _read_object(self._path)
         token = record.get("token")
         if not isinstance(token, str) or not _TOKEN.match(token):
@@ -296,7 +299,7 @@ class _Lease:
         return _Seen(token, str(record.get("process"))[:LENGTH], str(renewals)[:LENGTH])
 
     def is_ours(self) -> bool:
-        """Whether this process has the lease."""
+        """Return whether this process has the lease."""
         return self.look().token == self._token
 
     def keep(self, every_s: float) -> None:

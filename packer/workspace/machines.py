@@ -79,7 +79,7 @@ def enter_plan(space: Workspace) -> tuple[Workspace, dict[str, Any]]:
 
 
 def machine_kind() -> dict[str, str]:
-    """What decides bytes besides libraries: the processor's kind, the instructions that numpy uses, the page size."""
+    """Return the properties of the machine that affect bytes: processor kind, instructions used by numpy, page size."""
     found = np.show_config(mode="dicts").get("SIMD Extensions", {})
     simd = " ".join([*found.get("baseline", []), *found.get("found", [])])
     return {"processor": platform.machine(), "instructions": simd, "page size": str(mmap.PAGESIZE)}
@@ -110,7 +110,7 @@ def versions_of(runtime: Mapping[str, Any]) -> dict[str, str]:
 
 
 def describe_others(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """In words, the libraries of which one runtime has other versions than another: those to install; empty for none."""
+    """Describe the libraries of which one runtime has other versions than another: those to install; empty for none."""
     wanted, there = versions_of(expected), versions_of(found)
     others = (f"{name} {version}" for name, version in wanted.items() if there.get(name, version) != version)
     return cut(one_line(", ".join(others)), LONG)
@@ -159,7 +159,7 @@ def check_machine(space: Workspace) -> None:
 
 
 def _parse(data: bytes) -> dict[str, str]:
-    """What a first worker has noted; nothing if the note was lost when its machine went down."""
+    """Parse the note of a first worker; empty if it was lost when its machine went down."""
     try:
         found = json.loads(data)
     except ValueError:

@@ -16,7 +16,10 @@ _HALVES = struct.Struct(">QQ")
 
 
 def number_all(texts: Iterable[str]) -> IntArray:
-    """A number of 64 bits for each text. In one process, equal texts have the same, and others nearly surely another."""
+    """A number of 64 bits for each text.
+
+    In one process, equal texts have the same, and others nearly surely another.
+    """
     return np.frombuffer(array("q", map(hash, texts)), np.int64)
 
 
@@ -26,7 +29,7 @@ def digest(value: Buffer) -> bytes:
 
 
 class TextSet:
-    """Which texts are among some, of which only the digests are in memory.
+    """Membership test for texts, of which only the digests are in memory.
 
     Parameters
     ----------

@@ -110,7 +110,7 @@ class Workspace:
 
     @property
     def holder(self) -> Path:
-        """Who holds the lock, for those that find it held."""
+        """Record of the lock's holder, for processes that find it held."""
         return self.root / "holder.json"
 
     @property
@@ -119,7 +119,7 @@ class Workspace:
         return self.root / "lease"
 
     def is_of_lock(self, path: Path) -> bool:
-        """Whether a path in the folder belongs to its lock, which stays while everything else is removed."""
+        """Return whether a path in the folder belongs to its lock, which stays while everything else is removed."""
         return path in (self.lock, self.holder) or path.name.startswith(self.lease.name)
 
     @property
@@ -144,7 +144,10 @@ class Workspace:
 
     @property
     def successor(self) -> Path:
-        """The next manifest, if a dataset is replaced or added to; once it exists, everything that it names is finished."""
+        """The next manifest, if a dataset is replaced or added to.
+
+        Once it exists, everything that it names is finished.
+        """
         return self.root / "successor.json"
 
     @property
@@ -196,7 +199,7 @@ class Workspace:
 
     @property
     def early(self) -> Path:
-        """What belongs to the shards that are written while tasks still run (`packer.jobs.stages.early`)."""
+        """Folder of the shards that are written while tasks still run (`packer.jobs.stages.early`)."""
         return self.root / "early"
 
     def early_plan(self, number: int) -> Path:
@@ -205,7 +208,7 @@ class Workspace:
 
     @property
     def counts(self) -> Path:
-        """What became of the items; it exists once every task is done."""
+        """Counts of the items; the file exists once every task is done."""
         return self.root / self.aside / "counts.json"
 
     @property
@@ -235,7 +238,7 @@ class Workspace:
 
     @property
     def logs(self) -> Path:
-        """What workers write to their standard error; each owner has a folder of its own."""
+        """Standard error of the workers; each owner has a separate folder."""
         return self.root / "logs" / self.owner
 
     @property
@@ -373,7 +376,7 @@ def attempt_beside(path: Path, owner: str = "") -> Path:
 
 
 def _attempts(folder: Path) -> Iterator[Path]:
-    """What is half-written below a folder."""
+    """Yield unfinished files below a folder."""
     with os.scandir(folder) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:

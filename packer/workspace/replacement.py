@@ -118,7 +118,7 @@ def _of_columns(manifest: Manifest, but: Iterable[FileEntry] = ()) -> list[FileE
 
 
 def _top_names(manifest: Manifest) -> list[str]:
-    """What a dataset has in its folder besides the manifest: files, and folders of files."""
+    """Return the names in a dataset's folder besides the manifest: files, and folders of files."""
     return sorted({entry.name.split("/")[0] for entry in manifest.entries})
 
 

@@ -1,4 +1,7 @@
-"""Many records that need not outlive the process: all but the first lie in a temporary file, so memory does not grow."""
+"""Many records that need not outlive the process.
+
+All but the first lie in a temporary file, so memory does not grow.
+"""
 
 import heapq
 import marshal
@@ -175,7 +178,7 @@ class PackedTexts(Sequence[str]):
 
 
 class Mapped(Sequence[T], Generic[S, T]):
-    """What a function makes of each entry of a sequence, made anew whenever it is read.
+    """A function's results for the entries of a sequence, computed on each read.
 
     Parameters
     ----------
@@ -205,7 +208,7 @@ class Mapped(Sequence[T], Generic[S, T]):
 
 
 class Again(Iterable[T]):
-    """What is made anew whenever it is read.
+    """An iterable that is computed on each read.
 
     Parameters
     ----------

@@ -117,7 +117,7 @@ _BOX_NUMBERS = 4
 
 
 def present(sample: Sample, names: Sequence[str]) -> list[str]:
-    """Those of the fields that the sample has as arrays."""
+    """Return the given fields that the sample has as arrays."""
     return [name for name in names if isinstance(sample.get(name), np.ndarray)]
 
 
@@ -127,7 +127,7 @@ def boxes_of(sample: Sample) -> list[str]:
 
 
 def are_boxes(shape: Sequence[int], floating: bool) -> bool:
-    """Whether an array of a shape may be boxes; any other belongs to the user and is left alone."""
+    """Return whether an array of a shape may be boxes; any other belongs to the user and is left alone."""
     return floating and len(shape) > 0 and shape[-1] == _BOX_NUMBERS
 
 

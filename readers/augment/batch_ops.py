@@ -18,7 +18,7 @@ Batch = dict[str, Any]
 
 
 def present(batch: Batch, names: Sequence[str]) -> list[str]:
-    """Those of the fields that the batch has as tensors."""
+    """Return the given fields that the batch has as tensors."""
     return [name for name in names if isinstance(batch.get(name), Tensor)]
 
 

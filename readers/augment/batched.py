@@ -52,7 +52,7 @@ class BatchModule(nn.Module):
 
     @property
     def threaded(self) -> bool:
-        """Whether it may be called by several threads at once, as `readers.Loader` does for batches on the CPU."""
+        """True if it may be called by several threads at once, as `readers.Loader` does for batches on the CPU."""
         return True
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
@@ -97,7 +97,7 @@ class BatchCompose(BatchModule):
 
     @property
     def threaded(self) -> bool:
-        """Whether all of its modules may be called by several threads at once; those of other libraries may not."""
+        """True if all of its modules may be called by several threads at once; those of other libraries may not."""
         return all(isinstance(module, BatchModule) and module.threaded for module in self.chain)
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:

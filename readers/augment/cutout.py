@@ -50,7 +50,7 @@ class LandmarkCutout(Transform[_Cut]):
         self.fill_mask = fill_mask
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> _Cut:
-        """Which landmark, and the square around it."""
+        """Return which landmark, and the square around it."""
         count = get_field(sample, "landmarks", "LandmarkCutout").shape[-2]
         point = int(rng.integers(count))
         x, y, size = rng.random(3).tolist()

@@ -1,4 +1,4 @@
-"""Which further pictures of a sample lie on its picture pixel by pixel, and so move with it."""
+"""Images of a sample that are aligned with its main image pixel by pixel, and so move with it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache

@@ -194,7 +194,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
 
     @property
     def has_transform(self) -> bool:
-        """Whether samples are transformed after reading."""
+        """True if samples are transformed after reading."""
         return len(self._transforms) > 0
 
     @property
@@ -350,7 +350,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
 
     @property
     def draws_at_random(self) -> bool:
-        """Whether reading draws from a sample's generator."""
+        """True if reading draws from a sample's generator."""
         return self._transforms.seeded
 
     def _transform(
@@ -406,7 +406,7 @@ def _item_of(key: str) -> int:
 
 
 def _is_stacked(layout: BatchLayout, name: str) -> bool:
-    """Whether the values of a field are the rows of one array."""
+    """Return whether the values of a field are the rows of one array."""
     return name in layout and layout[name].shape is not None
 
 

@@ -186,7 +186,7 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        """Those of the base dataset, with the share of their bytes that a part of the clips has."""
+        """Stores of the base dataset, with the share of their bytes that the clips use."""
         share = min(1.0, len(self) / max(1, self._all))
         return tuple(replace(store, bytes=int(store.bytes * share)) for store in self.base.stores)
 
@@ -209,7 +209,7 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
 
     @property
     def nesting(self) -> int:
-        """That of the base dataset, and one more if clips are repeated."""
+        """Nesting of the base dataset, plus one if clips are repeated."""
         return self.base.nesting + (self._occurrences is not None)
 
     def describe(self, row: int) -> str:

@@ -74,7 +74,7 @@ def collate_samples(samples: Sequence[Mapping[str, Any]], layout: BatchLayout) -
 
 
 def _called(sample: Mapping[str, Any], place: int) -> str:
-    """What a message calls a sample of a batch."""
+    """Return the name of a sample of a batch for messages."""
     return f"the sample with key {sample['key']!r}" if "key" in sample else f"sample {place} of the batch"
 
 

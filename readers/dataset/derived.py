@@ -37,7 +37,7 @@ class DerivedDataset(SampleDataset):
 
     @property
     def small_fields(self) -> tuple[str, ...]:
-        """Those of the base dataset."""
+        """Small fields of the base dataset."""
         return self.base.small_fields
 
     @property
@@ -47,7 +47,7 @@ class DerivedDataset(SampleDataset):
 
     @property
     def blocks(self) -> Blocks | None:
-        """Those of the base dataset."""
+        """Blocks of the base dataset."""
         return self.base.blocks
 
     @property
@@ -62,12 +62,12 @@ class DerivedDataset(SampleDataset):
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        """Those of the base dataset."""
+        """Stores of the base dataset."""
         return self.base.stores
 
     @property
     def sample_bytes(self) -> float:
-        """That of the base dataset."""
+        """Bytes of a sample of the base dataset."""
         return self.base.sample_bytes
 
     def read_ahead(self, picks: Picks) -> None:
@@ -80,12 +80,12 @@ class DerivedDataset(SampleDataset):
 
     @property
     def draws_at_random(self) -> bool:
-        """Whether reading draws from a sample's generator."""
+        """True if reading draws from a sample's generator."""
         return super().draws_at_random or self.base.draws_at_random
 
     @property
     def nesting(self) -> int:
-        """That of the base dataset."""
+        """Nesting of the base dataset."""
         return self.base.nesting
 
     def describe(self, row: int) -> str:

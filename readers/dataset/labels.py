@@ -17,7 +17,7 @@ Classes = tuple[str, ...] | None
 
 
 class Relabelling:
-    """Which label becomes which.
+    """Mapping of labels to new labels.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Relabelling:
         self._least, self._most = min(numbers.values(), default=0), max(numbers.values(), default=0)
 
     def fits(self, dtype: np.dtype[Any]) -> bool:
-        """Whether a dtype can hold the new labels."""
+        """Return whether a dtype can hold the new labels."""
         return dtype.kind in "iu" and np.iinfo(dtype).min <= self._least and self._most <= np.iinfo(dtype).max
 
     def __call__(self, labels: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -149,7 +149,7 @@ class MixedDataset(DivisibleDataset):
 
     @property
     def draws_at_random(self) -> bool:
-        """Whether reading draws from a sample's generator."""
+        """True if reading draws from a sample's generator."""
         return super().draws_at_random or any(dataset.draws_at_random for dataset in self.datasets)
 
     @property

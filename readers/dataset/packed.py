@@ -138,7 +138,7 @@ class PackedDataset(DivisibleDataset):
 
     @property
     def draws_at_random(self) -> bool:
-        """Whether reading draws from a sample's generator."""
+        """True if reading draws from a sample's generator."""
         return super().draws_at_random or any(plan.random for plan in self._decoding.plans.values())
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
@@ -221,7 +221,7 @@ class PackedDataset(DivisibleDataset):
 
 
 def _are_names(fields: Any) -> bool:
-    """Whether something is a list, or another collection, of one name or more."""
+    """Return whether something is a list, or another collection, of one name or more."""
     named = isinstance(fields, Collection) and not isinstance(fields, str) and len(fields) > 0
     return named and all(isinstance(name, str) for name in fields)
 

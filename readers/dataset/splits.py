@@ -1,4 +1,4 @@
-"""Which rows of a dataset belong to which part: at random, by groups, evenly over classes, in folds."""
+"""Split the rows of a dataset into parts: at random, by groups, evenly over classes, in folds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress

@@ -173,7 +173,7 @@ class Subset(DerivedDataset, DivisibleDataset):
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        """Those of the base dataset, with this subset's share of their bytes."""
+        """Stores of the base dataset, with this subset's share of their bytes."""
         share = min(1.0, len(self) / max(1, len(self.base)))
         return tuple(replace(store, bytes=int(store.bytes * share)) for store in self.base.stores)
 
@@ -298,7 +298,7 @@ def divisible(base: SampleDataset) -> DivisibleDataset:
 
 
 def _repeats(rows: IntArray, length: int) -> bool:
-    """Whether any of the rows, each below `length`, is repeated."""
+    """Return whether any of the rows, each below `length`, is repeated."""
     if len(rows) < 2 or bool((rows[1:] > rows[:-1]).all()):
         return False
     met = np.zeros(length, np.bool_)

@@ -90,7 +90,7 @@ class ViewDataset(DerivedDataset):
 
     @property
     def draws_at_random(self) -> bool:
-        """Whether reading draws from a sample's generator."""
+        """True if reading draws from a sample's generator."""
         return super().draws_at_random or any(view.draws_at_random for view in self._views)
 
     @property

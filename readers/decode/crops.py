@@ -117,7 +117,7 @@ class _Crop:
         return replace(self, interpolation="nearest", antialias=False)
 
     def takes_what(self, other: Any) -> bool:
-        """Whether another plan takes the same part, however it resizes and decodes it."""
+        """Return whether another plan takes the same part, however it resizes and decodes it."""
         return type(other) is type(self) and self._part() == other._part()
 
     def _part(self) -> Self:
@@ -129,7 +129,7 @@ class _Crop:
         raise NotImplementedError
 
     def flips(self, rng: np.random.Generator | None) -> bool:
-        """Whether the result is mirrored."""
+        """Return whether the result is mirrored."""
         return False
 
     def eighths(self, box: Box) -> int:
@@ -329,7 +329,7 @@ class RandomResizedCrop(_Crop):
         return True
 
     def flips(self, rng: np.random.Generator | None) -> bool:
-        """Whether the result is mirrored."""
+        """Return whether the result is mirrored."""
         return self.flip > 0 and rng is not None and rng.random() < self.flip
 
     def box(self, height: int, width: int, rng: np.random.Generator | None) -> Box:

@@ -142,7 +142,7 @@ def upper_rows(
 
 
 def rest_is_left(error: ValueError) -> bool:
-    """Whether a decoder that was given `upper_rows` has nothing to report but the rows that were left out.
+    """Return whether a decoder that was given `upper_rows` has nothing to report but the rows that were left out.
 
     libjpeg reports the first of its warnings. So there was none before that of the data that are left at the end.
     """

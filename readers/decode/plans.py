@@ -40,7 +40,7 @@ class DecodePlan(Protocol):
 
     @property
     def random(self) -> bool:
-        """Whether `decode` draws from the generator."""
+        """True if `decode` draws from the generator."""
         ...
 
     def layout(self, field: Field) -> ValueLayout:
@@ -220,7 +220,7 @@ def check_alignment(schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
 
 
 def _alike(plan: DecodePlan | None, other: DecodePlan | None) -> bool:
-    """Whether two plans leave the pixels of two pictures of one size on each other."""
+    """Return whether two plans leave the pixels of two pictures of one size on each other."""
     if plan == other or not (_moves(plan) or _moves(other)):
         return True
     takes_what = getattr(plan, "takes_what", None)
@@ -228,7 +228,7 @@ def _alike(plan: DecodePlan | None, other: DecodePlan | None) -> bool:
 
 
 def _moves(plan: DecodePlan | None) -> bool:
-    """Whether a plan moves pixels. A caller's own plan that does not say so is assumed to."""
+    """Return whether a plan moves pixels. A caller's own plan that does not say so is assumed to."""
     return plan is not None and bool(getattr(plan, "moves", True))
 
 

@@ -34,7 +34,10 @@ MASKS = ((255, 60, 180), (60, 220, 255), (255, 200, 0), (120, 255, 60), (160, 11
 
 
 def is_geometry(name: str, value: Any) -> bool:
-    """Whether a value has the shape of the field of `GEOMETRY` with that name; others are a user's own fields."""
+    """Return whether a value has the shape of the field of `GEOMETRY` with that name.
+
+    Others are a user's own fields.
+    """
     shape, wanted = np.shape(value), GEOMETRY[name]
     return len(shape) == len(wanted) and all(size in (-1, found) for size, found in zip(wanted, shape, strict=True))
 

@@ -30,7 +30,7 @@ class Picture(NamedTuple):
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor of torch."""
+    """Return whether a value is a tensor of torch."""
     return hasattr(value, "detach")
 
 

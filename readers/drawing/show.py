@@ -193,13 +193,16 @@ def _samples(given: Any, count: int, field: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _is_pair(given: Sequence[Any]) -> bool:
-    """Whether a sequence is a batch of pictures and labels, or one of each, rather than several samples."""
+    """Return whether a sequence is a batch of pictures and labels, or one of each, rather than several samples."""
     ndim = getattr(given[0], "ndim", 0)
     return len(given) == 2 and (ndim >= 4 or (ndim >= 2 and np.ndim(given[1]) == 0))
 
 
 def _is_batch(given: Mapping[str, Any], field: str) -> bool:
-    """Whether a dict is a batch. In a sample, some value is a text or a single number, or the picture has three axes."""
+    """Return whether a dict is a batch.
+
+    In a sample, some value is a text or a single number, or the picture has three axes.
+    """
     if any(isinstance(value, str | int | float) or getattr(value, "ndim", None) == 0 for value in given.values()):
         return False
     ndim = getattr(given[field], "ndim", None)
@@ -293,7 +296,7 @@ def _label(value: Any, classes: Sequence[str] | None) -> str:
 
 
 def _in_notebook() -> bool:
-    """Whether a notebook shows the last value of a cell."""
+    """Return whether a notebook shows the last value of a cell."""
     shell = getattr(builtins, "get_ipython", None)
     return shell is not None and getattr(shell(), "kernel", None) is not None
 

@@ -74,5 +74,5 @@ def _are_points(value: Points) -> bool:
 
 
 def _drawable(values: Points) -> npt.NDArray[np.bool_]:
-    """Which rows have coordinates that can be drawn."""
+    """Return which rows have coordinates that can be drawn."""
     return np.asarray(np.all(np.abs(values) < _FAR, axis=1), np.bool_)  # false for NaN

@@ -1,4 +1,4 @@
-"""What the readers of all formats share: errors about a damaged shard, and gathering of rows."""
+"""Code shared by the readers of all formats: errors about a damaged shard, and gathering of rows."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,7 +62,7 @@ def distinct(numbers: IntArray) -> list[int]:
 
 
 def is_run(positions: IntArray) -> bool:
-    """Whether positions follow one another without a gap."""
+    """Return whether positions follow one another without a gap."""
     if not len(positions) or int(positions[-1]) - int(positions[0]) != len(positions) - 1:
         return False
     return bool((np.diff(positions) == 1).all())

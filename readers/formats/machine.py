@@ -1,4 +1,4 @@
-"""What this process may use of the machine: processors and memory; and the file system that a folder lies on."""
+"""Resources of the machine that this process may use: processors and memory; and the file system of a folder."""
 
 import os
 import re
@@ -83,7 +83,7 @@ def file_system_of(folder: Path) -> tuple[str, str]:
 
 
 def is_network_file_system(kind: str) -> bool:
-    """Whether a type of file system may be shared by several machines."""
+    """Return whether a type of file system may be shared by several machines."""
     return kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse.")
 
 

@@ -41,7 +41,7 @@ reading: "dict[int, tuple[ShardPool, list[int]]]" = {}
 
 
 def explain_thread(thread: int) -> str:
-    """What a thread is reading, if it is, for messages."""
+    """Return a description of what a thread is reading, for messages."""
     found = reading.get(thread)
     if found is None:
         return "not in a read (decoding, or in a transform)"
@@ -355,7 +355,7 @@ class ShardPool:
 
 
 def _contents(manifest: Manifest) -> tuple[Any, ...]:
-    """What is equal in two datasets that differ at most in the names of their files."""
+    """Return everything that is equal in two datasets that differ only in the names of their files."""
 
     def of_shard(shard: Shard) -> tuple[Any, ...]:
         return shard.samples, shard.block_rows, [(entry.bytes, entry.sha256) for entry in shard.files]

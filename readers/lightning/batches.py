@@ -1,4 +1,4 @@
-"""What the data module hands to Lightning: batches that count what was consumed; and how its datasets are opened."""
+"""Batches for Lightning that count consumed samples, and how the data module opens its datasets."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
@@ -49,7 +49,7 @@ def as_dataset(
 
 
 class TrainBatches:
-    """What Lightning trains on. An epoch begins at its first batch: by then Lightning has set its number.
+    """Training batches for Lightning. An epoch begins at its first batch: by then Lightning has set its number.
 
     Parameters
     ----------

@@ -374,7 +374,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
 
 
 def _counts_as_processed(loop: Any, state: Mapping[str, Any]) -> bool:
-    """Whether Lightning counts the epoch of a state as processed, as it does when a run ends, in mid-epoch too."""
+    """Return whether Lightning counts the epoch of a state as processed, as it does when a run ends, in mid-epoch too."""
     return bool(loop.epoch_progress.current.processed == state["epoch"] + 1)
 
 

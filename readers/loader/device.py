@@ -24,12 +24,12 @@ SeededBatch = tuple[Batch, torch.Tensor | None]
 
 
 def wants_seeds(transform: BatchTransform | None) -> bool:
-    """Whether a batch transform is called with a seed for each sample."""
+    """Return whether a batch transform is called with a seed for each sample."""
     return getattr(transform, "seeded", False) is True
 
 
 def runs_in_threads(transform: BatchTransform | None, device: torch.device | None) -> bool:
-    """Whether a batch transform runs in the Loader's threads, not in the training loop's own or on a GPU."""
+    """Return whether a batch transform runs in the Loader's threads, not in the training loop's own or on a GPU."""
     on_cpu = device is None or device.type == "cpu"
     return on_cpu and wants_seeds(transform) and getattr(transform, "threaded", False) is True
 
@@ -58,7 +58,7 @@ def as_device(device: torch.device | str | int) -> torch.device:
 
 
 def can_pin() -> bool:
-    """Whether there is a device to pin memory for.
+    """Return whether there is a device to pin memory for.
 
     If not, a warning says so, as with torch's DataLoader: a script for a GPU may be tried without one.
     """

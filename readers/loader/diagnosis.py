@@ -1,4 +1,4 @@
-"""What slows a training loop down: measurements, and a verdict that names the setting to change."""
+"""Find out what slows a training loop: measurements, and a verdict that names the setting to change."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -190,7 +190,7 @@ def _measure_step(cached: list[tuple[Batch, int]], step: Callable[[Batch], Any],
 
 @dataclass(frozen=True)
 class _Work:
-    """What one thread needs for a sample, in seconds: in all, and of the processor, that for which it waited too."""
+    """Time that one thread needs for a sample, in seconds: in total, and CPU time, including work it waited for."""
 
     seconds: float = 0.0
     processor_s: float = 0.0
@@ -199,7 +199,7 @@ class _Work:
         return _Work(self.seconds + other.seconds, self.processor_s + other.processor_s)
 
     def minus(self, other: "_Work") -> "_Work":
-        """What is left of this; nothing is less than 0."""
+        """Return the difference to other work, at least 0."""
         return _Work(max(0.0, self.seconds - other.seconds), max(0.0, self.processor_s - other.processor_s))
 
     @property
@@ -227,7 +227,7 @@ def _waited_s(thread: Path) -> float:
 
 
 def _threads() -> list[Path]:
-    """Those of this process, as far as the system says."""
+    """Threads of this process, if the system lists them."""
     try:
         return list(Path("/proc/self/task").iterdir())
     except OSError:
@@ -341,7 +341,7 @@ def _verdict(loader: Loader, measured: Diagnosis) -> str:
 
 
 def _takes_turns(loader: Loader, measured: Diagnosis) -> bool:
-    """Whether the transforms need most of the time, and hold Python's lock."""
+    """Return whether the transforms need most of the time, and hold Python's lock."""
     return (
         min(loader.workers, available_processors(), len(loader) // 2) > 1
         and measured.transform_s > measured.read_s

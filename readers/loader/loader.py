@@ -324,7 +324,7 @@ class Loader(Resumable):
         return self._progress.mark(self.dataset.origins, self.dataset.stores)
 
     def _asks(self) -> bool:
-        """Whether there are other ranks, and this one can ask them."""
+        """Return whether there are other ranks, and this one can ask them."""
         return self._ranks is None and ranks_together() > 1
 
     def _cut(self) -> Cut:

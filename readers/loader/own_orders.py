@@ -1,4 +1,4 @@
-"""Which order of the user's own a `Loader` takes; samplers of torch's kind as functions of (epoch, seed)."""
+"""Custom orders for a `Loader`, and samplers of torch's kind as functions of (epoch, seed)."""
 
 import random
 from collections.abc import Iterable, Iterator, Sequence

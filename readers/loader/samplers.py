@@ -36,7 +36,7 @@ class LoaderBatchSampler(Sampler[list[int]]):
 
     @property
     def batch_size(self) -> int:
-        """That of the Loader.
+        """Batch size of the Loader.
 
         Raises
         ------
@@ -53,7 +53,7 @@ class LoaderBatchSampler(Sampler[list[int]]):
 
     @property
     def drop_last(self) -> bool:
-        """That of the Loader."""
+        """True if the Loader drops an incomplete last batch."""
         return self._loader.drop_last
 
     @property

@@ -135,7 +135,7 @@ class Stage(Iterator[T]):
         return result  # type: ignore[return-value] # a job without an error has its result
 
     def ready(self) -> bool:
-        """Whether the next result is ready."""
+        """Return whether the next result is ready."""
         with self._lock:
             return self._taken in self._results
 
@@ -156,7 +156,6 @@ class Stage(Iterator[T]):
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
-        """What each thread does."""
         if self._enter is not None:
             self._enter()
         while self._act():
@@ -204,11 +203,14 @@ class Stage(Iterator[T]):
         return True
 
     def _may_begin(self) -> bool:
-        """Whether a job may be begun now; called with the lock held."""
+        """Return whether a job may be begun now; called with the lock held."""
         return self._started < min(self._jobs, self._taken + self._ahead)
 
     def _all_done(self) -> bool:
-        """Whether all jobs were done; called with the lock held. Threads end then: see "MKL" in docs/training.md."""
+        """Return whether all jobs were done.
+
+        Called with the lock held. Threads end then: see "MKL" in docs/training.md.
+        """
         return self._started >= self._jobs and not self._running
 
     def _do_part(self, job: Divided[T], part: Callable[[], None]) -> T | Divided[T]:
@@ -373,5 +375,8 @@ def _run_apart(work: Callable[[], None]) -> None:
 
 @cache
 def _counts_by_thread() -> bool:
-    """Whether torch has a setting per thread, as with OpenMP; other builds share one pool, which needs no limit."""
+    """Return whether torch has a setting per thread, as with OpenMP.
+
+    Other builds share one pool, which needs no limit.
+    """
     return "parallel backend: OpenMP" in torch.__config__.parallel_info()

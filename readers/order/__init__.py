@@ -1,1 +1,1 @@
-"""Which samples an epoch visits, and when. Only `auto`, `progress`, `ranks` and `sampler` need torch."""
+"""Order in which an epoch visits samples. Only `auto`, `progress`, `ranks` and `sampler` need torch."""

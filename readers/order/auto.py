@@ -87,7 +87,7 @@ def announce(choice: Choice) -> None:
 
 @dataclass(frozen=True)
 class Residence:
-    """Whether stores are expected to stay in the page cache, and why.
+    """Expectation that stores stay in the page cache, and the reason.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class Residence:
 
     @property
     def in_memory(self) -> bool:
-        """Whether all stores are on local file systems and expected to stay in memory."""
+        """True if all stores are on local file systems and expected to stay in memory."""
         return not self.network and (self.memory is None or self.bytes <= self.memory)
 
     def __str__(self) -> str:

@@ -149,7 +149,7 @@ class Order:
 
     @property
     def takes_shuffle(self) -> bool:
-        """Whether the shuffle matters: it does not to weighted draws."""
+        """True if the shuffle matters: it does not to weighted draws."""
         return self.weights is None
 
     @property
@@ -170,7 +170,7 @@ class Order:
         return EpochOrder(self, check_epoch(epoch))
 
     def state(self, epoch: int) -> dict[str, int | str | bool | None]:
-        """What a resume compares, the same in all epochs.
+        """Return the state that a resume compares, the same in all epochs.
 
         Orders of equal state have equal sequences if their blocks and weights are equal.
         """

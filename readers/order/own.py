@@ -77,7 +77,7 @@ class OwnOrder:
         return self._last
 
     def state(self, epoch: Any) -> dict[str, int | str | bool | None]:
-        """What a resume compares: that the function gives the epoch the same rows."""
+        """Return the state that a resume compares: the function must give the epoch the same rows."""
         sequence = self.epoch(epoch)
         return {
             "length": len(sequence),

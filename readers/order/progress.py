@@ -134,7 +134,7 @@ class EpochProgress:
             self.set_epoch(epoch)
 
     def mark(self, origins: Callable[[Picks], Picks], stores: Sequence[Store]) -> Mark:
-        """What all ranks must have in common where they begin or go on with the present epoch.
+        """Return the state that all ranks must share where they start or continue the current epoch.
 
         Parameters
         ----------
@@ -310,5 +310,5 @@ class Resumable:
 
 
 def _order_state(order: Order | OwnOrder, undecided: bool, epoch: Any) -> dict[str, int | str | bool | None]:
-    """What a resume compares; an order that is not decided yet has no name."""
+    """Return the state that a resume compares. An order that is not decided yet has no name."""
     return order.state(epoch) | ({"shuffle": "auto", "window": None} if undecided else {})

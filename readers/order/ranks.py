@@ -1,4 +1,4 @@
-"""What the ranks of torch.distributed ask each other. All of them must ask at the same point."""
+"""Communication between the ranks of torch.distributed. All ranks must take part at the same point."""
 
 import logging
 import time

@@ -162,7 +162,7 @@ class _Indices(Iterator[int]):
         return next(self._indices)
 
     def state_dict(self) -> dict[str, bool]:
-        """Whether the iteration is at its end."""
+        """Return whether the iteration is at its end."""
         return {"ended": self._restored_end or self._left() == 0}
 
     def load_state_dict(self, state: dict[str, bool]) -> None:

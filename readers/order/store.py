@@ -1,4 +1,4 @@
-"""What is read: packed datasets, each with its place, size and identity."""
+"""Packed datasets that are read, each with its place, size and identity."""
 
 from dataclasses import dataclass
 from pathlib import Path

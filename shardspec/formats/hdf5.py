@@ -1,4 +1,4 @@
-"""Which HDF5 datasets a field is stored in."""
+"""HDF5 datasets that store a field."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which Parquet column a field is stored in."""
+"""Parquet column that stores a field."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which feature of a ``tf.train.Example`` a field is stored in, and how its bytes begin."""
+"""Feature of a ``tf.train.Example`` that stores a field, and how its bytes begin."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""Which member of a tar file a field is stored in, and what stands in front of its value.
+"""Member of a tar file that stores a field, and the bytes before its value.
 
 https://pubs.opengroup.org/onlinepubs/9799919799/utilities/pax.html, "ustar Interchange Format".
 """
@@ -88,7 +88,7 @@ def _member(field: Field) -> Member:
 
 
 def base_name(key: Buffer | None, row: int, extension_bytes: int) -> bytes:
-    """What the names of a sample's members begin with, up to the first dot.
+    """Return the common prefix of the names of a sample's members, up to the first dot.
 
     It is the key, with ``%`` and two hexadecimal digits for every byte other than letters, digits, ``_`` and ``-``. If
     there is no key, or the names would become too long, it is ``@`` and the row in eight digits.

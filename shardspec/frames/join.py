@@ -52,7 +52,7 @@ class JoinedColumns(NamedTuple):
 
 
 class DatasetKeys(NamedTuple):
-    """What the rows of a dataset are found by, or one of several fields that they are found by together.
+    """Index that finds the rows of a dataset by one field, or one of several fields used together.
 
     Attributes
     ----------

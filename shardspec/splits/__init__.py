@@ -1,1 +1,1 @@
-"""Which sample goes into which split of a dataset."""
+"""Assign the samples of a dataset to splits."""

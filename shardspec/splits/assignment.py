@@ -1,4 +1,4 @@
-"""Which sample goes into which split of a dataset: a pure function of groups, strata, ratios and a seed.
+"""Assign the samples of a dataset to splits: a pure function of groups, strata, ratios and a seed.
 
 The pack stage and the readers both split datasets. Both use this one rule, so a seed gives the same assignment in both.
 """

@@ -172,7 +172,7 @@ class SplitGroups:
         return found
 
     def _can_spare(self, group: int) -> bool:
-        """Whether a group's split would keep all its classes without the group."""
+        """Return whether a group's split would keep all its classes without the group."""
         split = self.chosen[group]
         return split not in self.wanted or all(self.having[split][label] > 1 for label in self.classes[group])
 

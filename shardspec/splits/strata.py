@@ -15,7 +15,7 @@ from shardspec.wording import shorten
 
 
 class Shares:
-    """What each split still lacks of each stratum, and of all samples, as shares of the whole dataset's.
+    """Shortage of each split by stratum and in total, as shares of the whole dataset.
 
     With equal ratios, the splits' distances from their shares, squared and summed, end no larger than they are on
     average if each group is placed at random.

@@ -12,7 +12,7 @@ from shardspec.schema import Schema
 
 @dataclass(frozen=True)
 class ShardSize:
-    """What a shard will hold, known before its first row is written.
+    """Expected content of a shard, known before its first row is written.
 
     Attributes
     ----------

@@ -143,7 +143,7 @@ class _Library:
 
 
 def _few_pages(size: ShardSize) -> bool:
-    """Whether `LMDBPages` can write a shard; this depends on its size alone."""
+    """Return whether `LMDBPages` can write a shard; this depends on its size alone."""
     page, most = mmap.PAGESIZE, most_node(mmap.PAGESIZE)
     keys = [_KEY_DIGITS + 1 + len(name.encode()) for name in size.field_bytes]
     smallest = most - max(keys, default=0)  # of a value that may have pages of its own

@@ -65,7 +65,7 @@ class _Page:
         return int(low | middle << 16 | high << 32)
 
     def has_room(self, key: bytes) -> bool:
-        """Whether a branch has room for one more child."""
+        """Return whether a branch has room for one more child."""
         return self.upper - self.lower >= _CHILD.size + len(key) + 2
 
     def add_nodes(self, pieces: Sequence[Buffer], sizes: Sequence[int]) -> None:
@@ -335,7 +335,7 @@ def most_node(page_bytes: int) -> int:
 
 
 def can_follow(page_bytes: int, entries: int, node_bytes: int, large: int, largest: int, key_bytes: int) -> bool:
-    """Whether `LMDBPages` follows the library: up to three levels, and as long as that holds all pages in memory.
+    """Return whether `LMDBPages` follows the library: up to three levels, and as long as that holds all pages in memory.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ class Known(NamedTuple):
 
 
 class Earlier(NamedTuple):
-    """What a dataset's reports say of an item.
+    """Summary of an item from the reports of a dataset.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Earlier(NamedTuple):
         return int(self.item.get("generation", 0))
 
     def counts(self) -> dict[str, int]:
-        """What it counts for."""
+        """Numbers that the item adds to the counts."""
         if self.state == "rejected":
             return {"items": 1, "rejected_items": 1}
         frames = damaged = 0
@@ -177,7 +177,7 @@ def checked_lines(layout: Layout, manifest: Manifest, name: str) -> Iterator[byt
 
 
 def _are_remarks_counted(layout: Layout, manifest: Manifest) -> bool:
-    """Whether the packed items count all lines about them, so that one that counts none has none."""
+    """Return whether the packed items count all lines about them, so that one that counts none has none."""
     items, rejects = (manifest.find_file(name) for name in (ITEMS_NAME, REJECTS_NAME))
     assert items is not None
     assert rejects is not None

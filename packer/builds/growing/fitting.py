@@ -149,7 +149,7 @@ def check_columns(layout: Layout, base: Manifest, listing: Listing, recipe: Reci
 
 
 def _ways_out(new: Collection[str], differing: Collection[str], lacking: Collection[str]) -> Iterator[str]:
-    """What to do about columns that are new, that are of another type, and that lack some or all values."""
+    """Yield suggestions for columns that are new, that have another type, or that lack some or all values."""
     if new:
         yield f"leave new columns out of the source, and add them to the packed samples with '{program()} add'"
     if differing:

@@ -1,4 +1,4 @@
-"""What a source has that a packed dataset lacks: items that are new, and rejected ones to be tried again."""
+"""Compare a source with a packed dataset: items that are new, and rejected items to retry."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -126,7 +126,7 @@ class Comparison:
 
     @property
     def has_work(self) -> bool:
-        """Whether the dataset is to change."""
+        """True if the dataset is to change."""
         return bool(len(self.listing.items) or self.gone.any())
 
     @property
@@ -141,7 +141,7 @@ class Comparison:
 
     @property
     def joins(self) -> bool:
-        """Whether what is added joins the dataset's last generation, so that many additions make no long manifest."""
+        """True if what is added joins the dataset's last generation, so that many additions make no long manifest."""
         last = self.base.generations[-1]
         # The contents of ``boxes`` may differ, and the options of a retry.
         same = sha256_json([last.runtime, last.recipe]) == sha256_json([self.runtime, self.recipe])

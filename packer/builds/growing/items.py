@@ -82,7 +82,10 @@ class DatasetItems:
         return numbers, changed
 
     def find_left(self, numbers: IntArray, *, gone: bool = False) -> npt.NDArray[np.bool_]:
-        """Which items are none of some numbers; without those that are known to be gone, unless these count, too."""
+        """Return which items are none of some numbers.
+
+        Without those that are known to be gone, unless these count, too.
+        """
         left = np.ones(len(self), np.bool_)
         left[numbers[numbers >= 0]] = False
         return left if gone else left & (np.frombuffer(self.states, np.uint8) != WAS_GONE)
@@ -95,7 +98,7 @@ def _match(known: IntArray, order: IntArray, sought: IntArray) -> IntArray:
 
 
 def find_to_retry(layout: Layout, base: Manifest, known: DatasetItems, wanted: bool | str) -> npt.NDArray[np.bool_]:
-    """Which items, by their numbers, were rejected and are to be tried again."""
+    """Return which items, by their numbers, were rejected and are to be tried again."""
     rejected = np.frombuffer(known.states, np.uint8) == WAS_REJECTED
     if not isinstance(wanted, str):
         return rejected if wanted else np.zeros_like(rejected)

@@ -1,1 +1,1 @@
-"""What tasks leave: their parts, and how they become the rows and the schema of a dataset."""
+"""Parts, the output of tasks, and how they become the rows and the schema of a dataset."""

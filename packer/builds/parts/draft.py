@@ -1,4 +1,4 @@
-"""What is known of all parts after one look at each, before the rows are cut into shards."""
+"""Summary of all parts, collected in one pass before the rows are cut into shards."""
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,7 @@ from packer.steps.report import AlikeReports, ItemReport
 
 
 class Draft:
-    """What is known of all parts after one look at each, if these are the columns of the rows that count.
+    """Summary of all parts, given the columns of the rows that count.
 
     Parameters
     ----------

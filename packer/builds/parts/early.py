@@ -58,7 +58,7 @@ class EarlyCut:
             rows = _ROWS if found else 2 * rows
 
     def _may_be_whole(self, taken: int) -> bool:
-        """Whether the bytes taken in, without what the codecs add, are more than a shard's."""
+        """Return whether the bytes taken in, without what the codecs add, are more than a shard's."""
         return taken - self._taken_before > most_bytes(self._shard_bytes, self._bytes_before)
 
     def _begin(self, form: tuple[Schema, Columns] | None) -> None:

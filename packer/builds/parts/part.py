@@ -90,7 +90,7 @@ class Part:
         self.groups = list(_read_groups(view, footer))
 
     def reports(self) -> list[ItemReport]:
-        """What became of the task's items, in order."""
+        """Reports of the task's items, in order."""
         return [ItemReport.from_json({"name": name, **run.report}) for run in self.runs for name in run.names]
 
     def group(self, columns: Columns) -> "RowGroup | None":
@@ -119,7 +119,10 @@ def _fetch(descriptor: int) -> None:
 
 
 def is_index_value(spec: ColumnSpec) -> bool:
-    """Whether the values of a column may come into the index: single numbers, and names of classes, which become some."""
+    """Return whether the values of a column may come into the index.
+
+    Single numbers, and names of classes, which become some.
+    """
     return spec.ndim == 0 or spec.kind == "class"
 
 

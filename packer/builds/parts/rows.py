@@ -156,7 +156,7 @@ def choose_columns(parts: Iterable[Part]) -> PartColumns:
 
 
 def settled_reports(part: Part, columns: PartColumns) -> Iterator[AlikeReports]:
-    """What became of a part's items; those whose samples have other columns become rejects."""
+    """Yield the reports of a part's items. Items whose samples have other columns become rejects."""
     for run in part.runs:
         report = run.to_report()
         if run.group is not None and part.groups[run.group].columns != columns:

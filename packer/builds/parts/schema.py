@@ -97,13 +97,13 @@ class SchemaSettler:
         return Schema(tuple(fields))
 
     def fits(self, columns: PartColumns, schema: Schema) -> bool:
-        """Whether rows with these columns may fit into a schema; their shapes are not looked at."""
+        """Return whether rows with these columns may fit into a schema; their shapes are not looked at."""
         if columns.keys() != set(schema.names):
             return False
         return all(self.fits_field(spec, schema[name]) for name, spec in columns.items())
 
     def fits_field(self, spec: ColumnSpec, field: Field) -> bool:
-        """Whether values of a column may fit into a field; their shapes are not looked at."""
+        """Return whether values of a column may fit into a field; their shapes are not looked at."""
         if len(field.shape) != spec.ndim:
             return False
         own = self._field(field.name, spec, field.shape)

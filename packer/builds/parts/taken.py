@@ -1,4 +1,4 @@
-"""What the cut needs of the rows of the parts, so that it need not read them again: their lengths, and index values."""
+"""Lengths and index values of the rows of parts, recorded so that the cut need not read the rows again."""
 
 from array import array
 from typing import Any
@@ -61,7 +61,10 @@ class TakenRows:
         return np.array([codes.setdefault(one, len(codes)) for one in names], _CODE)
 
     def lengths(self, name: str, rows: range | None = None) -> Lengths:
-        """The encoded bytes of a column's values, (rows,), in all rows or a copy of those in some; not of names of classes."""
+        """The encoded bytes of a column's values, (rows,), in all rows or a copy of those in some.
+
+        Not of names of classes.
+        """
         return self._lengths[name].all(self.rows) if rows is None else self._lengths[name].some(rows)
 
     def classes(self, name: str) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""In words: how a plan differs from another, or from a dataset."""
+"""Describe how a plan differs from another plan, or from a dataset."""
 
 from array import array
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ from shardspec.wording import shorten
 
 
 def describe_mismatch(old: BuildPlan, new: BuildPlan, old_lines: Iterable[str], new_lines: Iterable[str]) -> str:
-    """In words, what differs between two plans: options, versions, items. The lines are read more than once."""
+    """Describe what differs between two plans: options, versions, items. The lines are read more than once."""
     found = describe_changes("option", old.recipe, new.recipe) + describe_changes("runtime", old.runtime, new.runtime)
     found += describe_changes("classes of", old.classes, new.classes)
     found += describe_changes("array type of", old.arrays, new.arrays)
@@ -32,7 +32,7 @@ def describe_mismatch(old: BuildPlan, new: BuildPlan, old_lines: Iterable[str], 
 
 
 def _describe_other_items(old_lines: Iterable[str], new_lines: Iterable[str]) -> list[str]:
-    """In words, the items that are gone, new or changed. In memory are a few numbers for each, and no names."""
+    """Describe the items that are gone, new or changed. In memory are a few numbers for each, and no names."""
     (before, facts_before), (after, facts_after) = _numbers_of(old_lines), _numbers_of(new_lines)
     common, at_before, at_after = np.intersect1d(before[::-1], after[::-1], return_indices=True)  # the last of a name
     differ = facts_before[::-1][at_before] != facts_after[::-1][at_after]
@@ -59,7 +59,7 @@ def _numbers_of(lines: Iterable[str]) -> tuple[npt.NDArray[np.int64], npt.NDArra
 
 
 def describe_changed_terms(last: Generation, new: BuildPlan) -> list[str]:
-    """In words, how the recipe and versions of a generation differ from those of a plan that is to add to it.
+    """Describe how the recipe and versions of a generation differ from those of a plan that is to add to it.
 
     The contents of ``boxes`` may differ: they grow with the items. The library of HEIC images is named with such items
     only.
@@ -74,7 +74,7 @@ def describe_changed_terms(last: Generation, new: BuildPlan) -> list[str]:
 def describe_taken_over(
     old: BuildPlan, new: BuildPlan, old_lines: Iterable[str], new_lines: Iterable[str]
 ) -> str | None:
-    """In words, how the items of two plans differ; None if one cannot use what the other has finished."""
+    """Describe how the items of two plans differ; None if one cannot use what the other has finished."""
     if old.terms != new.terms or new.declared:  # a function may give keys of its own
         return None
     changes = describe_mismatch(old, new, old_lines, new_lines)
@@ -89,7 +89,7 @@ def _flat(declared: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_made(made: Manifest, before: Iterable[str] | None, new: BuildPlan, new_lines: Iterable[str]) -> str:
-    """In words, what differs between a finished dataset and a plan, as far as the dataset shows it.
+    """Describe what differs between a finished dataset and a plan, as far as the dataset shows it.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def describe_made(made: Manifest, before: Iterable[str] | None, new: BuildPlan, 
 
 
 def _describe_missing(names: Iterable[str], others: Iterable[str], verb: str) -> list[str]:
-    """In words, the names that are not among others."""
+    """Describe the names that are not among others."""
     numbers = np.fromiter(map(hash, names), np.int64)
     known = np.unique(np.fromiter(map(hash, others), np.int64))
     missing = ~np.isin(numbers, known)

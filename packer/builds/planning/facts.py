@@ -57,7 +57,7 @@ def facts_of(lines: Iterable[str]) -> bytearray:
 
 
 def is_storable(item: Item) -> bool:
-    """Whether all of an item's columns are JSON values, so that a worker process can read them from the plan."""
+    """Return whether all of an item's columns are JSON values, so that a worker process can read them from the plan."""
     return digest_columns(item) is item.columns
 
 

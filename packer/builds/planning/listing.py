@@ -99,7 +99,7 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
 
 
 def _describe_floors(boxes: Boxes, recipe: Recipe) -> list[str]:
-    """In words, the options that ask for more faces than those that have boxes."""
+    """Describe the options that ask for more faces than those that have boxes."""
     return [
         f"{PurePath(str(recipe.boxes)).name}: packed with {name} {least:g}, so faces below that have no box "
         f"({name} is {getattr(recipe, name):g})"
@@ -119,7 +119,10 @@ def _check_detect(listing: Listing) -> None:
 
 
 class Remarks:
-    """What several rows say of the same files, found out item by item. In memory are two numbers for each item."""
+    """Remarks about items that contradict or repeat each other, collected item by item.
+
+    Uses two numbers of memory per item.
+    """
 
     def __init__(self) -> None:
         self._places = array("q")
@@ -136,7 +139,7 @@ class Remarks:
         self._labels.append(label if isinstance(label, int) else _NO_LABEL)
 
     def describe_repeats(self, items: Sequence[Item]) -> list[str]:
-        """In words, the files that several rows name, if any. This may be intended: every row is packed."""
+        """Describe the files that several rows name, if any. This may be intended: every row is packed."""
         places = np.frombuffer(self._places, np.int64)
         rows, order, starts = _group(places, np.flatnonzero(places != _NO_PLACE))
         if len(starts) == len(rows):
@@ -150,7 +153,7 @@ class Remarks:
         ]
 
     def describe_contradictions(self, items: Sequence[Item], classes: Sequence[str] | None) -> list[str]:
-        """In words, the files to which rows give different labels, if any."""
+        """Describe the files to which rows give different labels, if any."""
         labels, places = np.frombuffer(self._labels, np.int64), np.frombuffer(self._places, np.int64)
         rows, order, starts = _group(places, np.flatnonzero(labels != _NO_LABEL))
         if len(starts) == len(rows):
@@ -179,7 +182,7 @@ def _group(places: IntArray, rows: IntArray) -> tuple[IntArray, IntArray, IntArr
 
 
 def _describe_frames(items: Sequence[Item]) -> str:
-    """In words, how many folders are videos, and in how many numbers of frames are left out on the way."""
+    """Describe how many folders are videos, and in how many numbers of frames are left out on the way."""
     folders = pictures = gaps = 0
     example = ""
     for item in items:
@@ -198,7 +201,7 @@ def _describe_frames(items: Sequence[Item]) -> str:
 
 
 def _describe_unread(listing: Listing, recipe: Recipe) -> list[str]:
-    """In words, the further pictures in archives that the recipe leaves out."""
+    """Describe the further pictures in archives that the recipe leaves out."""
     read = {field_name(column) for column in (recipe.also, recipe.boxes_from) if column is not None}
     left = {field: count for field, count in listing.members.items() if field not in read}
     if not left:
@@ -290,7 +293,7 @@ def _check_reading(items: Sequence[Item], recipe: Recipe) -> None:
 
 
 def _is_unread(item: Item) -> bool:
-    """Whether an item brings no picture of its own."""
+    """Return whether an item brings no picture of its own."""
     return PACKED_ROW not in item.columns and item.columns.get("image") is None
 
 

@@ -43,7 +43,7 @@ VIDEO_WEIGHT = 8
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """What a build will do.
+    """Plan of a build.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class BuildPlan:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it says all that cutting shards needs: not if it adds to a dataset, or packs a function's samples."""
+        """True if it says all that cutting shards needs: not if it adds to a dataset, or packs a function's samples."""
         return not self.base and not self.declared
 
     @property
@@ -116,7 +116,10 @@ class BuildPlan:
         return {"kind": self.kind, **vars(self), "tasks": Tasks(self.tasks).to_json(), "fingerprint": self.fingerprint}
 
     def made(self, manifest: Manifest) -> bool:
-        """Whether a dataset is what this plan makes. A converted dataset keeps the fingerprint, but not the recipe."""
+        """Return whether a dataset is what this plan makes.
+
+        A converted dataset keeps the fingerprint, but not the recipe.
+        """
         last = manifest.generations[-1]
         return last.fingerprint == self.fingerprint and sha256_json(last.recipe) == sha256_json(self.manifest_recipe)
 
@@ -287,7 +290,10 @@ class _Cut:
 
 
 def _in_one_pass(one: Item, other: Item) -> bool:
-    """Whether two items are read in the same pass over an archive: in two tasks, they would be read in two passes."""
+    """Return whether two items are read in the same pass over an archive.
+
+    In two tasks, they would be read in two passes.
+    """
     if one.member is None or other.member is None or other.member.run is None:
         return False
     return (one.path, one.member.run) == (other.path, other.member.run)

@@ -40,7 +40,7 @@ class FirstSamples:
 
     @property
     def full(self) -> bool:
-        """Whether they suffice."""
+        """True if they suffice."""
         return len(self._samples) >= FIRST_SAMPLES or self._bytes >= FIRST_BYTES
 
     def add(self, key: str, sample: Mapping[str, Any], types: dict[str, FieldType]) -> None:
@@ -87,7 +87,7 @@ class FirstSamples:
         return _NAMED if given and {known, found} == {_NAMED, _NUMBERED} else join(known, found)
 
     def _holds(self, name: str, kind: FieldType) -> bool:
-        """Whether the samples so far can be stored if a field becomes of another type: JSON has no NaN, for example."""
+        """Return whether the samples so far can be stored if a field becomes of another type: JSON has no NaN, for example."""
         if self._types.get(name, kind) == kind:
             return True
         encoder = SampleEncoder(Declaration({name: settle_empty(kind)}, self._declaration.classes))

@@ -1,4 +1,4 @@
-"""What a writer adds to a job: tasks that the caller's own loop has done, and the schema of its samples."""
+"""The writer as a job: tasks done by the caller's own loop, and the schema of its samples."""
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence

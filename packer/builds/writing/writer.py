@@ -231,7 +231,7 @@ class Writer:
 
     @property
     def _advice(self) -> str:
-        """What to do about a value that does not fit."""
+        """Return a suggestion for a value that does not fit."""
         if self._declaration.fields is not None:
             return ""
         return f" (the first {FIRST_SAMPLES} samples show the types; fields= declares others)"

@@ -1,4 +1,4 @@
-"""What an engine is."""
+"""The protocol of an engine."""
 
 import time
 from collections.abc import Collection, Sequence
@@ -38,7 +38,7 @@ class Ended(NamedTuple):
 
     @property
     def rejected(self) -> bool:
-        """Whether it ended as a reject."""
+        """True if it ended as a reject."""
         return not self.samples and bool(self.reason)
 
     @property

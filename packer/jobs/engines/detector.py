@@ -18,7 +18,7 @@ _END_S = 5.0
 
 
 class Busy(NamedTuple):
-    """What the process is doing: the number of its request, and the worker that sent it, None between two requests."""
+    """Current request of the process: its number, and the worker that sent it (None between two requests)."""
 
     number: int
     worker: int | None
@@ -26,7 +26,7 @@ class Busy(NamedTuple):
 
 
 class Late(NamedTuple):
-    """What takes too long: the number of the request that was looked at, and the message about it."""
+    """Request that takes too long: its number, and the message about it."""
 
     number: int
     message: str
@@ -89,11 +89,11 @@ class DetectorChild(Child):
             self.busy = Busy(self.busy.number + 1, None, 0)
 
     def delays(self, worker: int) -> bool:
-        """Whether a worker waits while another's request is processed, which has a time limit of its own."""
+        """Return whether a worker waits while another's request is processed, which has a time limit of its own."""
         return worker in self.waiting and self.busy.worker is not None
 
     def overdue(self, now_s: float) -> Late | None:
-        """What takes too long, if anything does.
+        """Return the request that takes too long, if any.
 
         Parameters
         ----------

@@ -52,7 +52,7 @@ class Host(NamedTuple):
 
 @dataclass(frozen=True)
 class Room:
-    """What decides how many workers fit on a host.
+    """Limits on the number of workers on a host.
 
     Attributes
     ----------

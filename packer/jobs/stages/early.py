@@ -26,7 +26,10 @@ from shardspec.errors import BuildError
 from shardspec.manifest import sha256_json
 
 _MARGIN = 1.5
-"""So many times the room is asked for that is expected to be needed: later items may yield more, and others write, too."""
+"""So many times the room is asked for that is expected to be needed.
+
+Later items may yield more, and others write, too.
+"""
 
 _CLOSED = "closed"
 """A file that says that a call ended while there were such shards, for want of room maybe: the next has none."""
@@ -145,7 +148,10 @@ class EarlyShards:
         return early if self.adopted else plan
 
     def _begin(self, key: str) -> None:
-        """Begin with a form of the rows; shards of other forms are void, and a worker that is at one finds no folder."""
+        """Begin with a form of the rows.
+
+        Shards of other forms are void, and a worker that is at one finds no folder.
+        """
         self._last, self._there = key, 0
         self._offered.clear()
         self.units.clear()
@@ -165,7 +171,7 @@ class EarlyShards:
         self.units.append(Unit("early", number))
 
     def _counts(self, plan: ShardPlan, number: int) -> bool:
-        """Whether a shard was written early."""
+        """Return whether a shard was written early."""
         shard = published_shard(plan.published(number))
         if shard is not None and shard.samples != plan.sizes[number].samples:
             raise BuildError(
@@ -192,7 +198,7 @@ class EarlyShards:
         return sha256_json([self._key_of_parts, plan.form])[:32]
 
     def _has_room(self) -> bool:
-        """Whether there is room for all parts and all shards at the same time."""
+        """Return whether there is room for all parts and all shards at the same time."""
         if not self._packed:
             return False
         a_task = self._packed_bytes / self._packed

@@ -53,7 +53,10 @@ class Entry:
         self.sessions = 1
 
     def find_finished(self) -> Manifest | None:
-        """What this plan has made, if nothing else is under way. Takes no lock, so the folder may be read-only."""
+        """Return the dataset if this plan has made it and nothing else is in progress.
+
+        Takes no lock: the folder may be read-only.
+        """
         if self._overwrite or self._plan.base is not None or self._plan.rewritten is not None:
             return None
         with suppress(OSError, BuildError):  # reported when the folder is entered
@@ -178,7 +181,7 @@ class Entry:
             )
 
     def _continues(self, old: Mapping[str, Any]) -> bool:
-        """Whether an unfinished plan is this one, and its folder can be gone on with."""
+        """Return whether an unfinished plan is this one, and its folder can be gone on with."""
         if old["fingerprint"] != self._plan.fingerprint:
             return False
         if not _is_laid_out_alike(old):
@@ -244,5 +247,5 @@ class Entry:
 
 
 def _is_laid_out_alike(plan: Mapping[str, Any]) -> bool:
-    """Whether the results of a plan lie where this version of packer looks for them."""
+    """Return whether the results of a plan lie where this version of packer looks for them."""
     return bool(plan.get(MADE_ON, {}).get("layout") == WORKSPACE_LAYOUT)

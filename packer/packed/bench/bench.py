@@ -229,7 +229,7 @@ def _shuffled(listing: Listing, recipe: Recipe) -> list[Item]:
 
 
 def _is_same_source(manifest: Manifest, recipe: Recipe, listing: Listing) -> bool:
-    """Whether the source is, file by file, what the dataset was built from."""
+    """Return whether the source is, file by file, what the dataset was built from."""
     made = manifest.generations[-1]
     plan, _ = make_plan(recipe, made.runtime, listing)
     return plan.fingerprint == made.fingerprint

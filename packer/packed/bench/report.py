@@ -76,7 +76,7 @@ class Packing:
 
 @dataclass(frozen=True, repr=False)
 class BenchReport(Result):
-    """What a training epoch costs with raw files and with the dataset that they were packed into.
+    """Cost of a training epoch with raw files and with the packed dataset.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ class BenchReport(Result):
         return f"{self.source} {raw}, {self.packed} ({self.format}) {packed}"
 
     def _remarks(self) -> list[str]:
-        """What was compared, and the conclusion."""
+        """Return a description of the comparison, and the conclusion."""
         how = (
             "as the manifest says"
             if self.pack.recorded

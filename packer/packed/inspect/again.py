@@ -156,7 +156,7 @@ class _Candidates(NamedTuple):
         return cls(frozenset(_ancestors(one)), sources + keys * _STEP, frames + facts, ordinals, facts != 0)
 
     def are_in(self, other: "_Candidates") -> npt.NDArray[np.bool_]:
-        """Which of these another dataset has, too."""
+        """Return which of these another dataset has, too."""
         if self.ancestors.isdisjoint(other.ancestors):
             return self.known & np.isin(self.items, other.items[other.known])
         placed, others = (one.items + one.ordinals * _STEP for one in (self, other))

@@ -1,4 +1,4 @@
-"""What a packed dataset holds, by its manifest."""
+"""Describe a packed dataset by its manifest."""
 
 import os
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from shardspec.wording import counted, list_some, one_line, program
 
 
 class GenerationNote(NamedTuple):
-    """What was packed at one time.
+    """One addition to a dataset.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class GenerationNote(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class InspectReport(Result):
-    """What a dataset's manifest says, and whether its files are there.
+    """Summary of a dataset's manifest, and missing files.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class InspectReport(Result):
 
     @property
     def history(self) -> tuple[GenerationNote, ...]:
-        """What was packed when, in order: the first build, and every addition, as it was then."""
+        """Additions in order: the first build, and each later one as it was then."""
         generations, clock = self.manifest.generations, self.manifest.wall_clock
         noted = clock.get("history")
         if isinstance(noted, list):
@@ -177,7 +177,7 @@ class InspectReport(Result):
 
 
 def inspect(dataset: str | os.PathLike[str]) -> InspectReport:
-    """What a packed dataset holds, by its manifest; of the other files, only existence and size are looked at.
+    """Describe a packed dataset by its manifest. Of other files, only existence and size are checked.
 
     Parameters
     ----------

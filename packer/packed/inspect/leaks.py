@@ -37,7 +37,7 @@ class Leak(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Leaks(Result):
-    """What a comparison of datasets found.
+    """Result of a comparison of datasets.
 
     Attributes
     ----------

@@ -21,7 +21,7 @@ _VALUES = 20
 
 
 class ValueCount(NamedTuple):
-    """What a dataset has of one value of a field.
+    """Samples that have one value of a field.
 
     Attributes
     ----------

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class NotReadyError(Exception):
-    """What was asked for is still being made.
+    """The requested value is still being computed.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Job(Generic[T]):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is made, or has failed."""
+        """True if it is made, or has failed."""
         return self._done.is_set()
 
     def wait(self) -> None:
@@ -79,7 +79,7 @@ class Job(Generic[T]):
         self._done.wait()
 
     def result(self, patience_s: float | None) -> T:
-        """What was made.
+        """Return the result of the job.
 
         Parameters
         ----------

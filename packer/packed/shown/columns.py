@@ -86,7 +86,7 @@ class Taker(Protocol):
         ...
 
     def result(self) -> Any:
-        """What came of them."""
+        """Return the results of the jobs."""
         ...
 
 

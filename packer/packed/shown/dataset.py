@@ -154,7 +154,7 @@ class ShownDataset:
         return self._texts[name]
 
     def known(self, name: str, rows: slice | IntArray = slice(None)) -> Column | None:
-        """Which rows have a value of a small field: bool, (n,); None if all have one."""
+        """Return which rows have a value of a small field: bool, (n,); None if all have one."""
         of = {BOX_SIDE: ("box",), WRONG: ("label", self._prediction or "")}.get(name, (name,))
         fields = [field for one in of if (field := self.schema.validity(one)) is not None]
         return np.logical_and.reduce([self.numbers(field)[rows] for field in fields]) if fields else None
@@ -358,7 +358,7 @@ class ShownDataset:
         self.joined = tuple(field.name for field in found.fields)
 
     def _wrong(self, start: int) -> Column:
-        """Whether predictions are not the labels, in the block from a row on."""
+        """Return whether predictions are not the labels, in the block from a row on."""
         assert self._prediction is not None
         field = self.schema[self._prediction]
         labels, predicted = self.values("label", start), self.values(field.name, start)
@@ -374,7 +374,7 @@ class ShownDataset:
         return wrong
 
     def _choose(self, where: str) -> npt.NDArray[np.uint8]:
-        """Which rows meet an expression, eight to a byte. In a job, if texts must be read for it."""
+        """Return which rows meet an expression, eight to a byte. In a job, if texts must be read for it."""
         fields = [name for name in names_in(where) if name in self.small_fields]
         read = []
         for name in fields:
@@ -418,7 +418,10 @@ class ShownDataset:
         return marked
 
     def _made(self, key: tuple[str, ...], what: str, work: Callable[[Job[T]], T], *, keep: bool = True) -> T:
-        """What a job makes, once; if it is not kept, until somebody has got it, or has asked for several others."""
+        """Return the result of a job that runs once.
+
+        Unless it is cached, it is kept until read, or until several others are requested.
+        """
         with self._lock:
             job = self._jobs.get(key)
             if job is None:

@@ -69,7 +69,7 @@ class Originals:
         return path if path is not None and path.is_file() else None
 
     def _inside(self, item: str) -> Path | None:
-        """What there is of an item's name inside the source."""
+        """Return an item's path inside the source, if there is one."""
         # A report may hold any name: one that the system cannot take is that of no file.
         try:
             path = Path(os.path.realpath(self.root / item))

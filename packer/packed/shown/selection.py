@@ -1,4 +1,7 @@
-"""Rows that meet a condition, in an order, without a list of them: as many as a page shows are found when it is asked."""
+"""Rows that meet a condition, in an order, without a list of them.
+
+As many as a page shows are found when it is asked.
+"""
 
 import threading
 
@@ -51,7 +54,7 @@ class Selection:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def mask(self, start: int) -> npt.NDArray[np.bool_]:
-        """Which rows of the block from row `start` on, a multiple of `BLOCK`, are selected."""
+        """Return which rows of the block from row `start` on, a multiple of `BLOCK`, are selected."""
         size = min(BLOCK, self.total - start)
         if self.chosen is None:
             return np.ones(size, np.bool_)
@@ -159,7 +162,7 @@ class _Sorted:
         return found
 
     def _in_range(self, values: Column, number: int) -> npt.NDArray[np.bool_]:
-        """Whether `_ranges` gives a number, for each value."""
+        """Return whether `_ranges` gives a number, for each value."""
         here = _are_numbers(values)
         if number > len(self._edges):
             return ~here
@@ -193,6 +196,6 @@ class _Sorted:
 
 
 def _are_numbers(values: Column) -> npt.NDArray[np.bool_]:
-    """Which values are there, and not NaN."""
+    """Return which values are there, and not NaN."""
     there = ~np.ma.getmaskarray(values)
     return there & ~np.isnan(np.ma.getdata(values)) if values.dtype.kind == "f" else there

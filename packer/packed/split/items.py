@@ -31,7 +31,7 @@ class Items:
                     break
 
     def _lists(self, names: Container[str]) -> bool:
-        """Whether the reports have an item of one of the names."""
+        """Return whether the reports have an item of one of the names."""
         return any(str(line.get("item")) in names for _, line in read_report(self._one, ITEMS_NAME))
 
     def of_rows(self, rows: IntArray) -> TextSet:
@@ -43,7 +43,7 @@ class Items:
         return TextSet(names[number] for number in numbers[numbers != NO_GROUP].tolist())
 
     def counts(self, names: TextSet, samples: int) -> Counts:
-        """What became of some items, all of which gave samples."""
+        """Return the counts of items that all gave samples."""
         packed, frames, damaged, progressive = (0 if self._listed else len(names) or samples), 0, 0, 0
         for _, line in read_report(self._one, ITEMS_NAME):
             if keeps(names, line):
@@ -57,5 +57,5 @@ class Items:
 
 
 def keeps(names: Container[str], line: Mapping[str, Any]) -> bool:
-    """Whether a report's line is about an item that has samples in a split."""
+    """Return whether a report's line is about an item that has samples in a split."""
     return str(line.get("item")) in names and line.get("kind") != "item" and line.get("state", "packed") == "packed"

@@ -1,4 +1,4 @@
-"""What a split made."""
+"""Result of a split."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class SplitPart:
         return self.result.manifest.samples
 
     def to_json(self) -> dict[str, Any]:
-        """What the part holds, as JSON."""
+        """Return the content of the part as JSON."""
         wanted = {"ratio": self.ratio} if self.value is None else {"value": self.value}
         strata = {"strata": dict(self.strata)} if self.strata else {}
         return {"samples": self.samples, "groups": self.groups, **wanted, **strata, "digest": self.digest}
@@ -121,12 +121,12 @@ class SplitResult(Result):
 
     @staticmethod
     def _is_far_off(part: SplitPart, samples: int) -> bool:
-        """Whether a part misses its ratio by more than a tenth of all samples."""
+        """Return whether a part misses its ratio by more than a tenth of all samples."""
         return part.ratio is not None and abs(part.samples / max(1, samples) - part.ratio) > 0.1
 
     @property
     def _groups_are(self) -> str:
-        """What the groups of all parts are, in words."""
+        """Return a description of the groups of all parts."""
         return f"groups by {self._fields}" if len(self.by) > 1 else f"values of {self._fields}"
 
     def _describe_part(self, part: SplitPart) -> str:

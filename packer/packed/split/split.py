@@ -209,7 +209,7 @@ def _count_parted(one: Input, places: IntArray) -> int:
 
 
 def _has_classes(schema: Schema) -> bool:
-    """Whether ``label`` numbers classes."""
+    """Return whether ``label`` numbers classes."""
     return "label" in schema and schema["label"].is_scalar and schema["label"].numpy_dtype.kind in "iu"
 
 

@@ -33,7 +33,7 @@ LIMIT_S = 600.0
 
 
 class Line(NamedTuple):
-    """What was found in one row: its number in the shard, its key, and what is wrong with it."""
+    """Damage in one row: its number in the shard, its key, and the fault."""
 
     row: int
     key: str | None
@@ -41,7 +41,7 @@ class Line(NamedTuple):
 
 
 def describe_damage(layout: Layout, number: int, shard: Shard, start: int, tried: Callable[[int], None]) -> str:
-    """In words, which samples of a damaged shard cannot be read.
+    """Describe which samples of a damaged shard cannot be read.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def examine(layout: Layout, number: int) -> Iterator[Line]:
 
 
 def _find_fault(walk: ShardWalk, row: int, layout: Layout) -> str:
-    """What is wrong with one row: the first field that cannot be read, or whose value is invalid."""
+    """Return the first fault of a row: a field that cannot be read, or whose value is invalid."""
     columns = _try(walk, range(row, row + 1))
     if not isinstance(columns, Exception):
         return next((f"field {found.field!r}: {found.message}" for found in walk.faults(columns)), "")

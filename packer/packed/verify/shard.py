@@ -64,7 +64,7 @@ class ShardWalk:
         return self._read(self._reader, rows, self.schema.names if fields is None else fields)
 
     def faults(self, columns: Columns) -> Iterator[Fault]:
-        """What is wrong with the values of a batch, whose rows are numbered from 0."""
+        """Yield the faults of the values of a batch, whose rows are numbered from 0."""
         return self._checks.faults(columns)
 
     def key(self, row: int) -> str | None:

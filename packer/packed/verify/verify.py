@@ -33,7 +33,7 @@ _CONTRADICTS = "the manifest contradicts this file, whose digest it has"
 
 @dataclass(frozen=True, repr=False)
 class VerifyReport(Result):
-    """What was compared, and every difference that was found.
+    """Result of a comparison with the manifest: the files compared, and every difference.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class VerifyReport(Result):
 
     @property
     def ok(self) -> bool:
-        """Whether there is no problem."""
+        """True if there is no problem."""
         return not self.problems
 
     def describe(self) -> str:

@@ -1,1 +1,1 @@
-"""What `packer view` serves: a module for each kind of page, what is shown, and who may ask."""
+"""The server of `packer view`: a module for each kind of page, the datasets, and access control."""

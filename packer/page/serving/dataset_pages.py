@@ -80,12 +80,12 @@ class DatasetPages(Pages):
         return made
 
     def about(self, request: Request) -> Response:
-        """What was packed and how."""
+        """Return the page about content and origin."""
         one = self._one(request)
         return self._replies.page("about.html", request, one, dataset=one.about)
 
     def faults(self, request: Request) -> Response:
-        """What deserves a warning, as a part of a page."""
+        """Return the warnings, as a part of a page."""
         faults = [*self._shown.shared_faults(), *self._one(request).faults]
         return self._replies.part("faults.html", request, faults=faults)
 

@@ -1,4 +1,4 @@
-"""Who may ask the server of `packer view`, and for what."""
+"""Access control of the server of `packer view`."""
 
 import ipaddress
 import secrets

@@ -1,4 +1,4 @@
-"""What a page of the grid shows, as its address says it."""
+"""Selection that a page of the grid shows, as its address encodes it."""
 
 import ast
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 @dataclass(frozen=True)
 class Query:
-    """What a page of the grid shows.
+    """Selection that a page of the grid shows.
 
     Attributes
     ----------

@@ -38,7 +38,7 @@ def make_app(shown: Shown, token: str) -> Starlette:
 
 
 class _CommonPages(Pages):
-    """What belongs to no single dataset."""
+    """Pages that belong to no single dataset."""
 
     def __init__(self, shown: Shown, replies: Replies) -> None:
         super().__init__(shown, replies)
@@ -59,7 +59,7 @@ class _CommonPages(Pages):
         return Response(static(name), media_type=_STATIC[name], headers={"cache-control": "no-cache"})
 
     def faults(self, request: Request) -> Response:
-        """What deserves a warning of several datasets, as a part of a page."""
+        """Return the warnings about several datasets, as a part of a page."""
         return self._replies.part("faults.html", request, faults=self._shown.shared_faults())
 
 

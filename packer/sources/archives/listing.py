@@ -1,4 +1,4 @@
-"""What the sources of archives have in common: the archives of a set, and the items of all of them as one listing."""
+"""Code shared by the sources of archives: the archives of a set, and the items of all of them as one listing."""
 
 import os
 import shlex
@@ -56,7 +56,7 @@ class Archive(NamedTuple):
 
 @dataclass
 class Found:
-    """What lies in one archive.
+    """Content of one archive.
 
     Attributes
     ----------
@@ -134,7 +134,7 @@ class ArchiveSource:
         self._ignored = ignored
 
     def lister(self, path_column: str) -> "ListOne":
-        """What lists one archive; an `OSError` of it makes the archive a reject.
+        """Return the function that lists one archive. If it raises an `OSError`, the archive becomes a reject.
 
         Raises
         ------
@@ -269,7 +269,7 @@ def list_archives(
 
 
 def _list_each(archives: Sequence[Archive], list_one: ListOne) -> Iterator[tuple[Archive, Found]]:
-    """What lies in each archive, in order. Some are listed ahead, side by side."""
+    """Yield each archive and its content, in order. Some archives are listed ahead, in parallel."""
     count = available_processors()
     with ThreadPoolExecutor(count) as threads:
         left = iter(archives)

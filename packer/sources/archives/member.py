@@ -29,7 +29,7 @@ class Member(NamedTuple):
 
     @property
     def run(self) -> tuple[int, ...] | None:
-        """What members that are read in one pass over a part of the archive have in common; None for one read alone."""
+        """Properties shared by members that are read in one pass over a part of the archive; None for a member read alone."""
         return {"stored": None, "gzip": (), "parquet": self.place[:1]}[self.kind]
 
     @classmethod

@@ -64,7 +64,7 @@ def open_file(path: Path, recipe: Recipe) -> Source | None:
 
 
 def list_archive(path: Path, name: str, path_column: str) -> Found:
-    """What lies in one archive, whose items are named after it.
+    """List one archive, whose items are named after it.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def open_folder(folder: Path, recipe: Recipe) -> Source | None:
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a text is a pattern of file names and not the name of a file."""
+    """Return whether a text is a pattern of file names and not the name of a file."""
     return glob.has_magic(text) or bool(_BRACES.search(text))
 
 

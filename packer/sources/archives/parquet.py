@@ -43,7 +43,7 @@ class ParquetSource(ArchiveSource):
 
 
 def holds_pictures(path: Path, path_column: str) -> bool:
-    """Whether a Parquet file has pictures inside, and is not a table of paths.
+    """Return whether a Parquet file has pictures inside, and is not a table of paths.
 
     Raises
     ------
@@ -174,7 +174,7 @@ def _rows(path: Path, file: Any, group: int, columns: list[str], rows: int) -> I
 
 
 def _is_dropped(name: str, names: Collection[str], dropped: Collection[str]) -> bool:
-    """Whether ``--drop`` names a column, also by the name that it gets because a field has a meaning of its own."""
+    """Return whether ``--drop`` names a column, also by the name that it gets because a field has a meaning of its own."""
     renamed = f"{ParquetSource.prefix}_{name.lower()}"
     return name in dropped or (renamed in dropped and renamed not in names)
 

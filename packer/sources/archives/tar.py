@@ -63,12 +63,12 @@ class TarDamage(Exception):  # noqa: N818 -- it is the end of a listing, not an 
 
 
 def is_tar(name: str) -> bool:
-    """Whether a file name is that of a tar file, compressed by gzip or not."""
+    """Return whether a file name is that of a tar file, compressed by gzip or not."""
     return name.lower().endswith((".tar", ".tar.gz", ".tgz"))
 
 
 def is_compressed(path: Path) -> bool:
-    """Whether a file is compressed by gzip, whatever its name says."""
+    """Return whether a file is compressed by gzip, whatever its name says."""
     with path.open("rb") as file:
         return file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
 

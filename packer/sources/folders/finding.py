@@ -1,4 +1,4 @@
-"""What lies below a folder: the pictures and videos, their sidecars, and what is ignored."""
+"""Find images and videos below a folder, their sidecars, and files to ignore."""
 
 import os
 from collections import defaultdict, deque
@@ -42,7 +42,10 @@ class Ignored:
         self._kinds: dict[str, tuple[int, str]] = {}
 
     def add(self, path: str, kind: str | None = None, number: int = 1) -> None:
-        """Count a path, or a number of which it is an example; without a kind it is a file, whose kind is its suffix."""
+        """Count a path, or a number of which it is an example.
+
+        Without a kind it is a file, whose kind is its suffix.
+        """
         kind = kind or _suffix(path)
         if kind not in self._kinds and len(self._kinds) == _KINDS_MAX:
             kind = "with other suffixes"
@@ -80,7 +83,7 @@ class FoundFile(NamedTuple):
 
 
 class FoundFiles:
-    """What a walk through a folder finds: iterated over once, the items, in the order of the bytes of their paths.
+    """Files found by a walk through a folder. Iterating once yields the items in the byte order of their paths.
 
     A folder of frames is followed by what lies below it.
 
@@ -176,7 +179,7 @@ class FoundFiles:
         return found
 
     def _enters(self, path: str, first_seen: Mapping[str, str] | None) -> bool:
-        """Whether a folder is searched under this path."""
+        """Return whether a folder is searched under this path."""
         if first_seen is None:
             return True
         path = path.strip("/")
@@ -281,7 +284,10 @@ class FoundFiles:
         return entered, out
 
     def _is_item(self, above: tuple[str, ...], name: str, chosen: bool, sidecars: Mapping[str, list[str]]) -> bool:
-        """Whether a file is an item; if not, it is counted. `chosen`: whether a pattern has chosen a folder above it."""
+        """Return whether a file is an item.
+
+        If not, it is counted. `chosen`: whether a pattern has chosen a folder above it.
+        """
         if name.startswith("."):
             self.ignored.add("/".join((*above, name)), "hidden")
         elif self._excludes and self._exclude.match((*above, name), folder=False):

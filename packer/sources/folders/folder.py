@@ -230,7 +230,7 @@ class _Read:
         return replace(item, columns=row | columns, files=read)
 
     def describe(self, items: Sequence[Item]) -> list[str]:
-        """In words, the items whose paths or sidecars are wrong.
+        """Describe the items whose paths or sidecars are wrong.
 
         Raises
         ------
@@ -340,7 +340,7 @@ def _with_folder_labels(listing: Listing, classes: Collection[str]) -> Listing:
 
 
 def _describe_labels(listing: Listing, label_from: str, folders: Collection[str], classes: set[str]) -> list[str]:
-    """In words, what may be wrong with the labels of a folder.
+    """Describe what may be wrong with the labels of a folder.
 
     Parameters
     ----------

@@ -96,7 +96,7 @@ def pictures_in(folder: str | Path) -> list[str]:
 
 
 def describe_numbered(names: Iterable[str], depth: int) -> list[str]:
-    """In words, that folders seem to hold the frames of videos, which are packed picture by picture.
+    """Describe that folders seem to hold the frames of videos, which are packed picture by picture.
 
     They do if the pictures of nearly each of several folders have the same names but for numbers, and these count from
     0 or 1 without a gap.
@@ -126,7 +126,7 @@ def describe_numbered(names: Iterable[str], depth: int) -> list[str]:
 
 
 def _counts_on(pictures: Sequence[str]) -> bool:
-    """Whether the numbers in the names of some pictures count from 0 or 1 without a gap."""
+    """Return whether the numbers in the names of some pictures count from 0 or 1 without a gap."""
     if len(pictures) < _FRAMES_MIN:
         return False
     try:
@@ -151,7 +151,7 @@ def refuse_pictures_in_root(root: Path, example: str) -> None:
 
 
 def _look(folder: str, name: str, roots: Sequence[Path]) -> os.stat_result:
-    """What the system says of a picture, which is a regular file inside the roots."""
+    """Return the status of an image, a regular file inside the roots."""
     path = os.path.join(folder, name)  # noqa: PTH118 -- many
     try:
         found = os.lstat(path)

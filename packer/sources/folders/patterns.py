@@ -42,7 +42,7 @@ class Globs:
         return bool(self._patterns)
 
     def match(self, parts: Sequence[str], *, folder: bool) -> bool:
-        """Whether a pattern matches the path of a file or a folder; one for a folder above it does not count."""
+        """Return whether a pattern matches the path of a file or a folder; one for a folder above it does not count."""
         found = False
         for text, pattern, only_folders in self._patterns:
             if (folder or not only_folders) and _matches(parts, pattern):
@@ -53,7 +53,7 @@ class Globs:
 
 
 def is_chosen(parts: Sequence[str], include: Globs, exclude: Globs) -> bool:
-    """Whether patterns choose a file, whose path is given in parts, also by a folder above it."""
+    """Return whether patterns choose a file, whose path is given in parts, also by a folder above it."""
     above = [parts[:depth] for depth in range(1, len(parts))]
     if exclude.match(parts, folder=False) or any(exclude.match(one, folder=True) for one in above):
         return False
@@ -72,7 +72,10 @@ def _compile(text: str) -> list[_Part]:
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[_Part]) -> bool:
-    """Whether a pattern matches all parts of a path. Every state of the match is followed at once, none twice."""
+    """Return whether a pattern matches all parts of a path.
+
+    Every state of the match is followed at once, none twice.
+    """
     states = _skip_any({0}, pattern)
     for part in parts:
         states = _skip_any({after for state in states for after in _step(state, part, pattern)}, pattern)
@@ -191,7 +194,7 @@ def _refuse(text: str, expected: str, found: str) -> UsageError:
 
 
 def describe_unmatched(option: str, patterns: Sequence[str]) -> str:
-    """In words, the patterns of an option that match nothing."""
+    """Describe the patterns of an option that match nothing."""
     verb = "matches" if len(patterns) == 1 else "match"
     what = "picture or video" if option == "include" else "file or folder"
     return (

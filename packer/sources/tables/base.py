@@ -34,7 +34,10 @@ class Table(Protocol):
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """What the user should know of columns, by column; of those without a name, which are left out, by ``""``."""
+        """Return notes for the user by column.
+
+        Notes about columns without a name, which are left out, have the key ``""``.
+        """
         ...
 
     @property

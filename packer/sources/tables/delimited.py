@@ -186,7 +186,7 @@ def _plain(cells: PackedTexts, stays_text: bool) -> list[Any]:
 
 
 def _describe_unnamed(header: Sequence[str]) -> dict[str, str]:
-    """In words, which columns have no name, such as the index that pandas writes; none if all have one."""
+    """Describe which columns have no name, such as the index that pandas writes; none if all have one."""
     numbers = [str(number) for number, name in enumerate(header, 1) if not name]
     if not numbers:
         return {}
@@ -207,7 +207,7 @@ def _describe_other_bytes(path: Path) -> str:
 
 
 def _other_mark(path: Path, header: str) -> str | None:
-    """What separates the cells of a header that is one cell otherwise; None if it has one column."""
+    """Return the likely separator of a header that parses as a single cell; None if the table has one column."""
     found = [mark for mark in _MARKS if mark in header]
     if len(found) > 1:
         named = " and ".join(_MARKS[mark] for mark in found)

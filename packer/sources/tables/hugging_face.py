@@ -1,4 +1,4 @@
-"""What Hugging Face's ``datasets`` notes in the metadata of a Parquet file."""
+"""Metadata that Hugging Face's ``datasets`` writes into a Parquet file."""
 
 import json
 from collections.abc import Mapping

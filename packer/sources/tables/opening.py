@@ -21,7 +21,7 @@ _CELLS = (".csv", ".tsv")
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file is a table by its suffix."""
+    """Return whether a file is a table by its suffix."""
     return path.suffix.lower() in TABLES
 
 

@@ -57,7 +57,7 @@ class Boxes(Protocol):
 
     @property
     def has_points(self) -> bool:
-        """Whether any face has points."""
+        """True if any face has points."""
         ...
 
     def check(self, names: Sequence[str]) -> tuple[str, ...]:

@@ -146,6 +146,6 @@ class FaceCutter:
 
 
 def _is_astray(points5: npt.NDArray[np.floating], box: npt.NDArray[np.float32]) -> bool:
-    """Whether some point is too far away to belong to the face in the box."""
+    """Return whether some point is too far away to belong to the face in the box."""
     away = np.abs(points5 - box.reshape(2, 2).mean(axis=0)).max()
     return bool(away > FARTHEST_POINT * (box[2:] - box[:2]).max())

@@ -85,7 +85,7 @@ def shorter_sides(boxes: FloatArray) -> FloatArray:
 
 
 def counting_faces(found: FrameFaces, recipe: Recipe) -> npt.NDArray[np.intp]:
-    """Which faces of a frame are large and certain enough, (n,)."""
+    """Return which faces of a frame are large and certain enough, (n,)."""
     good = np.isfinite(found.boxes).all(axis=1) & (shorter_sides(found.boxes) >= recipe.min_face)
     return np.flatnonzero(good & (found.scores >= recipe.min_score))
 

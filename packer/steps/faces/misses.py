@@ -53,7 +53,7 @@ class Misses:
 
 
 def advise(reasons: Iterable[str], recipe: Recipe) -> str:
-    """In words, the options for which the faces that some reasons describe were too small or too uncertain."""
+    """Describe the options for which the faces that some reasons describe were too small or too uncertain."""
     lower = set()
     for match in (match for reason in reasons for match in _SEEN.finditer(reason)):
         side, score, best, other_side = match.groups()
@@ -65,7 +65,7 @@ def advise(reasons: Iterable[str], recipe: Recipe) -> str:
 
 
 def describe_largest(samples: Sequence[Sample]) -> str:
-    """In words, the largest face of some samples, of which there is at least one."""
+    """Describe the largest face of some samples, of which there is at least one."""
     largest = max(samples, key=_shorter)
     track = "no track" if largest["track"] == NO_TRACK else f"track {largest['track']}"
     return f"largest other face {_pixels(_shorter(largest))} px ({track})"

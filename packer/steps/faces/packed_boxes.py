@@ -281,7 +281,7 @@ def _in_frame(matrix: npt.NDArray[np.floating], points: npt.NDArray[np.floating]
 
 
 def _doubled(frames: npt.NDArray[Any], tracks: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Which rows have a track that an earlier row of the same frame has."""
+    """Return which rows have a track that an earlier row of the same frame has."""
     order = np.lexsort((tracks, frames))
     same = (np.diff(frames[order]) == 0) & (np.diff(tracks[order]) == 0) & (tracks[order][1:] != NO_TRACK)
     out = np.zeros(len(frames), np.bool_)

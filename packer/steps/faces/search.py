@@ -268,7 +268,10 @@ def _make_mtcnn(recipe: Recipe, device: str) -> Detector:
 
 
 def takes_decoded(recipe: Recipe) -> bool:
-    """Whether faces are searched for in the frames as they are decoded; other steps may change frames or drop some."""
+    """Return whether faces are searched for in the frames as they are decoded.
+
+    Other steps may change frames or drop some.
+    """
     return [step.use for step in recipe.chain[:2]] in (["decode", "faces"], ["decode", "detect"])
 
 

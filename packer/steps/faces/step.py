@@ -206,7 +206,7 @@ class FaceFinder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Look:
-    """What the search of one sampled frame, and of those that may stand in for it, has found.
+    """Result of searching one sampled frame and its possible substitutes.
 
     Attributes
     ----------

@@ -72,7 +72,7 @@ def _read_coefficients(path: Path) -> Any:
 
 
 def _shows(coded: bytes, image: npt.NDArray[np.uint8]) -> bool:
-    """Whether `coded` is a baseline JPEG of exactly these pixels."""
+    """Return whether `coded` is a baseline JPEG of exactly these pixels."""
     header = read_header(coded)
     if header is None or header.frame_marker != BASELINE:
         return False

@@ -192,7 +192,7 @@ def _is_joint(source: Input, begin: int | None, last: Place, first: Place) -> bo
 
 
 def _has_memory() -> bool:
-    """Whether as much memory could be had as libav ever asks for at once; none is touched."""
+    """Return whether as much memory could be had as libav ever asks for at once; none is touched."""
     try:
         np.empty(_AV_BYTES, np.uint8)
     except MemoryError:

@@ -69,7 +69,7 @@ class JpegHeader(NamedTuple):
 
     @property
     def ordinary(self) -> bool:
-        """Whether every decoder reads the picture: 8 bits, baseline or progressive, grey or three components."""
+        """True if every decoder reads the picture: 8 bits, baseline or progressive, grey or three components."""
         return self.frame_marker in (BASELINE, PROGRESSIVE) and self.precision == 8 and self.components in (1, 3)
 
 
@@ -162,13 +162,13 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int, int]]:
 
 
 def has_restart_markers(data: bytes) -> bool:
-    """Whether a JPEG can be decoded in pieces."""
+    """Return whether a JPEG can be decoded in pieces."""
     header = read_header(data)
     return header is not None and header.restart_interval > 0
 
 
 def is_progressive(data: bytes) -> bool:
-    """Whether a JPEG is coded in several passes."""
+    """Return whether a JPEG is coded in several passes."""
     header = read_header(data)
     return header is not None and header.frame_marker == PROGRESSIVE
 

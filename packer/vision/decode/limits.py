@@ -1,4 +1,4 @@
-"""What is decoded: inputs, how large a picture or a video frame may be, and the errors about what does not decode."""
+"""Limits on decoding: inputs, sizes of images and video frames, and the errors about undecodable data."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,10 @@ from shardspec.errors import ItemError
 from shardspec.schema import PICTURE_PIXELS_MAX
 
 MAX_PIXELS = PICTURE_PIXELS_MAX
-"""Default limit of width times height: that of a packed picture, twice Pillow's ``MAX_IMAGE_PIXELS`` (537 MB as RGB)."""
+"""Default limit of width times height.
+
+That of a packed picture, twice Pillow's ``MAX_IMAGE_PIXELS`` (537 MB as RGB).
+"""
 
 _BYTES_A_PIXEL = 8  # 16 bits of red, green, blue and alpha, uncompressed
 

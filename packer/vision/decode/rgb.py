@@ -1,4 +1,4 @@
-"""What Pillow decodes, and the single rule by which every kind of pixel becomes ``uint8`` RGB.
+"""Decode with Pillow, and convert every kind of pixel to ``uint8`` RGB by a single rule.
 
 As a table: ``docs/pictures.md``. Ordinary JPEGs do not pass here, so the library is loaded by the first other picture.
 """

@@ -1,4 +1,4 @@
-"""Which frames of a video are taken."""
+"""Choice of the frames of a video."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence

@@ -169,7 +169,7 @@ class Decoding:
             self.problems.append(f"{counted(left_out, 'sampled frame')} {'is' if left_out == 1 else 'are'} damaged")
 
     def _is_damaged(self, frame: VideoFrame) -> bool:
-        """Whether the decoder reports damage, or has not written all of the frame. To be asked only once."""
+        """Return whether the decoder reports damage, or has not written all of the frame. To be asked only once."""
         return self._memory.left_unwritten(frame) or frame.is_corrupt
 
     def _decode(self, wanted: npt.NDArray[np.bool_] | None) -> Iterator[tuple[list[VideoFrame], int | None]]:
@@ -202,7 +202,7 @@ class Decoding:
             self.problems.append(f"{counted(cut_off, 'packet')} {'is' if cut_off == 1 else 'are'} cut off")
 
     def _skip(self, index: int | None, wanted: npt.NDArray[np.bool_]) -> _Skip:
-        """What the decoder may skip of a packet."""
+        """Return the part of the decoding that may be skipped for a packet."""
         if index is None or wanted[index]:
             return "DEFAULT"
         if self._sampling.keyframes:
@@ -272,7 +272,7 @@ class Trust:
         self._first[group] = min(position, self._first.get(group, position))
 
     def doubted(self, index: int) -> bool:
-        """Whether a frame may be damaged, by its presentation order.
+        """Return whether a frame may be damaged, by its presentation order.
 
         A frame shown before a keyframe but decoded after it may refer to either group.
         """

@@ -103,7 +103,7 @@ class FrameMemory:
         return frames
 
     def left_unwritten(self, frame: VideoFrame) -> bool:
-        """Whether the decoder left some of a frame unwritten; False if its memory was not filled."""
+        """Return whether the decoder left some of a frame unwritten; False if its memory was not filled."""
         if self._idle:
             return False
         address = _address(frame)
@@ -154,7 +154,7 @@ class FrameMemory:
 
 @contextmanager
 def decoder_errors() -> Iterator[list[Any]]:
-    """What libav logs as errors in this thread meanwhile. What it logs in other threads meanwhile is dropped."""
+    """Yield the errors that libav logs in this thread in the meantime. Logs of other threads are dropped."""
     with _LOG:
         level, skips = av.logging.get_level(), av.logging.get_skip_repeated()
         av.logging.set_level(av.logging.ERROR)

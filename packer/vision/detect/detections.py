@@ -1,4 +1,4 @@
-"""What a detector finds in a batch of frames: ragged arrays, never object arrays."""
+"""Detections in a batch of frames: ragged arrays, never object arrays."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -98,11 +98,11 @@ class FaceDetector(Protocol):
 
 
 def are_boxes(boxes: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
-    """Which rows of (N, 4) are finite and have an area: (N,) bool."""
+    """Return which rows of (N, 4) are finite and have an area: (N,) bool."""
     possible = (np.abs(boxes) < FARTHEST).all(axis=1)  # NaN is not
     return np.asarray(possible & (boxes[:, :2] < boxes[:, 2:]).all(axis=1), np.bool_)
 
 
 def touch_frame(boxes: npt.NDArray[np.floating], height: int, width: int) -> npt.NDArray[np.bool_]:
-    """Which rows of (N, 4) hold a part of a frame: (N,) bool."""
+    """Return which rows of (N, 4) hold a part of a frame: (N,) bool."""
     return np.asarray((boxes[:, :2] < (width, height)).all(axis=1) & (boxes[:, 2:] > 0).all(axis=1), np.bool_)

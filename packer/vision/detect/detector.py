@@ -226,7 +226,7 @@ class Detector:
 
 
 def _levels_may_overlap(scales: list[float]) -> bool:
-    """Whether P-net's boxes of two levels can reach ``_MERGE_IOU``, so that they must be suppressed once more.
+    """Return whether P-net's boxes of two levels can reach ``_MERGE_IOU``, so that they must be suppressed once more.
 
     A level's boxes have sides of 11 / scale, rounded to whole pixels at both ends, and two boxes overlap by no more
     than the ratio of their areas. At the default factor that is 0.5, and slightly more for the smallest boxes.

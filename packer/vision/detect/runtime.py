@@ -1,4 +1,4 @@
-"""What the networks run on: the protocol of a runtime, the table of runtimes, and the name of a GPU."""
+"""Runtimes of the networks: their protocol, their table, and the name of a GPU."""
 
 import ctypes
 import sys

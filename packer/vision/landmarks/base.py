@@ -46,7 +46,10 @@ class LandmarkProvider(Protocol):
 
 
 def agrees(points: npt.ArrayLike, layout: str, points5: npt.ArrayLike) -> bool:
-    """Whether landmarks fit the detector's five points: each of the five is within `FARTHEST` of its counterpart."""
+    """Return whether landmarks fit the detector's five points.
+
+    Each of the five is within `FARTHEST` of its counterpart.
+    """
     known = check_points(points5, "5")
     distances = np.linalg.norm(five_points(points, layout) - known, axis=1)
     return bool(distances.max() <= FARTHEST * unit(place_mean_face(known)))

@@ -128,7 +128,7 @@ def _wait(space: Workspace, observer: Observer, say: Callable[[str], None]) -> N
 
 
 def describe_closed(closed: Mapping[str, Any]) -> str:
-    """In words, which process goes on with a build alone, and what to do if it cannot say that it has ended."""
+    """Describe which process goes on with a build alone, and what to do if it cannot say that it has ended."""
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(closed["since_s"]))
     return (
         f"process {closed['pid']} on {closed['host']} goes on with the build alone, since {since}; if it was killed, "
@@ -137,7 +137,7 @@ def describe_closed(closed: Mapping[str, Any]) -> str:
 
 
 def describe_agents(agents: Iterable[Agent], *, may: bool = False) -> str:
-    """In words, who is at work, or may be."""
+    """Describe who is at work, or may be."""
     known = list(agents)
     shown = "; ".join(agent.describe() for agent in known[:_SHOWN])
     more = f"; and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""

@@ -51,7 +51,7 @@ class Claims:
 
     @property
     def all_done(self) -> bool:
-        """Whether there is nothing left to do for anyone."""
+        """True if there is nothing left to do for anyone."""
         return len(self.done) == self._count
 
     def look(self) -> None:
@@ -79,12 +79,12 @@ class Claims:
         self._given_back = {number for number, attempt in attempts.items() if (number, attempt) not in taken}
 
     def fresh(self) -> list[int]:
-        """What nobody has in hand."""
+        """Return the blocks that no agent holds."""
         taken = {*(self._attempts.keys() - self._given_back), *self.done, *self.held}
         return [number for number in range(self._count) if number not in taken] if len(taken) < self._count else []
 
     def freed(self, observer: Observer) -> list[int]:
-        """What was in the hands of agents whose lease is over; `observer` has looked just now."""
+        """Return the blocks held by agents whose lease has expired; `observer` must have looked just before."""
         known = self.done | self.held.keys() | self._given_back
         return [n for n in sorted(self._attempts) if n not in known and observer.is_over(self._owner(n))]
 

@@ -23,7 +23,7 @@ from packer.workspace.paths import Workspace
 
 @dataclass(frozen=True)
 class Agent:
-    """What an agent says of itself.
+    """Record that an agent publishes about itself.
 
     Attributes
     ----------
@@ -218,14 +218,14 @@ class Observer:
         self._agents |= found
 
     def is_over(self, name: str) -> bool:
-        """Whether what an agent has in hand is free for others. One without a record is waited for as well."""
+        """Return whether what an agent has in hand is free for others. One without a record is waited for as well."""
         agent = self._agents.get(name)
         if agent is not None and (agent.ended or is_dead(agent.process)):
             return True
         return self._still_s.setdefault(name, 0.0) >= (LEASE_S if agent is None else agent.lease_s)
 
     def is_alive(self, name: str) -> bool:
-        """Whether an agent is certainly at work: a renewal was seen, and its lease is not over."""
+        """Return whether an agent is certainly at work: a renewal was seen, and its lease is not over."""
         return name in self._renewed and not self.is_over(name)
 
     def at_work(self) -> list[Agent]:

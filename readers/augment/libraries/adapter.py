@@ -1,4 +1,7 @@
-"""What the adapters for transforms of other libraries share: a copy per thread, and geometry that goes along."""
+"""Code shared by the adapters for transforms of other libraries.
+
+A copy per thread, and geometry that follows the image.
+"""
 
 import threading
 from abc import ABC, abstractmethod
@@ -116,7 +119,7 @@ class Adapter(ABC):
         """
 
     def _dropped(self, transform: Any) -> str:
-        """What to do about points that a transform has dropped."""
+        """Return advice about points that a transform has dropped."""
         return "leave out the transform that drops points"
 
 
@@ -182,7 +185,7 @@ def moved(
 
 
 def _mirrored(triangles: npt.NDArray[np.float64]) -> bool:
-    """Whether most of the reference triangles, (3 times their number, 2), have turned over."""
+    """Return whether most of the reference triangles, (3 times their number, 2), have turned over."""
     first, second = (triangles[at::3] - triangles[::3] for at in (1, 2))
     turns = first[:, 0] * second[:, 1] - first[:, 1] * second[:, 0]
     areas = np.abs(turns)

@@ -135,7 +135,7 @@ def _kept(mask: Tensor, *others: Any, **params: Any) -> Tensor:
 
 
 def _bends(part: nn.Module) -> bool:
-    """Whether an augmentation moves pixels by no matrix, so that Kornia does not move points."""
+    """Return whether an augmentation moves pixels by no matrix, so that Kornia does not move points."""
     return isinstance(part, K.AugmentationBase2D) and not isinstance(part, K.RigidAffineAugmentationBase2D)
 
 
@@ -153,7 +153,7 @@ def _check(part: nn.Module, is_top: bool) -> None:
 
 
 def _set_same_on_batch(transform: nn.Module, same: bool) -> None:
-    """Whether one draw serves all pictures of a call, which are the frames of a clip."""
+    """Return whether one draw serves all pictures of a call, which are the frames of a clip."""
     for part in transform.modules():
         if getattr(part, "same_on_batch", None) is not None:
             setattr(part, "same_on_batch", same)  # noqa: B010 -- typed as a submodule

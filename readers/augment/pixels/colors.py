@@ -67,7 +67,7 @@ def _scale(picture: Pixels, factor: float, shift: float) -> None:
 def _scaled(
     values: npt.NDArray[Any], factor: float, shift: float, levels: npt.NDArray[np.float32]
 ) -> npt.NDArray[Any] | None:
-    """What the table of `_scale`, made of `levels`, makes of values, by vector code; None if that might not be exact.
+    """Apply the table of `_scale` for `levels` to values with vector code; None if that might not be exact.
 
     OpenCV rounds floating numbers where torchvision cuts them off. A little less than half a level less makes that the
     same, unless one of the levels is just below a whole number.

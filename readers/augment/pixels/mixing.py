@@ -197,7 +197,7 @@ class BatchCutMix(_BatchMix):
 
 
 def _by_rows(image: Tensor) -> bool:
-    """Whether rows are mixed one by one: fewer passes over memory, but on a GPU too many small operations."""
+    """Return whether rows are mixed one by one: fewer passes over memory, but on a GPU too many small operations."""
     return image.device.type == "cpu"
 
 

@@ -80,7 +80,7 @@ class Chunks:
     known: npt.NDArray[np.bool_]
 
     def is_sound(self, data: ByteArray, number: int) -> bool:
-        """Whether a chunk's bytes have the checksum that follows them."""
+        """Return whether a chunk's bytes have the checksum that follows them."""
         start = int(self.starts[number])
         end = start + self.rows * self.row_bytes
         stored = int.from_bytes(data[end : end + _CHECKSUM_BYTES].tobytes(), "little")

@@ -142,7 +142,7 @@ class Directory:
         return known.leaf_numbers[leaf], ordinal - known.first_ordinals[leaf]
 
     def _read_needed(self, known: _Known, branches: IntArray) -> _Known:
-        """What is known once some branch pages have been read, or all, if that is many."""
+        """Read some branch pages, or all of them if that is many, and return the updated knowledge."""
         assert known.read is not None
         wanted = known.read.copy()
         wanted[branches] = True
@@ -274,6 +274,6 @@ def _reading(file: io.FileIO, page_bytes: int) -> _Read:
 
 
 def _identity(file: io.FileIO) -> tuple[int, ...]:
-    """What stays the same of an open file under whatever name, until it is written to."""
+    """Return an identity of an open file that is independent of its name and changes when it is written."""
     found = os.fstat(file.fileno())
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -21,7 +21,7 @@ _SLOT_BYTES = 2
 
 @dataclass(frozen=True)
 class Pages:
-    """What may be said of a page and its nodes before they are believed.
+    """Bounds checks of a page and its nodes before they are used.
 
     Attributes
     ----------

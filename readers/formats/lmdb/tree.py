@@ -161,7 +161,7 @@ class LMDBTree:
         }
 
     def _are_keys(self, places: IntArray, rows: IntArray, names: Sequence[str]) -> bool:
-        """Whether the keys of some fields and rows are at some places."""
+        """Return whether the keys of some fields and rows are at some places."""
         digits = (rows[:, None] // POWERS % 10 + ord("0")).astype(np.uint8)
         for name, place in zip(names, places.reshape(len(names), len(rows)), strict=True):
             suffix = np.frombuffer(b"/" + name.encode(), np.uint8)

@@ -82,7 +82,7 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class Footer:
-    """What a reader needs of a footer.
+    """Part of a footer that a reader needs.
 
     Attributes
     ----------

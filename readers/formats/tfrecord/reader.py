@@ -133,7 +133,10 @@ class TFRecordShardReader:
             raise self._corrupt(f"checksum {expected:#010x} of the record at {record}", f"{found:#010x}")
 
     def _usual(self, data: ByteArray, rows: IntArray) -> tuple[Any, IntArray]:
-        """Which records have the layout of packed ones, judged by the fixed fields; and where their features begin."""
+        """Return which records have the layout of packed ones, judged by the fixed fields.
+
+        And where their features begin.
+        """
         ends = self._starts[rows + 1] - _TAIL_BYTES
         starts = self._starts[rows] + _HEAD_BYTES
         # Tag and length of the feature map come first; the length takes a byte for every seven bits.
