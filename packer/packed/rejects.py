@@ -149,7 +149,10 @@ class RejectsReport(Result):
         if self.table is not None:
             written = counted(self.rejected - self.left_out, "item")
             left = f"; {self.left_out} without a path left out" if self.left_out else ""
-            lines.append(f"{self.table}: {written}{left}" + (f"; to try them: {self.retry}" if self.retry else ""))
+            lines.append(
+                f"{self.table}: {written}{left}"
+                + (f"; to try them: {self.retry}" if self.retry and self.rejected else "")
+            )
         return "\n".join(lines)
 
 

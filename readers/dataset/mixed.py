@@ -184,8 +184,8 @@ class MixedDataset(DivisibleDataset):
         for number, kind in enumerate(kinds):
             if kind != kinds[0]:
                 raise UsageError(
-                    f"column {name!r}: expected values of one kind and shape in all datasets, found {kinds[0]} in the "
-                    f"first, {kind} in number {number}: take the columns of the datasets one by one"
+                    f"column {name!r}: expected values of one kind and shape in all datasets, found {kinds[0]} in "
+                    f"datasets[0], {kind} in datasets[{number}]: take the columns of the datasets one by one"
                 )
         if all(isinstance(column, np.ndarray) for column in columns):
             masked = any(isinstance(column, np.ma.MaskedArray) for column in columns)
@@ -212,7 +212,7 @@ class MixedDataset(DivisibleDataset):
         )
 
     def _check_classes(self) -> None:
-        names = ["the first", *(f"number {number}" for number in range(1, len(self.datasets)))]
+        names = [f"datasets[{number}]" for number in range(len(self.datasets))]
         check_classes("datasets", dict(zip(names, self.datasets, strict=True)))
 
     def _in_datasets(self, picks: Picks) -> Iterator[tuple[SampleDataset, Picks, IntArray]]:
@@ -242,7 +242,7 @@ def _difference(first: BatchLayout, other: BatchLayout, number: int) -> str:
     """The fields in which the layouts of two datasets differ, and how."""
     names = [name for name in {**first, **other} if first.get(name) != other.get(name)]
     texts = [
-        f"{name!r} {first.get(name, 'missing')} in the first, {other.get(name, 'missing')} in number {number}"
+        f"{name!r} {first.get(name, 'missing')} in datasets[0], {other.get(name, 'missing')} in datasets[{number}]"
         for name in names[:_LISTED]
     ]
     return "; ".join(texts) + (f"; and {len(names) - _LISTED} more" if len(names) > _LISTED else "")

@@ -105,7 +105,7 @@ class CheckedDetector:
         except Exception as error:
             raise ItemError(f"{self._name}: {self._describe(error)}") from error
         if not isinstance(found, list) or len(found) != len(frames):
-            what = counted(len(found), "entry") if isinstance(found, list) else type(found).__name__
+            what = counted(len(found), "element") if isinstance(found, list) else type(found).__name__
             raise BadDetectionsError(
                 f"{self._name}: expected a list of (boxes, scores, points) for {counted(len(frames), 'frame')}, "
                 f"found {what}"

@@ -304,8 +304,8 @@ def test_a_mixtures(raw_path, jpeg_path):
     refused("length: expected an integer, found 2.5", lambda: MixedDataset([dataset], length=2.5))
     small = open_dataset(jpeg_path, fields=["key", "image", "label"], decode={"image": Resize(8)})
     refused(
-        "datasets: expected the same fields in all, found 'image' uint8 (48, 48, 3) in the first, "
-        "uint8 (8, 8, 3) in number 1; 'landmarks' float32 (5, 2) in the first, missing in number 1: "
+        "datasets: expected the same fields in all, found 'image' uint8 (48, 48, 3) in datasets[0], "
+        "uint8 (8, 8, 3) in datasets[1]; 'landmarks' float32 (5, 2) in datasets[0], missing in datasets[1]: "
         "choose fields=, decode= or transform=",
         lambda: MixedDataset([dataset, small]),
     )
