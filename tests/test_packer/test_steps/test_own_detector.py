@@ -216,7 +216,6 @@ class TestCheck:
             [([BOX], [0.5], POINTS * np.nan)],
             [([BOX], [0.5], POINTS * 1e9)],
         ],
-        ids=repr,
     )
     def test_anything_else_is_refused_by_name(self, returned: Any) -> None:
         with pytest.raises(BadDetectionsError, match=r"^detector my:make: expected "):
