@@ -74,12 +74,16 @@ def locked(workspace: Workspace, say: Callable[[str], None] = lambda _: None) ->
     _refuse_inside_dataset(workspace.out)
     made, owner = not workspace.root.exists(), os.getpid()
     new = [path for path in (workspace.out, *workspace.out.parents) if not os.path.lexists(path)]
+    refused = False
     with writing(workspace.out):
         workspace.create()
         lock = FolderLock(workspace, say)
         lock.acquire()
         try:
             yield lock
+        except BaseException:
+            refused = True
+            raise
         finally:
             # A call that was refused before it planned anything leaves no trace. Only the lock's holder may remove it.
             kept = (workspace.plan, workspace.assembly, workspace.reasons)
@@ -88,7 +92,7 @@ def locked(workspace: Workspace, say: Callable[[str], None] = lambda _: None) ->
                     if made and not lock.is_lost and not any(path.exists() for path in kept):
                         workspace.remove()
                         with suppress(OSError):  # the first one that is not empty
-                            for path in new:
+                            for path in new if refused else ():
                                 path.rmdir()
                 finally:
                     lock.release()

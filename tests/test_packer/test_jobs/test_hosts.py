@@ -199,7 +199,10 @@ def _run_on(nodes: _Nodes, space: Workspace, monkeypatch: pytest.MonkeyPatch) ->
     task = SimpleNamespace(start=0, stop=5)
     plan: Any = SimpleNamespace(tasks=[task], stage="packing", items_are="items", preset="images", needs_gpus=False)
     listener = _Listener()
-    run_agents(plan, space, BuildOptions(engine="ray"), listener)
+    options: Any = SimpleNamespace(
+        engine="ray", workers="auto", workers_per_node=None
+    )  # whether or not Ray is installed
+    run_agents(plan, space, options, listener)
     return listener
 
 

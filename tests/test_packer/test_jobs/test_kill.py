@@ -112,7 +112,7 @@ def test_a_crash_at_any_operation_costs_nothing_that_was_finished(tmp_path: Path
 
 
 def test_a_crash_of_an_overwrite_leaves_the_old_dataset_or_the_new_one(tmp_path: Path) -> None:
-    rounds = crash(tmp_path, 5, "overwrite")
+    rounds = crash(tmp_path, 4, "overwrite")
     check_replacements(rounds)
     places = " ".join(found["killed_before"] for found in rounds[:-1])
     for phase in ("/part-", "/shard-", "os.remove index/", "os.remove shard-", "os.link "):

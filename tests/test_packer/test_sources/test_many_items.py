@@ -185,7 +185,7 @@ def test_a_folder_is_listed_in_the_order_of_the_bytes_of_paths(
 def test_a_label_that_the_first_pass_has_not_seen_is_no_class() -> None:
     rows = [{"label": "fake"}, {"label": None}]
     columns = read_columns(lambda: chunks_of(rows), "auto", {}, str)
-    assert [row["label"] for row, _ in columns.rows(chunks_of(rows))] == [0, 0]
+    assert [row["label"] for row, _ in columns.rows(chunks_of(rows))] == [0, None]
     with pytest.raises(UsageError, match="expected rows that are the same every time, found 'real'"):
         list(columns.rows(chunks_of([{"label": "real"}])))
 

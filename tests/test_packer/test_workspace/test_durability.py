@@ -40,7 +40,8 @@ def test_what_the_shards_plan_goes_with_is_flushed_before_it(tmp_path: Path, mon
     monkeypatch.setattr(os, "replace", note_plan)
     write_pictures(tmp_path / "in", ["a.png", "b.png"])
     packer.build(tmp_path / "in", tmp_path / "out", shuffle=1, engine="inline", progress=False)
-    assert left == dict.fromkeys(("order.npy", "items.jsonl", "rejects.jsonl", "index", "frame.npy", "time.npy"), True)
+    index = ("index", "frame.npy", "frame_position.npy", "time.npy")
+    assert left == dict.fromkeys(("order.npy", "items.jsonl", "rejects.jsonl", *index), True)
     check_whole(tmp_path / "out")
 
 
