@@ -178,7 +178,10 @@ class TestTheSameFaces:
         matrix = crop_matrix((left, top, left + width, top + height), margin, size)
         stored = apply(matrix, points).astype(np.float32)
         found = apply(invert(matrix.astype(np.float32)), stored)
-        assert np.array_equal(apply(matrix, found).astype(np.float32), stored)
+        back = apply(matrix, found).astype(np.float32)
+        on_axis = np.abs(stored) < 1e-3  # pixels: float32 is finer there than the rounding of sums in float64
+        assert np.array_equal(back[~on_axis], stored[~on_axis])
+        assert np.all(np.abs(back[on_axis] - stored[on_axis]) < 1e-9)
 
     def test_a_forgery_takes_its_originals(self, tmp_path: Path) -> None:
         """Its file has another size, which is not compared, and its faces cannot be found."""
