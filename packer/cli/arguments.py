@@ -10,6 +10,7 @@ from typing import Any
 from packer.cli.output import print_out
 from packer.jobs.result import Result
 from packer.recipe import TEXT_LISTS
+from packer.recipe.engines import ENGINES
 from packer.recipe.options import BuildOptions
 
 _ROW_OPTIONS = ("workers", "engine", "overwrite")
@@ -25,7 +26,14 @@ def add_job_arguments(parser: argparse.ArgumentParser, names: Sequence[str]) -> 
     """Options of `BuildOptions` that other jobs have, too."""
     group = parser.add_argument_group("how it runs")
     for spec in dataclasses.fields(BuildOptions):
-        if spec.name in names:
+        if spec.name == "engine" and spec.name in names:
+            group.add_argument(
+                "--engine",
+                default=argparse.SUPPRESS,
+                choices=[name for name, engine in ENGINES.items() if not engine.many_hosts],
+                help=f"where the work runs: in this process (inline) or in worker processes (default {spec.default})",
+            )
+        elif spec.name in names:
             add_option(group, spec)
 
 

@@ -135,6 +135,8 @@ def test_only_builds_run_on_several_hosts(reference: Path, tmp_path: Path, monke
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match="runs builds only, found convert"):
         packer.convert(reference, tmp_path / "out", format="npy", engine="srun", progress=False)
+    done = run_packer("convert", reference, tmp_path / "out", "--format", "npy", "--engine", "srun", expect=2)
+    assert "expected one of inline, processes, found 'srun'" in done.stderr
     assert not (tmp_path / "srun.log").exists()
 
 
