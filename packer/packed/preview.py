@@ -13,9 +13,9 @@ import numpy.typing as npt
 from packer.assembly.samples import PackedSamples
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
+from packer.packed.browse.dataset import BrowsedDataset
+from packer.packed.browse.originals import Originals
 from packer.packed.rejects import planned, report_lines
-from packer.packed.shown.dataset import ShownDataset
-from packer.packed.shown.originals import Originals
 from packer.recipe.checks import checked
 from packer.vision.faults import describe_error
 from packer.vision.geometry.resize import resize_exact
@@ -208,7 +208,7 @@ def _selected(path: Path, total: int, where: str | None, one_per: str | None) ->
     """The rows that a condition selects; of those with the same value in a field, the middle one."""
     if where is None and one_per is None:
         return np.arange(total)
-    dataset = ShownDataset(path)
+    dataset = BrowsedDataset(path)
     rows = dataset.select(where or "").rows()
     if one_per is None:
         return rows

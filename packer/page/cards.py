@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from packer.packed.shown.dataset import ShownDataset
+from packer.packed.browse.dataset import BrowsedDataset
 from readers.drawing.svg import Shape, overlay
 from readers.drawing.values import describe_value, printable
-from shardspec.columns import IntArray, mark_missing
+from shardspec.columns import IntArray
 from shardspec.schema import Field
 
 GEOMETRY = ("landmarks", "landmarks_valid", "hull", "regions")
@@ -55,7 +55,7 @@ class Card:
         return list(dict.fromkeys(shape.layer for shape in self.shapes))
 
 
-def cards(dataset: ShownDataset, rows: Sequence[int] | IntArray, more: Sequence[str] = ()) -> list[Card]:
+def cards(dataset: BrowsedDataset, rows: Sequence[int] | IntArray, more: Sequence[str] = ()) -> list[Card]:
     """The cards of some rows; their facts have the fields `more`, and those of a joined table, first."""
     named = [name for name in dict.fromkeys((*more, *dataset.joined, *_FACTS)) if name in dataset.small_fields]
     stored = [name for name in named if name in dataset.schema]
@@ -63,8 +63,7 @@ def cards(dataset: ShownDataset, rows: Sequence[int] | IntArray, more: Sequence[
     samples = dataset.read(rows, list(wanted)) if wanted else [{} for _ in rows]
     for name in named:
         if name not in wanted:
-            numbers = np.asarray(rows, np.int64)
-            values = mark_missing(dataset.take(name, numbers), dataset.known(name, numbers))
+            values = dataset.column(name)[np.asarray(rows, np.int64)]
             for sample, value in zip(samples, values, strict=True):
                 sample[name] = None if value is np.ma.masked else value
     sizes = dataset.sizes(rows)
@@ -74,7 +73,7 @@ def cards(dataset: ShownDataset, rows: Sequence[int] | IntArray, more: Sequence[
 
 
 def _card(
-    dataset: ShownDataset, row: int, sample: Mapping[str, Any], size: tuple[int, int] | None, named: Sequence[str]
+    dataset: BrowsedDataset, row: int, sample: Mapping[str, Any], size: tuple[int, int] | None, named: Sequence[str]
 ) -> Card:
     facts = [
         (name, text_of(dataset.field(name), sample[name]))

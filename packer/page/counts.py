@@ -1,18 +1,19 @@
 """How the values of a small field are spread: bars, each with the condition that selects its samples."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from packer.packed.shown.columns import BLOCK
-from packer.packed.shown.dataset import ShownDataset
-from packer.packed.shown.selection import Selection
+from packer.packed.browse.dataset import BrowsedDataset
+from packer.packed.browse.fields import Column
+from packer.packed.browse.selection import Selection
+from shardspec.columns import missing_in
+from shardspec.errors import UsageError
 from shardspec.schema import Field
 
 _BARS = 30
@@ -55,7 +56,8 @@ class Spread:
     ----------
     name : str
     kind : {"list", "histogram", "none"}
-        Values one by one, the most frequent first; ranges of numbers, ascending; or too many texts to count.
+        Values one by one, the most frequent first; ranges of numbers, ascending; or texts of too many
+        samples.
     bars : tuple of Bar
     note : str
         What the bars leave out.
@@ -72,12 +74,12 @@ class Spread:
         return max((bar.count for bar in self.bars), default=0) or 1
 
 
-def spread(dataset: ShownDataset, name: str, selection: Selection | None = None) -> Spread:
+def spread(dataset: BrowsedDataset, name: str, selection: Selection | None = None) -> Spread:
     """How a field's values are spread.
 
     Parameters
     ----------
-    dataset : ShownDataset
+    dataset : BrowsedDataset
     name : str
         One of its small fields.
     selection : Selection, optional
@@ -86,78 +88,56 @@ def spread(dataset: ShownDataset, name: str, selection: Selection | None = None)
     field = dataset.field(name)
     if field.kind == "text":
         return _of_texts(dataset, name, selection)
-    values = _Values(dataset, name, selection)
+    values = _Values.of(dataset, name, selection)
     if field.dtype == "|b1":
-        return _of_numbers(field, values, ("False", "True"))
+        return _of_integers(field, values, ("False", "True"))
     if field.classes is not None or _few(field, values):
-        return _of_numbers(field, values, field.classes)
+        return _of_integers(field, values, field.classes)
     return _histogram(field, values)
 
 
-class _Values:
-    """The values of a field of numbers that have one, block by block.
+class _Values(NamedTuple):
+    """The values of a field of numbers, of the samples that have a finite one.
 
     Attributes
     ----------
+    all, selected : array
+        Of all samples, and of those that are selected.
     missing : int
-        Rows without a value: not finite, or marked as such.
-    low, high : number or None
-        Of the values; None without any.
-    is_part : bool
-        Whether some rows are selected, and not all.
+        Samples without such a value.
     """
 
-    def __init__(self, dataset: ShownDataset, name: str, selection: Selection | None) -> None:
-        self._column, self.dtype = dataset.numbers(name), dataset.field(name).numpy_dtype
-        self._known = dataset.known(name)
-        self._selection = selection
-        self.is_part = selection is not None
-        self.rows, found = len(dataset), 0
-        self.low, self.high = None, None
-        for values, _ in self:
-            found += len(values)
-            if len(values):
-                low, high = values.min(), values.max()
-                self.low = low if self.low is None else min(low, self.low)
-                self.high = high if self.high is None else max(high, self.high)
-        self.missing = self.rows - found
+    all: Column
+    selected: Column
+    missing: int
 
-    def __iter__(self) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-        """Of each block the values, and those of selected rows."""
-        for start in range(0, self.rows, BLOCK):
-            values = self._column[start : start + BLOCK]
-            there = None if self._known is None else self._known[start : start + BLOCK]
-            if values.dtype.kind == "f":
-                finite = np.isfinite(values)
-                there = finite if there is None else there & finite
-            if self._selection is None:
-                values = values if there is None else values[there]
-                yield values, values
-                continue
-            mask = self._selection.mask(start)
-            yield (values, values[mask]) if there is None else (values[there], values[there & mask])
+    @classmethod
+    def of(cls, dataset: BrowsedDataset, name: str, selection: Selection | None) -> "_Values":
+        column = dataset.column(name)
+        values, there = np.ma.getdata(column), ~missing_in(column)
+        if values.dtype.kind == "f":
+            there &= np.isfinite(values)
+        every = values[there]
+        return cls(every, every if selection is None else values[there & selection.mask], len(values) - len(every))
 
 
 def _few(field: Field, values: _Values) -> bool:
     """Return whether a field has few different integers."""
-    if field.dtype[1] not in "iu" or values.low is None or values.high is None:
+    if field.dtype[1] not in "iu" or not len(values.all):
         return False
-    return int(values.high) - int(values.low) < _FEW_NUMBERS
+    return int(values.all.max()) - int(values.all.min()) < _FEW_NUMBERS
 
 
-def _of_texts(dataset: ShownDataset, name: str, selection: Selection | None) -> Spread:
-    texts = dataset.texts(name)
-    if texts is None:
-        return Spread(name, "none", (), "too many different values to count; filter by an expression")
-    known = dataset.known(name)
-    counts = np.zeros(len(texts.names), np.int64)
-    chosen = counts if selection is None else np.zeros_like(counts)
-    for start in dataset.blocks():
-        codes = texts.codes[start : start + BLOCK]
-        there = np.ones(len(codes), np.bool_) if known is None else known[start : start + BLOCK]
-        counts += np.bincount(codes[there], minlength=len(counts))
-        if selection is not None:
-            chosen += np.bincount(codes[there & selection.mask(start)], minlength=len(counts))
+def _of_texts(dataset: BrowsedDataset, name: str, selection: Selection | None) -> Spread:
+    try:
+        texts, known = dataset.texts(name), dataset.known(name)
+    except UsageError as error:  # too many samples
+        return Spread(name, "none", (), str(error))
+    there = np.ones(len(dataset), np.bool_) if known is None else known
+    counts = np.bincount(texts.codes[there], minlength=len(texts.names))
+    chosen = counts
+    if selection is not None:
+        chosen = np.bincount(texts.codes[there & selection.mask], minlength=len(counts))
     order = [at for at in np.argsort(-chosen, kind="stable").tolist() if counts[at]]
     bars = tuple(
         Bar(text, f"{name} == {text!r}", int(counts[at]), int(chosen[at]), {"is": text})
@@ -166,25 +146,19 @@ def _of_texts(dataset: ShownDataset, name: str, selection: Selection | None) -> 
     return Spread(name, "list", bars, _note(len(order), len(dataset) - int(counts.sum())))
 
 
-def _of_numbers(field: Field, values: _Values, names: tuple[str, ...] | None) -> Spread:
+def _of_integers(field: Field, values: _Values, names: tuple[str, ...] | None) -> Spread:
     """Integers one by one: classes in their order, other numbers ascending."""
-    counts: Counter[int] = Counter()
-    chosen: Counter[int] = Counter()
-    for all_values, some in values:
-        counts.update(_counted(all_values))
-        if some is not all_values:
-            chosen.update(_counted(some))
-    chosen = chosen if values.is_part else counts
+    counts, chosen = _counted(values.all), _counted(values.selected)
     bars = []
     for value in sorted(counts)[:_LISTED]:
         named = names is not None and 0 <= value < len(names)
         label = names[value] if names is not None and named else str(value)
         where = _is_value(field, value, label, named)
-        bars.append(Bar(label, where, counts[value], chosen[value], {"is": value}))
+        bars.append(Bar(label, where, counts[value], chosen.get(value, 0), {"is": value}))
     return Spread(field.name, "list", tuple(bars), _note(len(counts), values.missing))
 
 
-def _counted(values: npt.NDArray[Any]) -> dict[int, int]:
+def _counted(values: Column) -> dict[int, int]:
     found, counts = np.unique(values, return_counts=True)
     return dict(zip(map(int, found.tolist()), counts.tolist(), strict=True))
 
@@ -198,17 +172,15 @@ def _is_value(field: Field, value: int, label: str, named: bool) -> str:
 def _histogram(field: Field, values: _Values) -> Spread:
     name = field.name
     note = _note(0, values.missing)
-    if values.low is None:
+    if not len(values.all):
         return Spread(name, "histogram", (), note)
-    if values.low == values.high:
-        return _of_one(name, values, f"{name} == {values.low}", note)
-    edges = _round_edges(values.low, values.high, values.dtype)
-    counts, chosen = np.zeros(len(edges) - 1, np.int64), np.zeros(len(edges) - 1, np.int64)
-    for all_values, some in values:
-        counts += _count(all_values, edges)
-        if some is not all_values:
-            chosen += _count(some, edges)
-    chosen = chosen if values.is_part else counts
+    lowest, highest = values.all.min(), values.all.max()
+    if lowest == highest:
+        test = {"is": float(lowest)}
+        bar = Bar(str(lowest), f"{name} == {lowest}", len(values.all), len(values.selected), test)
+        return Spread(name, "list", (bar,), note)
+    edges = _round_edges(lowest, highest, field.numpy_dtype)
+    counts, chosen = _count(values.all, edges), _count(values.selected, edges)
     texts = [str(edge) for edge in edges]  # of the field's own dtype: the shortest that means the same number
     bars = [
         Bar(
@@ -221,14 +193,6 @@ def _histogram(field: Field, values: _Values) -> Spread:
         for at, (low, high) in enumerate(pairwise(texts))
     ]
     return Spread(name, "histogram", tuple(bars), note)
-
-
-def _of_one(name: str, values: _Values, where: str, note: str) -> Spread:
-    """The only value that a field has, rather than a histogram of it."""
-    low: Any = values.low
-    counts = [(len(every), len(some)) for every, some in values]
-    bar = Bar(str(low), where, sum(every for every, _ in counts), sum(some for _, some in counts), {"is": float(low)})
-    return Spread(name, "list", (bar,), note)
 
 
 def _round_edges(low: Any, high: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -13,15 +13,15 @@ from markupsafe import Markup
 
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
+from packer.packed.browse.dataset import BrowsedDataset
 from packer.packed.rejects import RejectsReport, rejects
-from packer.packed.shown.dataset import ShownDataset
 from packer.page.cards import Card, cards, shown_text
 from packer.page.counts import Bar, Spread, spread
-from packer.page.facts import describe, find_faults, find_shared
 from packer.page.rendering import as_attribute, inline, render
+from packer.page.summary import describe, find_faults, find_shared
 from packer.recipe.checks import checked
 from packer.workspace.output import check_output, write_output
-from shardspec.columns import evenly, mark_missing
+from shardspec.columns import evenly
 from shardspec.errors import CodecError, DatasetError, UsageError
 from shardspec.layout import given_path
 from shardspec.wording import counted
@@ -119,7 +119,7 @@ def report(
     count = checked("count", count, int, minimum=0)
     if not paths:
         raise UsageError("expected a packed dataset or several, found none")
-    opened = list(map(ShownDataset, paths))
+    opened = list(map(BrowsedDataset, paths))
     with Stage(listener_of(progress), "reporting", len(opened), "datasets") as stage:
         shown = []
         for dataset in opened:
@@ -147,7 +147,7 @@ def report(
     return ReportResult(target, len(page), sum(len(one.cards) for one in shown), tuple(found))
 
 
-def _show(dataset: ShownDataset, count: int, most_bytes: int) -> _Shown:
+def _show(dataset: BrowsedDataset, count: int, most_bytes: int) -> _Shown:
     names = [name for name in dataset.small_fields if name not in _NOT_SPREAD]
     spreads = [one for one in (spread(dataset, name) for name in names) if one.bars or one.note]
     try:
@@ -162,7 +162,7 @@ def _show(dataset: ShownDataset, count: int, most_bytes: int) -> _Shown:
     return _Shown(about, list(find_faults(dataset)), rejected, spreads, embedded, left_out)
 
 
-def _choose(dataset: ShownDataset, count: int) -> list[int]:
+def _choose(dataset: BrowsedDataset, count: int) -> list[int]:
     """Rows from all over the dataset, in turn over the classes."""
     if dataset.picture is None or not len(dataset) or not count:
         return []
@@ -182,7 +182,7 @@ def _choose(dataset: ShownDataset, count: int) -> list[int]:
     return turns[:count]
 
 
-def _embed(dataset: ShownDataset, rows: Sequence[int], most_bytes: int) -> tuple[list[tuple[int, str]], str]:
+def _embed(dataset: BrowsedDataset, rows: Sequence[int], most_bytes: int) -> tuple[list[tuple[int, str]], str]:
     """The pictures of rows as data in the page, by class and row; and what was left out."""
     chosen, used, left = [], 0, 0
     for row in rows:
@@ -201,14 +201,10 @@ def _embed(dataset: ShownDataset, rows: Sequence[int], most_bytes: int) -> tuple
     return chosen, f"{counted(left, 'sample')} left out: pictures that are too large, or do not decode" if left else ""
 
 
-def _values(dataset: ShownDataset, rows: Sequence[int], spreads: Sequence[Spread]) -> list[str]:
+def _values(dataset: BrowsedDataset, rows: Sequence[int], spreads: Sequence[Spread]) -> list[str]:
     """The values of rows by which the bars of a report choose among them."""
     chosen = np.array(rows, np.int64)
-    columns = {
-        one.name: mark_missing(dataset.take(one.name, chosen), dataset.known(one.name, chosen))
-        for one in spreads
-        if one.bars and rows
-    }
+    columns = {one.name: dataset.column(one.name)[chosen] for one in spreads if one.bars and rows}
     return [as_attribute({name: _plain(column[at]) for name, column in columns.items()}) for at in range(len(rows))]
 
 

@@ -13,11 +13,11 @@ import uvicorn
 
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
-from packer.packed.shown.dataset import ShownDataset
-from packer.page.looking import Looking
+from packer.packed.browse.dataset import BrowsedDataset
+from packer.page.dataset_view import DatasetView
+from packer.page.serving.datasets import ViewedDatasets
 from packer.page.serving.guard import Guard
 from packer.page.serving.server import make_app
-from packer.page.serving.shown import Shown
 from packer.recipe.checks import checked
 from shardspec.errors import UsageError
 from shardspec.layout import given_path
@@ -28,8 +28,6 @@ DEFAULT_PORT = 8017
 _TOKEN_BYTES = 16
 _GRACE_S = 1
 _LOOK_S = 1.0
-_PATIENCE_S = 0.1
-"""A page that takes longer says so, and comes later."""
 
 
 class Viewer(Result):
@@ -138,12 +136,12 @@ def view(
         raise UsageError("expected a packed dataset or several, found none")
     listener = listener_of(progress)
     folder, joined = (None if path is None else Path(path) for path in (source, table))
-    shown = [Looking(ShownDataset(path, joined, patience_s=_PATIENCE_S), folder) for path in paths]
+    views = [DatasetView(BrowsedDataset(path, joined), folder) for path in paths]
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     listening = _listen(host, port)
     for line in describe_address(listening.getsockname()[:2], os.environ.get("SSH_CONNECTION", "")):
         listener.on_message(line)
-    return Viewer(Guard(make_app(Shown(shown), token), token, host), listening, token)
+    return Viewer(Guard(make_app(ViewedDatasets(views), token), token, host), listening, token)
 
 
 def describe_address(address: tuple[str, int], ssh: str = "") -> list[str]:

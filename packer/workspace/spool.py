@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from shardspec.errors import BuildError, ShardspecError, system_reason
+from shardspec.errors import BuildError, system_reason
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -294,12 +294,12 @@ class NumberSpool:
 
 
 @contextmanager
-def writing_temporary(kind: type[ShardspecError] = BuildError) -> Iterator[None]:
+def writing_temporary() -> Iterator[None]:
     """Say what to do if a temporary file cannot be written, which has nothing to do with the dataset's folder."""
     try:
         yield
     except OSError as error:
-        raise kind(
+        raise BuildError(
             f"{tempfile.gettempdir()}: cannot be written: {system_reason(error)}: "
             "name a folder with room for temporary files in TMPDIR"
         ) from error

@@ -6,30 +6,23 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 
-from packer.packed.shown.background import NotReadyError
-from packer.packed.shown.selection import Selection
+from packer.packed.browse.selection import Selection
 from packer.page.cards import shown_text
 from packer.page.counts import Bar, spread
-from packer.page.looking import Looking
+from packer.page.dataset_view import DatasetView
+from packer.page.serving.datasets import ViewedDatasets
 from packer.page.serving.query import Query
-from packer.page.serving.replies import KEPT, Page, Pages, Replies, broken, missing
-from packer.page.serving.shown import Shown
+from packer.page.serving.replies import KEPT, Pages, Replies, broken, missing
 from shardspec.errors import CodecError, ItemError, ShardspecError
 
 PAGE_SAMPLES = 100
 
 
 class DatasetPages(Pages):
-    """The pages of datasets.
+    """The pages of datasets."""
 
-    Attributes
-    ----------
-    parts : tuple of callable
-        Those that the script puts into a page, and asks for again while they are not ready.
-    """
-
-    def __init__(self, shown: Shown, replies: Replies) -> None:
-        super().__init__(shown, replies)
+    def __init__(self, views: ViewedDatasets, replies: Replies) -> None:
+        super().__init__(views, replies)
         self.routes = {
             "/{number:int}/": self.samples,
             "/{number:int}/about": self.about,
@@ -46,7 +39,6 @@ class DatasetPages(Pages):
             "/{number:int}/rejects/{line:int}.jpg": self.reject_picture,
             "/{number:int}/rejects/{line:int}/{frame:int}.jpg": self.reject_picture,
         }
-        self.parts: tuple[Page, ...] = (self.field, self.track, self.faults)
 
     def samples(self, request: Request) -> Response:
         """A page of the grid."""
@@ -60,7 +52,7 @@ class DatasetPages(Pages):
         pages = max(1, -(-len(selection) // PAGE_SAMPLES))
         page = min(query.page, pages)
         some = selection.rows((page - 1) * PAGE_SAMPLES, page * PAGE_SAMPLES)
-        made = self._replies.page(
+        return self._replies.page(
             "samples.html",
             request,
             one,
@@ -76,8 +68,6 @@ class DatasetPages(Pages):
             example=one.example,
             layer_names=one.layers,
         )
-        one.dataset.open_shards()
-        return made
 
     def about(self, request: Request) -> Response:
         """Return the page about content and origin."""
@@ -86,7 +76,7 @@ class DatasetPages(Pages):
 
     def faults(self, request: Request) -> Response:
         """Return the warnings, as a part of a page."""
-        faults = [*self._shown.shared_faults(), *self._one(request).faults]
+        faults = [*self._views.shared_faults(), *self._one(request).faults]
         return self._replies.part("faults.html", request, faults=faults)
 
     def field(self, request: Request) -> Response:
@@ -110,12 +100,7 @@ class DatasetPages(Pages):
         """The keys of the selected samples, one a line, in the order shown."""
         one = self._one(request)
         query = Query.of(request, one.sort)
-        while True:
-            try:
-                selection = one.dataset.select(query.where, query.sort)
-                break
-            except NotReadyError as unready:
-                unready.job.wait()
+        selection = one.dataset.select(query.where, query.sort)
 
         def lines() -> Iterator[bytes]:
             for keys in one.dataset.keys(selection):
@@ -211,10 +196,10 @@ class DatasetPages(Pages):
             return broken()
         return missing() if found is None else Response(found, media_type="image/jpeg", headers=KEPT)
 
-    def _one(self, request: Request) -> Looking:
-        return self._shown[request.path_params["number"]]
+    def _one(self, request: Request) -> DatasetView:
+        return self._views[request.path_params["number"]]
 
-    def _row(self, request: Request) -> tuple[Looking, int]:
+    def _row(self, request: Request) -> tuple[DatasetView, int]:
         """The dataset and the row that are asked for. `LookupError` if there is no such row."""
         one, row = self._one(request), request.path_params["row"]
         if not 0 <= row < len(one.dataset):

@@ -15,7 +15,7 @@ class Query:
     Attributes
     ----------
     where, sort : str
-        See `ShownDataset.select`.
+        See `BrowsedDataset.select`.
     page : int
         From 1.
     usual : str

@@ -6,10 +6,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
-from packer.packed.shown.background import Job
-from packer.page.looking import Looking
+from packer.page.dataset_view import DatasetView
 from packer.page.rendering import render, templates
-from packer.page.serving.shown import Shown
+from packer.page.serving.datasets import ViewedDatasets
 
 Page = Callable[[Request], Response]
 """Makes the answer to a request."""
@@ -32,12 +31,12 @@ class Replies:
     ----------
     root : str
         The first part of every path, with its slash.
-    shown : Shown
+    views : ViewedDatasets
     """
 
-    def __init__(self, root: str, shown: Shown) -> None:
+    def __init__(self, root: str, views: ViewedDatasets) -> None:
         self.root = root
-        self._shown = shown
+        self._views = views
         for name in templates().list_templates():  # which takes as long as the first page
             templates().get_template(name)
 
@@ -47,12 +46,12 @@ class Replies:
         return self.root if number is None else f"{self.root}/{number}"
 
     def page(
-        self, template: str, request: Request, one: Looking | None = None, status: int = 200, **values: Any
+        self, template: str, request: Request, one: DatasetView | None = None, status: int = 200, **values: Any
     ) -> Response:
         """A page; of a dataset, with what all its pages show."""
         if one is not None:
             picture = one.dataset.picture
-            values |= {"base": self.base(request), "name": one.name, "several": len(self._shown) > 1}
+            values |= {"base": self.base(request), "name": one.name, "several": len(self._views) > 1}
             values |= {"title": one.name, "has_rejects": one.has_rejects}
             values |= {"field_name": None if picture is None else picture.name, "pictures": one.dataset.pictures}
             values |= {"total": len(one.dataset), "has_originals": one.originals is not None}
@@ -61,12 +60,6 @@ class Replies:
     def part(self, template: str, request: Request, **values: Any) -> Response:
         """A part of a page, or a page that is filled by parts."""
         return self._filled(template, 200, base=self.base(request), live=True, **values)
-
-    def waiting(self, request: Request, job: Job[Any], *, is_part: bool) -> Response:
-        """In place of a page or a part that is not ready; asked for again, until it is."""
-        heading = request.path_params.get("name", "") if is_part else ""
-        template = "waiting_part.html" if is_part else "waiting.html"
-        return self._filled(template, 202, title=job.what, job=job, heading=heading, live=True)
 
     def _filled(self, template: str, status: int, **values: Any) -> Response:
         text = render(template, root=self.root, **values)
@@ -78,7 +71,7 @@ class Pages:
 
     Parameters
     ----------
-    shown : Shown
+    views : ViewedDatasets
     replies : Replies
 
     Attributes
@@ -89,8 +82,8 @@ class Pages:
 
     routes: Mapping[str, Page]
 
-    def __init__(self, shown: Shown, replies: Replies) -> None:
-        self._shown = shown
+    def __init__(self, views: ViewedDatasets, replies: Replies) -> None:
+        self._views = views
         self._replies = replies
 
 

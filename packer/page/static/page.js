@@ -21,18 +21,17 @@
 
   // Parts of the page that take longer, fetched one after another from the same server.
   const fill = async (part) => {
-    let again = false;
+    part.classList.add("loading");
     try {
       const answer = await fetch(part.dataset.src);
-      if (!answer.ok) throw new Error(`status ${answer.status}`);
-      if (answer.status === 202) again = true; // not ready: the answer shows the progress
-      part.innerHTML = await answer.text(); // written by the server, which has escaped every value
+      if (answer.ok) part.innerHTML = await answer.text(); // written by the server, which has escaped every value
+      else part.textContent = await answer.text();
       for (const strip of all("[data-strip]", part)) play(strip);
       for (const current of all(".strip [aria-current]", part)) current.parentNode.scrollLeft = current.offsetLeft - current.parentNode.offsetLeft - 120;
     } catch {
       part.textContent = "not available: has the server ended?";
     }
-    if (again) setTimeout(() => fill(part), 1000);
+    part.classList.remove("loading");
   };
   const later = all("[data-src]");
   const next = async () => { const part = later.shift(); if (part) { await fill(part); await next(); } };

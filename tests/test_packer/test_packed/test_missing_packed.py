@@ -12,10 +12,10 @@ from support.datasets import fixed, text, write_dataset
 from support.missing import EXPRESSIONS, ROWS, known, sql_rows, write_missing
 
 import packer
-from packer.packed.shown.dataset import ShownDataset
+from packer.packed.browse.dataset import BrowsedDataset
 from packer.page.cards import cards
 from packer.page.counts import spread
-from packer.page.looking import Looking
+from packer.page.dataset_view import DatasetView
 from readers import open_dataset
 from shardspec.columns import Columns
 from shardspec.errors import UsageError
@@ -31,13 +31,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Columns]:
 
 
 def test_pages_select_the_rows_that_sql_selects(data: tuple[Path, Columns]) -> None:
-    dataset = ShownDataset(data[0])
+    dataset = BrowsedDataset(data[0])
     found = {expression: dataset.select(expression).rows().tolist() for expression in EXPRESSIONS}
     assert found == {expression: sql_rows(data[1], expression) for expression in EXPRESSIONS}
 
 
 def test_rows_without_a_value_are_sorted_last(data: tuple[Path, Columns]) -> None:
-    dataset = ShownDataset(data[0])
+    dataset = BrowsedDataset(data[0])
     for name in ("person", "fake_score", "name", "flag"):
         values = known(data[1], name)
         without = [row for row in range(ROWS) if values[row] is None]
@@ -49,7 +49,7 @@ def test_rows_without_a_value_are_sorted_last(data: tuple[Path, Columns]) -> Non
 
 
 def test_bars_count_known_values_and_select_what_they_count(data: tuple[Path, Columns]) -> None:
-    dataset = ShownDataset(data[0])
+    dataset = BrowsedDataset(data[0])
     for name in ("person", "fake_score", "name", "flag", "label"):
         found, values = spread(dataset, name), known(data[1], name)
         assert sum(bar.count for bar in found.bars) == ROWS - values.count(None)
@@ -58,7 +58,7 @@ def test_bars_count_known_values_and_select_what_they_count(data: tuple[Path, Co
 
 
 def test_a_page_shows_no_value_where_it_is_missing(data: tuple[Path, Columns]) -> None:
-    looking = Looking(ShownDataset(data[0]), None)
+    looking = DatasetView(BrowsedDataset(data[0]), None)
     row = known(data[1], "person").index(None)
     details = {name: (shown, where) for name, shown, where in looking.values(row)}
     assert details["person"] == ("missing", "person is missing")
@@ -71,7 +71,7 @@ def test_predictions_of_some_samples_are_wrong_or_right_for_these_alone(tmp_path
     values = {"key": ["a", "b", "c", "d"], "label": np.array([0, 1, 0, -1]), "label_valid": np.arange(4) < 3}
     write_dataset(tmp_path / "d", "npy", schema, values)
     (tmp_path / "table.csv").write_text("key,prediction\na,real\nb,real\nd,real\n")
-    dataset = ShownDataset(tmp_path / "d", tmp_path / "table.csv")
+    dataset = BrowsedDataset(tmp_path / "d", tmp_path / "table.csv")
     assert dataset.select("wrong").rows().tolist() == [1]
     assert dataset.select("not wrong").rows().tolist() == [0]
     assert dataset.select("wrong is missing").rows().tolist() == [2, 3]
@@ -85,7 +85,7 @@ def test_frames_without_a_face_have_no_size_of_box(tmp_path: Path) -> None:
         "box_valid": np.arange(2) < 1,
     }
     write_dataset(tmp_path / "d", "npy", schema, values)
-    assert ShownDataset(tmp_path / "d").select("box_side < 100").rows().tolist() == [0]
+    assert BrowsedDataset(tmp_path / "d").select("box_side < 100").rows().tolist() == [0]
 
 
 def test_a_preview_of_one_sample_each_leaves_out_those_of_nothing(data: tuple[Path, Columns], tmp_path: Path) -> None:

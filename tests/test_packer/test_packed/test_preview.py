@@ -13,7 +13,7 @@ from support.packed_files import face_columns, write_faces
 
 from packer import preview
 from packer.cli import main
-from packer.packed.shown.originals import Originals
+from packer.packed.browse.originals import Originals
 from readers import Loader, open_dataset
 from readers.augment import Compose
 from readers.drawing.draw import draw

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from support.datasets import fixed, text, write_dataset
 
-from packer.packed.shown import selection as selection_module
-from packer.packed.shown.dataset import ShownDataset
-from packer.packed.shown.selection import Selection
+from packer.packed.browse.dataset import BrowsedDataset
+from packer.packed.browse.selection import Selection
 from packer.page.counts import spread
 from readers import open_dataset
 from shardspec.schema import Schema
@@ -28,10 +27,10 @@ def test_bars_of_any_numbers_hold_each_sample_once(
 ) -> None:
     root = tmp_path_factory.mktemp("d")
     write_dataset(root, "npy", Schema((fixed("x", values.dtype.str),)), {"x": values})
-    dataset = ShownDataset(root)
+    dataset = BrowsedDataset(root)
     chosen = np.zeros(len(values), np.bool_)
     chosen[random.sample(range(len(values)), len(values) // 2)] = True
-    selection = Selection(len(values), np.packbits(chosen))
+    selection = Selection(len(values), np.flatnonzero(chosen))
     assert selection.rows().tolist() == np.flatnonzero(chosen).tolist()
     found = spread(dataset, "x", selection)
     counted = len(values) if values.dtype.kind != "f" else int(np.isfinite(values).sum())
@@ -51,7 +50,7 @@ def test_texts_and_classes_are_counted_by_value_with_any_quotes(tmp_path: Path) 
     names = ["a'b", 'a"b', "a\\b", "", "<i>", "a'b"]
     schema = Schema((text("name"), fixed("label", "<i8", classes=("x'y", "<b>"))))
     write_dataset(tmp_path / "d", "lmdb", schema, {"name": names, "label": np.array([0, 1, 1, -1, 0, 5])})
-    dataset = ShownDataset(tmp_path / "d")
+    dataset = BrowsedDataset(tmp_path / "d")
     found = spread(dataset, "name")
     assert {bar.label: bar.count for bar in found.bars} == {"a'b": 2, 'a"b': 1, "a\\b": 1, "": 1, "<i>": 1}
     assert found.bars[0].label == "a'b"
@@ -65,7 +64,7 @@ def test_values_marked_as_missing_are_in_no_bar(tmp_path: Path) -> None:
     schema = Schema((fixed("age", "<f8"), fixed("age_valid", "|b1")))
     values = {"age": np.array([0.0, 31.5, 70.0]), "age_valid": np.array([False, True, True])}
     write_dataset(tmp_path / "d", "npy", schema, values)
-    dataset = ShownDataset(tmp_path / "d")
+    dataset = BrowsedDataset(tmp_path / "d")
     found = spread(dataset, "age")
     assert sum(bar.count for bar in found.bars) == 2
     assert found.note == "1 samples without a value"
@@ -77,7 +76,7 @@ def test_one_fraction_is_a_value_not_a_range(tmp_path: Path, value: float) -> No
     schema = Schema((fixed("x", "<f4"), fixed("x_valid", "|b1")))
     values = {"x": np.array([value, 7, value, np.nan], "<f4"), "x_valid": np.array([True, False, True, True])}
     write_dataset(tmp_path / "d", "npy", schema, values)
-    dataset = ShownDataset(tmp_path / "d")
+    dataset = BrowsedDataset(tmp_path / "d")
     found = spread(dataset, "x")
     assert (found.kind, found.note) == ("list", "2 samples without a value")
     (bar,) = found.bars
@@ -90,7 +89,7 @@ def test_rows_are_sorted_by_any_small_field_equal_ones_in_their_order(tmp_path: 
     schema = Schema((text("name"), fixed("x", "<f4")))
     values = {"name": ["b", "a", "c", "a"], "x": np.array([1.0, np.nan, 3.0, 1.0], "<f4")}
     write_dataset(tmp_path / "d", "npy", schema, values)
-    dataset = ShownDataset(tmp_path / "d")
+    dataset = BrowsedDataset(tmp_path / "d")
     orders = {sort: dataset.select("", sort).rows().tolist() for sort in ("name", "-name", "x", "-x")}
     assert orders == {"name": [1, 3, 0, 2], "-name": [2, 0, 1, 3], "x": [0, 3, 2, 1], "-x": [2, 0, 3, 1]}
     assert dataset.select("x <= 1", "-name").rows().tolist() == [0, 3]
@@ -108,20 +107,17 @@ def test_pages_of_a_selection_are_those_of_all_rows_sorted_at_once(
 ) -> None:
     values = np.concatenate([values, values[: len(values) // 2]])  # equal ones
     chosen = np.array([random.random() < 0.7 for _ in values], np.bool_)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection_module, "BLOCK", 16)
-        patch.setattr(selection_module, "_BUCKET", 5)
-        found = Selection(len(values), np.packbits(chosen), values, descending)
-        rows = np.flatnonzero(chosen).tolist()
-        numbers = [row for row in rows if values[row] == values[row]]
-        expected = sorted(numbers, key=lambda row: values[row], reverse=descending)  # a stable sort, either way
-        expected += [row for row in rows if values[row] != values[row]]
-        assert len(found) == len(expected)
-        assert found.rows().tolist() == expected
-        for start in range(0, len(expected), 7):
-            assert found.rows(start, start + 7).tolist() == expected[start : start + 7]
-        assert [found.place(row) for row in expected] == list(range(len(expected)))
-        assert [found.place(row) for row in (-1, len(values), *np.flatnonzero(~chosen)[:1].tolist())].count(None) >= 2
-        stored = Selection(len(values), np.packbits(chosen))
-        assert stored.rows(3, 9).tolist() == rows[3:9]
-        assert [stored.place(row) for row in rows] == list(range(len(rows)))
+    found = Selection(len(values), np.flatnonzero(chosen), values, descending)
+    rows = np.flatnonzero(chosen).tolist()
+    numbers = [row for row in rows if values[row] == values[row]]
+    expected = sorted(numbers, key=lambda row: values[row], reverse=descending)  # a stable sort, either way
+    expected += [row for row in rows if values[row] != values[row]]
+    assert len(found) == len(expected)
+    assert found.rows().tolist() == expected
+    for start in range(0, len(expected), 7):
+        assert found.rows(start, start + 7).tolist() == expected[start : start + 7]
+    assert [found.place(row) for row in expected] == list(range(len(expected)))
+    assert [found.place(row) for row in (-1, len(values), *np.flatnonzero(~chosen)[:1].tolist())].count(None) >= 2
+    stored = Selection(len(values), np.flatnonzero(chosen))
+    assert stored.rows(3, 9).tolist() == rows[3:9]
+    assert [stored.place(row) for row in rows] == list(range(len(rows)))

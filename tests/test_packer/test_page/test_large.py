@@ -1,8 +1,7 @@
-"""Datasets of many samples: pages in bounded memory, which say what they wait for."""
+"""Datasets of many samples: pages read few columns, hold them in memory, and say which ones are too large."""
 
 import http.client
 import re
-import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -13,15 +12,15 @@ from starlette.testclient import TestClient
 from support.command import start_packer
 from support.datasets import fixed, text, write_encoded
 from support.packed_files import write_faces
-from support.pages import Page
 
-from packer.packed.shown import columns
-from packer.packed.shown.background import Job
-from packer.packed.shown.dataset import ShownDataset
-from packer.page.looking import Looking
+from packer.packed.browse import fields
+from packer.packed.browse.dataset import BrowsedDataset
+from packer.page import summary
+from packer.page.dataset_view import DatasetView
+from packer.page.serving.datasets import ViewedDatasets
 from packer.page.serving.guard import Guard
 from packer.page.serving.server import make_app
-from packer.page.serving.shown import Shown
+from packer.page.summary import find_faults
 from readers import open_dataset
 from readers.formats.pool import ShardPool
 from shardspec.errors import ShardCorruptError
@@ -29,73 +28,54 @@ from shardspec.schema import Schema
 
 TOKEN = "token"
 ROWS = 1_000_000
-MOST_MB = 100
+MOST_MB = 300
 
 
-def impatient(root: Path) -> tuple[TestClient, ShownDataset, list[Job[Any]]]:
-    """Pages that wait for nothing, and the jobs that they leave to be run."""
-    jobs: list[Job[Any]] = []
-    dataset = ShownDataset(root, patience_s=0)
-    dataset._opening = True  # nothing is to be opened beforehand
-    dataset._background.run = jobs.append  # type: ignore[method-assign]
-    guard = Guard(make_app(Shown([Looking(dataset)]), TOKEN), TOKEN, "127.0.0.1")
-    return TestClient(guard, base_url="http://127.0.0.1"), dataset, jobs
+def pages_of(*datasets: BrowsedDataset) -> TestClient:
+    guard = Guard(make_app(ViewedDatasets([DatasetView(one) for one in datasets]), TOKEN), TOKEN, "127.0.0.1")
+    return TestClient(guard, base_url="http://127.0.0.1")
 
 
-def test_what_takes_long_is_said_and_comes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "FEW_TEXTS", 10)
+def test_the_grid_reads_no_column(tmp_path: Path) -> None:
     write_faces(tmp_path / "d", 60, shard_rows=25)
-    pages, dataset, jobs = impatient(tmp_path / "d")
-    assert pages.get(f"/{TOKEN}/0/").status_code == 200  # the grid needs no column
-    assert pages.get(f"/{TOKEN}/0/field/score").status_code == 200
-    for part in ("field/source", "field/box_side", "row/3/track", "faults"):
-        answer = pages.get(f"/{TOKEN}/0/{part}")
-        assert (answer.status_code, "…" in answer.text) == (202, True), part
-        assert "<html" not in answer.text
-    for page in ("?sort=source", "?where=source+%3D%3D+%27x%27", "row/3?sort=box_side"):
-        answer = pages.get(f"/{TOKEN}/0/{page}")
-        assert answer.status_code == 202
-        assert [e.attributes.get("content") for e in Page(answer.text).find("meta")][-1] == "1"  # comes by itself
-    assert len(jobs) == 2  # one pass for all fields, one for what is compared
-    assert "waiting" in pages.get(f"/{TOKEN}/0/field/source").text  # for its turn
-    jobs[0].begun = True
-    assert "0 %" in pages.get(f"/{TOKEN}/0/field/source").text
-    for job in jobs:
-        job.run()
-    for path in ("field/source", "row/3/track", "faults", "?sort=source", "row/3?sort=box_side"):
+    dataset = BrowsedDataset(tmp_path / "d")
+    assert pages_of(dataset).get(f"/{TOKEN}/0/").status_code == 200
+    assert not dataset._texts
+    assert not dataset._numbers
+
+
+def test_texts_of_too_many_samples_are_refused_and_the_rest_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fields, "MAX_TEXTS", 50)
+    monkeypatch.setattr(summary, "MAX_TEXTS", 50)
+    write_faces(tmp_path / "d", 60, shard_rows=25)
+    pages = pages_of(BrowsedDataset(tmp_path / "d"))
+    for path in ("", "?sort=-score", "?where=score+%3E+0", "field/score", "field/box_side", "row/3", "faults"):
         assert pages.get(f"/{TOKEN}/0/{path}").status_code == 200, path
-    # Keys are too many to be counted: they are compared, and sorted, by reading them.
-    jobs.clear()
-    whole = open_dataset(tmp_path / "d")
+    assert "of up to 50 samples" in pages.get(f"/{TOKEN}/0/field/source").text
+    for path, status in (("?where=source+%3D%3D+%27x%27", 400), ("?sort=key", 400), ("row/3/track", 422)):
+        answer = pages.get(f"/{TOKEN}/0/{path}")
+        assert (answer.status_code, "of up to 50 samples" in answer.text) == (status, True), path
+
+
+def test_keys_are_compared_and_sorted(tmp_path: Path) -> None:
+    write_faces(tmp_path / "d", 60, shard_rows=25)
+    whole, dataset = open_dataset(tmp_path / "d"), BrowsedDataset(tmp_path / "d")
     keys = whole.column("key")
     condition = f"key >= {keys[20]!r}"
-    paths = [f"/{TOKEN}/0/{path}" for path in (f"?where={quote(condition)}", "?sort=key", "?sort=-key")]
-    for path in paths * 2:
-        while pages.get(path).status_code == 202:
-            assert len(jobs) == 1
-            jobs.pop().run()
-        assert not jobs
     assert dataset.select(condition).rows().tolist() == whole.where(condition).rows.tolist()
     assert dataset.select("", "key").rows().tolist() == sorted(range(60), key=lambda row: keys[row])
     assert dataset.select("", "-key").rows().tolist() == sorted(range(60), key=lambda row: keys[row], reverse=True)
-    for key in keys[:10]:  # nobody comes back for these
-        assert pages.get(f"/{TOKEN}/0/?where={quote(f'key > {key!r}')}").status_code == 202
-        jobs.pop().run()
-    assert sum(name == "where" for name, *_ in dataset._jobs) <= 6
-    assert "too many" in pages.get(f"/{TOKEN}/0/field/key").text
 
 
-def test_datasets_are_compared_in_the_background_and_once(tmp_path: Path) -> None:
+def test_datasets_are_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "ab":
         write_faces(tmp_path / name, 30)
-    shown = Shown([Looking(ShownDataset(tmp_path / name, patience_s=0)) for name in "ab"])
-    jobs: list[Job[Any]] = []
-    shown._background.run = jobs.append  # type: ignore[method-assign]
-    pages = TestClient(Guard(make_app(shown, TOKEN), TOKEN, "127.0.0.1"), base_url="http://127.0.0.1")
-    assert [pages.get(f"/{TOKEN}/{path}").status_code for path in ("faults", "0/faults")] == [202, 202]
-    jobs.pop().run()
-    assert not jobs
-    assert "in more than one of these datasets" in pages.get(f"/{TOKEN}/faults").text
+    pages = pages_of(*(BrowsedDataset(tmp_path / name) for name in "ab"))
+    for path in ("faults", "0/faults"):
+        assert "in more than one of these datasets" in pages.get(f"/{TOKEN}/{path}").text
+        monkeypatch.setattr(summary, "find_leaks", None)
 
 
 def test_a_field_that_cannot_be_read_is_said_each_time_and_stops_no_other(
@@ -112,23 +92,20 @@ def test_a_field_that_cannot_be_read_is_said_each_time_and_stops_no_other(
         read(pool, rows, fields, out, at)
 
     monkeypatch.setattr(ShardPool, "read", failing)
-    pages, dataset, jobs = impatient(tmp_path / "d")
+    pages = pages_of(BrowsedDataset(tmp_path / "d"))
     for _ in range(2):
         for part, status in (("a", 200), ("b", 422), ("box_side", 200)):
-            while (answer := pages.get(f"/{TOKEN}/0/field/{part}")).status_code == 202:
-                jobs.pop().run()
-            assert answer.status_code == status, part
-    dataset.patience_s = None
-    dataset._background.run = Job.run  # type: ignore[method-assign]
-    with pytest.raises(ShardCorruptError, match="b is damaged"):
-        dataset.texts("b")
+            answer = pages.get(f"/{TOKEN}/0/field/{part}")
+            assert (answer.status_code, "b is damaged" in answer.text) == (status, part == "b"), part
 
 
 def test_keys_that_repeat_are_found(tmp_path: Path) -> None:
-    write_encoded(tmp_path / "d", "npy", Schema((text("key"),)), {"key": [b"a", b"b", b"a", b"c", b"a"]})
-    assert ShownDataset(tmp_path / "d").repeats("key") == (2, "a")
+    write_encoded(tmp_path / "d", "npy", Schema((text("key"),)), {"key": [b"c", b"b", b"a", b"c", b"c"]})
+    assert list(find_faults(BrowsedDataset(tmp_path / "d"))) == [
+        "2 samples with the key of an earlier one, such as 'c'"
+    ]
     write_encoded(tmp_path / "e", "npy", Schema((text("key"),)), {"key": [b"a", b"b"]})
-    assert ShownDataset(tmp_path / "e").repeats("key") == (0, "")
+    assert list(find_faults(BrowsedDataset(tmp_path / "e"))) == []
 
 
 def test_a_million_samples_are_shown_in_little_memory(tmp_path: Path) -> None:
@@ -152,15 +129,11 @@ def test_a_million_samples_are_shown_in_little_memory(tmp_path: Path) -> None:
             *(f"?where={quote('source == ')}%27person%205/video%2000005.mp4%27", "field/source?where=label+%3D%3D+1"),
             *("row/500000?sort=score", "row/500000/track", f"?where={quote('key > ')}%2700019000%27", "faults"),
         ):
-            status = 202
-            while status == 202:
-                connection = http.client.HTTPConnection(str(where.hostname), where.port, timeout=120)
-                connection.request("GET", f"{where.path}0/{path}")
-                answer = connection.getresponse()
-                status, _ = answer.status, answer.read()
-                connection.close()
-                if status == 202:
-                    time.sleep(0.1)
+            connection = http.client.HTTPConnection(str(where.hostname), where.port, timeout=120)
+            connection.request("GET", f"{where.path}0/{path}")
+            answer = connection.getresponse()
+            status, _ = answer.status, answer.read()
+            connection.close()
             assert status == 200, path
         memory = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{started.pid}/status").read_text())
         assert memory is not None

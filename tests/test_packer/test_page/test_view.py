@@ -20,12 +20,12 @@ from support.packed_files import face_columns, read_all, write_faces
 from support.pages import HOSTILE, Page, assert_harmless, descendants, write_hostile
 
 from packer import report
-from packer.packed.shown.dataset import ShownDataset
-from packer.page.looking import Looking
+from packer.packed.browse.dataset import BrowsedDataset
+from packer.page.dataset_view import DatasetView
+from packer.page.serving.datasets import ViewedDatasets
 from packer.page.serving.guard import Guard
 from packer.page.serving.query import Query
 from packer.page.serving.server import make_app
-from packer.page.serving.shown import Shown
 from packer.page.view import describe_address
 from packer.sources.contents import close_contents
 from readers import open_dataset
@@ -36,8 +36,8 @@ TOKEN = "to-ken_1"
 
 
 def client(*paths: Path, source: Path | None = None, table: Path | None = None) -> TestClient:
-    shown = [Looking(ShownDataset(path, table), source) for path in paths]
-    guard = Guard(make_app(Shown(shown), TOKEN), TOKEN, "127.0.0.1")
+    shown = [DatasetView(BrowsedDataset(path, table), source) for path in paths]
+    guard = Guard(make_app(ViewedDatasets(shown), TOKEN), TOKEN, "127.0.0.1")
     return TestClient(guard, base_url="http://127.0.0.1:8017", raise_server_exceptions=True)
 
 
@@ -356,7 +356,7 @@ def test_what_lies_in_archives_is_drawn_from_them(tmp_path: Path, kind: str) -> 
     assert original.status_code == 200, original.text
     with Image.open(io.BytesIO(original.content)) as found:
         assert found.size == (32, 24)
-    one = Looking(ShownDataset(tmp_path / "d"), source)
+    one = DatasetView(BrowsedDataset(tmp_path / "d"), source)
     for more in ("x", "\ud800"):
         with pytest.raises(ItemError, match="expected a member"):
             one.originals.frame(one.rejects.report.kinds[0].examples[0].item + more)

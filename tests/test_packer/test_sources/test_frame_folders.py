@@ -16,7 +16,7 @@ from support.media import scene, write_picture
 from support.packed import check_whole, fingerprints
 
 import packer
-from packer.packed.shown.originals import Originals, read_frame
+from packer.packed.browse.originals import Originals, read_frame
 from packer.recipe import Recipe
 from packer.sources.folders.folder import FolderSource
 from packer.sources.folders.frames import frame_numbers

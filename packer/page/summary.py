@@ -1,4 +1,4 @@
-"""Facts about a whole dataset for a page: content and origin, sizes, and warnings."""
+"""The summary of a dataset for a page: content and origin, sizes, and warnings."""
 
 import dataclasses
 import shlex
@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from packer.packed.browse.dataset import BrowsedDataset
+from packer.packed.browse.fields import MAX_TEXTS
 from packer.packed.inspect.inspect import InspectReport
 from packer.packed.inspect.leaks import find_leaks
-from packer.packed.shown.columns import BLOCK
-from packer.packed.shown.dataset import ShownDataset
 from packer.page.cards import shown_text
 from packer.recipe.recipe import Recipe
-from shardspec.columns import allocate, evenly, fill_missing, mark_missing
+from shardspec.columns import allocate, evenly, fill_missing
 from shardspec.entries import Generation, total
 from shardspec.errors import ShardspecError
 from shardspec.schema import Field
@@ -43,7 +43,7 @@ class Made(NamedTuple):
     fingerprint: str
 
 
-def describe(dataset: ShownDataset) -> dict[str, Any]:
+def describe(dataset: BrowsedDataset) -> dict[str, Any]:
     """The facts of a dataset, for the template."""
     manifest = dataset.manifest
     counts = total(manifest.generations)
@@ -71,7 +71,7 @@ def describe(dataset: ShownDataset) -> dict[str, Any]:
     }
 
 
-def field_sizes(dataset: ShownDataset) -> tuple[list[FieldSize], int]:
+def field_sizes(dataset: BrowsedDataset) -> tuple[list[FieldSize], int]:
     """Every field with its encoded bytes, and from how many samples they were estimated; 0 if they are exact."""
     rows = evenly(len(dataset), _SIZED)
     varying = [field for field in dataset.schema if not field.is_fixed]
@@ -95,7 +95,7 @@ def field_sizes(dataset: ShownDataset) -> tuple[list[FieldSize], int]:
     return sizes, 0 if whole or not varying else len(rows)
 
 
-def find_faults(dataset: ShownDataset) -> Iterator[str]:
+def find_faults(dataset: BrowsedDataset) -> Iterator[str]:
     """Yield warnings, one line each."""
     counts = total(dataset.manifest.generations)
     if counts.items and counts.rejected_items > _MANY_REJECTS * counts.items:
@@ -115,7 +115,7 @@ def find_faults(dataset: ShownDataset) -> Iterator[str]:
     yield from _repeats(dataset)
 
 
-def find_shared(datasets: Sequence[ShownDataset]) -> Iterator[str]:
+def find_shared(datasets: Sequence[BrowsedDataset]) -> Iterator[str]:
     """Sources that several datasets have, which make a test on one of them meaningless."""
     with_source = [dataset for dataset in datasets if "source" in dataset.schema]
     if len(with_source) < 2:
@@ -138,14 +138,12 @@ def megabytes(bytes: int) -> str:
     return f"{bytes} B"
 
 
-def _uneven_classes(dataset: ShownDataset) -> Iterator[str]:
+def _uneven_classes(dataset: BrowsedDataset) -> Iterator[str]:
     if dataset.classes is None or "label" not in dataset.small_fields:
         return
-    sizes = np.zeros(len(dataset.classes), np.int64)
-    for start in dataset.blocks():
-        known = dataset.known("label", slice(start, start + BLOCK))
-        some = fill_missing(mark_missing(dataset.values("label", start), known))
-        sizes += np.bincount(some[(some >= 0) & (some < len(sizes))], minlength=len(sizes))
+    classes = len(dataset.classes)
+    labels = fill_missing(dataset.column("label"))
+    sizes = np.bincount(labels[(labels >= 0) & (labels < classes)], minlength=classes)
     empty = [name for name, size in zip(dataset.classes, sizes.tolist(), strict=True) if not size]
     if empty:
         which = "class" if len(empty) == 1 else counted(len(empty), "class")
@@ -159,18 +157,22 @@ def _uneven_classes(dataset: ShownDataset) -> Iterator[str]:
         )
 
 
-def _repeats(dataset: ShownDataset) -> Iterator[str]:
+def _repeats(dataset: BrowsedDataset) -> Iterator[str]:
     """Keys that occur twice; sources that are probably copies, and those that give many samples alike."""
+    if len(dataset) > MAX_TEXTS:
+        return
     if "key" in dataset.schema and dataset.schema["key"].kind == "text":
-        count, example = dataset.repeats("key")
+        keys = dataset.texts("key")
+        count = len(dataset) - len(keys.names)
         if count:
+            example = keys.names[int(np.argmax(np.bincount(keys.codes) > 1))]
             yield f"{counted(count, 'sample')} with the key of an earlier one, such as {shown_text(shorten(example))}"
     with_source = "source" in dataset.small_fields and dataset.field("source").kind == "text"
-    texts = dataset.texts("source") if with_source else None
-    if texts is None or not texts.names:
+    if not with_source or not len(dataset):
         return
+    texts = dataset.texts("source")
     folders: dict[str, list[str]] = {}
-    for name in texts.names:
+    for name in texts.names.tolist():
         folders.setdefault(PurePosixPath(name).name, []).append(name)
     alike = [names for names in folders.values() if len(names) > 1]
     if alike:
@@ -178,9 +180,7 @@ def _repeats(dataset: ShownDataset) -> Iterator[str]:
         yield (
             f"{counted(len(alike), 'file name')} in several folders, perhaps copies of one recording: {shown_text(pair)}"
         )
-    counts = np.zeros(len(texts.names), np.int64)
-    for start in dataset.blocks():
-        counts += np.bincount(texts.codes[start : start + BLOCK], minlength=len(counts))
+    counts = np.bincount(texts.codes)
     most = int(counts.max())
     if len(texts.names) > 1 and most > len(dataset) / 2:
         name = texts.names[int(counts.argmax())]

@@ -1,4 +1,4 @@
-"""One dataset as it is looked at: its samples' neighbours, the frames that they were cut from, its rejects."""
+"""One dataset on pages: its samples' neighbours, the frames that they were cut from, its rejects."""
 
 import io
 import json
@@ -13,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from packer.packed.browse.dataset import WRONG, BrowsedDataset
 from packer.packed.rejects import RejectsReport, rejects
-from packer.packed.shown.columns import BLOCK
-from packer.packed.shown.dataset import WRONG, ShownDataset
 from packer.page.cards import Card, cards, shown_text, text_of
-from packer.page.facts import describe, find_faults
+from packer.page.summary import describe, find_faults
 from shardspec.columns import IntArray
 from shardspec.errors import DatasetError, ItemError
 from shardspec.layout import REJECTS_NAME
@@ -90,23 +89,23 @@ class RejectSummary:
     lines: int
 
 
-class Looking:
+class DatasetView:
     """A dataset with what belongs to it.
 
     Parameters
     ----------
-    dataset : ShownDataset
+    dataset : BrowsedDataset
     source : Path, optional
         The folder, or the archive, that it was packed from.
     """
 
-    def __init__(self, dataset: ShownDataset, source: Path | None = None) -> None:
+    def __init__(self, dataset: BrowsedDataset, source: Path | None = None) -> None:
         self.dataset = dataset
         self.name = shown_text(dataset.path.absolute().name)
         self.originals: Any = None
         if source is not None:
             # Where there is no source to show, the libraries of packing need not be installed.
-            originals = import_target("packer.packed.shown.originals:Originals", what="source", extra="pack")
+            originals = import_target("packer.packed.browse.originals:Originals", what="source", extra="pack")
             recipe = dataset.manifest.generations[-1].recipe if dataset.manifest.generations else {}
             self.originals = originals(source, recipe)
         self._drawn: dict[tuple[str, int | None], tuple[bytes, tuple[int, int]]] = {}
@@ -121,12 +120,12 @@ class Looking:
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """See `packer.page.facts.describe`."""
+        """See `packer.page.summary.describe`."""
         return describe(self.dataset)
 
     @cached_property
     def faults(self) -> list[str]:
-        """See `packer.page.facts.find_faults`."""
+        """See `packer.page.summary.find_faults`."""
         return list(find_faults(self.dataset))
 
     @cached_property
@@ -173,10 +172,10 @@ class Looking:
         dataset = self.dataset
         same = self._same_source(row)
         if "track" in dataset.small_fields:
-            tracks = dataset.take("track", same)
+            tracks = np.ma.getdata(dataset.column("track"))[same]
             same = same[tracks == tracks[same == row][0]]
         if "frame" in dataset.small_fields:
-            same = same[np.argsort(dataset.take("frame", same), kind="stable")]
+            same = same[np.argsort(np.ma.getdata(dataset.column("frame"))[same], kind="stable")]
         at = int(np.flatnonzero(same == row)[0])
         first = max(0, min(at - _TRACK // 2, len(same) - _TRACK))
         return [int(found) for found in same[first : first + _TRACK]]
@@ -185,7 +184,7 @@ class Looking:
         """Milliseconds between two frames of a track, by their times."""
         if "time" not in self.dataset.small_fields or len(rows) < 2 or self.dataset.field("time").kind == "text":
             return 200
-        steps = np.diff(self.dataset.take("time", np.array(rows, np.int64)).astype(np.float64))
+        steps = np.diff(self.dataset.numbers("time")[np.array(rows, np.int64)].astype(np.float64))
         steps = steps[np.isfinite(steps) & (steps > 0)]
         return int(min(1000, max(40, 1000 * float(np.median(steps))))) if len(steps) else 200
 
@@ -288,18 +287,9 @@ class Looking:
     def _same_source(self, row: int) -> IntArray:
         if "source" not in self.dataset.small_fields:
             return np.array([row])
-        if self.dataset.field("source").kind == "text":
-            texts = self.dataset.texts("source")
-            if texts is None:  # then samples of a source are few, and lie side by side
-                rows = np.arange(max(0, row - _TRACK), min(row + _TRACK, len(self.dataset)))
-                names = self.dataset.take("source", rows)
-                apart = np.flatnonzero(names != names[row - rows[0]])
-                return _run(rows, apart, row)
-            numbers = texts.codes
-        else:
-            numbers = self.dataset.numbers("source")
-        wanted = numbers[row]
-        return np.concatenate([at + np.flatnonzero(numbers[at : at + BLOCK] == wanted) for at in self.dataset.blocks()])
+        is_text = self.dataset.field("source").kind == "text"
+        sources = self.dataset.texts("source").codes if is_text else self.dataset.numbers("source")
+        return np.flatnonzero(sources == sources[row])
 
 
 def _draw_jpeg(found: npt.NDArray[np.uint8]) -> tuple[bytes, tuple[int, int]]:
@@ -322,13 +312,6 @@ def _like(field: Field, value: Any) -> str:
     if field.name == "label" and field.classes is not None and 0 <= plain < len(field.classes):
         plain = field.classes[plain]
     return "" if isinstance(plain, float) else f"{field.name} == {plain!r}"
-
-
-def _run(rows: IntArray, apart: IntArray, row: int) -> IntArray:
-    """The rows around a row up to those places that belong to others."""
-    at = row - int(rows[0])
-    first = max((int(place) + 1 for place in apart if place < at), default=0)
-    return rows[first : min((int(place) for place in apart if place > at), default=len(rows))]
 
 
 def _frames_of(line: dict[str, Any]) -> list[int]:

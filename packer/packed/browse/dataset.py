@@ -1,0 +1,305 @@
+"""A packed dataset for browsing: small fields as columns, values of samples, stored images."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.packed.browse.fields import Column, Texts, as_text, read_blocks, read_numbers, read_texts
+from packer.packed.browse.pictures import MEDIA_TYPES, StoredPicture, as_png
+from packer.packed.browse.selection import Selection
+from packer.sources.tables.opening import read_frame
+from readers.conditions import rows_where
+from readers.formats.pool import ShardPool
+from shardspec.codecs import codec_for
+from shardspec.codecs.base import PictureCodec
+from shardspec.columns import IntArray, allocate, mark_missing
+from shardspec.errors import CodecError, UsageError
+from shardspec.frames import DatasetKeys, join_frame, key_fields
+from shardspec.layout import Layout
+from shardspec.schema import Field, Schema
+from shardspec.wording import did_you_mean, list_some, shorten
+
+BOX_SIDE = "box_side"
+"""The longer side of ``box`` in pixels: a field that only pages have."""
+
+WRONG = "wrong"
+"""Whether ``prediction``, of a joined table, differs from ``label``: a field that only pages have."""
+
+_PREDICTIONS = ("prediction", "predicted", "pred")
+_CHUNK = 8192
+_KEPT = 6
+"""The most selections that are kept."""
+
+
+class BrowsedDataset:
+    """Reads what a page shows of one packed dataset. Safe to use from several threads.
+
+    Columns of single numbers are mapped from the index. Other small fields are read from the shards when they are first
+    needed, and then stay in memory.
+
+    Parameters
+    ----------
+    path : Path
+        The dataset's folder.
+    table : Path, optional
+        A table whose columns are joined as further fields, by ``key``; samples may be without a value.
+
+    Raises
+    ------
+    DatasetError, UsageError
+        If the dataset or the table cannot be read.
+    """
+
+    def __init__(self, path: Path, table: Path | None = None) -> None:
+        self.path = path
+        self.pool = ShardPool(Layout(path.absolute()), "size", checksums=True)
+        self.manifest = self.pool.manifest
+        self._lock = threading.RLock()
+        self._numbers: dict[str, Column] = {}
+        self._texts: dict[str, Texts] = {}
+        self._selections: OrderedDict[tuple[str, str], Selection] = OrderedDict()
+        self.joined: tuple[str, ...] = ()
+        if table is not None:
+            self._join(table)
+        pictures = [field for field in self.schema if field.is_image]
+        self.picture = next((field for field in pictures if field.name == "image"), pictures[0] if pictures else None)
+        self.pictures = tuple(field.name for field in pictures)
+        self._codecs = {field.name: codec_for(field) for field in self.schema if not field.is_fixed}
+        self._prediction = next((name for name in _PREDICTIONS if name in self.joined), None)
+
+    def __len__(self) -> int:
+        return len(self.pool)
+
+    @property
+    def schema(self) -> Schema:
+        """All fields, those of the joined table last."""
+        return self.pool.schema
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes of ``label``."""
+        return self.schema["label"].classes if "label" in self.schema else None
+
+    @cached_property
+    def small_fields(self) -> tuple[str, ...]:
+        """The fields with a number or a text for each sample, and those that only pages have."""
+        own = [field.name for field in self.schema if field.is_small]
+        box = self.schema["box"] if "box" in self.schema and BOX_SIDE not in self.schema else None
+        if box is not None and box.is_fixed and box.shape == (4,) and box.dtype[1] in "iuf":
+            own.append(BOX_SIDE)
+        if self._prediction is not None and "label" in own and WRONG not in self.schema:
+            own.append(WRONG)
+        return tuple(own)
+
+    def field(self, name: str) -> Field:
+        """A field, also one that only pages have."""
+        if name in self.schema:
+            return self.schema[name]
+        return Field(name, "fixed", {BOX_SIDE: "<f4", WRONG: "|b1"}[name], ())
+
+    def numbers(self, name: str) -> Column:
+        """A small field of numbers, of all samples. Missing values are not marked (`known`)."""
+        with self._lock:
+            if name not in self._numbers:
+                self._numbers[name] = self._read_numbers(name)
+            return self._numbers[name]
+
+    def texts(self, name: str) -> Texts:
+        """A text field of all samples.
+
+        Raises
+        ------
+        UsageError
+            If there are too many samples.
+        """
+        with self._lock:
+            if name not in self._texts:
+                self._texts[name] = read_texts(self.pool, name)
+            return self._texts[name]
+
+    def known(self, name: str) -> npt.NDArray[np.bool_] | None:
+        """Return which samples have a value of a small field: (rows,); None if all have one."""
+        of = {BOX_SIDE: ("box",), WRONG: ("label", self._prediction or "")}.get(name, (name,))
+        fields = [field for one in of if (field := self.schema.validity(one)) is not None]
+        return np.logical_and.reduce([self.numbers(field) for field in fields]) if fields else None
+
+    def column(self, name: str) -> Column:
+        """A small field of all samples: numbers, or texts as ``StringDType``. Missing values are masked."""
+        if self.field(name).kind == "text":
+            texts = self.texts(name)
+            column = texts.names[texts.codes]
+        else:
+            column = self.numbers(name)
+        marked: Column = mark_missing(column, self.known(name))
+        return marked
+
+    def select(self, where: str = "", sort: str = "") -> Selection:
+        """The samples that meet a condition, in an order.
+
+        Parameters
+        ----------
+        where : str
+            An expression, as `readers.PackedDataset.where` takes it; empty for all samples.
+        sort : str
+            A small field, with ``-`` before it for descending; empty for the order of the dataset. Missing values, and
+            those that are not numbers, come last.
+
+        Raises
+        ------
+        UsageError
+            If there is no such field, or the expression is invalid.
+        """
+        key = (where.strip(), sort)
+        with self._lock:
+            if key not in self._selections:
+                chosen = rows_where(self, key[0]) if key[0] else None
+                values = self._sort_values(sort.removeprefix("-")) if sort else None
+                self._selections[key] = Selection(len(self), chosen, values, sort.startswith("-"))
+                if len(self._selections) > _KEPT:
+                    self._selections.popitem(last=False)
+            self._selections.move_to_end(key)
+            return self._selections[key]
+
+    def read(self, rows: Sequence[int] | IntArray, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """The decoded values of some rows; without `names`, of all fields but pictures.
+
+        A missing value of a small field is None. A value that cannot be decoded is the error's text.
+        """
+        if names is None:
+            names = [name for name in self.schema.names if name not in self.pictures]
+        numbers = np.asarray(rows, np.int64)
+        fields = [self.schema[name] for name in names]
+        marks = {field.name: self.schema.validity(field.name) for field in fields if field.is_small}
+        every = self.schema.select(list(dict.fromkeys([*names, *(mark for mark in marks.values() if mark)])))
+        out = allocate(every, len(numbers))
+        self.pool.read(numbers, every.names, out, np.arange(len(numbers)))
+
+        def value(field: Field, at: int) -> Any:
+            mark = marks.get(field.name)
+            return None if mark and not out[mark][at] else self._decode(field, out[field.name][at])
+
+        return [{field.name: value(field, at) for field in fields} for at in range(len(numbers))]
+
+    def stored(self, row: int, name: str | None = None) -> StoredPicture:
+        """A picture as it is stored; if it is stored without compression, as PNG.
+
+        Raises
+        ------
+        DatasetError, CodecError
+            If it cannot be read.
+        """
+        field = self.picture if name is None else self.schema[name]
+        assert field is not None
+        out = allocate([field], 1)
+        self.pool.read(np.array([row], np.int64), [field.name], out, np.zeros(1, np.int64))
+        value = out[field.name][0]
+        if field.codec.name in MEDIA_TYPES:
+            return StoredPicture(bytes(value), MEDIA_TYPES[field.codec.name])
+        return as_png(value if field.is_fixed else self._codecs[field.name].decode(value))
+
+    def sizes(self, rows: Sequence[int] | IntArray) -> list[tuple[int, int] | None]:
+        """Width and height of the pictures of some rows; None where a picture's header cannot be read."""
+        field = self.picture
+        if field is None:
+            return [None] * len(rows)
+        height, width = field.shape[:2]
+        if height is not None and width is not None:
+            return [(width, height)] * len(rows)
+        out = allocate([field], len(rows))
+        self.pool.read(np.asarray(rows, np.int64), [field.name], out, np.arange(len(rows)))
+        return [self._size(field, value) for value in out[field.name]]
+
+    def find(self, key: str) -> int | None:
+        """The first row with a key."""
+        if "key" not in self.schema:
+            return None
+        wanted = key.encode("utf-8", "surrogateescape")
+        for first, columns in read_blocks(self.pool, ["key"]):
+            for at, value in enumerate(columns["key"]):
+                if value == wanted:
+                    return first + at
+        return None
+
+    def keys(self, selection: Selection) -> Iterator[list[str]]:
+        """The keys of selected rows, some at a time; their numbers, if the dataset has no keys."""
+        for start in range(0, len(selection), _CHUNK):
+            rows = selection.rows(start, start + _CHUNK)
+            if "key" not in self.schema:
+                yield [str(row) for row in rows.tolist()]
+            else:
+                yield [sample["key"] for sample in self.read(rows, ["key"])]
+
+    def _decode(self, field: Field, value: Any) -> Any:
+        if field.is_fixed:
+            return value
+        try:
+            return self._codecs[field.name].decode(value)
+        except CodecError as error:
+            return str(error)
+
+    def _size(self, field: Field, value: Any) -> tuple[int, int] | None:
+        codec = self._codecs[field.name]
+        try:
+            if field.codec.name in MEDIA_TYPES:
+                height, width = cast("PictureCodec", codec).sides(value)
+            else:
+                height, width = codec.decode(value).shape[:2]
+        except CodecError:
+            return None
+        return width, height
+
+    def _join(self, table: Path) -> None:
+        (field,) = key_fields(self.schema, "key")
+        values = [as_text(value) for _, columns in read_blocks(self.pool, ["key"]) for value in columns["key"]]
+        keys = DatasetKeys(field, values, np.array([value != "" for value in values], np.bool_))
+        taken = {*self.schema.names, BOX_SIDE, WRONG}
+        frame = read_frame(table)
+        found = join_frame(frame, [keys], taken=taken, allow_missing=True, allow_unknown=True, what=str(table))
+        if not found.rows:
+            raise UsageError(f"{table}: expected keys of the dataset's samples in its column 'key', found none of them")
+        self.pool = self.pool.join(found.fields, found.columns)
+        self.joined = tuple(field.name for field in found.fields)
+
+    def _read_numbers(self, name: str) -> Column:
+        if name == WRONG:
+            return self._compare_predictions()
+        if name == BOX_SIDE:
+            boxes = read_numbers(self.pool, self.schema["box"])
+            sides: Column = (boxes[:, 2:] - boxes[:, :2]).max(axis=1, initial=0).astype(np.float32)
+            return sides
+        field = self.schema[name]
+        mapped = self.pool.map_index(field) if name not in self.joined else None
+        return read_numbers(self.pool, field) if mapped is None else mapped
+
+    def _compare_predictions(self) -> Column:
+        """Return which predictions are not the labels."""
+        assert self._prediction is not None
+        field = self.schema[self._prediction]
+        labels, predicted = (np.ma.getdata(self.column(name)) for name in ("label", field.name))
+        if (field.kind == "text") != (self.schema["label"].kind == "text") and self.classes is None:
+            right = np.zeros(len(labels), np.bool_)
+        elif field.kind == "text" and self.schema["label"].kind != "text":
+            names = np.array([*(self.classes or ()), ""], np.dtypes.StringDType())
+            known = (labels >= 0) & (labels < len(names) - 1)
+            right = predicted == names[np.where(known, labels, len(names) - 1)]
+        else:
+            right = predicted == labels
+        wrong: Column = ~right
+        return wrong
+
+    def _sort_values(self, name: str) -> Column:
+        """Numbers that are in the order of a field's values."""
+        if name not in self.small_fields:
+            raise UsageError(
+                f"sort: expected one of {list_some(self.small_fields)}, found {shorten(name)}"
+                f"{did_you_mean(name, self.small_fields)}"
+            )
+        values = self.texts(name).codes if self.field(name).kind == "text" else self.numbers(name)
+        marked: Column = mark_missing(values, self.known(name))
+        return marked
