@@ -196,7 +196,7 @@ class _Worker:
         self._listener = listener
         self._agent = agent
         self._space = space
-        self._observer = Observer(self._space)
+        self._observer = Observer(self._space.agents)
         self._engine: WatchedEngine | None = None
         self._items: dict[int, int] = {}
         self._workers = 0
@@ -208,7 +208,7 @@ class _Worker:
     def run(self) -> WorkResult:
         """Work until there is a reason to end."""
         space = self._space
-        self._lease = Lease(space, self._agent, self._watch)
+        self._lease = Lease(space.agents, self._agent, self._watch)
         try:
             with writing(space.out), _asked_to_end(self._ask), self._lease:
                 try:
@@ -280,7 +280,7 @@ class _Worker:
 
     def _cut(self) -> bool:
         """See that the rows are cut into shards, by this agent or another; return whether an agent can do that."""
-        space, claims = self._space, Claims(self._space, "cut", 1)
+        space, claims = self._space, Claims(self._space.claims, self._agent.name, "cut", 1)
         if not self._plan.is_whole or not any(line.get("rows") for line in space.read_journal()):
             return False
         while not space.assembly.exists():
@@ -345,7 +345,7 @@ class _Worker:
         team = Team(workers, options.item_timeout, shares or has_core_to_spare(workers), shares)
         engine: Engine = resolve("engine", ENGINE, ENGINES)(self._space, _no_work, team)
         self._engine = WatchedEngine(engine)
-        claims = Claims(self._space, share.do, share.blocks)
+        claims = Claims(self._space.claims, self._agent.name, share.do, share.blocks)
         phase = Phase(share, claims, self._observer, self._engine, workers, lambda: self._limit.left_s, self._check)
         self._listener.on_message(f"{stage}: agent {self._agent.name}, with {counted(workers, 'worker')}")
         try:

@@ -16,9 +16,9 @@ from packer.jobs.plan import Tasks
 from packer.jobs.result import Result
 from packer.workspace import Workspace
 from packer.workspace.fresh import host, is_dead
-from packer.workspace.lock import describe_holder, is_held, read_holder
+from packer.workspace.lock import is_held
 from packer.workspace.sharing.array import describe_closed, read_terms
-from packer.workspace.sharing.leases import Agent, read_agents
+from packer.workspace.sharing.leases import Agent, read_agents, record_of
 from shardspec.entries import total
 from shardspec.errors import NotADatasetError, UsageError
 from shardspec.layout import BUILD_FOLDER, Layout, given_path
@@ -216,8 +216,8 @@ def read_status(space: Workspace) -> StatusReport:
     closed = terms.get("closed")
     shown = "" if not closed else describe_closed(closed)
     jobs = tuple(queued(list((terms.get("jobs") or {}).values())))
-    holder, running = read_holder(space), is_at_work(space)
-    held_by = describe_holder(holder) if holder else ""
+    holder, running = Agent.read(space.holder), is_at_work(space)
+    held_by = holder.describe() if holder else ""
     more: dict[str, Any] = {"agents": agents, "submitted": bool(terms) and not closed, "closed": shown, "jobs": jobs}
     more |= {"running": running, "held_by": held_by}
     if space.reasons.exists():
@@ -262,9 +262,9 @@ def is_at_work(space: Workspace) -> bool | None:
     """Return whether somebody is at work in a workspace; None if that cannot be seen from here."""
     if any(one.state == "at work" for one in see_agents(space)):
         return True
-    held = is_held(space.lock)
+    held, holder = is_held(space.lock), Agent.read(space.holder)
     # The locks of another host, or of another container, are not listed here.
-    return None if held is False and read_holder(space).get("host", host()) != host() else held
+    return None if held is False and holder is not None and holder.host != Agent.here().host else held
 
 
 def describe_time(seconds: float) -> str:
@@ -277,10 +277,10 @@ def describe_time(seconds: float) -> str:
 def see_agents(space: Workspace) -> list[AgentStatus]:
     """The agents of a workspace, as far as they can be seen from here, those that began first at first."""
     found = []
-    for agent in sorted(read_agents(space).values(), key=lambda agent: agent.began_s):
+    for agent in sorted(read_agents(space.agents).values(), key=lambda agent: agent.began_s):
         renewed_s = 0.0
         with suppress(OSError):
-            renewed_s = max(0.0, time.time() - (space.agents / f"{agent.name}.json").stat().st_mtime)
+            renewed_s = max(0.0, time.time() - record_of(space.agents, agent.name).stat().st_mtime)
         late = renewed_s > agent.lease_s
         state = "ended" if agent.ended else "gone" if is_dead(agent.process) else "silent" if late else "at work"
         found.append(AgentStatus(agent, round(renewed_s, 1), state))

@@ -139,7 +139,7 @@ def watched_s(since_look_s: float, length_s: float) -> float:
 def machine_run() -> str | None:
     """The name of this run of the machine, from its start to its end; None where the system does not say."""
     try:
-        return _BOOT_ID.read_text("ascii").strip()
+        return _BOOT_ID.read_text("utf-8").strip()
     except OSError:
         return None
 

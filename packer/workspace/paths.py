@@ -114,13 +114,13 @@ class Workspace:
         return self.root / "holder.json"
 
     @property
-    def lease(self) -> Path:
-        """The lease of the process that builds here, where the system's locks may not be kept."""
-        return self.root / "lease"
+    def leases(self) -> Path:
+        """Folder of the leases of processes that build here, where the system's locks may not be kept."""
+        return self.root / "leases"
 
     def is_of_lock(self, path: Path) -> bool:
         """Return whether a path in the folder belongs to its lock, which stays while everything else is removed."""
-        return path in (self.lock, self.holder) or path.name.startswith(self.lease.name)
+        return path in (self.lock, self.holder, self.leases)
 
     @property
     def plan(self) -> Path:

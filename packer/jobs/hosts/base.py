@@ -251,7 +251,7 @@ def _wait(agents: _Agents, plan: JobPlan, space: Workspace, stage: Stage, counte
         now_s = time.monotonic()
         if now_s - seen_s > _LOOK_S or agents.is_over:
             seen_s = now_s
-            failed = next((agent.failed for agent in read_agents(space).values() if agent.failed), "")
+            failed = next((agent.failed for agent in read_agents(space.agents).values() if agent.failed), "")
             if failed:
                 raise BuildError(failed)
             found = _count(plan, space)

@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from packer.workspace.durable import fsync_folder, publish, remove_tree, write_durably
@@ -19,7 +19,6 @@ BLOCKS = 4096
 """A claim is to so many tasks that there are about as many claims, or twice as many: files to list on a shared disk."""
 
 _SHOWN = 3
-_PAUSE_S = 1.0
 
 
 def count_blocks(tasks: int) -> int:
@@ -52,7 +51,7 @@ def open_to_agents(space: Workspace, terms: Mapping[str, Any], tasks: int, is_do
     if not space.assembly.exists():
         space.take_away(space.final)  # what a killed call has begun to make
         space.final.mkdir()
-    claims, size = Claims(space, "task", count_blocks(tasks)), block_size(tasks)
+    claims, size = Claims(space.claims, "", "task", count_blocks(tasks)), block_size(tasks)
     for block in range(count_blocks(tasks)):
         if all(map(is_done, range(block * size, min(tasks, (block + 1) * size)))):
             claims.finish(block)
@@ -95,7 +94,7 @@ def close_to_agents(space: Workspace, say: Callable[[str], None]) -> Callable[[]
 
     if terms is None and not space.agents.exists():
         return reopen
-    observer = Observer(space)
+    observer = Observer(space.agents)
     _wait(space, observer, say)
     if terms is not None:
         here = {"host": host(), "pid": os.getpid(), "since_s": round(time.time(), 3)}
@@ -110,21 +109,17 @@ def close_to_agents(space: Workspace, say: Callable[[str], None]) -> Callable[[]
 
 def _wait(space: Workspace, observer: Observer, say: Callable[[str], None]) -> None:
     """Wait until it is certain that no agent is at work, or that one is."""
-    said = False
-    observer.look()
-    while waiting := observer.at_work():
-        alive = [agent for agent in waiting if observer.is_alive(agent.name)]
-        if alive:
-            raise BuildLockedError(
-                f"{space.out}: {describe_agents(alive)}: wait for them ({program()} status {space.out} shows how far they "
-                "are), or end them and run the same command again"
-            )
-        limit_s = max(agent.lease_s for agent in waiting)
-        if not said:
-            say(f"{program()}: waiting up to {limit_s:g} s, as {describe_agents(waiting, may=True)}")
-        said = True
-        time.sleep(min(_PAUSE_S, limit_s / 20))
-        observer.look()
+
+    def refuse(alive: Sequence[Agent]) -> BuildLockedError:
+        return BuildLockedError(
+            f"{space.out}: {describe_agents(alive)}: wait for them ({program()} status {space.out} shows how far they "
+            "are), or end them and run the same command again"
+        )
+
+    def announce(waiting: Sequence[Agent], limit_s: float) -> None:
+        say(f"{program()}: waiting up to {limit_s:g} s, as {describe_agents(waiting, may=True)}")
+
+    observer.wait(observer.at_work, refuse, announce)
 
 
 def describe_closed(closed: Mapping[str, Any]) -> str:

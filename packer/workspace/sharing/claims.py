@@ -12,7 +12,6 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from packer.workspace.paths import Workspace
 from packer.workspace.sharing.leases import Observer
 
 _FREE = ".free"
@@ -24,8 +23,10 @@ class Claims:
 
     Parameters
     ----------
-    space : Workspace
-        With the agent as its owner.
+    folder : Path
+        The folder of the claims.
+    agent : str
+        The name of the agent.
     kind : str
         Lower-case letters.
     count : int
@@ -39,8 +40,9 @@ class Claims:
         As of the last look, or by this agent.
     """
 
-    def __init__(self, space: Workspace, kind: str, count: int) -> None:
-        self._space = space
+    def __init__(self, folder: Path, agent: str, kind: str, count: int) -> None:
+        self._folder = folder
+        self._agent = agent
         self._kind = kind
         self._count = count
         self._attempts: dict[int, int] = {}
@@ -64,7 +66,7 @@ class Claims:
         """
         attempts: dict[int, int] = {}
         taken: set[tuple[int, int]] = set()
-        for name in os.listdir(self._space.claims):  # noqa: PTH208 -- names are all that is needed
+        for name in os.listdir(self._folder):  # noqa: PTH208 -- names are all that is needed
             match = _NAME.match(name)
             if match is None or match[1] != self._kind or not 0 <= (number := int(match[2])) < self._count:
                 continue
@@ -86,7 +88,7 @@ class Claims:
     def freed(self, observer: Observer) -> list[int]:
         """Return the blocks held by agents whose lease has expired; `observer` must have looked just before."""
         known = self.done | self.held.keys() | self._given_back
-        return [n for n in sorted(self._attempts) if n not in known and observer.is_over(self._owner(n))]
+        return [n for n in sorted(self._attempts) if n not in known and observer.is_over(self.owner(n))]
 
     def take(self, number: int) -> bool:
         """Claim a thing; False if another was faster."""
@@ -96,7 +98,7 @@ class Claims:
         except FileExistsError:
             return False
         with os.fdopen(descriptor, "wb") as file:
-            file.write(self._space.owner.encode("ascii"))
+            file.write(self._agent.encode("ascii"))
         self.held[number] = self._attempts[number] = attempt
         return True
 
@@ -120,8 +122,8 @@ class Claims:
             if number in self.done or self._attempts.get(number) != attempt:
                 del self.held[number]
 
-    def _owner(self, number: int) -> str:
-        """The name in the last claim to a thing; of one that is being made, its place is its name."""
+    def owner(self, number: int) -> str:
+        """Return the agent that made the last claim to a thing, or the claim's file name while it is being written."""
         attempt = self._attempts[number]
         path = self._path(number, str(attempt))
         owner = self._owners.get((number, attempt), "")
@@ -131,4 +133,4 @@ class Claims:
         return owner or path.name
 
     def _path(self, number: int, what: str) -> Path:
-        return self._space.claims / f"{self._kind}-{number:06d}.{what}"
+        return self._folder / f"{self._kind}-{number:06d}.{what}"

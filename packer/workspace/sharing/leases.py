@@ -1,8 +1,10 @@
-"""Leases: who is at work in a workspace, as everyone on any host can see it, and whose work is free for others.
+"""Leases: which processes are at work in a folder, as every host can see it, and whose work is free for others.
 
-An agent renews its lease by writing its record anew every few seconds. Clocks of two hosts are never compared: a lease
-is over once somebody who looks, again and again, has seen no renewal for the lease's length by a clock of their own. A
-lost lease costs double work and nothing else, since publishing is what counts (`packer.workspace.durable.publish`).
+A process renews its lease by rewriting its record every few seconds. The clocks of two hosts are never compared: a lease
+has expired once an observer has seen no renewal for the length of the lease, by its own clock. Agents of a submitted build
+hold leases, and so does the one process that holds a build's folder (`packer.workspace.lock`). If an agent loses its
+lease, some work is done twice and nothing else happens: only the first published result counts
+(`packer.workspace.durable.publish`).
 """
 
 import json
@@ -11,19 +13,23 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from packer.workspace.fresh import LEASE_S, RENEWALS, host, is_dead, lease_s, process_mark, watched_s
-from packer.workspace.paths import Workspace
+from packer.workspace.fresh import RENEWALS, host, is_dead, lease_s, look_again, process_mark, watched_s
+from shardspec.wording import LENGTH, LONG, cut
+
+_PAUSE_S = 1.0
+_RECORD_BYTES = 2**16
 
 
 @dataclass(frozen=True)
 class Agent:
-    """Record that an agent publishes about itself.
+    """Record that an agent, or the holder of a folder, publishes about itself.
 
     Attributes
     ----------
@@ -50,6 +56,8 @@ class Agent:
         What it has finished.
     failed : str
         What is to end the work of all agents; empty for nothing.
+    command : str
+        The command line of the holder of a folder.
     """
 
     name: str
@@ -59,7 +67,7 @@ class Agent:
     process: str = ""
     job: str = ""
     began_s: float = 0.0
-    lease_s: float = LEASE_S
+    lease_s: float = field(default_factory=lease_s)
     beat: int = 0
     ended: str = ""
     workers: int = 0
@@ -67,6 +75,7 @@ class Agent:
     tasks: int = 0
     shards: int = 0
     failed: str = ""
+    command: str = ""
 
     @classmethod
     def here(cls) -> "Agent":
@@ -81,7 +90,6 @@ class Agent:
             process=process_mark(),
             job=slurm_job(os.environ),
             began_s=round(time.time(), 3),
-            lease_s=lease_s(),
         )
 
     @classmethod
@@ -91,20 +99,38 @@ class Agent:
             return None
         kinds: dict[str, Any] = {"doing": (list, tuple), "began_s": (int, float), "lease_s": (int, float)}
         values: dict[str, Any] = {}
+        default = cls("")
         for spec in fields(cls):
-            value: Any = document.get(spec.name, spec.default)
+            value: Any = document.get(spec.name, getattr(default, spec.name))
             plain: Any = spec.type if isinstance(spec.type, type) else str
             if not isinstance(value, kinds.get(spec.name, plain)):
                 return None
-            values[spec.name] = tuple(str(one) for one in value) if spec.name == "doing" else value
+            values[spec.name] = tuple(map(_printable, value)) if spec.name == "doing" else _printable(value)
         return cls(**values)
 
     def describe(self) -> str:
         """Process, host and beginning, in words."""
-        where = self.node if self.node == self.host else f"{self.node} ({self.host})"
-        job = f", Slurm job {self.job}" if self.job else ""
+        host, node = cut(self.host, LENGTH), cut(self.node, LENGTH)
+        where = node if node == host else f"{node} ({host})"
+        job = f", Slurm job {cut(self.job, LENGTH)}" if self.job else ""
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.began_s))
-        return f"process {self.pid} on {where}{job}, since {since}"
+        command = f": {cut(self.command, LONG)}" if self.command else ""
+        return f"process {self.pid} on {where}{job}, since {since}{command}"
+
+    def write(self, path: Path) -> None:
+        """Write the record to a file, replacing an earlier one. It need not be durable, and no folder is made."""
+        new = path.with_name(f"{path.name}.{self.name}.new")
+        new.write_text(json.dumps(asdict(self)), "ascii")
+        os.replace(new, path)
+
+    @classmethod
+    def read(cls, path: Path) -> "Agent | None":
+        """Read a record from a file; None if there is none."""
+        try:
+            with path.open("rb") as file:
+                return cls.from_json(json.loads(file.read(_RECORD_BYTES)))
+        except (OSError, ValueError, RecursionError):
+            return None
 
 
 class Lease:
@@ -112,7 +138,8 @@ class Lease:
 
     Parameters
     ----------
-    space : Workspace
+    folder : Path
+        The folder of the records of all agents.
     agent : Agent
     watch : callable
         Called before each renewal, in a thread of the lease: what is new about the agent, by attribute.
@@ -122,11 +149,11 @@ class Lease:
     lost : bool
         Whether others may believe that the agent is gone, since it could not renew its lease in time.
     gone : bool
-        Whether the workspace has been removed.
+        Whether the folder has been removed.
     """
 
-    def __init__(self, space: Workspace, agent: Agent, watch: Callable[[], Mapping[str, Any]] = dict) -> None:
-        self._space = space
+    def __init__(self, folder: Path, agent: Agent, watch: Callable[[], Mapping[str, Any]] = dict) -> None:
+        self._folder = folder
         self._agent = agent
         self._watch = watch
         self._why = "interrupted"
@@ -157,7 +184,7 @@ class Lease:
             try:
                 self._write(self._agent)
             except FileNotFoundError:
-                if not self._space.agents.is_dir():
+                if not self._folder.is_dir():
                     self.gone = True
                     return
             except OSError:
@@ -174,11 +201,7 @@ class Lease:
         return self._agent
 
     def _write(self, agent: Agent) -> None:
-        """Replace the record. It need not be durable, and no folder is made."""
-        path = self._space.agents / f"{agent.name}.json"
-        new = path.with_suffix(".new")
-        new.write_text(json.dumps(asdict(agent)), "ascii")
-        os.replace(new, path)
+        agent.write(record_of(self._folder, agent.name))
 
 
 class Observer:
@@ -186,11 +209,12 @@ class Observer:
 
     Parameters
     ----------
-    space : Workspace
+    folder : Path
+        The folder of the records.
     """
 
-    def __init__(self, space: Workspace) -> None:
-        self._space = space
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._agents: dict[str, Agent] = {}
         self._still_s: dict[str, float] = {}
         self._renewed: set[str] = set()
@@ -205,7 +229,7 @@ class Observer:
         """Read the records."""
         now_s = time.monotonic()
         passed_s, self._looked_s = now_s - self._looked_s, now_s
-        found = read_agents(self._space)
+        found = read_agents(self._folder)
         for name in {*self._still_s, *found}:
             old, new = self._agents.get(name), found.get(name)
             renewed = old is not None and new is not None and old.beat != new.beat
@@ -222,7 +246,7 @@ class Observer:
         agent = self._agents.get(name)
         if agent is not None and (agent.ended or is_dead(agent.process)):
             return True
-        return self._still_s.setdefault(name, 0.0) >= (LEASE_S if agent is None else agent.lease_s)
+        return self._still_s.setdefault(name, 0.0) >= (agent or Agent(name)).lease_s
 
     def is_alive(self, name: str) -> bool:
         """Return whether an agent is certainly at work: a renewal was seen, and its lease is not over."""
@@ -232,17 +256,51 @@ class Observer:
         """The agents whose lease is not over."""
         return [agent for agent in self.agents if not self.is_over(agent.name)]
 
+    def wait(
+        self,
+        waiting: Callable[[], Sequence[Agent]],
+        refuse: Callable[[Sequence[Agent]], Exception],
+        say: Callable[[Sequence[Agent], float], None],
+    ) -> None:
+        """Wait until the leases of agents have expired.
 
-def read_agents(space: Workspace) -> dict[str, Agent]:
+        Parameters
+        ----------
+        waiting : callable
+            Returns the agents whose leases have not expired, as of the last look.
+        refuse : callable
+            Makes the error to raise if an agent is certainly at work.
+        say : callable
+            Called once before a wait, with the agents and the seconds that it may take.
+        """
+        said = False
+        self.look()
+        while found := waiting():
+            alive = [agent for agent in found if self.is_alive(agent.name)]
+            if alive:
+                raise refuse(alive)
+            limit_s = max(agent.lease_s for agent in found)
+            if not said:
+                say(found, limit_s)
+            said = True
+            time.sleep(min(_PAUSE_S, limit_s / 20))
+            look_again(self._folder.parent)
+            self.look()
+
+
+def record_of(folder: Path, name: str) -> Path:
+    """Return the path of an agent's record."""
+    return folder / f"{name}.json"
+
+
+def read_agents(folder: Path) -> dict[str, Agent]:
     """The records of all agents, by name."""
     found = {}
     with suppress(FileNotFoundError):
-        for path in sorted(space.agents.iterdir()):
-            if path.suffix == ".json":
-                with suppress(OSError, ValueError):
-                    agent = Agent.from_json(json.loads(path.read_bytes()))
-                    if agent is not None:
-                        found[agent.name] = agent
+        for path in sorted(folder.iterdir()):
+            agent = Agent.read(path) if path.suffix == ".json" else None
+            if agent is not None:
+                found[agent.name] = agent
     return found
 
 
@@ -250,3 +308,10 @@ def slurm_job(environment: Mapping[str, str]) -> str:
     """Slurm's number of the job, such as ``"17"``, or ``"17_3"`` in an array; empty outside Slurm."""
     array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task else environment.get("SLURM_JOB_ID", "")
+
+
+def _printable(value: Any) -> Any:
+    """Replace the control characters of a text, which other users may have written; other values stay."""
+    if not isinstance(value, str):
+        return value
+    return "".join(character if character.isprintable() else "?" for character in value)

@@ -110,10 +110,10 @@ def test_what_others_have_taken_after_a_lease_is_theirs(tmp_path: Path, monkeypa
     space = Workspace(tmp_path / ".build").of_plan("plan")
     space.claims.mkdir(parents=True)
     space.agents.mkdir()
-    first, second = (Claims(space.of_owner(name), "task", 3) for name in ("first", "second"))
+    first, second = (Claims(space.claims, name, "task", 3) for name in ("first", "second"))
     assert [first.take(number) for number in range(3)] == [True] * 3
     second.look()
-    observer = Observer(space)
+    observer = Observer(space.agents)
     assert second.freed(observer) == []
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_text", None)
@@ -143,8 +143,8 @@ def test_a_lease_is_renewed_whatever_there_is_to_say_and_a_slow_renewal_may_be_t
     def watch() -> dict[str, Any]:
         raise StopIteration
 
-    with Lease(space, agent, watch) as lease:
-        wait_for("a renewal", lambda: read_agents(space)[agent.name].beat > 1)
+    with Lease(space.agents, agent, watch) as lease:
+        wait_for("a renewal", lambda: read_agents(space.agents)[agent.name].beat > 1)
         write = lease._write
 
         def write_slowly(record: Agent) -> None:
@@ -177,10 +177,10 @@ def test_an_agent_without_work_ends_when_it_is_told_to_and_when_its_time_is_up(s
     space = Workspace(case.out / ".build")
     other = Agent.here()
     space = space.of_plan(json.loads(space.plan.read_bytes())["fingerprint"]).of_owner(other.name)
-    with Lease(space, other):
-        assert all(Claims(space, "task", TASKS).take(number) for number in range(TASKS))
+    with Lease(space.agents, other):
+        assert all(Claims(space.claims, other.name, "task", TASKS).take(number) for number in range(TASKS))
         agents = [case.start_agent(held=False), case.start_agent("--time-limit=0.05", held=False)]
-        wait_for("the agent", lambda: any(agent.pid == agents[0].pid for agent in read_agents(space).values()))
+        wait_for("the agent", lambda: any(agent.pid == agents[0].pid for agent in read_agents(space.agents).values()))
         agents[0].send_signal(signal.SIGUSR1)
         assert "it was asked to" in end(agents[0], 0)
         assert "the time is up" in end(agents[1], 0)
@@ -225,7 +225,7 @@ def test_no_call_clears_a_folder_in_which_agents_are_at_work(tmp_path: Path, mon
     packer.submit(source, out, **options)
     (source / "3.png").unlink()
     space = Workspace(out / ".build")
-    with Lease(space, Agent.here()):
+    with Lease(space.agents, Agent.here()):
         with pytest.raises(BuildLockedError, match="1 agent is at work here"):
             packer.build(source, out, **options)
         with pytest.raises(BuildLockedError, match="1 agent is at work here"), packer.Writer(out, overwrite=True):

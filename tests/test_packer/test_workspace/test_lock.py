@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,10 @@ from support.packed import check_whole
 
 import packer
 from packer.workspace import Workspace, lock
-from packer.workspace.fresh import lease_s, watched_s
-from packer.workspace.lock import FolderLock, describe_holder, read_holder
-from packer.workspace.sharing.leases import Agent
+from packer.workspace.fresh import lease_s, process_mark, watched_s
+from packer.workspace.lock import FolderLock
+from packer.workspace.sharing.claims import Claims
+from packer.workspace.sharing.leases import Agent, read_agents, record_of
 from shardspec.errors import BuildLockedError
 
 AS_ANOTHER = """
@@ -63,24 +63,12 @@ def hold(space: Workspace, said: list[str] | None = None) -> FolderLock:
     return found
 
 
-def renewing(held: FolderLock, call: Any) -> None:
-    """Call something while the lease of a lock is renewed again and again."""
-    assert held._lease is not None
-    stop = threading.Event()
-
-    def renew() -> None:
-        number = 10
-        while not stop.wait(0.05):
-            number += 1
-            held._lease._renew(number)  # type: ignore[union-attr]
-
-    thread = threading.Thread(target=renew)
-    thread.start()
-    try:
-        call()
-    finally:
-        stop.set()
-        thread.join()
+def claim(space: Workspace, *, process: str = OTHERS, attempt: int = 1, lease_s: float = 0.5) -> None:
+    """Leave the claim and the lease of another process, which renews nothing."""
+    other = Agent(f"other-{attempt}", process=process, lease_s=lease_s)
+    space.leases.mkdir(exist_ok=True)
+    other.write(record_of(space.leases, other.name))
+    (space.leases / f"folder-000000.{attempt}").write_text(other.name)
 
 
 def test_a_second_build_says_who_is_at_work(tmp_path: Path) -> None:
@@ -100,11 +88,11 @@ def test_a_second_build_says_who_is_at_work(tmp_path: Path) -> None:
         assert holder.stdout.readline() == "held\n"
         done = run_packer("build", source, tmp_path / "out", "--quiet", expect=None)
         assert done.returncode
-        who = f"process {holder.pid} on host {socket.gethostname()}, since 2"
+        who = f"process {holder.pid} on {socket.gethostname().partition('.')[0]}, since 2"
         assert who in done.stderr
         assert "--flag 'a b'" in done.stderr
         space.holder.write_text(
-            json.dumps({"process": "\x1b[2J" * 90, "host": ["x"] * 9, "since": None, "command": "é\n" * 900})
+            json.dumps({"name": "n", "host": "\x1b[2J" * 90, "node": "é\n" * 900, "command": "é\n" * 900})
         )
         text = run_packer("build", source, tmp_path / "out", "--quiet", expect=None).stderr
         assert "another build is at work" in text
@@ -112,8 +100,8 @@ def test_a_second_build_says_who_is_at_work(tmp_path: Path) -> None:
         assert "\x1b" not in text
         for data in (b"", b"[]", b"{", b"\xff" * 10_000, b"[" * 5000):
             space.holder.write_bytes(data)
-            assert read_holder(space) == {}
-        assert describe_holder({}) == "it does not say which"
+            assert Agent.read(space.holder) is None
+        assert "it does not say which" in run_packer("build", source, tmp_path / "out", "--quiet", expect=None).stderr
         holder.communicate("\n")
     run_packer("build", source, tmp_path / "out", "--quiet")
     check_whole(tmp_path / "out")
@@ -127,70 +115,70 @@ def test_a_lock_that_is_not_kept_is_recognised(space: Workspace, monkeypatch: py
             raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setenv("PACKER_LEASE_S", "3")
     said: list[str] = []
     first = hold(space, said)
     assert "keeps no locks: this build holds a lease instead" in said[0]
-    monkeypatch.setenv("PACKER_LEASE_S", "3600")
-    with pytest.raises(BuildLockedError, match=f"process {os.getpid()} on host"):
-        renewing(first, lambda: hold(space))
+    with pytest.raises(BuildLockedError, match=f"process {os.getpid()} on "):
+        hold(space)
     first.release()
     hold(space).release()
-    assert not list(space.root.glob("lease*"))
+    assert not read_agents(space.leases)
 
 
 @pytest.mark.usefixtures("shared")
-def test_a_lease_of_a_host_that_is_gone_is_waited_for_and_taken_over(
-    space: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PACKER_LEASE_S", "1")
-    space.lease.write_text(json.dumps({"token": "a" * 32, "process": OTHERS}))
-    space.holder.write_text(json.dumps({"process": 7, "host": "n7", "since": "2026-01-01", "command": "packer build"}))
+def test_a_lease_of_a_host_that_is_gone_is_waited_for_and_taken_over(space: Workspace) -> None:
+    claim(space, lease_s=1)
+    Agent("n7", host="n7", node="n7", pid=7, command="packer build").write(space.holder)
     said: list[str] = []
     held = hold(space, said)
-    assert "process 7 on host n7, since 2026-01-01: packer build" in said[0]
+    assert "process 7 on n7, since 1970-01-01 00:00:00: packer build" in said[0]
     assert "waiting up to 1 s" in said[0]
     held.check()
     held.release()
-    assert not list(space.root.glob("lease*"))
+    assert [agent.name for agent in read_agents(space.leases).values()] == ["other-1"]
+    hold(space).release()
 
 
 @pytest.mark.usefixtures("shared")
-def test_a_holder_on_this_machine_that_is_dead_is_not_waited_for(
-    space: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PACKER_LEASE_S", "3600")
-    dead = ":".join([*lock.process_mark().split(":")[:3], "1"])
-    space.lease.write_text(json.dumps({"token": "a" * 32, "process": dead}))
+def test_a_holder_on_this_machine_that_is_dead_is_not_waited_for(space: Workspace) -> None:
+    dead = ":".join([*process_mark().split(":")[:3], "1"])
+    claim(space, process=dead, lease_s=3600)
     said: list[str] = []
     hold(space, said).release()
     assert not said
-    for data in (b"", b"null", b"\xff", b'{"token": "../../x"}', b'{"token": 7}'):  # no lease that anybody has written
-        space.lease.write_bytes(data)
-        monkeypatch.setenv("PACKER_LEASE_S", "0.5")
-        hold(space).release()
+
+
+@pytest.mark.usefixtures("shared")
+@pytest.mark.parametrize("data", [b"", b"null", b"\xff", b'{"name": 7}'])
+def test_a_lease_without_a_record_expires(space: Workspace, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setenv("PACKER_LEASE_S", "0.5")
+    claim(space)
+    record_of(space.leases, "other-1").write_bytes(data)
+    (space.leases / "folder-000000.1").write_bytes(data)
+    hold(space).release()
 
 
 @pytest.mark.usefixtures("shared")
 def test_of_two_that_take_a_lease_over_one_has_it(space: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACKER_LEASE_S", "0.5")
-    take_over = lock._Lease.take_over
+    take = Claims.take
 
-    def second(lease: Any) -> None:
-        take_over(lease)
-        space.lease.write_text(json.dumps({"token": "b" * 32, "process": OTHERS}))
+    def second(claims: Claims, number: int) -> bool:
+        claim(space, attempt=2)
+        return take(claims, number)
 
-    space.lease.write_text(json.dumps({"token": "a" * 32, "process": OTHERS}))
+    claim(space)
     with monkeypatch.context() as patch:
-        patch.setattr(lock._Lease, "take_over", second)
+        patch.setattr(Claims, "take", second)
         with pytest.raises(BuildLockedError, match="another build is at work in this folder"):
             hold(space)
-    assert json.loads(space.lease.read_text())["token"] == "b" * 32
     held = hold(space)
-    space.lease.write_text(json.dumps({"token": "c" * 32, "process": OTHERS}))
+    claim(space, attempt=4)
     held.check()  # so soon after the last look, it does not look
     with pytest.raises(BuildLockedError, match="taken this folder over"):
         held.check(at_once=True)
     held.release()
+    assert (space.leases / "folder-000000.4").exists(), "the claim of the successor stays"
 
 
 @pytest.mark.usefixtures("shared")
@@ -207,11 +195,11 @@ def test_a_build_that_was_taken_over_does_nothing_more(tmp_path: Path, monkeypat
 
         def on_progress(self, progress: packer.Progress) -> None:
             if progress.done:
-                space.lease.write_text(json.dumps({"token": "b" * 32, "process": OTHERS}))
+                claim(space, attempt=2)
 
     with pytest.raises(BuildLockedError, match="another build has taken this folder over"):
         packer.build(source, tmp_path / "out", engine="inline", progress=Successor())
-    assert json.loads(space.lease.read_text())["token"] == "b" * 32, "the lease of the successor stays"
+    assert (space.leases / "folder-000000.2").exists(), "the claim of the successor stays"
     assert space.plan.exists()
     assert not (tmp_path / "out" / "manifest.json").exists()
 
@@ -219,7 +207,7 @@ def test_a_build_that_was_taken_over_does_nothing_more(tmp_path: Path, monkeypat
 def test_on_a_local_disk_there_is_no_lease(space: Workspace) -> None:
     held = hold(space)
     assert space.holder.exists()
-    assert not list(space.root.glob("lease*"))
+    assert not space.leases.exists()
     held.release()
     assert not space.holder.exists()
 
@@ -240,9 +228,8 @@ def test_a_build_of_another_user_is_named() -> None:
         space = Workspace(Path(folder) / "out" / ".build")
         space.create()
         space.lock.touch()
-        holder = {"host": "here", "process": 5, "since": "2026-11-23T12:00:00+00:00", "command": "packer build a out"}
-        space.holder.write_text(json.dumps(holder))
+        Agent("n5", host="here", node="here", pid=5, command="packer build a out").write(space.holder)
         command = [sys.executable, "-c", AS_ANOTHER, str(space.root)]
         said = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True).stdout
-        assert f"{space.out}: there is a build of {space.lock.owner()}'s in this folder (process 5 on host here" in said
+        assert f"{space.out}: there is a build of {space.lock.owner()}'s in this folder (process 5 on here" in said
         assert "its files may not be written (Permission denied)" in said

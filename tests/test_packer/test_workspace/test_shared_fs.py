@@ -122,12 +122,14 @@ def test_builds_of_two_hosts_in_one_folder(
     wait_for_file(space.part(last))
 
     at_work = start(source, first)
-    wait_for("a lease", lambda: list((real / ".build").glob("lease.*")) or at_work.poll() is not None, pause_s=0.05)
+    wait_for(
+        "a lease", lambda: list((real / ".build").glob("leases/folder-*")) or at_work.poll() is not None, pause_s=0.05
+    )
     time.sleep(SEEN_S)  # while a mount remembers that there was no lease, it lets a second build make one
     other = start(source, second, *as_host("n2"))
     said = other.communicate(timeout=LEASE_S * 4)[1]
     assert other.returncode
-    assert f"another build is at work in this folder (process {at_work.pid} on host" in said
+    assert f"another build is at work in this folder (process {at_work.pid} on" in said
     assert at_work.poll() is None
     kill(at_work, first)
     hold.unlink()
