@@ -1,54 +1,45 @@
-"""The first steps of the ``packer`` command: from here on, Ctrl-C and ``kill`` print no traceback.
+"""Entry point of the ``packer`` command: handles signals before the rest of the command is imported.
 
-That holds while the rest of the command is being imported, too. So this file imports next to nothing. The rest of the
-command is in `packer.cli.line`.
+Ctrl-C and ``kill`` print no traceback, not even while the command is being imported, so this file imports little.
+The command itself is in `packer.cli.line`.
 """
 
 import atexit
-import gc
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 
 from shardspec.wording import program
 
 EXIT_INTERRUPTED = 130
 
-_PATIENCE = 2
-"""The number of signals during which a command may end in order; one more ends it at once."""
-
-
-_GARBAGE = 20_000
-"""Objects made, beyond those that are gone, until Python looks for circles among them; otherwise 700. Of a listing, whose
-items are in no circles, a tenth of the time would be that."""
-
-_MATH_THREADS = "OPENBLAS_NUM_THREADS"
+_MOST_SIGNALS = 2
+"""Number of signals during which a command may still end in order; the next one ends it at once."""
 
 
 class Interrupts:
-    """Handling of Ctrl-C, ``kill``, and the end of a session or of Slurm's time: status 130, and one line on how to continue.
+    """Handler of SIGINT, SIGTERM and SIGHUP: exit with status 130 and print one line that says how to continue.
 
-    Before the command has begun, the process ends at once: an exception inside an import may be taken for a library's
-    failure. Afterwards the first signal raises `KeyboardInterrupt`, which ends workers and closes files. The second is
-    ignored, since it often comes by itself (a terminal sends it to the whole group, and a launcher to its child).
-    Once the command is over, the first is ignored, too. The third ends the process at once, whatever it waits for.
+    Before the command begins, the process exits at once, because an exception inside an import may be mistaken for a
+    failure of the library. While the command runs, the first signal raises `KeyboardInterrupt`, which ends workers and
+    closes files. The second is ignored, because it often arrives by itself: a terminal signals the whole process group,
+    and a launcher also signals its child. After the command has ended, the first is ignored too. The third exits at once.
 
     Attributes
     ----------
     line : str
-        The message at the end of an interrupted command.
+        Message printed after an interruption.
     """
 
     def __init__(self) -> None:
         self.line = f"{program()}: interrupted"
         self._count = 0
         self._begun = self._reporting = self._over = False
-        # Not if the signal is ignored (nohup), nor if another program's own handler is set.
+        # Signals that are ignored (nohup) or have a handler of another program stay as they are.
         usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
         if sys.platform != "win32":
             usual[signal.SIGHUP] = signal.SIG_DFL
@@ -57,28 +48,28 @@ class Interrupts:
             signal.signal(number, self._handle)
 
     def begin(self, line: str) -> None:
-        """The command begins; the caller catches `KeyboardInterrupt` until it is over."""
+        """Start raising `KeyboardInterrupt`, which the caller catches, and set the message."""
         self.line = line
         self._begun = True
 
     def end(self) -> None:
-        """The command is over, and its exit status stands."""
+        """Keep the exit status of a command that has ended, even if a signal arrives."""
         self._over = True
 
     def report(self) -> None:
-        """Say that the command was interrupted. The command is over."""
+        """Print the message. The command has ended."""
         self._reporting = True
-        with suppress(OSError):  # its reader, or the whole terminal, may be gone
+        with suppress(OSError):  # the terminal may be closed
             os.write(2, self.line.encode("utf-8", "surrogateescape") + b"\n")
         self._over, self._reporting = True, False
 
     def give_back(self) -> None:
-        """Leave the signals as they were found."""
+        """Restore the previous signal handlers."""
         for number, handler in self._taken.items():
             signal.signal(number, handler)
 
     def ignore(self) -> None:
-        """Ignore the signals in the last moments of the process, when Python itself gives them back to the system."""
+        """Ignore the signals while the interpreter shuts down, when Python restores the system's handlers."""
         for number in self._taken:
             signal.signal(number, signal.SIG_IGN)
 
@@ -86,7 +77,7 @@ class Interrupts:
         self._count += 1
         if self._reporting:
             return
-        if not self._begun or self._count > _PATIENCE:
+        if not self._begun or self._count > _MOST_SIGNALS:
             if not self._over:
                 self.report()
             os._exit(EXIT_INTERRUPTED)
@@ -94,82 +85,22 @@ class Interrupts:
             raise KeyboardInterrupt
 
 
-class _End:
-    """Ends the process once everything is done, as the interpreter does, which first takes every module apart.
-
-    Where modules of the user's own were loaded, such as steps, the end is the interpreter's: they may have files open.
-
-    Attributes
-    ----------
-    status : int or None
-        The exit status; None leaves the end to the interpreter.
-    """
-
-    def __init__(self) -> None:
-        self.status: int | None = None
-        # What is registered first comes last. Those who were here before us, such as a measurement, come after that.
-        if not atexit._ncallbacks() and not sys.flags.dev_mode:
-            atexit.register(self._end)
-
-    def _end(self) -> None:
-        if self.status is None or not _are_installed(sys.modules.values()):
-            return
-        with suppress(Exception):  # the interpreter says what is wrong with a stream
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(self.status)
-
-
-def _are_installed(modules: Iterable[ModuleType]) -> bool:
-    """Return whether modules are those of this project and of what is installed."""
-    own = [str(Path(__file__).parents[2] / name) + os.sep for name in ("packer", "readers", "shardspec")]
-    places = (*own, sys.prefix, sys.base_prefix, "<")
-    files = (getattr(module, "__file__", None) for module in [*modules])
-    return all(file is None or file.startswith(places) for file in files)
-
-
-@contextmanager
-def _importing() -> Iterator[None]:
-    """Make the imports of a new process inside the block quick.
-
-    Nothing of what they make is garbage, so there is no use in looking for it; and little of what a command makes later
-    is, so it is looked for less often. And numpy's library of linear algebra starts no threads: they keep the
-    processors busy for a moment, and are not needed.
-    """
-    gc.disable()
-    chosen = os.environ.get(_MATH_THREADS)
-    os.environ.setdefault(_MATH_THREADS, "1")
-    try:
-        yield
-    finally:
-        if chosen is None:
-            del os.environ[_MATH_THREADS]  # it is not meant for processes that are started later
-        gc.freeze()
-        gc.set_threshold(_GARBAGE)
-        gc.enable()
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status (see `packer.cli.line`).
 
-    Without `arguments`, those of the process are used, and the caller is to end the process with that status.
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Default: those of the process, which must then exit with the returned status.
     """
-    if arguments is None:
-        return _run_process()
     interrupts = Interrupts()
+    if arguments is None:
+        atexit.register(interrupts.ignore)
     try:
-        # Not list(arguments): once `packer list` has run, that name in this package is its module.
-        status: int = import_module("packer.cli.line").prepare([*arguments])(interrupts)
+        # Not list(...): once `packer list` has run, that name in this package is its module.
+        words = sys.argv[1:] if arguments is None else [*arguments]
+        status: int = import_module("packer.cli.line").prepare(words)(interrupts)
     finally:
-        interrupts.give_back()
+        if arguments is not None:
+            interrupts.give_back()
     return status
-
-
-def _run_process() -> int:
-    """Run the command line of this process, which is over then."""
-    interrupts, end = Interrupts(), _End()
-    atexit.register(interrupts.ignore)
-    with _importing():
-        run = import_module("packer.cli.line").prepare(sys.argv[1:])
-    end.status = status = run(interrupts)
-    return int(status)

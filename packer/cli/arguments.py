@@ -1,11 +1,12 @@
-"""Arguments that commands have in common."""
+"""Arguments shared by commands, and the call of a command's Python function."""
 
 import argparse
 import dataclasses
+import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from packer.cli.output import print_out
 from packer.jobs.result import Result
@@ -13,17 +14,17 @@ from packer.recipe import TEXT_LISTS
 from packer.recipe.engines import ENGINES
 from packer.recipe.options import BuildOptions
 
-_ROW_OPTIONS = ("workers", "engine", "overwrite")
+T = TypeVar("T")
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that takes time."""
+    """Add the options of every command that takes time."""
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def add_job_arguments(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
-    """Options of `BuildOptions` that other jobs have, too."""
+    """Add options of `BuildOptions` that other jobs share."""
     group = parser.add_argument_group("how it runs")
     for spec in dataclasses.fields(BuildOptions):
         if spec.name == "engine" and spec.name in names:
@@ -31,54 +32,57 @@ def add_job_arguments(parser: argparse.ArgumentParser, names: Sequence[str]) -> 
                 "--engine",
                 default=argparse.SUPPRESS,
                 choices=[name for name, engine in ENGINES.items() if not engine.many_hosts],
-                help=f"where the work runs: in this process (inline) or in worker processes (default {spec.default})",
+                help=f"run the work in this process (inline) or in worker processes (default: {spec.default})",
             )
         elif spec.name in names:
             add_option(group, spec)
 
 
-def job_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The values of the options from `add_job_arguments`, as keyword arguments."""
-    how = {name: getattr(options, name) for name in _ROW_OPTIONS if hasattr(options, name)}
-    return {"progress": not options.quiet, **how}
-
-
 def add_row_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of a job over packed datasets."""
+    """Add the options of jobs over packed datasets."""
     add_output_arguments(parser)
-    made = parser.add_argument_group("what is made")
-    made.add_argument(
-        "--shard-size", metavar="SIZE", help="bytes of encoded samples per shard (default: as the dataset was packed)"
+    group = parser.add_argument_group("what is made")
+    group.add_argument(
+        "--shard-size", metavar="SIZE", help="bytes of encoded samples per shard (default: as in the dataset)"
     )
-    made.add_argument(
-        "--shuffle", metavar="SEED", type=int, help="store the samples in a random order drawn from this seed"
-    )
-    add_job_arguments(parser, _ROW_OPTIONS)
+    group.add_argument("--shuffle", metavar="SEED", type=int, help="store the samples in a random order with this seed")
+    add_job_arguments(parser, ("workers", "engine", "overwrite"))
 
 
-def row_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The values of the options from `add_row_arguments`, as keyword arguments of `convert`, `merge` and `split`."""
-    return {"shard_size": options.shard_size, "shuffle": options.shuffle, **job_options(options)}
+def split_names(text: str) -> tuple[str, ...]:
+    """Split names at commas."""
+    return tuple(part.strip() for part in text.split(","))
+
+
+def call(function: Callable[..., T], options: argparse.Namespace) -> T:
+    """Call the Python function of a command with the options that are its parameters, and ``progress``.
+
+    Options that were not given and have no default are not passed.
+    """
+    given = {"progress": not getattr(options, "quiet", False), **vars(options)}
+    names = inspect.signature(function).parameters
+    return function(**{name: value for name, value in given.items() if name in names})
 
 
 def print_result(options: argparse.Namespace, result: Result) -> None:
-    """Print what a call has found or made."""
+    """Print a result as text or JSON."""
     print_out(json.dumps(result.to_json()) if options.json else result.describe())
 
 
-def print_made(options: argparse.Namespace, result: Any, place: str) -> None:
-    """Print what a call has made, a dataclass with its `path`: that is shown as it was typed, for the next command."""
-    print_result(options, dataclasses.replace(result, path=Path(place)))
+def print_made(options: argparse.Namespace, result: Any, path: str) -> None:
+    """Print a result with its `path` as the user typed it, so that it fits the next command."""
+    print_result(options, dataclasses.replace(result, path=Path(path)))
 
 
 def add_option(group: argparse._ArgumentGroup, spec: "dataclasses.Field[Any]") -> None:
-    """Add one attribute as an option. If it is not given, the namespace lacks it, so that the recipe file counts."""
+    """Add one attribute as an option. Options that are not given are absent, so that the recipe file applies."""
     meta, flag = spec.metadata, "--" + spec.name.replace("_", "-")
     common: dict[str, Any] = {"dest": spec.name, "default": argparse.SUPPRESS, "help": _help(spec)}
+    kinds = getattr(spec.type, "__args__", (spec.type,))
     if meta.get("optional"):
         group.add_argument(flag, nargs="?", const=True, metavar=meta["metavar"], **common)
         return
-    if bool in getattr(spec.type, "__args__", (spec.type,)):
+    if bool in kinds:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
         return
     if "choices" in meta:
@@ -88,19 +92,14 @@ def add_option(group: argparse._ArgumentGroup, spec: "dataclasses.Field[Any]") -
     if spec.name in TEXT_LISTS:
         common |= {"action": "append", "type": str}
     elif spec.name == "steps" or meta.get("commas"):
-        common["type"] = lambda text: tuple(part.strip() for part in text.split(","))
+        common["type"] = split_names
     elif not meta.get("bytes") and "parse" not in meta:
-        common["type"] = _number_type(spec)
+        common["type"] = kinds[0] if kinds[0] in (int, float) else str
     group.add_argument(flag, **common)
-
-
-def _number_type(spec: "dataclasses.Field[Any]") -> Any:
-    kinds = getattr(spec.type, "__args__", (spec.type,))
-    return int if kinds[0] is int else float if kinds[0] is float else str
 
 
 def _help(spec: "dataclasses.Field[Any]") -> str:
     text = str(spec.metadata["help"]).replace("%", "%%")
     if spec.default in (None, (), False) or "default" in text:
         return text
-    return f"{text} (default {spec.default})"
+    return f"{text} (default: {spec.default})"

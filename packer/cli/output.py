@@ -9,7 +9,7 @@ from shardspec.errors import ShardspecError, system_reason
 
 
 def print_out(text: str = "") -> None:
-    """Print a line at once: what waits for the end of the process could fail without a message. A closed pipe is no error.
+    """Print a line and flush it, so that a failure can still be reported. A closed pipe is not an error.
 
     Raises
     ------
@@ -19,12 +19,8 @@ def print_out(text: str = "") -> None:
     try:
         print(text, flush=True)
     except OSError as error:
-        _discard()
+        # Python writes the rest of the buffer again at exit: send it to the null device.
+        with suppress(OSError), Path(os.devnull).open("wb") as null:  # standard output may have no file descriptor
+            os.dup2(null.fileno(), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             raise ShardspecError(f"standard output cannot be written: {system_reason(error)}") from error
-
-
-def _discard() -> None:
-    """Send what is still to be written to standard output nowhere: Python would try once more in the end."""
-    with suppress(OSError), Path(os.devnull).open("wb") as nowhere:  # there may be no file behind it
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())

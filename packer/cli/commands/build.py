@@ -4,7 +4,8 @@ import argparse
 import dataclasses
 import os
 import sys
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +21,17 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add every option of `Recipe` and `BuildOptions`, and those that only the command line has."""
     parser.add_argument(
         "source",
         metavar="SOURCE",
         help="a folder, a packed dataset, a table (.csv, .tsv, .jsonl, .parquet) with a path column, or archives (.tar, "
-        ".tar.gz, .rec, LMDB, Parquet with pictures inside) as a file, a folder or a pattern in quotes",
+        ".tar.gz, .rec, LMDB, Parquet with embedded images) as a file, a folder or a quoted pattern",
     )
-    parser.add_argument("out", metavar="OUT", help="folder of the dataset: new, empty, or with the build to resume")
     parser.add_argument(
-        "--dry-run", action="store_true", help="show the plan and an estimate of time and size; write nothing"
+        "out", metavar="OUT", help="output folder; must be new, empty, or hold an unfinished build to resume"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show the plan and an estimate of time and size, and write nothing"
     )
     add_output_arguments(parser)
     add_build_options(parser)
@@ -40,63 +42,56 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", metavar="FILE.toml", help="recipe file; options on the command line take precedence"
     )
+    add_options(parser, OPTION_NAMES)
+
+
+def add_options(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
+    """Add the named options of `Recipe` and `BuildOptions`, in two groups."""
     for title, kind in (("what is made", Recipe), ("how it runs", BuildOptions)):
         group = parser.add_argument_group(title)
         for spec in dataclasses.fields(kind):
-            add_option(group, spec)
+            if spec.name in names:
+                add_option(group, spec)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Build, and print the result."""
     name = "dry_run" if options.dry_run else "build"
     call = import_target(f"packer.builds.build:{name}", what="a build", extra="pack")
-    chosen = {"progress": not options.quiet, **_chosen(options)}
+    config = {} if options.config is None else read_config(options.config)
+    chosen = {"progress": not options.quiet, **config, **given_options(options)}
     if options.dry_run:
         print_result(options, call(options.source, options.out, **chosen))
         return 0
     return print_build(options, lambda: call(options.source, options.out, **chosen))
 
 
-def _chosen(options: argparse.Namespace) -> dict[str, Any]:
-    """The options of the build: those of the recipe file, and those that were given on the command line."""
-    return {**(read_config(options.config) if options.config is not None else {}), **given_options(options)}
-
-
 def print_build(options: argparse.Namespace, call: "Callable[[], BuildResult]") -> int:
-    """Call a build, and print what was made, also if it has more rejects than allowed."""
-    too_many: TooManyRejectsError | None = None
+    """Call a build and print its result, even if it has more rejects than allowed."""
     try:
-        result = call()
+        print_made(options, call(), options.out)
     except TooManyRejectsError as error:
-        if error.result is None:
-            raise
-        result, too_many = error.result, error
-    print_made(options, result, options.out)
-    if too_many is not None:
-        raise too_many
+        if error.result is not None:
+            print_made(options, error.result, options.out)
+        raise
     return 0
 
 
-def _let_import(folder: Path) -> None:
-    """Make modules beside a recipe file importable, here and in the worker processes: the file may name their steps."""
-    before = os.environ.get("PYTHONPATH", "")
-    if sys.path[0] != str(folder) or before.partition(os.pathsep)[0] != str(folder):  # it may have been read before
-        sys.path.insert(0, str(folder))
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), before)))
-
-
 def given_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The options of a build that were given on the command line."""
+    """Return the build options that were given on the command line."""
     return {name: value for name, value in vars(options).items() if name in OPTION_NAMES}
 
 
 def read_config(path: str) -> dict[str, Any]:
-    """Read the keys of a recipe file, in which ``-`` and ``_`` are the same. Modules beside it can be imported then."""
-    import tomllib
+    """Read a recipe file, whose keys may be spelled with ``-`` or ``_``.
 
+    Its folder becomes importable, here and in worker processes, because the recipe may name steps of a module there.
+    """
     if not path:
         raise UsageError("config: expected the path of a recipe file, found an empty text")
-    _let_import(Path(path).absolute().parent)
+    folder, before = str(Path(path).absolute().parent), os.environ.get("PYTHONPATH", "")
+    if sys.path[0] != folder or before.partition(os.pathsep)[0] != folder:
+        sys.path.insert(0, folder)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, before)))
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

@@ -12,22 +12,20 @@ from shardspec.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the datasets, and the form of the answer."""
     parser.add_argument("datasets", metavar="DATASET", nargs="+", help="folder of a packed dataset")
     parser.add_argument(
         "--by",
         metavar="FIELD",
-        help="count samples, items and classes by the values of this field (source, for example); of several datasets, "
-        "list the values that occur in more than one: exit status 1 if there are any",
+        help="count samples, items and classes by this field; of several datasets, list values that occur in more than "
+        "one (exit status 1 if there are any)",
     )
     parser.add_argument(
-        "--history", action="store_true", help="list the generations: when, what, and by which version each was made"
+        "--history", action="store_true", help="list the generations: when, how and by which version each was made"
     )
     add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what the manifests say or their history (as JSON, a list for several), or the values of a field."""
     if options.by is not None and options.history:
         raise UsageError("history: read only without by (--by), which counts the values of a field")
     if options.by is not None and len(options.datasets) == 1:

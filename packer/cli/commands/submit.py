@@ -12,32 +12,30 @@ from packer.cluster.submit import submit_build
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the jobs, and every option of the build."""
-    parser.add_argument("source", metavar="SOURCE", help="as for packer build; every host must see it under this path")
-    parser.add_argument("out", metavar="OUT", help="folder of the dataset, on a disk that every host sees")
+    parser.add_argument("source", metavar="SOURCE", help="as for packer build; all hosts need it at this path")
+    parser.add_argument("out", metavar="OUT", help="output folder, on a file system that all hosts share")
     add_output_arguments(parser)
     group = parser.add_argument_group("how it is submitted")
     group.add_argument(
         "--slurm",
         action="store_true",
-        help="submit an array of agents and a finishing job (default: plan only; start packer work OUT by other means)",
+        help="submit a job array of agents and a final job (default: only plan, for agents started with packer work OUT)",
     )
     group.add_argument(
         "--array",
         metavar="N",
-        help=f"number of agents, or N%%M for M at a time; any number goes with any number of items (default {ELEMENTS})",
+        help=f"number of agents, or N%%M for M at a time (default: {ELEMENTS})",
     )
     group.add_argument(
-        "--sbatch", metavar="OPTIONS", default="", help='options for sbatch, in one text: "--partition=cpu --time=60"'
+        "--sbatch", metavar="OPTIONS", default="", help='options for sbatch, such as "--partition=cpu --time=60"'
     )
     if isinstance(parser, CommandParser):
         parser.take_options("--sbatch")
-    group.add_argument("--print", action="store_true", help="show the scripts; submit nothing, write nothing")
+    group.add_argument("--print", action="store_true", help="show the scripts, and neither submit nor write anything")
     add_build_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Submit, and print the numbers of the jobs."""
     given = given_options(options)
     words = words_of(given)
     chosen = {}

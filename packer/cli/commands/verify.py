@@ -2,13 +2,12 @@
 
 import argparse
 
-from packer.cli.arguments import add_output_arguments, print_result
+from packer.cli.arguments import add_output_arguments, call, print_result
 from packer.packed.verify.verify import verify
 from shardspec.errors import VerifyError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the dataset, and how closely to look."""
     parser.add_argument("dataset", metavar="DATASET", help="folder of a packed dataset")
     parser.add_argument(
         "--deep",
@@ -19,8 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what was compared, or every problem; the exit status is 1 if there is any."""
-    report = verify(options.dataset, deep=options.deep, progress=not options.quiet)
+    report = call(verify, options)
     if report.problems and not options.json:
         raise VerifyError(report.describe())
     print_result(options, report)
