@@ -1,9 +1,8 @@
-"""Augmentation of face samples: pictures, landmarks, hull, regions, masks and matrix together, from a given generator.
+"""Augmentation of face samples: image, landmarks, hull, regions, masks and matrix change together.
 
-Every transform of a sample is called with the sample, a dict of numpy values, and a `numpy.random.Generator`; it first
-draws its parameters from the generator and then applies them to all fields alike. It makes a new dict and new arrays
-and never writes into those that it was given. With the generator of (seed, epoch, row) (`readers.seeding`), the result
-is a function of those integers, at any number of workers.
+A transform is called with a sample, a dict of numpy values, and a `numpy.random.Generator`. It draws its parameters
+from the generator and applies them to all fields. It returns a new dict with new arrays and does not write to its
+input. `readers.seeding` makes the generator from (seed, epoch, row), so any number of workers gives the same result.
 
 Names resolve on first use: importing the package loads neither OpenCV, torch nor a library of transforms.
 """
@@ -15,20 +14,19 @@ from shardspec.registry import Entry, lazy_names
 if TYPE_CHECKING:
     from readers.augment.batched import BatchCompose, BatchCrop, BatchDropRegion, BatchFlip, BatchNormalize
     from readers.augment.compose import Compose, OneOf
-    from readers.augment.cutout import LandmarkCutout
     from readers.augment.flip import HorizontalFlip, VerticalFlip
     from readers.augment.hull import BlackoutHull, KeepHull
     from readers.augment.jitter import CropJitter
     from readers.augment.libraries.albumentations import Albumentations
     from readers.augment.libraries.kornia import Kornia
     from readers.augment.libraries.torchvision import Torchvision
+    from readers.augment.paint import DropRegion, LandmarkCutout
     from readers.augment.pixels.blur import GaussianBlur
     from readers.augment.pixels.erasing import RandomErasing
     from readers.augment.pixels.floats import Normalize, ToFloat
     from readers.augment.pixels.jitter import ColorJitter
     from readers.augment.pixels.mixing import BatchCutMix, BatchMixUp
     from readers.augment.pixels.policies import RandAugment, TrivialAugment
-    from readers.augment.regions import DropRegion
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -45,12 +43,12 @@ else:
             "ColorJitter": Entry("readers.augment.pixels.jitter:ColorJitter", "pack"),
             "Compose": Entry("readers.augment.compose:Compose"),
             "CropJitter": Entry("readers.augment.jitter:CropJitter", "pack"),
-            "DropRegion": Entry("readers.augment.regions:DropRegion"),
+            "DropRegion": Entry("readers.augment.paint:DropRegion"),
             "GaussianBlur": Entry("readers.augment.pixels.blur:GaussianBlur", "pack"),
             "HorizontalFlip": Entry("readers.augment.flip:HorizontalFlip", "pack"),
             "KeepHull": Entry("readers.augment.hull:KeepHull", "pack"),
             "Kornia": Entry("readers.augment.libraries.kornia:Kornia", "augment"),
-            "LandmarkCutout": Entry("readers.augment.cutout:LandmarkCutout"),
+            "LandmarkCutout": Entry("readers.augment.paint:LandmarkCutout"),
             "Normalize": Entry("readers.augment.pixels.floats:Normalize", "pack"),
             "OneOf": Entry("readers.augment.compose:OneOf"),
             "RandAugment": Entry("readers.augment.pixels.policies:RandAugment", "pack"),

@@ -20,11 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from readers.arguments import as_count, as_probability, as_range
-from readers.augment.batch_ops import choose, masks_of, move, orders, over, picked, sampled, uniform, window
+from readers.augment.batch_ops import choose, image_of, masks_of, move, over, picked, sampled, uniform, window
 from readers.augment.draws import RowDraws
+from readers.augment.geometry import mirror_orders
 from readers.augment.libraries.modules import OtherModule, Values, looked_at
 from readers.augment.masks import as_mask_names
-from readers.augment.regions import ROWS, check_regions
+from readers.augment.paint import ROWS, check_regions
 from shardspec.errors import UsageError
 from shardspec.points import REGIONS
 from shardspec.wording import shorten
@@ -125,7 +126,7 @@ class BatchCompose(BatchModule):
             elif isinstance(module, BatchNormalize):
                 batch, values = module.normalized(batch, values), Values.UNIT if module.is_plain else Values.NORMAL
             elif isinstance(module, OtherModule):
-                image, owned = _image(batch, module.name), False  # it may keep what it gives back
+                image, owned = image_of(batch, module.name), False  # it may keep what it gives back
                 kept, found = module.call(image, values, draws, (*path, place))
                 batch = {**batch, "image": found}
                 values = self._look(place, found) if kept is None else kept
@@ -168,7 +169,7 @@ class BatchFlip(BatchModule):
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The batch with some of its pictures mirrored."""
-        image = _image(batch, "BatchFlip")
+        image = image_of(batch, "BatchFlip")
         flips = uniform(image, 1, seeds)[:, 0] < self.p
         out = dict(batch)
         for name in ("image", *masks_of(batch, self.masks, "BatchFlip")):
@@ -176,8 +177,8 @@ class BatchFlip(BatchModule):
         mirror = image.new_tensor([[-1.0, 0.0, image.shape[-1]], [0.0, 1.0, 0.0]], dtype=torch.float32)
         keep = image.new_tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], dtype=torch.float32)
         moved = move(out, torch.where(over(flips, mirror[None]), mirror, keep))
-        for name, order in orders(batch).items():
-            index = torch.as_tensor(order, device=image.device)
+        for name, order in mirror_orders(batch, Tensor).items():
+            index = torch.from_numpy(order.copy()).to(image.device)
             moved[name] = torch.where(over(flips, moved[name]), moved[name][:, index], moved[name])
         return moved
 
@@ -208,7 +209,7 @@ class BatchCrop(BatchModule):
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The batch with another crop of each picture."""
-        image = _image(batch, "BatchCrop")
+        image = image_of(batch, "BatchCrop")
         height, width = image.shape[-2:]
         least, most = (self.size, self.size) if self.scale is None else (s * min(height, width) for s in self.scale)
         if most > min(height, width):
@@ -262,7 +263,7 @@ class BatchDropRegion(BatchModule):
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The batch without some regions."""
-        image = _image(batch, "BatchDropRegion")
+        image = image_of(batch, "BatchDropRegion")
         if "regions" not in batch:
             raise UsageError(
                 "BatchDropRegion needs the field 'regions', found none; read it with fields=[..., 'regions']"
@@ -328,16 +329,8 @@ class BatchNormalize(BatchModule):
                 f"BatchNormalize: expected pictures from 0 to 255 or from 0 to 1, found others: they are {values.value} "
                 "by a module before it, or before the chain; once is enough"
             )
-        image = _image(batch, "BatchNormalize")
+        image = image_of(batch, "BatchNormalize")
         scale, shift = self.scale.to(image.device, torch.float32), self.shift.to(image.device, torch.float32)
         if values is Values.UNIT:
             scale = scale * 255
         return {**batch, "image": (image * scale + shift).to(self.dtype)}
-
-
-def _image(batch: Batch, user: str) -> Tensor:
-    image = batch.get("image")
-    if not isinstance(image, Tensor) or image.ndim != 4:
-        found = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
-        raise UsageError(f"{user}: expected image as one tensor (B, C, H, W), found {found}")
-    return image

@@ -1,4 +1,4 @@
-"""Transforms one after the other, or one of several."""
+"""Chains of transforms, and random choices between transforms."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from readers.arguments import as_probability
-from readers.augment.base import Fusible
 from readers.transforms import AnyTransform, call_transform, check_transform
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
@@ -17,12 +16,13 @@ Sample = dict[str, Any]
 
 
 class Compose:
-    """Calls transforms one after the other, all with the same generator; fulfils `readers.transforms.SeededTransform`.
+    """Call transforms one after the other with the same generator (`readers.transforms.SeededTransform`).
 
     Parameters
     ----------
     transforms : sequence of callable
-        Seeded ones get the sample and the generator, others the sample alone: their draws, if any, are not repeatable.
+        Seeded transforms get the sample and the generator. Others get the sample alone, so their draws are not
+        repeatable.
     """
 
     seeded: ClassVar[Literal[True]] = True
@@ -32,17 +32,17 @@ class Compose:
         self._runs = list(_runs(self.transforms))
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """The sample after the last of them."""
+        """Return the sample after the last transform."""
         return self.write_image(sample, rng, None)
 
     def write_image(self, sample: Sample, rng: np.random.Generator, out: npt.NDArray[Any] | None) -> Sample:
-        """The sample after the last of them, whose picture may be `out` itself (`readers.dataset.transforms.Chain`)."""
+        """Return the sample after the last transform, which may write its image into `out`."""
         for run in self._runs:
-            first = run[0]
-            if isinstance(first, Fusible):
-                sample = first.together(run, sample, rng, out if run is self._runs[-1] else None)
+            together = getattr(run[0], "together", None)
+            if together is None:
+                sample = call_transform(run[0], sample, rng)
             else:
-                sample = call_transform(first, sample, rng)
+                sample = together(run, sample, rng, out if run is self._runs[-1] else None)
         return sample
 
     def __repr__(self) -> str:
@@ -50,16 +50,16 @@ class Compose:
 
 
 class OneOf:
-    """Draws one of several transforms and calls it; fulfils `readers.transforms.SeededTransform`.
+    """Draw one of several transforms and call it (`readers.transforms.SeededTransform`).
 
     Parameters
     ----------
     transforms : sequence of callable
-        See `Compose`. Their own `p` counts as well: give ``p=1`` to those that should always act.
+        As for `Compose`. Their own `p` counts as well: pass ``p=1`` to those that should always act.
     weights : sequence of float or None
-        How often each is drawn, 0 or more, by share of their sum; None draws all equally often.
+        Relative probability of each transform, 0 or more; None draws all equally often.
     p : float, in [0, 1]
-        Probability that one is drawn at all.
+        Probability that a transform is drawn at all.
     """
 
     seeded: ClassVar[Literal[True]] = True
@@ -78,7 +78,7 @@ class OneOf:
         self._edges = np.cumsum(shares)[:-1] / shares.sum()
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """The sample after the one that was drawn."""
+        """Return the sample after the drawn transform."""
         acts, which = rng.random(2)
         if acts >= self.p:
             return sample
@@ -89,12 +89,12 @@ class OneOf:
 
 
 def _runs(transforms: Sequence[AnyTransform]) -> Iterator[tuple[AnyTransform, ...]]:
-    """The transforms one by one, but neighbours that are called together as one tuple."""
-    for fuses, run in groupby(transforms, lambda transform: isinstance(transform, Fusible)):
-        if fuses:
-            yield tuple(run)
-        else:
+    """Group neighbours that one call can apply together (`readers.augment.pixels.canvas.PixelTransform`)."""
+    for together, run in groupby(transforms, lambda transform: getattr(transform, "together", None)):
+        if together is None:
             yield from ((transform,) for transform in run)
+        else:
+            yield tuple(run)
 
 
 def _checked(transforms: Sequence[AnyTransform], user: str) -> tuple[AnyTransform, ...]:

@@ -1,4 +1,4 @@
-"""Random numbers for a whole batch at once, each a function of its row's own seed."""
+"""Random numbers for a whole batch at once, each a function of its row's seed."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,14 +8,14 @@ from shardspec.errors import UsageError
 
 
 class RowDraws:
-    """A stream of uniform numbers for every row of a batch, independent of the batch's other rows.
+    """A stream of uniform numbers for every row of a batch, independent of the other rows.
 
     The n-th number of a row is splitmix64's output at position n of a stream that starts at a hash of the row's seed.
 
     Parameters
     ----------
     seeds : array_like, (B,), int64
-        One per row, any values: the readers pass functions of seed, epoch and row in the dataset.
+        One per row, any values. The readers pass functions of seed, epoch and row in the dataset.
     """
 
     def __init__(self, seeds: npt.ArrayLike) -> None:
@@ -28,7 +28,7 @@ class RowDraws:
         return len(self._state)
 
     def uniform(self, count: int) -> npt.NDArray[np.float32]:
-        """The next numbers of every row.
+        """Draw the next `count` numbers of every row.
 
         Returns
         -------

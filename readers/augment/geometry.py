@@ -1,6 +1,6 @@
-"""How a 2x3 matrix moves the geometry of a face sample: landmarks, hull, boxes, and the matrix of the crop.
+"""Geometry of a face sample under a 2x3 matrix: landmarks, hull, boxes, and the matrix of the crop.
 
-Pixel (0, 0) covers [0, 1) x [0, 1) in all coordinates, so a mirror is ``x -> width - x``.
+Pixel (0, 0) covers [0, 1) x [0, 1) in all coordinates, so a mirror image is ``x -> width - x``.
 """
 
 from typing import Any
@@ -12,17 +12,18 @@ from readers.augment.base import Sample, boxes_of, present
 from shardspec.points import REGION_FLIP, flip_permutation, hull_flip_of, layout_of
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.intp]
 
 
 def moved_points(points: npt.NDArray[Any], matrix: FloatArray) -> npt.NDArray[Any]:
-    """Points (..., 2) mapped by a matrix, in their own dtype."""
+    """Map points (..., 2) by a matrix and keep their dtype."""
     moved: npt.NDArray[Any] = points @ matrix[:, :2].T
     moved += matrix[:, 2]
     return moved.astype(points.dtype)
 
 
 def moved_boxes(boxes: npt.NDArray[Any], matrix: FloatArray) -> npt.NDArray[Any]:
-    """Upright boxes around mapped boxes (..., 4), left, top, right, bottom, in their own dtype."""
+    """Map boxes (..., 4), left, top, right, bottom, to the upright boxes around them; the dtype is kept."""
     if matrix[0, 1] == 0 and matrix[1, 0] == 0:  # upright boxes stay upright: two corners suffice
         corners = boxes.reshape(*boxes.shape[:-1], 2, 2)
     else:
@@ -32,7 +33,7 @@ def moved_boxes(boxes: npt.NDArray[Any], matrix: FloatArray) -> npt.NDArray[Any]
 
 
 def enclosing(corners: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The upright boxes (..., 4) around corners (..., C, 2), in a dtype."""
+    """Return the upright boxes (..., 4) around corners (..., C, 2)."""
     out = np.empty((*corners.shape[:-2], 4), corners.dtype)
     corners.min(axis=-2, out=out[..., :2])
     corners.max(axis=-2, out=out[..., 2:])
@@ -40,13 +41,14 @@ def enclosing(corners: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[An
 
 
 def move(sample: Sample, matrix: FloatArray) -> Sample:
-    """A new dict in which the geometry follows a change of the picture; picture and masks are left to the caller.
+    """Return a new dict in which the geometry follows a change of the image. Image and masks are left to the caller.
 
     Parameters
     ----------
     sample : dict
     matrix : ndarray, (2, 3), float64
-        Old crop pixels to new ones. If it mirrors, left and right are swapped: points, hull and regions are renumbered.
+        Maps old crop pixels to new ones. If it mirrors, left and right are swapped: points, hull and regions are
+        renumbered.
     """
     out = dict(sample)
     for name in present(sample, ("landmarks", "hull")):
@@ -63,19 +65,23 @@ def move(sample: Sample, matrix: FloatArray) -> Sample:
 
 
 def relabel(sample: Sample) -> Sample:
-    """A new dict in which the person's left and right are swapped, as a mirror swaps them.
+    """Return a new dict in which the person's left and right are swapped, as in a mirror image.
 
     Raises
     ------
     UsageError
         If no layout of `shardspec.points` has the number of landmarks or hull points.
     """
-    out = dict(sample)
-    for name in present(sample, ("landmarks",)):
-        order = flip_permutation(layout_of(sample[name].shape[-2]).name)
-        out[name] = sample[name][..., order, :]
-    for name in present(sample, ("hull",)):
-        out[name] = sample[name][..., hull_flip_of(sample[name].shape[-2]), :]
-    for name in present(sample, ("regions",)):
-        out[name] = sample[name][..., REGION_FLIP, :]
-    return out
+    return sample | {name: sample[name][..., order, :] for name, order in mirror_orders(sample).items()}
+
+
+def mirror_orders(sample: Sample, kind: type = np.ndarray) -> dict[str, IntArray]:
+    """Return the order of the points of each field in a mirror image; `kind` is that of the values."""
+    orders: dict[str, IntArray] = {}
+    for name in present(sample, ("landmarks", "hull", "regions"), kind):
+        count = sample[name].shape[-2]
+        if name == "landmarks":
+            orders[name] = flip_permutation(layout_of(count).name)
+        else:
+            orders[name] = hull_flip_of(count) if name == "hull" else REGION_FLIP
+    return orders

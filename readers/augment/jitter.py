@@ -1,4 +1,4 @@
-"""A random crop within the stored one."""
+"""A random crop of the stored image."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,27 +23,26 @@ class _Window:
 
 
 class CropJitter(Transform[_Window]):
-    """Cuts a random square out of the stored crop and resizes it: face and margin move and scale.
+    """Cut a random square out of the stored crop and resize it, so that face and margin move and scale.
 
-    Landmarks, hull, regions, masks and matrix follow. The square has whole pixels; it is resized bilinearly, or by
-    averaging areas if it shrinks to less than a half, and masks take the nearest pixel. A picture that is not square
-    gives a square from within it.
+    Landmarks, hull, regions, masks and matrix follow. The square has whole pixels. The image is resized bilinearly, or
+    by averaging areas if it shrinks to less than half; masks take the nearest pixel. The square is inside the image
+    even if the image is not square.
 
     Parameters
     ----------
     scale : tuple of float, in (0, 1]
-        Least and largest side of the square, as a share of the picture's shorter side. A crop stored with a margin of
+        Smallest and largest side of the square, as a share of the image's shorter side. A crop stored with a margin of
         0.3 is 1.6 times as wide as the box, so 0.625 leaves the box without a margin, and 0.875 leaves a margin of 0.2.
     shift : float, in [0, 1]
-        How far the square may move from the middle, as a share of the room on each side; 1 allows every place within
-        the crop.
+        How far the square may move from the middle, as a share of the room on each side; 1 allows every position.
     size : int or None, pixels
-        Side of the result; None keeps the shorter side of the picture.
-    p : float
+        Side of the result; None keeps the shorter side of the image.
+    p : float, in [0, 1]
         Probability of a random square. Otherwise, if `size` is given, the largest square in the middle is resized to
         it, so that all results have one size.
     masks : sequence of str or None
-        See `Transform`.
+        Fields that move with the image; None finds them by name and size (`readers.augment.base.Transform`).
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class CropJitter(Transform[_Window]):
         self.size = None if size is None else as_count("CropJitter: size", size, unit="pixel")
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """The sample with another crop."""
+        """Return the sample with a new crop."""
         if rng.random() < self.p:
             return self.apply(sample, self.draw(sample, rng))
         if self.size is None:
@@ -70,13 +69,13 @@ class CropJitter(Transform[_Window]):
         return self.apply(sample, _place(sample, 1.0, 0.0, 0.0))
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> _Window:
-        """The square."""
+        """Draw the square."""
         size, x, y = rng.random(3).tolist()
         share = self.scale[0] + size * (self.scale[1] - self.scale[0])
         return _place(sample, share, self.shift * (2 * x - 1), self.shift * (2 * y - 1))
 
     def apply(self, sample: Sample, params: _Window) -> Sample:
-        """The sample with that square as its crop."""
+        """Cut the square out of image and masks, and move the geometry."""
         image = get_image(sample, "CropJitter")
         size = min(image.shape[-3:-1]) if self.size is None else self.size
         k = size / params.side
@@ -91,7 +90,7 @@ class CropJitter(Transform[_Window]):
 
 
 def _place(sample: Sample, share: float, x: float, y: float) -> _Window:
-    """A square in whole pixels, given its share of the shorter side and its shift from the middle, from -1 to 1."""
+    """Return a square in whole pixels, given its share of the shorter side and its shift from the middle (-1 to 1)."""
     height, width = get_image(sample, "CropJitter").shape[-3:-1]
     side = min(max(round(share * min(height, width)), 1), min(height, width))
     left, top = (width - side) * (1 + x) / 2, (height - side) * (1 + y) / 2
@@ -101,7 +100,7 @@ def _place(sample: Sample, share: float, x: float, y: float) -> _Window:
 def _cut(
     picture: Picture, window: _Window, size: int, interpolation: int | None, clip: bool
 ) -> npt.NDArray[np.generic]:
-    """The square of a picture, or of each frame of a clip, resized; None takes nearest pixels. An array of its own."""
+    """Cut a square out of an image, or out of each frame of a clip, and resize it; by nearest pixels for None."""
     if clip:
         return np.stack([_cut(frame, window, size, interpolation, False) for frame in picture])
     square = picture[window.top : window.top + window.side, window.left : window.left + window.side]

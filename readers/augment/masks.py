@@ -1,4 +1,4 @@
-"""Images of a sample that are aligned with its main image pixel by pixel, and so move with it."""
+"""Masks: fields of a sample that are aligned with its image pixel by pixel and move with it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -16,7 +16,7 @@ MaskNames = tuple[str, ...] | None
 
 
 def as_mask_names(masks: Sequence[str] | None, user: str) -> MaskNames:
-    """The value given as ``masks``.
+    """Check the argument ``masks``.
 
     Raises
     ------
@@ -34,16 +34,17 @@ def as_mask_names(masks: Sequence[str] | None, user: str) -> MaskNames:
 
 
 def masks_of(sample: Mapping[str, Any], image: npt.NDArray[Any], names: MaskNames, user: str) -> list[str]:
-    """The masks of a sample of numpy values.
+    """Return the names of the masks of a sample.
 
     Parameters
     ----------
     sample : mapping
     image : ndarray, (H, W, C) or (T, H, W, C)
-        Its masks are (H, W) or (H, W, C), for a clip after the same first axis.
+        Masks are (H, W) or (H, W, C); those of a clip have the same first axis.
     names : tuple of str or None
+        As for `choose_masks`.
     user : str
-        The transform's name, for messages.
+        Name of the transform, for messages.
 
     Raises
     ------
@@ -62,14 +63,14 @@ def masks_of(sample: Mapping[str, Any], image: npt.NDArray[Any], names: MaskName
 def choose_masks(
     sample: Mapping[str, Any], names: MaskNames, user: str, fits: Callable[[Any], bool], wanted: str
 ) -> list[str]:
-    """The named masks; without names, all fields called ``mask``, ``*_mask`` or ``*_image`` that fit.
+    """Return the named masks, or all fields called ``mask``, ``*_mask`` or ``*_image`` that fit if no names are given.
 
     Parameters
     ----------
     fits : callable
-        Whether a value is a picture of the image's size.
+        Whether a value has the image's size.
     wanted : str
-        What such a value looks like, for messages.
+        Description of such a value, for messages.
 
     Raises
     ------
@@ -83,18 +84,18 @@ def choose_masks(
         if not fits(value):
             others = ", ".join(n for n, v in sample.items() if n != "image" and fits(v)) or "none"
             raise UsageError(
-                f"{user}: masks: expected {name!r} to be {wanted}, found {_kind_of(value)}; fields that are: {others}"
+                f"{user}: masks: expected {name!r} to be {wanted}, found {describe_value(value)}; fields that are: {others}"
             )
     return list(names)
 
 
 @lru_cache(maxsize=256)
 def _mask_names(fields: tuple[str, ...]) -> tuple[str, ...]:
-    """The fields that are masks by their names; cached, since every sample and transform asks for the same ones."""
     return tuple(name for name in fields if is_mask_name(name))
 
 
-def _kind_of(value: Any) -> str:
+def describe_value(value: Any) -> str:
+    """Describe a field's value for messages: dtype and shape, or its type."""
     if value is None:
         return "none of that name"
     shape = getattr(value, "shape", None)

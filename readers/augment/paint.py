@@ -1,21 +1,163 @@
-"""Painting over parts of pictures in place."""
+"""Transforms that paint over parts of the face, and the base that they share."""
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from readers.augment.base import Sample, get_image, per_frame, valid_frames
-from readers.augment.masks import MaskNames, masks_of
+from readers.arguments import as_range
+from readers.augment.base import Params, Sample, Transform, get_field, get_image, per_frame, valid_frames
+from readers.augment.masks import masks_of
 from shardspec.errors import UsageError
+from shardspec.points import REGIONS
 from shardspec.wording import shorten
 
 Fill = int | tuple[int, ...]
+Painter = Callable[[npt.NDArray[Any], int, Fill], None]
+"""Called with an image (H, W, ...) to write to, the frame's index (0 outside clips), and the fill."""
+
+ROWS = {name: (row,) for row, name in enumerate(REGIONS)} | {"eyes": (0, 1)}
+"""Rows of the field ``regions`` by the names that users give."""
+
+
+class Painting(Transform[Params]):
+    """Base of transforms that paint over parts of the face.
+
+    Samples and frames whose ``landmarks_valid`` is false stay unchanged.
+
+    Parameters
+    ----------
+    p : float, in [0, 1]
+        Probability of painting.
+    fill : int or tuple of int, 0 to 255
+        Value of the painted pixels, one for all channels or one per channel.
+    fill_mask : int or None
+        Value of the painted pixels in masks; None leaves masks unchanged.
+    masks : sequence of str or None
+        Fields that count as masks (`Transform`).
+    """
+
+    def __init__(self, p: float, fill: Fill, fill_mask: int | None, masks: Sequence[str] | None) -> None:
+        super().__init__(p, masks)
+        self.fill = check_fill(fill, type(self).__name__)
+        self.fill_mask = fill_mask
+
+    @abstractmethod
+    def painter(self, sample: Sample, params: Params) -> Painter:
+        """Return the function that paints one frame in place."""
+
+    def apply(self, sample: Sample, params: Params) -> Sample:
+        """Paint on copies of the image, and of the masks if they have a fill."""
+        user = type(self).__name__
+        image = get_image(sample, user)
+        clip = image.ndim == 4
+        paint = self.painter(sample, params)
+        valid = valid_frames(sample, len(image) if clip else 1)
+        if not valid.any():
+            return sample
+        out = dict(sample)
+        fills: dict[str, Fill] = {"image": self.fill}
+        if self.fill_mask is not None:
+            fills |= dict.fromkeys(masks_of(sample, image, self.masks, user), self.fill_mask)
+        for name, value in fills.items():
+            out[name] = sample[name].copy()
+            for at, frame in enumerate(per_frame(out[name], out[name].ndim - clip)):
+                if valid[at]:
+                    paint(frame, at, value)
+        return out
+
+
+class DropRegion(Painting[str]):
+    """Paint over one region, drawn from a list: its box in the ``regions`` field.
+
+    Samples and frames whose ``landmarks_valid`` is false stay unchanged.
+
+    Parameters
+    ----------
+    regions : sequence of str
+        Regions to draw from: ``"eyes"`` (both), ``"left_eye"``, ``"right_eye"``, ``"nose"``, ``"mouth"``.
+    p, fill, fill_mask, masks
+        As for `Painting`.
+    """
+
+    def __init__(
+        self,
+        regions: Sequence[str] = ("eyes", "nose", "mouth"),
+        p: float = 0.3,
+        fill: Fill = 0,
+        fill_mask: int | None = None,
+        masks: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(p, fill, fill_mask, masks)
+        self.regions = check_regions(regions, "DropRegion")
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> str:
+        """Draw the region."""
+        return self.regions[int(rng.integers(len(self.regions)))]
+
+    def painter(self, sample: Sample, params: str) -> Painter:
+        """Return the function that paints the boxes of the region."""
+        boxes = get_field(sample, "regions", "DropRegion").reshape(-1, len(REGIONS), 4)
+
+        def paint(image: npt.NDArray[Any], at: int, fill: Fill) -> None:
+            for row in ROWS[params]:
+                _paint_box(image, boxes[at, row], fill)
+
+        return paint
+
+
+@dataclass(frozen=True)
+class _Cut:
+    point: int
+    shift: tuple[float, float]  # of the square's centre from the landmark, in sides of the square
+    side: float  # share of the image's shorter side
+
+
+class LandmarkCutout(Painting[_Cut]):
+    """Paint a square over a random landmark, which may be anywhere in the square.
+
+    Samples and frames whose ``landmarks_valid`` is false stay unchanged.
+
+    Parameters
+    ----------
+    side : tuple of float, in (0, 1]
+        Smallest and largest side of the square, as a share of the image's shorter side.
+    p, fill, fill_mask, masks
+        As for `Painting`.
+    """
+
+    def __init__(
+        self,
+        side: tuple[float, float] = (0.1, 0.3),
+        p: float = 0.3,
+        fill: Fill = 0,
+        fill_mask: int | None = None,
+        masks: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(p, fill, fill_mask, masks)
+        self.side = as_range("LandmarkCutout", "side", side)
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> _Cut:
+        """Draw the landmark and the square around it."""
+        count = get_field(sample, "landmarks", "LandmarkCutout").shape[-2]
+        point = int(rng.integers(count))
+        x, y, size = rng.random(3).tolist()
+        return _Cut(point, (x - 0.5, y - 0.5), self.side[0] + size * (self.side[1] - self.side[0]))
+
+    def painter(self, sample: Sample, params: _Cut) -> Painter:
+        """Return the function that paints the square."""
+        landmarks = get_field(sample, "landmarks", "LandmarkCutout")
+        side = params.side * min(get_image(sample, "LandmarkCutout").shape[-3:-1])
+        middle = landmarks[..., params.point, :].reshape(-1, 2).astype(np.float64) + np.array(params.shift) * side
+        boxes = np.concatenate([middle - side / 2, middle + side / 2], axis=1)
+        return lambda image, at, fill: _paint_box(image, boxes[at], fill)
 
 
 def check_fill(fill: Fill, user: str) -> Fill:
-    """A grey value, or one value per channel.
+    """Check a fill: one value, or one per channel.
 
     Raises
     ------
@@ -28,62 +170,23 @@ def check_fill(fill: Fill, user: str) -> Fill:
     return fill
 
 
-def paint_frames(
-    sample: Sample,
-    user: str,
-    paint: Callable[[npt.NDArray[Any], int, Fill], None],
-    *,
-    fill: Fill,
-    fill_mask: int | None,
-    masks: MaskNames,
-) -> Sample:
-    """Paint on copies of the picture, and of the masks if they have a fill, frame by frame.
+def check_regions(names: Sequence[str], user: str) -> tuple[str, ...]:
+    """Check the names of regions.
 
-    Parameters
-    ----------
-    sample : dict
-        Frames whose ``landmarks_valid`` is false stay as they are.
-    user : str
-        The transform's name, for messages.
-    paint : callable
-        Called with a picture (H, W, ...) to write into, the frame's index (0 outside clips), and the fill.
-    fill : int or tuple of int
-    fill_mask : int or None
-        None leaves the masks as they are.
-    masks : tuple of str or None
-        See `readers.augment.masks`.
-
-    Returns
-    -------
-    dict
-        A new one.
+    Raises
+    ------
+    UsageError
+        If a name is unknown, or the list is empty.
     """
-    image = get_image(sample, user)
-    clip = image.ndim == 4
-    valid = valid_frames(sample, len(image) if clip else 1)
-    if not valid.any():
-        return sample
-    out = dict(sample)
-    fills: dict[str, Fill] = {"image": fill}
-    if fill_mask is not None:
-        fills |= dict.fromkeys(masks_of(sample, image, masks, user), fill_mask)
-    for name, value in fills.items():
-        out[name] = sample[name].copy()
-        for at, frame in enumerate(per_frame(out[name], out[name].ndim - clip)):
-            if valid[at]:
-                paint(frame, at, value)
-    return out
+    if isinstance(names, str) or not names or not set(names) <= set(ROWS):
+        raise UsageError(f"{user}: expected regions among {', '.join(sorted(ROWS))}, found {shorten(names)}")
+    return tuple(names)
 
 
-def paint_box(picture: npt.NDArray[Any], box: npt.NDArray[Any], fill: Fill) -> None:
-    """Set the pixels of a (H, W, ...) picture whose centres lie in a box (left, top, right, bottom)."""
-    height, width = picture.shape[:2]
-    left, top, right, bottom = (min(max(float(edge), -1.0), max(height, width) + 1.0) for edge in box)
-    rows = slice(max(_first(top), 0), max(_first(bottom), 0))
-    columns = slice(max(_first(left), 0), max(_first(right), 0))
-    picture[rows, columns] = fill
-
-
-def _first(edge: float) -> int:
-    """The first pixel whose centre is not before an edge."""
-    return int(np.ceil(edge - 0.5))
+def _paint_box(image: npt.NDArray[Any], box: npt.NDArray[Any], fill: Fill) -> None:
+    """Set the pixels of an image (H, W, ...) whose centres are in a box (left, top, right, bottom)."""
+    height, width = image.shape[:2]
+    edges = (min(max(float(edge), -1.0), max(height, width) + 1.0) for edge in box)
+    # the first pixel whose centre is not before each edge
+    left, top, right, bottom = (max(int(np.ceil(edge - 0.5)), 0) for edge in edges)
+    image[top:bottom, left:right] = fill

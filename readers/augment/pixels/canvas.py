@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from readers.augment.base import Fusible, Params, Picture, Sample, Transform, get_field
+from readers.augment.base import Params, Picture, Sample, Transform, get_field
 from readers.decode.values import BFLOAT16
 from shardspec.errors import UsageError
 
@@ -171,7 +171,7 @@ def name_of(dtype: np.dtype[Any]) -> str:
     return "bfloat16" if dtype == BFLOAT16 else str(dtype)
 
 
-class PixelTransform(Transform[Params], Fusible):
+class PixelTransform(Transform[Params]):
     """The base of transforms of the values of pixels: colours, erasing, numbers for the network."""
 
     @abstractmethod

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from readers.arguments import as_number
-from readers.augment.base import Sample
 from readers.augment.pixels.canvas import Canvas, PixelTransform, Table
 from readers.decode.values import BFLOAT16
 from shardspec.errors import UsageError
@@ -39,9 +38,6 @@ class ToFloat(PixelTransform[None]):
     def __init__(self, dtype: Any = "float32") -> None:
         super().__init__(1.0)
         self.dtype = as_float_name("ToFloat", dtype)
-
-    def draw(self, sample: Sample, rng: np.random.Generator) -> None:
-        """Nothing: there are no parameters."""
 
     def paint(self, canvas: Canvas, params: None) -> None:
         """Give the pictures their table."""
@@ -80,9 +76,6 @@ class Normalize(PixelTransform[None]):
         if len(self.mean) != len(self.std) or min(self.std) <= 0:
             raise UsageError(f"Normalize: expected as many means as positive stds, found {shorten(mean)} and {std!r}")
         self.dtype = as_float_name("Normalize", dtype)
-
-    def draw(self, sample: Sample, rng: np.random.Generator) -> None:
-        """Nothing: there are no parameters."""
 
     def paint(self, canvas: Canvas, params: None) -> None:
         """Give the pictures their table."""

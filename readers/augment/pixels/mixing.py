@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from readers.arguments import as_count, as_number, as_probability
-from readers.augment.batch_ops import choose, masks_of, over, uniform
+from readers.augment.batch_ops import choose, image_of, masks_of, over, uniform
 from readers.augment.batched import Batch, BatchModule, Seeds
-from readers.augment.masks import as_mask_names
+from readers.augment.masks import as_mask_names, describe_value
 from shardspec.errors import UsageError
 from shardspec.wording import span
 
@@ -47,11 +47,8 @@ class _BatchMix(BatchModule):
         return self._mix(batch, seeds, True)
 
     def _mix(self, batch: Batch, seeds: Seeds, owned: bool) -> Batch:
-        user = type(self).__name__
-        image, label = batch.get("image"), batch.get("label")
-        if not isinstance(image, Tensor) or image.ndim != 4:
-            raise UsageError(f"{user}: expected image as one tensor (B, C, H, W), found {_kind(image)}")
-        soft = self._soft(label, len(image))
+        image = image_of(batch, type(self).__name__)
+        soft = self._soft(batch.get("label"), len(image))
         numbers = uniform(torch.empty(len(image), 0), 5, seeds)  # not on the device, which would have to be waited for
         kept = self._shares(numbers[:, :3]).to(image.device, non_blocking=True)
         out, kept = self.mixed(batch, kept, numbers[:, 3:].to(image.device, non_blocking=True), owned)
@@ -93,7 +90,7 @@ class _BatchMix(BatchModule):
         if not isinstance(label, Tensor) or label.is_floating_point() or label.shape != (rows,):
             raise UsageError(
                 f"{user}: expected label as whole numbers {(rows,)}, or as shares {(rows, classes)}, "
-                f"found {_kind(label)}"
+                f"found {describe_value(label)}"
             )
         if label.device.type == "cpu" and rows and not 0 <= int(label.min()) <= int(label.max()) < classes:
             raise UsageError(
@@ -217,7 +214,3 @@ def _side(middle: Tensor, half: Tensor, length: int) -> tuple[Tensor, Tensor]:
     """The first pixels within and beyond a rectangle, along one side of the picture."""
     reach = (half * length).long()
     return (middle - reach).clamp(min=0), (middle + reach).clamp(max=length)
-
-
-def _kind(value: object) -> str:
-    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
