@@ -18,12 +18,11 @@ from packer.builds.growing.fitting import FROM_INPUTS, FROM_PACKED
 from packer.builds.growing.growth import Comparison
 from packer.builds.growing.kept import keep_parts
 from packer.builds.growing.superseding import find_rows, without_superseded, write_superseded
-from packer.builds.parts.draft import Draft
-from packer.builds.parts.early import EarlyCut
-from packer.builds.parts.intake import Intake
 from packer.builds.parts.part import Columns
 from packer.builds.parts.rows import PartRows, describe_rows
 from packer.builds.parts.schema import SchemaSettler
+from packer.builds.parts.shard_cutter import ShardCutter
+from packer.builds.parts.summary import PartsReader, PartsSummary
 from packer.builds.planning.changes import describe_changed_terms, describe_made, describe_mismatch, describe_taken_over
 from packer.builds.planning.facts import FACTS_BYTES, facts_of, live_columns
 from packer.builds.planning.listing import Remarks
@@ -156,7 +155,7 @@ class BuildJob:
         self.needs_gpus = recipe.detects and recipe.device.startswith("cuda") and not self.shares_detector
         self._live = self._lines.live
         self._from_packed = False
-        self._intake: Intake | None = None
+        self._reader: PartsReader | None = None
         self.notes: tuple[str, ...] = ()
         self.remarks: tuple[str, ...] = ()
         self.marked: int | None = None
@@ -236,18 +235,18 @@ class BuildJob:
     @contextmanager
     def taking_in(self, space: Workspace) -> Iterator[TakeIn]:
         """See `JobPlan`: their reports are written, and their schema and the lengths of their rows noted."""
-        recipe, early = self._recipe, None
+        recipe, cutter = self._recipe, None
         if recipe.shuffle is None and self.base is None:
-            early = EarlyCut(space, recipe.format, recipe.shard_size)
-        self._intake = self._open_intake(space, early)
+            cutter = ShardCutter(space, recipe.format, recipe.shard_size)
+        self._reader = self._open_parts(space, cutter)
         try:
-            yield self._intake.look
+            yield self._reader.read
         finally:
-            if self._intake is not None:
-                self._intake.close()
-                self._intake = None
+            if self._reader is not None:
+                self._reader.close()
+                self._reader = None
 
-    def _open_intake(self, space: Workspace, early: EarlyCut | None = None) -> Intake:
+    def _open_parts(self, space: Workspace, cutter: ShardCutter | None = None) -> PartsReader:
         layouts = {len(layout.names): name for name, layout in LAYOUTS.items()}
         fields = codecs_by_field(self._recipe) if self._declaration is None else self._declaration.fields
         base, compared = self.base, self._comparison
@@ -255,13 +254,14 @@ class BuildJob:
         def make_settler() -> SchemaSettler:
             return SchemaSettler(image_codec(self._recipe), self.plan.classes, layouts, fields)
 
-        def make_draft(columns: Columns | None) -> Draft:
+        def make_summary(columns: Columns | None) -> PartsSummary:
             earlier = None if compared is None else EarlierReports(compared.layout, compared.base, compared.gone)
             reports = ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME, earlier)
-            return Draft(make_settler(), reports, partial(self._known, space), columns, partial(self._rows_of, space))
+            known, rows_of = partial(self._known, space), partial(self._rows_of, space)
+            return PartsSummary(make_settler(), reports, known, columns, rows_of)
 
         fits = None if base is None else partial(make_settler().fits, schema=base.shard_schema)
-        return Intake(space, self.tasks, make_draft, fits, early)
+        return PartsReader(space, self.tasks, make_summary, fits, *([cutter.find] if cutter else []))
 
     def assemble(self, space: Workspace) -> Assembly:
         """Write the reports and settle the schema.
@@ -271,12 +271,12 @@ class BuildJob:
         TooManyRejectsError
             If no item yielded a sample.
         """
-        intake, self._intake = self._intake or self._open_intake(space), None
-        with closing(intake):
-            draft = intake.finish()
-        if draft.failed is not None and self._options.on_error == "fail":
-            raise failed_item(draft.failed.name, f"{draft.failed.step}: {draft.failed.reason}")
-        reports, base, compared = draft.reports, self.base, self._comparison
+        reader, self._reader = self._reader or self._open_parts(space), None
+        with closing(reader):
+            summary = reader.finish()
+        if summary.failed is not None and self._options.on_error == "fail":
+            raise failed_item(summary.failed.name, f"{summary.failed.step}: {summary.failed.reason}")
+        reports, base, compared = summary.reports, self.base, self._comparison
         counts = reports.counts(self.plan.ignored)
         found = {
             "counts": counts.to_json(),
@@ -290,16 +290,16 @@ class BuildJob:
         write_durably(space.counts, json.dumps(found).encode())
         if not counts.samples and base is None:
             raise _give_up(space, counts, self._recipe)
-        config = describe_rows(draft.columns, draft.rows, self._settle(draft.settler, space))
+        config = describe_rows(summary.columns, summary.rows, self._settle(summary.settler, space))
         order = None if self._recipe.shuffle is None else shuffled(counts.samples, self._recipe.shuffle)
         pieces = [Piece(counts.samples, self._recipe.shard_size)]
         if compared is None:
-            return Assembly(config, self._recipe.format, pieces, order, source=PartRows(config, space, draft.taken))
+            return Assembly(config, self._recipe.format, pieces, order, source=PartRows(config, space, summary.table))
         superseded = find_rows(compared.layout, compared.base, compared.superseded)
         write_superseded(space.final, compared.layout, compared.base, superseded)
         carry_columns(space, compared.base, superseded, counts.samples)
         first = _next_shard(compared.base, space)
-        source = PartRows(config, space, draft.taken)
+        source = PartRows(config, space, summary.table)
         return Assembly(config, self._recipe.format, pieces, order, first, superseded, source)
 
     def _settle(self, settler: SchemaSettler, space: Workspace) -> Schema:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from packer.steps.encode import ColumnSpec, EncodedValue
 from packer.steps.report import ItemReport
+from packer.workspace import Workspace
 from shardspec.errors import BuildError
 
 MARK = b"PARTv3\r\n"
@@ -100,6 +101,23 @@ class Part:
     def row_data(self) -> memoryview:
         """The bytes of all rows."""
         return self._view[: sum(group.bytes for group in self.groups)]
+
+
+def open_part(workspace: Workspace, task: int, *, fetched: bool = False) -> Part:
+    """Open the part of a finished task, waiting for the file if it is not visible yet.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    task : int
+    fetched : bool
+        See `Part`.
+    """
+    path = workspace.part(task)
+    try:
+        return Part(path, fetched=fetched)
+    except FileNotFoundError:
+        return Part(workspace.promised(path), fetched=fetched)
 
 
 def _no_part(path: Path) -> BuildError:

@@ -1,19 +1,20 @@
 """The rows of a build's parts, in task order, and which of them count: those with the most common columns."""
 
+from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from packer.assembly.rows import Lengths, LengthTable
-from packer.builds.parts.opened import open_part
 from packer.builds.parts.part import Columns as PartColumns
-from packer.builds.parts.part import Part, RowGroup, describe_difference, from_json, to_json
-from packer.builds.parts.taken import TakenRows
+from packer.builds.parts.part import Part, RowGroup, describe_difference, from_json, is_index_value, open_part, to_json
 from packer.steps.encode import ColumnSpec
 from packer.steps.report import AlikeReports, ItemReport
 from packer.workspace import Workspace
+from packer.workspace.spool import NumberSpool
 from shardspec.codecs.raw import SHAPE_DTYPE
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import SchemaError
@@ -21,6 +22,109 @@ from shardspec.problems import Problems
 from shardspec.schema import Field, Schema
 
 _OPEN_PARTS = 128
+_UINT32_MAX = np.iinfo(np.uint32).max
+_CODE = np.dtype("<i4")
+
+
+class RowTable:
+    """Lengths of the values of all rows, and the values of index fields, so that the parts need not be read again.
+
+    The values are in temporary files. Lengths that are all the same are stored once.
+
+    Parameters
+    ----------
+    columns : mapping of str to ColumnSpec
+        Those of the rows.
+
+    Attributes
+    ----------
+    rows, bytes : int
+        The number of rows, and the encoded bytes of all their values.
+    """
+
+    def __init__(self, columns: PartColumns) -> None:
+        self._columns = columns
+        self._lengths = {name: _Lengths() for name, spec in columns.items() if spec.kind != "class"}
+        self._index = {
+            name: NumberSpool(_dtype(columns, name)) for name, spec in columns.items() if is_index_value(spec)
+        }
+        self._codes: dict[str, dict[bytes, int]] = {name: {} for name, spec in columns.items() if spec.kind == "class"}
+        self._places = list(columns)
+        self.rows = 0
+        self.bytes = 0
+
+    def add(self, group: RowGroup) -> None:
+        """Append the rows of a part."""
+        low, high = group.lengths.min(axis=0).tolist(), group.lengths.max(axis=0).tolist()
+        for place, name in enumerate(self._places):
+            if name in self._lengths:
+                self._lengths[name].add(group.lengths[:, place], low[place], high[place])
+            if name in self._index:
+                found = self._encode(group, name) if name in self._codes else group.numbers(name)
+                self._index[name].add(found.tobytes())
+        self.rows += len(group)
+        self.bytes += group.bytes
+
+    def _encode(self, group: RowGroup, name: str) -> npt.NDArray[np.int32]:
+        """The codes of the names of classes in a column."""
+        codes = self._codes[name]
+        names = map(bytes, group.values(name, np.arange(len(group))))
+        return np.array([codes.setdefault(one, len(codes)) for one in names], _CODE)
+
+    def lengths(self, name: str, rows: range | None = None) -> Lengths:
+        """The encoded bytes of a column's values, (rows,), in all rows or a copy of those in some.
+
+        Not of names of classes.
+        """
+        return self._lengths[name].all(self.rows) if rows is None else self._lengths[name].some(rows)
+
+    def classes(self, name: str) -> list[bytes]:
+        """The names of classes in a column, in the order in which they came."""
+        return list(self._codes[name])
+
+    def values(self, name: str, rows: IntArray) -> npt.NDArray[Any]:
+        """The values of an index column in some rows; for names of classes, their places in `classes`."""
+        return self._index[name].read(rows)
+
+
+class _Lengths:
+    """Lengths, of which one is kept as long as all are the same."""
+
+    def __init__(self) -> None:
+        self._same: int | None = None
+        self._rows = 0
+        self._all: array[int] | None = None
+
+    def add(self, lengths: npt.NDArray[np.int64], low: int, high: int) -> None:
+        """Append lengths, the shortest and the longest of which are known."""
+        if self._all is None:
+            self._same = low if self._same is None else self._same
+            if low == high == self._same:
+                self._rows += len(lengths)
+                return
+            self._all = array("I" if self._same <= _UINT32_MAX else "q", [self._same]) * self._rows
+        if high > _UINT32_MAX and self._all.typecode == "I":
+            self._all = array("q", self._all)
+        self._all.frombytes(lengths.astype(f"u{self._all.itemsize}").tobytes())
+
+    def all(self, rows: int) -> Lengths:
+        """All of them."""
+        if self._all is not None:
+            whole = np.asarray(self._all)
+            return whole.view(np.uint32) if self._all.typecode == "I" else whole.view(np.int64)
+        same = self._same or 0
+        return np.full(rows, same, np.uint32) if same <= _UINT32_MAX else np.full(rows, same, np.int64)
+
+    def some(self, rows: range) -> Lengths:
+        """A copy of some of them: as long as more may come, nothing may look into the array itself."""
+        if self._all is None:
+            return self.all(len(rows))
+        copy = np.array(self._all[rows.start : rows.stop])
+        return copy.view(np.uint32) if self._all.typecode == "I" else copy.view(np.int64)
+
+
+def _dtype(columns: PartColumns, name: str) -> np.dtype[Any]:
+    return _CODE if columns[name].kind == "class" else np.dtype(columns[name].dtype)
 
 
 class PartRows:
@@ -32,11 +136,11 @@ class PartRows:
         See `describe_rows`.
     workspace : Workspace
         That of the plan whose parts these are.
-    taken : TakenRows, optional
-        What was taken in of them before; no other values are read then.
+    table : RowTable, optional
+        The lengths and index values of these rows. With a table, only values of index fields can be read.
     """
 
-    def __init__(self, config: Mapping[str, Any], workspace: Workspace, taken: TakenRows | None = None) -> None:
+    def __init__(self, config: Mapping[str, Any], workspace: Workspace, table: RowTable | None = None) -> None:
         schema = Schema.from_json(config["schema"], Problems())
         if schema is None:
             raise SchemaError("the assembly plan holds no schema")
@@ -47,7 +151,7 @@ class PartRows:
         self._numbers = {name: _class_numbers(self.schema[name]) for name in named}
         self._ends = np.cumsum(np.array(config["tasks"], np.int64))
         self._first = config.get("first", 0)
-        self._taken = taken if len(self) else None  # without rows, the schema is that of other rows
+        self._table = table if len(self) else None  # without rows, the schema is that of other rows
         self._open: OrderedDict[int, RowGroup] = OrderedDict()
 
     def __len__(self) -> int:
@@ -56,8 +160,8 @@ class PartRows:
     def sizes(self) -> Mapping[str, Lengths]:
         """Encoded bytes of every value of the fields that are not fixed."""
         varying = [field for field in self.schema if not field.is_fixed]
-        if self._taken is not None:
-            return {field.name: longer(self._taken.lengths(field.name), prefix_bytes(field)) for field in varying}
+        if self._table is not None:
+            return {field.name: longer(self._table.lengths(field.name), prefix_bytes(field)) for field in varying}
         table = LengthTable([field.name for field in varying], len(self))
         for task in self._tasks_with_rows():
             part = self._part(task)
@@ -67,8 +171,8 @@ class PartRows:
 
     def read(self, rows: IntArray, fields: Sequence[str]) -> Columns:
         """The encoded values of some rows."""
-        if self._taken is not None:
-            return {name: self._taken_column(self._taken, name, rows) for name in fields}
+        if self._table is not None:
+            return {name: self._table_column(self._table, name, rows) for name in fields}
         out: dict[str, Any] = {name: [b""] * len(rows) for name in fields}
         tasks = np.searchsorted(self._ends, rows, side="right")
         for task in np.unique(tasks).tolist():
@@ -98,10 +202,10 @@ class PartRows:
         array = np.frombuffer(b"".join(values), field.numpy_dtype)
         return array.reshape(len(values), *field.fixed_shape)
 
-    def _taken_column(self, taken: TakenRows, name: str, rows: IntArray) -> Any:
-        values = taken.values(name, rows)
+    def _table_column(self, table: RowTable, name: str, rows: IntArray) -> Any:
+        values = table.values(name, rows)
         if name in self._numbers:
-            numbers = [self._numbers[name][one] for one in taken.classes(name)]
+            numbers = [self._numbers[name][one] for one in table.classes(name)]
             return np.array(numbers, self.schema[name].numpy_dtype)[values]
         return values
 

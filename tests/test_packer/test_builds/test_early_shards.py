@@ -24,11 +24,11 @@ from packer.assembly.plan import (
     cut_rows,
     plan_assembly,
 )
-from packer.builds.parts.draft import Draft
-from packer.builds.parts.early import EarlyCut
 from packer.builds.parts.part import Part
 from packer.builds.parts.rows import PartRows, describe_rows
 from packer.builds.parts.schema import SchemaSettler
+from packer.builds.parts.shard_cutter import ShardCutter
+from packer.builds.parts.summary import PartsSummary
 from packer.builds.parts.writer import PartWriter
 from packer.builds.planning.plan import TASK_ITEMS
 from packer.builds.reports import ReportWriter
@@ -259,21 +259,21 @@ def test_what_is_cut_early_is_what_is_cut_in_the_end(
             part.end(ItemReport(str(task), samples=len(rows), frames=1))
             part.finish()
     settler = SchemaSettler(image_codec(Recipe(encode="raw")), {}, {})
-    draft = Draft(settler, ReportWriter(tmp_path / "rejects", tmp_path / "items"), lambda _: repeat(None))
-    cut, found = EarlyCut(space, "npy", shard_bytes), list[ShardPlan]()
+    summary = PartsSummary(settler, ReportWriter(tmp_path / "rejects", tmp_path / "items"), lambda _: repeat(None))
+    cut, found = ShardCutter(space, "npy", shard_bytes), list[ShardPlan]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("packer.builds.parts.early._ROWS", window)
+        patch.setattr("packer.builds.parts.shard_cutter._ROWS", window)
         for task in range(len(parts)):
-            draft.add(Part(space.part(task)), Task(task, task + 1, 0))
-            found += cut.look(draft)
-    draft.reports.finish()
+            summary.add(Part(space.part(task)), Task(task, task + 1, 0))
+            found += cut.find(summary)
+    summary.reports.finish()
     if not any(parts):
         assert not found
         return
     schema = settler.settle()
     assert isinstance(schema, Schema)
-    config = describe_rows(draft.columns, draft.rows, schema)
-    source = PartRows(config, space, draft.taken)
+    config = describe_rows(summary.columns, summary.rows, schema)
+    source = PartRows(config, space, summary.table)
     whole = plan_assembly(space, config, source, "npy", [Piece(len(source), shard_bytes)])
     ours = [plan for plan in found if plan.form == whole.form]
     assert [plan.first for plan in ours] == list(range(len(ours)))

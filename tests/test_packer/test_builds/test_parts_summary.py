@@ -15,13 +15,12 @@ from support.builds import write_pictures
 from support.packed import fingerprints
 
 import packer
-from packer.builds.parts import opened as module
-from packer.builds.parts.intake import Draft, Intake
-from packer.builds.parts.opened import PartsInOrder
+from packer.builds.parts import part as part_module
+from packer.builds.parts import summary as module
 from packer.builds.parts.part import Columns, Part, RowGroup
-from packer.builds.parts.rows import PartRows, describe_rows
+from packer.builds.parts.rows import PartRows, RowTable, describe_rows
 from packer.builds.parts.schema import SchemaSettler
-from packer.builds.parts.taken import TakenRows
+from packer.builds.parts.summary import PartsReader, PartsSummary
 from packer.builds.parts.writer import PartWriter
 from packer.builds.reports import ReportWriter
 from packer.jobs.plan import Tasks
@@ -73,55 +72,53 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             super().__init__(path, **options)
             names.append(path.name)
 
-    monkeypatch.setattr(module, "Part", Counted)
+    for opener in (module, part_module):
+        monkeypatch.setattr(opener, "Part", Counted)
     return names
 
 
-def names_of(part: Part) -> list[str]:
-    return [report.name for report in part.reports()]
-
-
-@pytest.mark.parametrize("ahead", [False, True])
-def test_parts_come_in_order_as_soon_as_they_are_there_and_each_is_opened_once(
-    space: Workspace, ahead: bool, opened: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("far", [False, True])
+def test_parts_are_read_in_order_as_soon_as_they_are_there_and_each_is_opened_once(
+    space: Workspace, tmp_path: Path, far: bool, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_PAUSE_S", 0.0)
-    parts = PartsInOrder(space, TASKS, ahead=ahead)
-    found: list[list[str]] = []
+    monkeypatch.setattr(module, "is_far", lambda _: far)
 
-    def take(until: int) -> None:
-        while len(found) < until:
-            found.extend(map(names_of, parts.ready(3)))
-        assert list(parts.ready(TASKS)) == []
+    def read_until(tasks: int) -> None:
+        while len(reader._summary.rows) < tasks:
+            reader.read()
+        reader.read()
+        assert len(reader._summary.rows) == tasks
 
-    with closing(parts):
+    with closing(open_parts(space, tmp_path)) as reader:
         for task in (*range(5, 40), *range(1, 5)):
-            parts.add(task)
-            assert list(parts.ready(3)) == []
-        parts.add(0)
-        take(40)
-        # Another machine has made it, and it is not seen here yet.
+            reader.read([task])
+            assert not len(reader._summary.rows)
+        reader.read([0])
+        read_until(40)
+        # Another machine has made it, and it is not visible here yet.
         hidden = space.part(40).rename(space.root / "hidden")
         for task in range(40, 50):
-            parts.add(task)
-        for _ in range(100):
-            assert list(parts.ready(3)) == []
+            reader.read([task])
+        read_until(40)
         hidden.rename(space.part(40))
-        take(50)
-        found.extend(map(names_of, parts.rest()))
-    assert found == [names_of(Part(space.part(task))) for task in range(TASKS)]
-    # Of those that were asked for behind the hidden one, some were opened in vain.
+        read_until(50)
+        summary = reader.finish()
+    assert summary.rows.tolist() == [min(2, task % 4) for task in range(TASKS)]
+    # Of the parts behind the hidden one, some may have been opened in vain.
     assert [opened.count(space.part(task).name) for task in range(TASKS) if not 40 < task < 50] == [1] * (TASKS - 9)
 
 
-def new_intake(space: Workspace, folder: Path) -> Intake:
+def open_parts(space: Workspace, folder: Path) -> PartsReader:
     tasks = Tasks((n, n + 1, 0) for n in range(TASKS))
 
-    def draft(columns: Columns | None) -> Draft:
+    def summary(columns: Columns | None) -> PartsSummary:
         settler = SchemaSettler(image_codec(Recipe(encode="raw")), {}, {})
-        return Draft(settler, ReportWriter(folder / "rejects", folder / "items"), lambda _: repeat(None), columns)
+        return PartsSummary(
+            settler, ReportWriter(folder / "rejects", folder / "items"), lambda _: repeat(None), columns
+        )
 
-    return Intake(space, tasks, draft)
+    return PartsReader(space, tasks, summary)
 
 
 @given(
@@ -140,16 +137,16 @@ def test_what_was_taken_in_is_what_the_parts_say(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "is_far", lambda _: ahead)
         patch.setattr(module, "_PAUSE_S", 0.0)
-        intake = new_intake(space, tmp_path)
+        reader = open_parts(space, tmp_path)
         for count, task in enumerate(made):
-            intake.look([task] if count in looks else ())
+            reader.read([task] if count in looks else ())
         for task in hidden:
             (space.root / f"hidden-{task}").rename(space.part(task))
-        with closing(intake):
-            draft = intake.finish()
-    schema = draft.settler.settle()
-    config = describe_rows(draft.columns, draft.rows, schema)
-    taken, read = PartRows(config, space, draft.taken), PartRows(config, space)
+        with closing(reader):
+            summary = reader.finish()
+    schema = summary.settler.settle()
+    config = describe_rows(summary.columns, summary.rows, schema)
+    taken, read = PartRows(config, space, summary.table), PartRows(config, space)
     assert len(taken) == len(read) == sum(min(2, task % 4) for task in range(TASKS))
     assert schema["label"].classes == ("a longer name", "cat")
     assert {name: sizes.tolist() for name, sizes in taken.sizes().items()} == {
@@ -181,16 +178,16 @@ def test_columns_that_only_the_first_parts_have_are_not_those_that_count(tmp_pat
             part.append({("odd" if task < 2 else "image"): encoded(b"12", "image", "|u1", (2, 1, 1))})
             part.end(ItemReport(f"{task}", samples=1, frames=1))
             part.finish()
-    intake = new_intake(space, tmp_path)
+    reader = open_parts(space, tmp_path)
     for task in range(5):
-        intake.look([task])
-    with closing(intake):
-        draft = intake.finish()
-    assert list(draft.columns) == ["image"]
-    assert draft.rows.tolist() == [0, 0] + [1] * (TASKS - 2)
-    assert draft.failed is not None
-    assert draft.failed.name == "0"
-    assert draft.reports.counts(0).rejected_items == 2
+        reader.read([task])
+    with closing(reader):
+        summary = reader.finish()
+    assert list(summary.columns) == ["image"]
+    assert summary.rows.tolist() == [0, 0] + [1] * (TASKS - 2)
+    assert summary.failed is not None
+    assert summary.failed.name == "0"
+    assert summary.reports.counts(0).rejected_items == 2
     assert len((tmp_path / "items").read_text().splitlines()) == TASKS
     assert len(opened) == 2 * TASKS
 
@@ -225,7 +222,7 @@ def test_lengths_that_are_alike_that_differ_and_that_are_huge() -> None:
     columns = {"alike": ColumnSpec("image", "|u1", 1), "other": ColumnSpec("image", "|u1", 1)}
     huge = 5 * 2**30
     for last in (7, 8, huge):
-        taken = TakenRows(columns)
+        taken = RowTable(columns)
         for lengths in ([3, 7], [3, 7]), ([3, 7],), ([3, last],):
             array = np.array(lengths, np.int64)
             taken.add(RowGroup(memoryview(b""), columns, array[:, 0], array, np.zeros((len(array), 2), np.int32)))
@@ -270,7 +267,7 @@ def test_a_build_on_a_network_file_system_gives_the_same_bytes(
 ) -> None:
     """Files are asked for, parts opened and deleted, many at a time."""
     deleted: list[Path] = []
-    places = ("builds.parts.opened", "jobs.stages.shards", "sources.base", "sources.folders.finding")
+    places = ("builds.parts.summary", "jobs.stages.shards", "sources.base", "sources.folders.finding")
     for place in (f"packer.{name}" for name in places):
         monkeypatch.setattr(f"{place}.is_far", lambda _: True)
     unlink = Path.unlink
