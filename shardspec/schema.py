@@ -30,6 +30,8 @@ CODECS_OF: Mapping[Kind, tuple[str, ...]] = {
 NO_CLASS = -1
 """The value of a field with class names where no class is known."""
 PICTURE_CODECS = ("jpeg", "png", "webp")
+LOSSY = ("jpeg", "webp")
+"""Codecs of pictures that store them with loss."""
 AXES_MAX = 32
 FIELDS_MAX = 10_000
 PICTURE_PIXELS_MAX = 178_956_970

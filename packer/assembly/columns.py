@@ -20,11 +20,11 @@ from packer.workspace.durable import fsync_folder, fsync_tree, remove_tree, writ
 from shardspec.columns import Buffer, Columns, IntArray
 from shardspec.entries import COLUMNS_FOLDER, Column, FileEntry
 from shardspec.errors import DatasetError
-from shardspec.frames import JoinedColumns
 from shardspec.layout import Layout, describe_file
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.problems import Problems
 from shardspec.schema import Field, Schema
+from shardspec.typing.join import JoinedColumns
 
 
 def write_column(staging: Path, field: Field, values: Any) -> tuple[Column, Path]:

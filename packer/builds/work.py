@@ -19,7 +19,7 @@ from packer.jobs.progress import reason_kind
 from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
 from packer.sources.item import Item, items_of
-from packer.sources.values import with_arrays
+from packer.sources.row_fields import with_arrays
 from packer.steps.call import MadeEncoder, step_of
 from packer.steps.chain import STEPS, Equipment, Pipeline, Step, StepError
 from packer.steps.encode import Encoder

@@ -22,10 +22,10 @@ from packer.workspace.replacement import finish_replacement
 from packer.workspace.spool import texts
 from shardspec.errors import UsageError
 from shardspec.fields import field_name
-from shardspec.frames import DatasetKeys, JoinedColumns, join_frame, key_columns, key_fields
 from shardspec.layout import BUILD_FOLDER, Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.schema import NO_CLASS, Field
+from shardspec.typing.join import DatasetKeys, JoinedColumns, join_frame, key_columns, key_fields
 from shardspec.wording import counted, did_you_mean, list_some, shorten
 
 

@@ -21,13 +21,13 @@ from packer.recipe import Recipe
 from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.archives.opening import kind_of
 from packer.sources.item import read_items
-from packer.sources.values import parse_cells
 from packer.workspace import Workspace
 from packer.workspace.output import check_output, write_output
 from shardspec.entries import total
 from shardspec.errors import DatasetError, NotADatasetError, UsageError
 from shardspec.layout import BUILD_FOLDER, REJECTS_NAME, Layout, given_path
 from shardspec.manifest import Manifest
+from shardspec.typing.cells import CellTyper
 from shardspec.wording import LONG, counted, cut, found_instead, one_line, program, shorten
 
 EXAMPLES = 3
@@ -458,7 +458,10 @@ def _option_words(recipe: Mapping[str, Any], columns: Sequence[str] | None, text
 def _looks_like_numbers(rows: Iterable[Mapping[str, Any]], name: str) -> bool:
     """Return whether a column of texts would be read as numbers from a CSV."""
     values = [row[name] for row in rows if row.get(name) is not None]
-    return bool(values) and isinstance(values[0], str) and not isinstance(parse_cells(values)[0], str)
+    typer = CellTyper()
+    if values and isinstance(values[0], str):
+        typer.scan(values)
+    return typer.kind is not str
 
 
 def _is_member(name: str) -> bool:

@@ -3,11 +3,10 @@
 from typing import Any
 
 from shardspec.errors import UsageError
-from shardspec.schema import NAME, NamedConfig
+from shardspec.schema import LOSSY, NAME, NamedConfig
 from shardspec.wording import did_you_mean, shorten
 
 ENCODINGS = ("jpeg", "png", "webp", "raw")
-LOSSY = ("jpeg", "webp")
 
 
 def picture_codec(encoding: str, quality: int, subsampling: str) -> NamedConfig:

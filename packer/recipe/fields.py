@@ -7,11 +7,11 @@ from typing import Any, Union, get_args, get_origin
 
 import numpy as np
 
-from packer.recipe.encodings import ENCODINGS, LOSSY, picture_codec
-from packer.recipe.field_types import LABEL, FieldType
+from packer.recipe.encodings import ENCODINGS, picture_codec
 from packer.recipe.recipe import DEFAULT_QUALITY, DEFAULT_SUBSAMPLING
 from shardspec.errors import UsageError
-from shardspec.schema import AXES_MAX, DTYPES, NAME, NO_CLASS, NamedConfig, class_name, describe_wrong_classes
+from shardspec.schema import AXES_MAX, DTYPES, LOSSY, NAME, NO_CLASS, NamedConfig, class_name, describe_wrong_classes
+from shardspec.typing.field_types import LABEL, FieldType
 from shardspec.wording import did_you_mean, list_some, shorten
 
 

@@ -12,10 +12,10 @@ from packer.sources.base import Roots, Source
 from packer.sources.folders.folder import FolderSource
 from packer.sources.item import is_picture, is_video
 from packer.sources.packed import PackedSource, is_packed
+from packer.sources.requested_types import TYPES, column_types
 from packer.sources.rows import RowsSource
 from packer.sources.table import TableSource
 from packer.sources.tables.opening import TABLES, is_table
-from packer.sources.values import TYPES, column_types
 from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER, Layout, given_path
 

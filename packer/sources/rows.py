@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from packer.sources.base import Examiner, Listing, Roots
-from packer.sources.column import Where
-from packer.sources.columns import read_columns
 from packer.sources.item import Item, spool_items
+from packer.sources.row_fields import read_columns
 from packer.sources.tables.chunks import Chunk, chunks_of, describe_row
 from shardspec.errors import UsageError
+from shardspec.typing.columns import Where
 from shardspec.wording import LONG, shorten
 
 _PATH_MAX = 4096
@@ -80,7 +80,7 @@ def list_rows(
 ) -> Listing:
     """The items of rows with paths.
 
-    The parameters are those of `packer.sources.columns.read_columns`, and the `frame_rate` of folders of frames.
+    The parameters are those of `packer.sources.row_fields.read_columns`, and the `frame_rate` of folders of frames.
     """
     columns = read_columns(chunks, label_from, types, where, cells=cells, leave=path_column)
     items, outside, example = spool_items(), array("q"), ""

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from packer.sources.base import Listing, Roots
 from packer.sources.item import is_picture, is_video
+from packer.sources.requested_types import DROP
 from packer.sources.rows import list_rows
 from packer.sources.tables.base import Table
 from packer.sources.tables.chunks import Chunk
 from packer.sources.tables.opening import open_table
-from packer.sources.values import DROP
 from shardspec.errors import UsageError
 from shardspec.schema import NO_CLASS
 from shardspec.wording import quote_some, shorten

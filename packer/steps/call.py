@@ -8,7 +8,7 @@ from packer.recipe.fields import Declaration
 from packer.sources.inputs import read_input
 from packer.steps.chain import ITEM, REPORT, Sample, Step
 from packer.steps.encode import EncodedValue
-from packer.steps.typed import SampleEncoder, encode_text
+from packer.steps.encode_sample import SampleEncoder, encode_text
 from shardspec.errors import ItemError, SchemaError
 
 Function = Callable[[Any], Mapping[str, Any] | Iterable[Mapping[str, Any]] | None]

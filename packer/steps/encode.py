@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
-from packer.recipe.encodings import LOSSY, picture_codec
-from packer.recipe.field_types import FieldType, as_array
+from packer.recipe.encodings import picture_codec
 from packer.vision.decode.jpeg_header import (
     PROGRESSIVE,
     PROGRESSIVE_MARK,
@@ -26,7 +25,8 @@ from shardspec.columns import Buffer, fixed_bytes
 from shardspec.errors import SchemaError
 from shardspec.fields import is_mask_name, is_picture_field
 from shardspec.registry import import_target
-from shardspec.schema import NAME, Field, NamedConfig
+from shardspec.schema import LOSSY, NAME, Field, NamedConfig
+from shardspec.typing.field_types import FieldType, as_array, is_picture
 from shardspec.wording import did_you_mean, list_some
 
 ValueKind = Literal["array", "class", "image", "lossless", "text", "json", "blob"]
@@ -232,7 +232,7 @@ class Encoder:
     def _picture(self, name: str, value: Any) -> EncodedValue:
         """A picture of a field that has an encoding of its own."""
         array = _as_array(name, value)
-        if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
+        if not is_picture(array):
             found = f"{array.dtype} {array.shape}" if isinstance(value, np.ndarray) else type(value).__name__
             raise SchemaError(f"encode_field: expected {name!r} as a picture, uint8 (H, W, 3), found {found}")
         return EncodedValue(self._by_field[name](array), array.shape, _PICTURE)
@@ -254,7 +254,7 @@ class Encoder:
             data = bytes(self._json.encode(value))
             return EncodedValue(data, (len(data),), ColumnSpec("json", "|u1", 1))
         array = _as_array(name, value)
-        if is_picture_field(name) and array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3:
+        if is_picture_field(name) and is_picture(array):
             if lossless:
                 return EncodedValue(self._exact.encode(array), array.shape, ColumnSpec("lossless", "|u1", 3))
             return EncodedValue(self._encode_picture(array), array.shape, _PICTURE)

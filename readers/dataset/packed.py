@@ -21,10 +21,10 @@ from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray, mark_missing, missing_in
 from shardspec.errors import UsageError
 from shardspec.formats import get_format
-from shardspec.frames import DatasetKeys, join_frame, key_fields
 from shardspec.layout import Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.schema import Field, Schema
+from shardspec.typing.join import DatasetKeys, join_frame, key_fields
 from shardspec.wording import counted, shorten
 
 _COLUMN_CHUNK = 4096

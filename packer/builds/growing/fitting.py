@@ -12,7 +12,7 @@ from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
 from packer.sources.base import Listing
 from packer.sources.item import PACKED_ROW, Item
-from packer.sources.values import with_arrays
+from packer.sources.row_fields import with_arrays
 from packer.steps.chain import STEPS
 from packer.steps.encode import Encoder, codecs_by_field, image_codec
 from packer.workspace.machines import describe_others

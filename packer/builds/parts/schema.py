@@ -1,17 +1,17 @@
 """The schema of a build, settled by the samples of its parts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from packer.builds.parts.part import Columns as PartColumns
 from packer.builds.parts.part import Part
-from packer.recipe.field_types import FieldType
 from packer.steps.encode import LOSSLESS_CODEC, ColumnSpec
 from shardspec.errors import SchemaError
 from shardspec.fields import FIELD_ORDER
 from shardspec.schema import Field, NamedConfig, Schema
+from shardspec.typing.field_types import FieldType, Shape
 from shardspec.wording import LISTED
 
 
@@ -109,32 +109,20 @@ class SchemaSettler:
         own = self._field(field.name, spec, field.shape)
         return (own.kind, own.dtype, own.codec) == (field.kind, field.dtype, field.codec)
 
-    def _field(self, name: str, spec: ColumnSpec, shape: tuple[int | None, ...]) -> Field:
-        declared = self._declared.get(name)
-        if declared is not None and declared.settled:
-            shape = declared.shape
-        varying = [axis is None for axis in shape]
-        if spec.kind in ("text", "json"):
-            return Field(name, "text", "|u1", (None,), NamedConfig("json" if spec.kind == "json" else "utf8"))
-        if spec.kind == "blob":
-            return Field(name, "bytes", "|u1", (None,))
+    def _field(self, name: str, spec: ColumnSpec, shape: Shape) -> Field:
+        declared = self._declared.get(name, FieldType("picture", codec=self._image_codec))
+        shape = declared.shape if declared.settled else shape
+        if spec.kind == "image":
+            kind = FieldType("picture", codec=declared.codec or self._image_codec)
+        elif spec.kind == "lossless":
+            kind = FieldType("picture", codec=LOSSLESS_CODEC)
+        else:
+            kind = FieldType(spec.kind, spec.dtype)
+        classes: Sequence[str] | None = self._classes.get(name)
         if spec.kind == "class":
-            names = sorted(value.decode() for value in self._class_names[name])
-            return Field(name, "fixed", "<i8", (), classes=tuple(names))
-        codec = declared.codec if declared is not None and declared.codec is not None else self._image_codec
-        if spec.kind == "image" and codec.name != "raw":
-            return Field(name, "bytes", "|u1", shape, codec)
-        if spec.kind == "lossless":
-            return Field(name, "bytes", "|u1", shape, LOSSLESS_CODEC)
-        if not any(varying):
-            classes = self._classes.get(name)
-            layout = self._layouts.get(shape[0] or 0) if name == "landmarks" and len(shape) == 2 else None
-            return Field(
-                name, "fixed", spec.dtype, shape, classes=None if classes is None else tuple(classes), layout=layout
-            )
-        if not any(varying[1:]):
-            return Field(name, "ragged", spec.dtype, shape)
-        return Field(name, "bytes", spec.dtype, shape)
+            classes = sorted(value.decode() for value in self._class_names[name])
+        layout = self._layouts.get(shape[0] or 0) if name == "landmarks" and len(shape) == 2 else None
+        return kind.to_field(name, shape, classes, layout)
 
 
 def _fit(field: Field, found: Field) -> Field | None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from packer.builds.pack import picture_of
 from packer.builds.parts.writer import PartWriter
-from packer.builds.writing.first_samples import FIRST_SAMPLES, FirstSamples
 from packer.builds.writing.job import WrittenJob
+from packer.builds.writing.undeclared import FIRST_SAMPLES, FirstSamples
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import JobResult
@@ -19,7 +19,7 @@ from packer.recipe import Recipe
 from packer.recipe.fields import Declaration, declare
 from packer.recipe.options import BuildOptions
 from packer.steps.encode import EncodedValue
-from packer.steps.typed import SampleEncoder, encode_text
+from packer.steps.encode_sample import SampleEncoder, encode_text
 from packer.workspace.durable import writing
 from packer.workspace.folder import output_folder
 from shardspec.errors import BuildError, SchemaError, UsageError

@@ -20,9 +20,9 @@ from shardspec.codecs import codec_for
 from shardspec.codecs.base import PictureCodec
 from shardspec.columns import IntArray, allocate, mark_missing
 from shardspec.errors import CodecError, UsageError
-from shardspec.frames import DatasetKeys, join_frame, key_fields
 from shardspec.layout import Layout
 from shardspec.schema import Field, Schema
+from shardspec.typing.join import DatasetKeys, join_frame, key_fields
 from shardspec.wording import did_you_mean, list_some, shorten
 
 BOX_SIDE = "box_side"

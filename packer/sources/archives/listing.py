@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from packer.sources.archives.keys import KeyTable
 from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.base import Listing, count_listed
-from packer.sources.columns import read_columns
 from packer.sources.folders.finding import Ignored
 from packer.sources.item import Item, spool_items
+from packer.sources.row_fields import read_columns
 from packer.sources.tables.chunks import Chunk, chunks_of
 from packer.vision.faults import may_pass
 from packer.workspace.spool import Mapped, Spool

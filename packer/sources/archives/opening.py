@@ -17,7 +17,7 @@ from packer.sources.archives.webdataset import WebDatasetSource
 from packer.sources.base import Source
 from packer.sources.item import is_picture, is_video
 from packer.sources.packed import is_packed
-from packer.sources.values import column_types
+from packer.sources.requested_types import column_types
 from packer.sources.walking import walk
 from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.layout import MANIFEST_NAME

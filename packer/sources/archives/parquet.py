@@ -15,12 +15,12 @@ from packer.recipe import Recipe, field_name
 from packer.sources.archives.listing import ArchiveSource, Found, ListOne, Place
 from packer.sources.archives.member import Member
 from packer.sources.item import Item, ItemFile
+from packer.sources.requested_types import DROP
 from packer.sources.tables.chunks import chunk_of_batch
 from packer.sources.tables.hugging_face import class_labels
-from packer.sources.values import DROP
 from shardspec.errors import UsageError, system_reason
-from shardspec.frames.plain import ARROW_ERRORS
 from shardspec.registry import import_target
+from shardspec.typing.dates import ARROW_ERRORS
 from shardspec.wording import LONG, cut, did_you_mean, list_some, shorten
 
 SUFFIX = ".parquet"

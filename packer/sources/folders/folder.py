@@ -10,14 +10,14 @@ from typing import Any
 
 from packer.recipe import Recipe, field_name
 from packer.sources.base import Examiner, Listing, Roots, refuse_path_column
-from packer.sources.columns import describe_replaced, read_columns
 from packer.sources.folders.finding import FoundFile, FoundFiles
 from packer.sources.folders.frame_folders import describe_numbered
 from packer.sources.folders.patterns import Globs, PathPattern, describe_unmatched
 from packer.sources.folders.sidecars import RENAMED, read_sidecars
 from packer.sources.item import Item, spool_items
+from packer.sources.requested_types import column_types
+from packer.sources.row_fields import describe_replaced, read_columns
 from packer.sources.tables.chunks import Chunk, chunks_of
-from packer.sources.values import column_types
 from packer.workspace.spool import Mapped
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED

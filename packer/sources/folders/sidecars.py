@@ -9,7 +9,7 @@ from typing import Any
 from packer.recipe import field_name
 from packer.sources.base import describe_path
 from packer.sources.item import ItemFile
-from packer.sources.values import without_doubles
+from packer.sources.tables.json_lines import without_doubles
 from packer.vision.faults import may_pass
 from shardspec.errors import BuildError, system_reason
 from shardspec.fields import RESERVED

@@ -70,7 +70,7 @@ class Table(Protocol):
         ...
 
     def frame(self, texts: Collection[str] = ()) -> Any:
-        """The whole table for `shardspec.frames`, in the form that takes the least memory; `texts` as for `rows`."""
+        """The whole table for `shardspec.typing.frames`, in the form that takes the least memory; `texts` as for `rows`."""
         ...
 
     def where(self, row: int) -> str:

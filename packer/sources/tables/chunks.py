@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardspec.errors import UsageError
-from shardspec.frames.plain import RowError, plain_arrow
+from shardspec.typing.dates import RowError, plain_arrow
 from shardspec.wording import LENGTH, cut, shorten
 
 CHUNK_ROWS = 2048

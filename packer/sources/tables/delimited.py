@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -12,10 +12,10 @@ import numpy as np
 
 from packer.sources.tables.base import Lines, Passes, refuse_doubled
 from packer.sources.tables.chunks import CHUNK_ROWS, Chunk
-from packer.sources.values import BLANKS, NumbersAmongTexts, keep_cells, parse_cells, parse_numbers
 from packer.workspace.spool import PackedTexts
 from shardspec.errors import UsageError
-from shardspec.frames import Cells
+from shardspec.typing.cells import BLANKS, CellTyper, keep_cells
+from shardspec.typing.frames import Cells
 from shardspec.wording import counted, list_some, shorten
 
 _MARKS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
@@ -68,47 +68,46 @@ class CsvTable:
 
     def rows(self, texts: Collection[str] = ()) -> Iterator[dict[str, Any]]:
         """See `Table`."""
-        columns = {name: _plain(cells, name in texts) for name, cells in self._cells().items()}
+        cells, typers = self._cells()
+        columns = {
+            name: keep_cells(column) if name in texts else typers[name].parse(column) for name, column in cells.items()
+        }
         for row in zip(*columns.values(), strict=True):
             yield dict(zip(columns, row, strict=True))
 
     def frame(self, texts: Collection[str] = ()) -> dict[str, Any]:
         """See `Table`: the columns, numbers as arrays."""
         found: dict[str, Any] = {}
-        cells = self._cells()
-        for name in [*cells]:
+        cells, typers = self._cells()
+        for name, typer in typers.items():
             column = cells.pop(name)
             if name in texts:
                 found[name] = Cells(column, np.fromiter((cell != "" for cell in column), np.bool_, len(column)))
-            else:
-                numbers = parse_numbers(column)
-                found[name] = _plain(column, stays_text=False) if numbers is None else numbers
-                if numbers is None and str in map(type, found[name]):
-                    self._look_at_texts(name, column)
+                continue
+            numbers = typer.to_arrays(column)
+            found[name] = typer.parse(column) if numbers is None else Cells(*numbers)
+            note = typer.describe_numbers(f"column {shorten(name)} is text", self.where)
+            if note is not None:
+                remedy = "correct such cells, or empty them with --allow-missing, to make it numbers"
+                self.notes[name] = f"{note}: {remedy}"
         return found
-
-    def _look_at_texts(self, name: str, cells: Iterable[str]) -> None:
-        """Note that a few cells made texts of a column of numbers, if they did."""
-        among = NumbersAmongTexts()
-        waiting, first = iter(cells), 0
-        while some := list(islice(waiting, CHUNK_ROWS)):
-            among.scan(some, first)
-            first += len(some)
-        found = among.describe(f"column {shorten(name)} is text", self.where)
-        if found is not None:
-            self.notes[name] = f"{found}: correct such cells, or empty them with --allow-missing, to make it numbers"
 
     def where(self, row: int) -> str:
         """See `Table`."""
         return self._lines.where(row)
 
-    def _cells(self) -> dict[str, PackedTexts]:
-        """The cells of each column."""
+    def _cells(self) -> tuple[dict[str, PackedTexts], dict[str, CellTyper]]:
+        """The cells of each column, and their types."""
         cells: dict[str, PackedTexts] = {}
+        typers: dict[str, CellTyper] = {}
         for chunk in self.chunks():
             for name, values in chunk.columns.items():
                 cells.setdefault(name, PackedTexts()).extend(values)
-        return cells or {name: PackedTexts() for name in self.names}
+                typers.setdefault(name, CellTyper()).scan(values, chunk.first)
+        for name in self.names:
+            cells.setdefault(name, PackedTexts())
+            typers.setdefault(name, CellTyper())
+        return cells, typers
 
     def _header(self, file: TextIO) -> tuple[list[str], Any]:
         """The names of the columns, and the reader of what follows."""
@@ -179,10 +178,6 @@ class TsvTable(CsvTable):
     """A CSV file whose cells are separated by tabs, or else as a `CsvTable` with another mark has them."""
 
     mark = "\t"
-
-
-def _plain(cells: PackedTexts, stays_text: bool) -> list[Any]:
-    return keep_cells(cells) if stays_text else parse_cells(cells)
 
 
 def _describe_unnamed(header: Sequence[str]) -> dict[str, str]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from packer.sources.tables.base import Lines, Passes
 from packer.sources.tables.chunks import Chunk, chunks_of
-from packer.sources.values import without_doubles
 from shardspec.errors import UsageError
+from shardspec.wording import counted
 
 
 class JsonLinesTable:
@@ -55,3 +55,17 @@ class JsonLinesTable:
     def where(self, row: int) -> str:
         """See `Table`."""
         return self._lines.where(row)
+
+
+def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object from its pairs, for `json.loads`.
+
+    Raises
+    ------
+    ValueError
+        If a name occurs twice: Python would take the last value, and others the first.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"expected every name once, found {counted(len(pairs) - len(found), 'name')} again")
+    return found

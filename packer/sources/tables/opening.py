@@ -53,7 +53,7 @@ def open_table(path: Path, unquoted: bool = False) -> Table:
 
 
 def read_frame(path: Path, texts: Collection[str] = ()) -> Any:
-    """A table file for `shardspec.frames`.
+    """A table file for `shardspec.typing.frames`.
 
     Parameters
     ----------

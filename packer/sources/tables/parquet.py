@@ -11,7 +11,7 @@ from packer.sources.tables.base import Passes, refuse_doubled
 from packer.sources.tables.chunks import CHUNK_ROWS, Chunk, chunk_of_batch, describe_row
 from packer.sources.tables.hugging_face import class_labels
 from shardspec.errors import UsageError
-from shardspec.frames.plain import ARROW_ERRORS
+from shardspec.typing.dates import ARROW_ERRORS
 from shardspec.wording import cut
 
 

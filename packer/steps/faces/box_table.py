@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from packer.sources.tables.chunks import Chunk
 from packer.sources.tables.opening import open_table
-from packer.sources.values import keep_cells
 from packer.steps.faces.boxes import GIVEN_SCORE, NO_BOX, check_any
 from packer.steps.faces.frame import NO_TRACK, FrameFaces
 from packer.vision.detect.detections import FARTHEST, are_boxes
 from shardspec.errors import ItemError, UsageError
 from shardspec.points import get_layout
+from shardspec.typing.cells import keep_cells
 from shardspec.wording import counted
 
 EDGES = ("x0", "y0", "x1", "y1")

@@ -16,7 +16,7 @@ import packer
 from packer.cli import main
 from readers import open_dataset
 from shardspec.errors import UsageError
-from shardspec.frames.plain import plain_value
+from shardspec.typing.dates import plain_value
 
 QUIET: dict[str, Any] = {"progress": False, "engine": "inline"}
 WEST = datetime.timezone(datetime.timedelta(hours=-5))

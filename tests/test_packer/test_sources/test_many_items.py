@@ -24,12 +24,12 @@ from packer.builds.planning.facts import item_facts
 from packer.builds.planning.listing import list_items
 from packer.jobs import progress as progress_module
 from packer.recipe import Recipe
+from packer.sources import column_types
 from packer.sources.archives.member import Member
-from packer.sources.column import Column
-from packer.sources.columns import read_columns
 from packer.sources.folders.folder import FolderSource
 from packer.sources.item import Item, ItemFile, spool_items
 from packer.sources.opening import open_source
+from packer.sources.row_fields import read_columns
 from packer.sources.tables import chunks as chunks_module
 from packer.sources.tables.chunks import chunks_of
 from packer.workspace import spool as spool_module
@@ -139,12 +139,11 @@ VALUES: st.SearchStrategy[Any] = st.one_of(
 )
 
 
-def read(rows: list[dict[str, Any]], label_from: str, types: dict[str, str], cells: bool, *, keep: bool) -> Any:
-    """The columns of rows, in chunks of three; with `keep`, every column is treated as one that is not simple."""
+def read(rows: list[dict[str, Any]], label_from: str, types: dict[str, str], cells: bool, *, at_once: int) -> Any:
+    """The columns of rows, of which so many are read at once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunks_module, "CHUNK_ROWS", 3)
-        if keep:
-            patch.setattr(Column, "scan", lambda column, *_: setattr(column, "_odd", True))
+        patch.setattr(chunks_module, "CHUNK_ROWS", at_once)
+        patch.setattr(column_types, "_NAMES_MAX", 3)
         try:
             found = read_columns(lambda: chunks_of(rows), label_from, types, "row {}".format, cells=lambda _: cells)
             return list(found.rows(chunks_of(rows))), found.classes, found.fields, found.arrays
@@ -165,8 +164,8 @@ def test_columns_read_in_passes_are_those_read_at_once(
     table: tuple[list[dict[str, Any]], bool], label_from: str, types: dict[str, str]
 ) -> None:
     rows, cells = table
-    found = [read(rows, label_from, types, cells, keep=keep) for keep in (False, True)]
-    assert repr(found[0]) == repr(found[1])  # with the types of the values, and NaN
+    found = [read(rows, label_from, types, cells, at_once=count) for count in (1, 3, 100)]
+    assert repr(found[0]) == repr(found[1]) == repr(found[2])  # with the types of the values, and NaN
 
 
 @given(st.lists(st.lists(st.sampled_from(["a", "a.b", "a-", "A", "b.jpg", "ü", "a.jpg"]), min_size=1, max_size=3)))

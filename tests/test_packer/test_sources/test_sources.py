@@ -306,7 +306,7 @@ class TestTable:
 
     def test_an_integer_beyond_any_float_is_reported(self, pictures: Path) -> None:
         rows = RowsSource([{"path": "0.png", "x": 0.5}, {"path": "1.png", "x": 10**400}], pictures)
-        with pytest.raises(UsageError, match="column 'x': expected finite numbers"):
+        with pytest.raises(UsageError, match=r"column 'x', row 1 \(counted from 0\): expected finite numbers"):
             rows.list_items("auto", "path")
 
     def test_what_json_cannot_say_is_reported(self, pictures: Path) -> None:

@@ -25,7 +25,7 @@ from packer.sources.tables.chunks import Chunk
 from packer.sources.tables.delimited import CsvTable
 from packer.sources.tables.opening import TABLES, is_table, open_table, read_frame
 from shardspec.errors import MissingDependencyError, ShardspecError, UsageError
-from shardspec.frames.cells import read_cells
+from shardspec.typing.frames import read_cells
 
 Rows = list[dict[str, Any]]
 

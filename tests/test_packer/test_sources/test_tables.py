@@ -17,10 +17,10 @@ import packer
 from packer import build, merge, verify
 from packer.assembly.samples import PackedSamples
 from packer.sources.base import Roots
-from packer.sources.values import NumbersAmongTexts
 from readers import open_dataset
 from shardspec.errors import TooManyRejectsError, UsageError
 from shardspec.layout import Layout
+from shardspec.typing.cells import CellTyper
 
 PICTURE = scene(0, (24, 16))
 QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
@@ -213,12 +213,12 @@ class TestTypes:
         assert values_of(tmp_path / "typed", "sign")[0] == 0.5
 
     def test_names_and_texts_with_hardly_a_number_are_not_counted_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("packer.sources.values._TEXTS", 20)
+        monkeypatch.setattr("shardspec.typing.cells._TEXTS", 20)
         for begin, said in ((["x"] * 20, False), (["x"] * 19, True), (["007"], False), (["1"] * 2 + ["x"] * 20, True)):
-            cells = NumbersAmongTexts()
+            cells = CellTyper()
             cells.scan(begin, 0)
             cells.scan(list(map(str, range(100))), len(begin))
-            assert (cells.describe("it", str) is not None) is said
+            assert (cells.describe_numbers("it", str) is not None) is said
 
     def test_cells_that_make_text_of_numbers_are_named_where_a_table_is_added(self, tmp_path: Path) -> None:
         write_pictures(tmp_path / "in", 3)

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from packer.sources.values import parse_cells, parse_numbers
 from packer.workspace.spool import PackedTexts
+from shardspec.typing.cells import CellTyper
 
 NUMBERS = st.one_of(
     st.integers(),
@@ -36,12 +36,14 @@ def test_they_are_those_of_a_list() -> None:
 @example([2**63, 0])
 def test_numbers_are_those_of_a_list(values: list[Any]) -> None:
     cells = [str(value) for value in values]
-    found, expected = parse_numbers(cells), parse_cells(cells)
-    kinds = {type(value) for value in expected}
+    typer = CellTyper()
+    typer.scan(cells)
+    found, expected = typer.to_arrays(cells), typer.parse(cells)
+    kinds = {type(value) for value in expected if value is not None}
+    assert kinds <= {typer.kind}
     if found is None:
-        assert not kinds <= {float} or None in expected
-        assert kinds != {int} or not all(-(2**63) <= value < 2**63 for value in expected)
+        assert typer.kind is str or not all(-(2**63) <= value < 2**63 for value in expected if value is not None)
     else:
-        assert found.dtype == (np.dtype("<i8") if kinds == {int} or not kinds else np.dtype("<f8"))
-        assert found.tolist() == expected
-        assert {type(value) for value in found.tolist()} == kinds
+        numbers, valid = found
+        assert numbers.dtype == (np.dtype("<i8") if typer.kind is int else np.dtype("<f8"))
+        assert [number if ok else None for number, ok in zip(numbers.tolist(), valid, strict=True)] == expected

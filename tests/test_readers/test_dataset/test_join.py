@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 import packer
 from readers import CenterCrop, Loader, MixedDataset, open_dataset
 from shardspec.errors import UsageError
-from shardspec.frames import DatasetKeys, join_frame
 from shardspec.schema import Field, NamedConfig, Schema
+from shardspec.typing.join import DatasetKeys, join_frame
 
 ROWS = 12
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from packer.recipe.field_types import LABEL, FieldType, as_array, infer
 from packer.recipe.fields import Declaration, check_name
 from packer.steps.encode import ColumnSpec, EncodedValue
 from packer.vision.decode.jpeg_header import PROGRESSIVE_MARK, is_progressive
@@ -15,6 +14,7 @@ from shardspec.codecs import Codec, codec_for
 from shardspec.errors import CodecError, SchemaError, UsageError
 from shardspec.registry import import_target
 from shardspec.schema import NO_CLASS, Field, NamedConfig, class_name
+from shardspec.typing.field_types import LABEL, FieldType, as_array, infer, is_picture
 from shardspec.wording import did_you_mean, is_utf8, list_some, shorten
 
 Encode = Callable[[Any], EncodedValue]
@@ -326,7 +326,7 @@ def _picture_encoder(kind: FieldType) -> Encode:
             raise _mismatch(kind, value)
         else:
             image = as_array(value)
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
+        if not is_picture(image) or not image.size:
             raise _mismatch(kind, image)
         return EncodedValue(image.tobytes() if codec is None else codec.encode(image), image.shape, spec)
 

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
 from shardspec.fields import field_name
-from shardspec.frames.cells import BoolArray, Cells, read_cells
-from shardspec.frames.typed import type_column
 from shardspec.schema import NAME, NO_CLASS, Field, Schema
+from shardspec.typing.encoding import encode_column
+from shardspec.typing.frames import BoolArray, Cells, read_cells
 from shardspec.wording import counted, did_you_mean, list_some, program, quote_some, shorten
 
 NO_ROW = -1
@@ -124,7 +124,7 @@ def join_frame(
     Parameters
     ----------
     frame : table
-        See `shardspec.frames.cells.read_cells`.
+        See `shardspec.typing.frames.read_cells`.
     keys : sequence of DatasetKeys
         Rows belong together if all of them are equal.
     taken : collection of str
@@ -176,7 +176,7 @@ def join_frame(
     needed = np.ones(len(row_of), np.bool_) if required is None else required
     found, without, valid_of = [], {}, {}
     for column, name in names.items():
-        found.append(type_column(name, cells[column], f"{what}: column {shorten(column)}"))
+        found.append(encode_column(name, cells[column], f"{what}: column {shorten(column)}"))
         valid = (row_of != NO_ROW) & cells[column].valid[row_of]
         valid_of[name] = valid
         if not valid[needed].all():

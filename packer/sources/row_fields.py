@@ -1,19 +1,18 @@
-"""The columns of many rows, each of one type: settled in one pass over the rows, and made in the next."""
+"""The fields that the columns of rows become: settled in one pass over the rows, and made in the next."""
 
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from packer.recipe import field_name
-from packer.sources.column import Column, Where, stripped
+from packer.sources.column_types import ArrayType, Column
+from packer.sources.requested_types import DROP
 from packer.sources.tables.chunks import Chunk
-from packer.sources.values import DROP, ArrayType, array_type
 from shardspec.errors import UsageError
-from shardspec.fields import RESERVED, is_further_picture
-from shardspec.schema import class_name
-from shardspec.wording import did_you_mean, is_utf8, quote_some, shorten
+from shardspec.fields import RESERVED
+from shardspec.typing.columns import Where
+from shardspec.wording import did_you_mean, quote_some, shorten
 
 
 class Columns:
@@ -59,7 +58,9 @@ class Columns:
             out["label"] = [int(value) if ok else None for value, ok in zip(values, oks, strict=True)]
         else:
             try:
-                out["label"] = [numbers[stripped(value)] if ok else None for value, ok in zip(values, oks, strict=True)]
+                out["label"] = [
+                    numbers[str(value).strip()] if ok else None for value, ok in zip(values, oks, strict=True)
+                ]
             except KeyError as error:  # not 0: that is another class
                 raise UsageError(
                     f"label column {shorten(self._label)}: expected rows that are the same every time, "
@@ -81,13 +82,16 @@ class Columns:
     @property
     def further(self) -> tuple[str, ...]:
         """Fields with pictures, other than ``image``."""
-        return tuple(c.field for c in self._columns if is_further_picture(c.field) and _has_pictures(c.all_values))
+        return tuple(column.field for column in self._columns if column.has_pictures)
 
     @property
     def arrays(self) -> dict[str, ArrayType]:
         """The array type of each field of lists of numbers."""
-        found = {column.field: array_type(column.all_values) for column in self._columns if column.field != self._label}
-        return {field: kind for field, kind in found.items() if kind is not None}
+        return {
+            column.field: column.list_type
+            for column in self._columns
+            if column.list_type is not None and column.field != self._label
+        }
 
     def number_classes(self) -> None:
         """Number the labels: texts in sorted order, without spaces around them; integers stay as they are.
@@ -98,24 +102,19 @@ class Columns:
             If they are neither.
         """
         column = next((column for column in self._columns if column.field == self._label), None)
-        if column is None:
-            return
-        known = column.known_labels()
-        if all(isinstance(value, bool | int) for value in known):
-            return
-        name = shorten(self._label)
-        if not all(isinstance(value, str) for value in known):
-            kind = type(next(iter(known)))
-            remedy = f": --int {shlex.quote(column.name)} if all are whole, such as 1.0" if kind is float else ""
-            raise UsageError(f"label column {name}: expected class names or integers, found {kind.__name__}{remedy}")
-        classes = sorted(set(known), key=lambda text: (class_name(text), text))
-        for text in classes:
-            if not is_utf8(text):
-                raise UsageError(
-                    f"label column {name}: expected names that can be encoded as UTF-8, found {shorten(text)}"
-                )
-        self._numbers = {text: number for number, text in enumerate(classes)}
-        self.classes["label"] = classes
+        classes = None if column is None else column.number_labels()
+        if classes is not None:
+            self._numbers = {text: number for number, text in enumerate(classes)}
+            self.classes["label"] = classes
+
+
+def with_arrays(columns: Mapping[str, Any], arrays: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """An item's columns, with the lists of those in `arrays` as arrays of the given type."""
+    return {name: _as_array(value, *arrays[name]) if name in arrays else value for name, value in columns.items()}
+
+
+def _as_array(value: Any, dtype: str, *tail: int) -> Any:
+    return np.array(value, dtype).reshape(-1, *tail)
 
 
 def read_columns(
@@ -129,8 +128,7 @@ def read_columns(
 ) -> Columns:
     """Settle the columns of rows: each gets one type and a name as a field, and one of them may become the label.
 
-    The rows are read once, and once more for each column of lists, of objects, or with an error: the values of such a
-    column are kept in memory.
+    The rows are read once, and once more for a label whose many numbers turn out to be texts.
 
     Parameters
     ----------
@@ -159,9 +157,10 @@ def read_columns(
             if types.get(name) == DROP and name != leave:
                 dropped[name] = DROP
             elif name not in found and name != leave:
-                found[name] = Column(name, types.get(name), cells(name), chunk.first > 0, _is_label(name, label_from))
+                is_label, late = _is_label(name, label_from), chunk.first > 0
+                found[name] = Column(name, types.get(name), cells(name), late, is_label, where)
         for column in found.values():
-            column.scan(column.read(chunk), chunk.first)
+            column.scan(chunk)
     fields = {name: column.field for name, column in found.items()}
     _check_names(fields)
     label = _label_field(label_from, fields)
@@ -174,8 +173,8 @@ def read_columns(
                 notes.append(describe_replaced(replaced, label_from))
     _check_types(types, {name: column.field for name, column in found.items()} | dropped)
     for column in found.values():
-        column.settle(chunks, where)
-        notes += column.notes(where)
+        column.settle(chunks)
+        notes += column.notes()
     _check_marks([column for column in found.values() if column.field != label])
     columns = Columns(list(found.values()), label, where)
     columns.notes = tuple(notes)
@@ -237,7 +236,7 @@ def _check_marks(columns: Sequence[Column]) -> None:
     names = {column.field: column.name for column in columns}
     for column in columns:
         mark = f"{column.field}_valid"
-        if column.lacks_values and mark in names:
+        if column.missing and mark in names:
             raise UsageError(
                 f"column {shorten(names[mark])}: the field {mark!r} marks the missing values of column "
                 f"{shorten(column.name)}: rename or remove one of the two columns"
@@ -252,8 +251,3 @@ def _check_types(types: Mapping[str, str], fields: Mapping[str, str]) -> None:
             raise UsageError(
                 f"{kind}: expected a column beside the paths, one of {found}, found {shorten(column)}{like}"
             )
-
-
-def _has_pictures(values: Sequence[Any]) -> bool:
-    """Return whether a column of arrays holds any that would be stored and resized as a picture."""
-    return any(isinstance(v, np.ndarray) and v.dtype == np.uint8 and v.ndim == 3 and v.shape[2] == 3 for v in values)

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardspec.errors import UsageError
-from shardspec.frames.plain import plain_arrow, plain_values
 from shardspec.registry import import_target
+from shardspec.typing.dates import plain_arrow, plain_values
 from shardspec.wording import LONG, cut, shorten
 
 BoolArray = npt.NDArray[np.bool_]

@@ -4,11 +4,11 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from packer.recipe.field_types import LABEL, FieldType, infer, join, settle_empty
 from packer.recipe.fields import Declaration, check_label, check_name
-from packer.steps.typed import SampleEncoder
+from packer.steps.encode_sample import SampleEncoder
 from shardspec.errors import SchemaError, UsageError
 from shardspec.schema import NO_CLASS
+from shardspec.typing.field_types import LABEL, FieldType, infer, join, settle_empty
 from shardspec.wording import shorten
 
 FIRST_SAMPLES = 100

@@ -1,24 +1,32 @@
-"""The types that fields have, if Python code makes the samples."""
+"""The type of a field's values: inferred from a value, joined with that of other values, and made a field."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 
-from packer.recipe.encodings import LOSSY
 from shardspec.errors import SchemaError
 from shardspec.fields import is_mask_name, is_picture_field
-from shardspec.schema import AXES_MAX, DTYPES, NamedConfig
+from shardspec.schema import AXES_MAX, DTYPES, LOSSY, Field, NamedConfig
 from shardspec.wording import shorten
 
 LABEL = "label"
 """The field whose texts are the names of classes."""
 
 FieldKind = Literal["array", "class", "blob", "json", "text", "picture"]
+Shape = tuple[int | None, ...]
 
-_INT64 = np.iinfo(np.int64)
+INT64 = np.iinfo(np.int64)
 _JOINED = {("<i8", "<f8"): "<f8", ("<f8", "<i8"): "<f8"}
+_LEAVES: Mapping[frozenset[type], str] = {
+    frozenset((bool,)): "|b1",
+    frozenset((int,)): "<i8",
+    frozenset((float,)): "<f8",
+    frozenset((int, float)): "<f8",
+}
+"""The dtype of a list, by the types of the numbers in it."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ class FieldType:
 
     kind: FieldKind
     dtype: str = "|u1"
-    shape: tuple[int | None, ...] = ()
+    shape: Shape = ()
     settled: bool = False
     listed: bool = False
     codec: NamedConfig | None = None
@@ -67,6 +75,34 @@ class FieldType:
             "picture": "a picture, an array uint8 of shape (H, W, 3) or encoded bytes",
         }[self.kind]
 
+    def to_field(
+        self, name: str, shape: Shape, classes: Sequence[str] | None = None, layout: str | None = None
+    ) -> Field:
+        """The field of all values of this type.
+
+        Parameters
+        ----------
+        name : str
+        shape : tuple of (int or None)
+            That of arrays and pictures; None for an axis that varies.
+        classes : sequence of str, optional
+            Class names; they must be known if the type is *class*.
+        layout : str, optional
+            The layout of points.
+        """
+        names = None if classes is None else tuple(classes)
+        if self.kind in ("text", "json"):
+            return Field(name, "text", "|u1", (None,), NamedConfig("json" if self.kind == "json" else "utf8"))
+        if self.kind == "blob":
+            return Field(name, "bytes", "|u1", (None,))
+        if self.kind == "class":
+            return Field(name, "fixed", "<i8", (), classes=names)
+        if self.codec is not None and self.codec.name != "raw":
+            return Field(name, "bytes", "|u1", shape, self.codec)
+        if None not in shape:
+            return Field(name, "fixed", self.dtype, shape, classes=names, layout=layout)
+        return Field(name, "bytes" if None in shape[1:] else "ragged", self.dtype, shape)
+
     def to_json(self) -> dict[str, Any]:
         """The type as JSON."""
         codec = None if self.codec is None else self.codec.to_json()
@@ -79,8 +115,20 @@ class FieldType:
         return cls(**{**document, "shape": tuple(document["shape"]), "codec": codec})
 
 
-def infer(name: str, value: Any, picture: NamedConfig) -> FieldType:
+_EMPTY_LIST = FieldType("array", "<i8", (), listed=True)
+_OTHER_LIST = FieldType("json", listed=True)
+
+
+def infer(name: str, value: Any, picture: NamedConfig | None = None) -> FieldType:
     """The type that a value shows.
+
+    Parameters
+    ----------
+    name : str
+        The field.
+    value : object
+    picture : NamedConfig, optional
+        The codec of pictures; without it, none is seen in arrays and bytes.
 
     Raises
     ------
@@ -90,7 +138,7 @@ def infer(name: str, value: Any, picture: NamedConfig) -> FieldType:
     if isinstance(value, bool | np.bool_):
         return FieldType("array", "|b1")
     if isinstance(value, int):
-        if not _INT64.min <= value <= _INT64.max:
+        if not INT64.min <= value <= INT64.max:
             raise SchemaError(f"expected an integer of 64 bits, found {shorten(value)}: make it a text")
         return FieldType("array", "<i8")
     if isinstance(value, float) and not isinstance(value, np.generic):
@@ -98,15 +146,15 @@ def infer(name: str, value: Any, picture: NamedConfig) -> FieldType:
     if isinstance(value, str):
         return FieldType("class" if name == LABEL else "text")
     if isinstance(value, bytes | bytearray | memoryview):
-        return _picture_type(name, picture) if is_picture_field(name) else FieldType("blob")
+        return FieldType("blob") if picture is None or not is_picture_field(name) else _picture_type(name, picture)
     if isinstance(value, dict):
         return FieldType("json")
     if isinstance(value, list | tuple):
-        return _infer_list(value)
+        return infer_list(value)
     if value is None:
         return FieldType("text", optional=True, listed=True)
     array = as_array(value)
-    if is_picture_field(name) and array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3:
+    if picture is not None and is_picture_field(name) and is_picture(array):
         return _picture_type(name, picture)
     return FieldType("array", array.dtype.str, (None,) * array.ndim)
 
@@ -143,6 +191,16 @@ def settle_empty(kind: FieldType) -> FieldType:
     return kind
 
 
+def common_shape(shapes: Iterable[Shape]) -> Shape:
+    """The shape of values with as many axes: None for an axis whose sizes differ."""
+    return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
+
+
+def is_picture(array: np.ndarray[Any, Any]) -> bool:
+    """Return whether an array has the dtype and shape of a picture, uint8 (H, W, 3)."""
+    return array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3
+
+
 def as_array(value: Any) -> np.ndarray[Any, Any]:
     """A value that is no number, text, list or dict of Python as an array of a dtype that a field may have.
 
@@ -169,39 +227,40 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
 
 def _picture_type(name: str, picture: NamedConfig) -> FieldType:
     """Pictures that may be label maps are never stored with loss."""
-    return FieldType("picture", codec=NamedConfig("png") if picture.name in LOSSY and is_mask_name(name) else picture)
+    lossy = picture.name in LOSSY
+    return FieldType("picture", codec=NamedConfig("png") if lossy and is_mask_name(name) else picture)
 
 
-def _infer_list(value: Sequence[Any]) -> FieldType:
+def infer_list(value: Sequence[Any]) -> FieldType:
     """Numbers are an array if the list is rectangular and all of them fit; any other list is JSON."""
     if not value:
-        return FieldType("array", "<i8", (), listed=True)
+        return _EMPTY_LIST
     kinds: set[type] = set()
     shape = _list_shape(value, kinds)
-    if shape is None or 0 in shape or len(shape) > AXES_MAX:
-        return FieldType("json", listed=True)
-    dtype = {
-        frozenset((bool,)): "|b1",
-        frozenset((int,)): "<i8",
-        frozenset((float,)): "<f8",
-        frozenset((int, float)): "<f8",
-    }.get(frozenset(kinds))
-    if dtype is None:
-        return FieldType("json", listed=True)
-    try:
-        np.array(value, dtype)
-    except OverflowError:
-        return FieldType("json", listed=True)
-    return FieldType("array", dtype, (None, *shape[1:]), listed=True)
+    dtype = _LEAVES.get(frozenset(kinds))
+    if dtype is None or shape is None or 0 in shape or len(shape) > AXES_MAX:
+        return _OTHER_LIST
+    if int in kinds:
+        try:
+            np.array(value, dtype)
+        except OverflowError:
+            return _OTHER_LIST
+    return _list_type(dtype, shape[1:])
+
+
+@lru_cache
+def _list_type(dtype: str, tail: tuple[int, ...]) -> FieldType:
+    return FieldType("array", dtype, (None, *tail), listed=True)
 
 
 def _list_shape(value: Any, kinds: set[type]) -> tuple[int, ...] | None:
     """The shape of nested lists, whose leaves' types are collected; None if they are not rectangular."""
-    if not isinstance(value, list | tuple):
-        kinds.add(type(value))
-        return ()
-    shapes = {_list_shape(entry, kinds) for entry in value}
-    if len(shapes) > 1:
+    inside = set(map(type, value))
+    if inside.isdisjoint((list, tuple)):
+        kinds |= inside
+        return (len(value),)
+    if not inside <= {list, tuple}:
         return None
-    tail = shapes.pop() if shapes else ()
-    return None if tail is None else (len(value), *tail)
+    shapes = {_list_shape(entry, kinds) for entry in value}
+    tail = shapes.pop()
+    return None if shapes or tail is None else (len(value), *tail)

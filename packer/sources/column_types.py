@@ -1,0 +1,251 @@
+"""One column of a source's rows: its type, settled in one pass, and its values of that type in the next."""
+
+import json
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from packer.recipe import field_name
+from packer.sources.requested_types import convert
+from packer.sources.tables.chunks import Chunk
+from shardspec.errors import UsageError
+from shardspec.fields import is_further_picture
+from shardspec.schema import NO_CLASS, class_name
+from shardspec.typing.cells import CellTyper, keep_cells, spells_number
+from shardspec.typing.columns import ColumnTyper, Where
+from shardspec.typing.dates import plain_values
+from shardspec.typing.field_types import FieldType, is_picture, settle_empty
+from shardspec.wording import LENGTH, cut, is_utf8, shorten
+
+ArrayType = tuple[Any, ...]
+"""The type of the arrays that lists become: the dtype, and the sizes of all axes but the first."""
+
+_write_json = json.JSONEncoder(allow_nan=False).encode
+_SIMPLE = frozenset((bool, int, float, str, type(None)))
+_NAMES_MAX = 100_000
+"""Of labels that are numbers so far, the most that are kept as the names of classes, which they may become."""
+
+
+class Column:
+    """A column of rows.
+
+    Parameters
+    ----------
+    name : str
+    wanted : str or None
+        What its values are to become: text, int or float.
+    is_cells : bool
+        Whether its values are the texts of cells.
+    missing : bool
+        Whether there were rows without it before the first with it.
+    is_label : bool
+        Whether its distinct values are to be known.
+    where : callable
+        Names a row in messages.
+
+    Attributes
+    ----------
+    type : FieldType or None
+        The settled type; None if all values are missing, and of a column ``image``.
+    has_pictures : bool
+        Whether it is named and typed as a further picture.
+    """
+
+    def __init__(
+        self, name: str, wanted: str | None, is_cells: bool, missing: bool, is_label: bool, where: Where
+    ) -> None:
+        self.name = name
+        self.field = field_name(name)
+        self.type: FieldType | None = None
+        self.has_pictures = False
+        self._place = f"column {shorten(name)}"
+        self._is_cells = is_cells
+        self._wanted = wanted
+        self._missing_before = missing
+        self._where = where
+        self._is_label = is_label
+        self._names: set[str] | None = set()
+        self._cells = CellTyper() if is_cells and wanted is None and self.field != "image" else None
+        self._values = ColumnTyper()
+        self._error: UsageError | None = None
+        self._stand_in: Any = None
+
+    @property
+    def missing(self) -> bool:
+        """True if any value is missing, once the type is settled."""
+        return self.field != "image" and (self._missing_before or (self._cells or self._values).missing)
+
+    @property
+    def python_type(self) -> type | None:
+        """The Python type of all values; None if all are missing."""
+        return self._cells.kind if self._cells is not None else self._values.python_type
+
+    def read(self, chunk: Chunk) -> Sequence[Any]:
+        """Its values in some rows; a label of blanks alone is missing, as an empty one is."""
+        missing = "" if self._is_cells else None
+        values = chunk.column(self.name, missing)
+        if not self._is_cells:
+            values = plain_values(values)
+        if not self._is_label:
+            return values
+        return [missing if isinstance(value, str) and not value.strip() else value for value in values]
+
+    def scan(self, chunk: Chunk) -> None:
+        """Take in its values in the next rows."""
+        values = self.read(chunk)
+        if self._cells is not None:
+            self._cells.scan(values, chunk.first)
+        elif self._error is None:
+            try:
+                values = self._plain(values, chunk.first)
+                self._check(values, chunk.first)
+            except UsageError as error:  # `settle` raises it: the column may have to be left out
+                self._error = error
+                return
+            if self.field != "image":
+                self._values.scan(values, chunk.first)
+        if self._is_label and self._names is not None:  # what are integers now may turn out to be texts
+            self._names.update(value.strip() for value in values if type(value) is str and value)
+            if self._cells is not None and self._cells.kind is not str and len(self._names) > _NAMES_MAX:
+                self._names = None
+
+    def _check(self, values: Sequence[Any], first: int) -> None:
+        """Check that a plan can hold the values, and that a column ``image`` holds pictures."""
+        if self.field != "image" and _SIMPLE.issuperset(map(type, values)):
+            return
+        for row, value in enumerate(values, first):
+            if self.field == "image" and value is not None and not isinstance(value, np.ndarray):
+                raise UsageError(
+                    f"{self._place}, {self._where(row)}: expected a picture as an array (of Python rows), found "
+                    f"{shorten(value)}: if the column holds the paths, name it in path_column (--path-column "
+                    f"{cut(str(self.name), LENGTH)}); else rename it, since the pack stage writes a field of that name"
+                )
+            if isinstance(value, list | tuple | dict):
+                self._check_json(value, row)
+            if is_further_picture(self.field) and isinstance(value, np.ndarray):
+                self.has_pictures |= is_picture(value)
+
+    def _check_json(self, value: Any, row: int) -> None:
+        try:
+            _write_json(value)
+        except ValueError as error:
+            raise UsageError(
+                f"{self._place}, {self._where(row)}: expected finite numbers, found {shorten(value)}"
+            ) from error
+        except TypeError as error:
+            raise UsageError(
+                f"{self._place}, {self._where(row)}: expected values that can be written as JSON, {error}: "
+                "leave the column out of the source"
+            ) from error
+
+    def settle(self, chunks: Callable[[], Iterable[Chunk]]) -> None:
+        """Settle the type, after the last row.
+
+        Raises
+        ------
+        UsageError
+            If the values have several types, or one is invalid.
+        """
+        if self._error is not None:
+            raise self._error
+        remedy = f": make it a column of texts (--text {cut(str(self.name), LENGTH)})"
+        if self._cells is not None:
+            self._cells.limits.check(self._cells.kind, self._place, self._where, remedy=remedy, finite=True)
+        else:
+            found = self._values.settle(self._place, self._where, remedy=remedy, finite=True)
+            self.type = None if found is None else settle_empty(found)
+        if self.missing:
+            self._stand_in = self._make_stand_in()
+        if self._names is None and self.python_type is str:
+            self._names = {value.strip() for chunk in chunks() for value in self.read(chunk) if value}
+
+    def _make_stand_in(self) -> Any:
+        """Return the value that stands for a missing one: a list of zeros if all lists have one length, else zero or nothing."""
+        kind = self.python_type or str
+        if issubclass(kind, np.ndarray):
+            row = 0 if self._missing_before else self._values.first_missing or 0
+            raise UsageError(
+                f"{self._place}, {self._where(row)}: expected a value in every row, since nothing can stand for a "
+                f"missing {kind.__name__}, found none"
+            )
+        lengths = self._values.lengths
+        if self.list_type is None or len(lengths) > 1:
+            return kind()
+        dtype, *tail = self.list_type
+        return np.zeros((*lengths, *tail), dtype).tolist()
+
+    @property
+    def list_type(self) -> ArrayType | None:
+        """The type of the arrays that lists of numbers become; None of any other column."""
+        if self.type is None or self.type.kind != "array" or not self.type.listed:
+            return None
+        return (self.type.dtype, *self.type.shape[1:])
+
+    def of(self, chunk: Chunk) -> tuple[Sequence[Any], Sequence[bool] | None]:
+        """The values in some rows, and which of them are known if any is missing anywhere."""
+        values = self._plain(self.read(chunk), chunk.first)
+        if self.python_type is float and self._cells is None:
+            values = [value if value is None else float(value) for value in values]
+        if not self.missing:
+            return values, None
+        valid = [value is not None and value == value for value in values]
+        return [value if ok else self._stand_in for value, ok in zip(values, valid, strict=True)], valid
+
+    def _plain(self, values: Sequence[Any], first: int) -> Sequence[Any]:
+        """Values of Python's own types; a missing one is None or NaN."""
+        if self._cells is not None:
+            return self._cells.parse(values)
+        values = keep_cells(values) if self._is_cells else values
+        return values if self._wanted is None else convert(values, self._wanted, self.name, self._where, first)
+
+    def number_labels(self) -> list[str] | None:
+        """Return the texts of a column of labels in sorted order, each the class of its place; None of integers or nothing.
+
+        Raises
+        ------
+        UsageError
+            If the labels are neither, or cannot be the names of classes.
+        """
+        kind = self.python_type
+        place = f"label column {shorten(self.field)}"
+        if kind is None or issubclass(kind, int):
+            return None
+        if kind is not str:
+            remedy = f": --int {shlex.quote(self.name)} if all are whole, such as 1.0" if kind is float else ""
+            raise UsageError(f"{place}: expected class names or integers, found {kind.__name__}{remedy}")
+        classes = sorted(self._names or (), key=lambda text: (class_name(text), text))
+        for text in classes:
+            if not is_utf8(text):
+                raise UsageError(f"{place}: expected names that can be encoded as UTF-8, found {shorten(text)}")
+        return classes or None
+
+    def notes(self) -> list[str]:
+        """Return notes for the user about the settled column, one line each."""
+        return [note for note in (self._describe_texts(), self._describe_labels()) if note is not None]
+
+    def _describe_labels(self) -> str | None:
+        """Describe that labels are integers that no class has, if any is."""
+        limits = (self._cells or self._values).limits
+        if not self._is_label or self.python_type is not int or "class" not in limits.beyond:
+            return None
+        row, label = limits.beyond["class"]
+        return (
+            f"{self._place} has labels below {NO_CLASS} (no class), such as {label} ({self._where(row)}), "
+            "which losses of classes refuse: number classes from 0 on; if these are no classes, call the column "
+            "otherwise than label, and do not name it with --label-from"
+        )
+
+    def _describe_texts(self) -> str | None:
+        """Describe that a few cells made texts of a column of numbers, if they did, and what helps."""
+        if self._cells is None:
+            return None
+        kind, option = "names of classes" if self._is_label else "text", shlex.quote(cut(self.name, LENGTH))
+        found = self._cells.describe_numbers(f"{self._place} is {kind}", self._where)
+        if found is None or self._cells.first_text is None:
+            return None
+        if spells_number(self._cells.first_text[1]):
+            return f"{found}: --{'int' if self._is_label else 'float'} {option} takes it as a number"
+        rejects = " (rows without a label are rejects)" if self._is_label else ""
+        return f"{found}: correct or empty such cells to make it numbers{rejects}, or keep it so with --text {option}"

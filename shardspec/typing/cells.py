@@ -1,0 +1,164 @@
+"""The type of a column of texts that may stand for numbers, as in a CSV file, settled in one pass over them."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress, filterfalse
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardspec.typing.columns import NumberLimits, Where
+from shardspec.wording import counted, shorten
+
+BLANKS = " \t"
+"""What does not count beside a number in a cell, or beside the name of a column in a header."""
+
+_NUMBER = r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?"
+_PLAIN = re.compile(rf"{_NUMBER}\Z")
+_PLAIN_AMONG_BLANKS = re.compile(rf"[{BLANKS}]*{_NUMBER}[{BLANKS}]*\Z")
+_ANY = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
+_NO_NUMBERS = frozenset(("", "nan", "NaN", "NAN"))
+_TEXTS = 10_000
+"""After so many cells of texts, a column with hardly a number among them is one of texts."""
+
+
+class CellTyper:
+    """Settles whether the cells of a column are integers, or else numbers, or else texts, some cells at a time.
+
+    Numbers have their usual spelling: 007, 1_0 and +1 are texts. An empty cell is missing; so are blanks and NaN among
+    numbers.
+
+    Attributes
+    ----------
+    limits : NumberLimits
+    first_text : tuple of int and str, or None
+        The row of the first cell that is no number, and the cell; counted only while it may be a mistake.
+    """
+
+    def __init__(self) -> None:
+        self.limits = NumberLimits()
+        self.first_text: tuple[int, str] | None = None
+        self._kind: type[Any] = int
+        self._has_values = self._has_nans = self._has_empty = False
+        self._numbers = self._texts = 0
+        self._counts = True
+
+    @property
+    def kind(self) -> type[Any]:
+        """The Python type of the cells so far: int, float or str."""
+        return self._kind if self._has_values else str
+
+    @property
+    def missing(self) -> bool:
+        """True if a value is missing."""
+        return self._has_empty or (self._has_nans and self.kind is not str)
+
+    def scan(self, cells: Sequence[str], first: int = 0) -> None:
+        """Take in the next cells, the first of which is in row `first`."""
+        known = list(filter(None, cells))
+        self._has_empty |= len(known) < len(cells)
+        numbers = None if self._kind is str else _PARSERS[self._kind](known)
+        if numbers is None and self._kind is not str:  # rare: look for what is missing
+            numeric = [cell for cell in known if not is_no_number(cell)]
+            self._has_nans |= len(numeric) < len(known)
+            known = numeric
+        while numbers is None and self._kind is not str:
+            numbers = _PARSERS[self._kind](known)
+            if numbers is None:
+                self._kind = float if self._kind is int else str
+        self._has_values |= bool(known)
+        if numbers:
+            self.limits.scan(numbers, known, cells, first)
+        if self._kind is str:
+            self._count(cells, first)
+        else:
+            self._numbers += len(known)
+
+    def parse(self, cells: Iterable[str]) -> list[Any]:
+        """Cells as values of the settled kind; a missing one is None."""
+        kind = self.kind
+        if kind is str:
+            return keep_cells(cells)
+        if not self._has_nans:
+            return [kind(cell) if cell else None for cell in cells]
+        return [None if is_no_number(cell) else kind(cell) for cell in cells]
+
+    def to_arrays(self, cells: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]] | None:
+        """Return cells as 64-bit numbers, and where there is one; None if they are not such numbers."""
+        if self.kind is str or (self.kind is int and "int64" in self.limits.beyond):
+            return None
+        dtype: Any = np.int64 if self.kind is int else np.float64
+        if not self.missing:
+            return np.fromiter(map(self.kind, cells), dtype, len(cells)), np.ones(len(cells), np.bool_)
+        has_number = (lambda cell: not is_no_number(cell)) if self._has_nans else bool
+        valid = np.fromiter(map(has_number, cells), np.bool_, len(cells))
+        values = np.zeros(len(cells), dtype)
+        values[valid] = np.fromiter(map(self.kind, compress(cells, valid)), dtype)
+        return values, valid
+
+    def _count(self, cells: Sequence[str], first: int) -> None:
+        """Count the numbers among texts.
+
+        Numbers with zeros before them are names, so nothing more is counted beside one, and neither where hardly a cell
+        is a number: texts cost next to nothing.
+        """
+        if not self._counts:
+            return
+        strange = list(filterfalse(_PLAIN.match, cells))
+        others = [cell for cell in strange if not is_no_number(cell) and not _PLAIN_AMONG_BLANKS.match(cell)]
+        self._numbers += len(cells) - len(others) - sum(map(is_no_number, strange))
+        self._texts += len(others)
+        if others and self.first_text is None:
+            self.first_text = first + cells.index(others[0]), others[0]
+        self._counts = not any(cell.strip(BLANKS).isdecimal() for cell in others)
+        self._counts &= self._texts < _TEXTS or self._numbers >= _TEXTS / 10
+
+    def describe_numbers(self, what: str, where: Where) -> str | None:
+        """Describe how many cells of a column of texts are numbers, and which is none; None if fewer than half are.
+
+        Parameters
+        ----------
+        what : str
+            The column, and what it is.
+        where : callable
+            Names a row in messages.
+        """
+        if self.kind is not str or self.first_text is None or not self._counts or self._numbers < self._texts:
+            return None
+        row, cell = self.first_text
+        found = f"{self._numbers} of {counted(self._numbers + self._texts, 'cell')}"
+        return f"{what}: {found} are numbers, but not {shorten(cell)} ({where(row)})"
+
+
+def keep_cells(cells: Iterable[str]) -> list[Any]:
+    """Cells as texts; an empty one is missing (None)."""
+    return [cell or None for cell in cells]
+
+
+def is_no_number(cell: str) -> bool:
+    """Return whether a cell is missing among numbers: blanks, or how programs write NaN."""
+    return cell.strip(BLANKS) in _NO_NUMBERS
+
+
+def spells_number(cell: str) -> bool:
+    """Return whether a cell is a finite number in any spelling, as ``--float`` takes it."""
+    return _ANY.match(cell.strip(BLANKS)) is not None
+
+
+def _parse_integers(cells: Sequence[str]) -> list[int] | None:
+    """Texts as integers, if all are integers in their usual spelling."""
+    try:
+        numbers = list(map(int, cells))
+    except ValueError:
+        return None
+    spelt = list(map(str, numbers))
+    return numbers if spelt == cells or spelt == [cell.strip(BLANKS) for cell in cells] else None
+
+
+def _parse_floats(cells: Sequence[str]) -> list[float] | None:
+    """Texts as floats, if all are numbers in their usual spelling."""
+    return list(map(float, cells)) if all(map(_PLAIN_AMONG_BLANKS.match, cells)) else None
+
+
+_PARSERS: Mapping[type, Callable[[Sequence[str]], Sequence[Any] | None]] = {int: _parse_integers, float: _parse_floats}

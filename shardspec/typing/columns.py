@@ -1,0 +1,207 @@
+"""The type of a column of Python values, settled in one pass over them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
+from typing import Any
+
+import numpy as np
+
+from shardspec.errors import SchemaError, UsageError
+from shardspec.schema import NO_CLASS
+from shardspec.typing.field_types import INT64, FieldType, infer, infer_list, join
+from shardspec.wording import shorten
+
+Where = Callable[[int], str]
+"""Maps the index of a row to the row's name in messages."""
+
+FLOAT_MAX = float(np.finfo(np.float64).max)
+
+_OF_PYTHON: Mapping[type, FieldType] = {
+    bool: FieldType("array", "|b1"),
+    int: FieldType("array", "<i8"),
+    float: FieldType("array", "<f8"),
+    str: FieldType("text"),
+    bytes: FieldType("blob"),
+    dict: FieldType("json"),
+}
+"""The types of values that need not be looked at one by one; ``bool`` is first, since it is an ``int`` as well."""
+
+
+class NumberLimits:
+    """The first numbers of a column beyond some limits, each with its row.
+
+    The limits are ``int64``, ``float64`` (of integers), ``finite`` (of floats) and ``class`` (the least label).
+    """
+
+    _OF_KIND: Mapping[type, Mapping[str, tuple[float, float]]] = {
+        int: {
+            "int64": (INT64.min, INT64.max),
+            "float64": (-FLOAT_MAX, FLOAT_MAX),
+            "class": (NO_CLASS, float("inf")),
+        },
+        float: {"finite": (-FLOAT_MAX, FLOAT_MAX)},
+    }
+
+    def __init__(self) -> None:
+        self.beyond: dict[str, tuple[int, Any]] = {}
+
+    def scan(self, numbers: Sequence[Any], given: Sequence[Any], values: Sequence[Any], first: int) -> None:
+        """Take in numbers of one kind, int or float without NaN.
+
+        Parameters
+        ----------
+        numbers : sequence
+            At least one.
+        given : sequence
+            What each of them was made from.
+        values : sequence
+            The column's next values, among which are those `given`.
+        first : int
+            The row of the first of the values.
+        """
+        least, most = min(numbers), max(numbers)
+        for limit, (low, high) in self._OF_KIND[type(least)].items():
+            if limit not in self.beyond and (least < low or most > high):
+                at = next(at for at, number in enumerate(numbers) if not low <= number <= high)
+                self.beyond[limit] = first + _index(values, given[at]), numbers[at]
+
+    def check(self, kind: type, place: str, where: Where, *, remedy: str = "", finite: bool = False) -> None:
+        """Check that a column of 64-bit integers or floats can hold all numbers.
+
+        Raises
+        ------
+        UsageError
+            If it cannot.
+        """
+        if kind is int and "int64" in self.beyond:
+            row, number = self.beyond["int64"]
+            raise UsageError(f"{place}, {where(row)}: expected signed 64-bit integers, found {shorten(number)}{remedy}")
+        for limit in ("float64", "finite") if finite else ("float64",):
+            if kind is float and limit in self.beyond:
+                row, number = self.beyond[limit]
+                raise UsageError(f"{place}, {where(row)}: expected finite numbers, found {shorten(number)}")
+
+
+class ColumnTyper:
+    """Settles the type of a column from its values, some at a time. None and NaN are missing values.
+
+    Attributes
+    ----------
+    type : FieldType or None
+        The type of the values so far; None if all are missing.
+    first_missing : int or None
+        The row of the first missing value, if any is missing.
+    lengths : set of int
+        Up to two lengths of lists and arrays.
+    limits : NumberLimits
+    """
+
+    def __init__(self) -> None:
+        self.type: FieldType | None = None
+        self.first_missing: int | None = None
+        self.lengths: set[int] = set()
+        self.limits = NumberLimits()
+        self._rows: dict[type, int] = {}
+        self._errors: dict[int, str] = {}
+        self._is_mixed = False
+
+    @property
+    def missing(self) -> bool:
+        """True if any value is missing."""
+        return self.first_missing is not None
+
+    @property
+    def python_type(self) -> type | None:
+        """The Python type of all values, float if it is among them; None if all are missing."""
+        return float if float in self._rows else next(iter(self._rows), None)
+
+    def scan(self, values: Sequence[Any], first: int = 0) -> None:
+        """Take in the next values, the first of which is in row `first`."""
+        kinds = set(map(type, values))
+        for kind in kinds:
+            some = values if len(kinds) == 1 else [value for value in values if type(value) is kind]
+            known = some if kind is not float else [value for value in some if value == value]
+            if (kind is NoneType or len(known) < len(some)) and self.first_missing is None:
+                self.first_missing = first + _index(values, next(v for v in some if v is None or v != v))
+            if kind is NoneType or not known:
+                continue
+            some = known
+            if kind is int or kind is float:
+                self.limits.scan(some, some, values, first)
+            if kind not in self._rows:
+                self._rows[kind] = first + _index(values, some[0])
+            self._add(kind, some, values, first)
+
+    def _add(self, kind: type, some: Sequence[Any], values: Sequence[Any], first: int) -> None:
+        """Join the type of some of the values, which are of one Python type."""
+        simple = next((found for of, found in _OF_PYTHON.items() if issubclass(kind, of)), None)
+        if simple is not None:
+            self._join(simple)
+            return
+        if not issubclass(kind, list | tuple | np.ndarray):
+            self._errors.setdefault(
+                self._rows[kind], f"expected numbers, texts, lists, objects, bytes or arrays, found {kind.__name__}"
+            )
+            return
+        is_array, last = issubclass(kind, np.ndarray), None
+        for value in some:
+            if len(self.lengths) < 2 and (not is_array or value.ndim):
+                self.lengths.add(len(value))
+            try:
+                found = infer("", value) if is_array else infer_list(value)
+            except SchemaError as error:
+                self._errors.setdefault(first + _index(values, value), str(error))
+                return
+            if found is last:  # those of lists are
+                continue
+            known, last = self.type, found
+            if not self._join(found) and len(self._rows) == 1 and known is not None:
+                self._errors.setdefault(
+                    first + _index(values, value),
+                    f"expected {known.describe()}, as in the rows before, found {found.describe()}",
+                )
+
+    def _join(self, found: FieldType) -> bool:
+        """Join one more type; return whether that is possible."""
+        if self._is_mixed:
+            return True  # no more can be said
+        joined = found if self.type is None else join(self.type, found)
+        self._is_mixed = joined is None
+        self.type = joined or self.type
+        return joined is not None
+
+    def settle(self, place: str, where: Where, *, remedy: str = "", finite: bool = False) -> FieldType | None:
+        """Return the type of all values; None if all are missing.
+
+        Parameters
+        ----------
+        place : str
+            What messages call the column.
+        where : callable
+            Names a row in messages.
+        remedy : str
+            What helps against integers of more than 64 bits.
+        finite : bool
+            Whether infinite numbers are refused.
+
+        Raises
+        ------
+        UsageError
+            If the values have several types, or no field can hold one of them.
+        """
+        if self._errors:
+            row = min(self._errors)
+            raise UsageError(f"{place}, {where(row)}: {self._errors[row]}")
+        if self._is_mixed:
+            rows = sorted(self._rows.items(), key=lambda of: of[1])
+            found = ", ".join(f"{kind.__name__} in {where(row)}" for kind, row in rows)
+            raise UsageError(f"{place}: expected values of one type, found {found}")
+        kind = self.python_type
+        if kind is not None:
+            self.limits.check(kind, place, where, remedy=remedy, finite=finite)
+        return self.type
+
+
+def _index(values: Sequence[Any], sought: Any) -> int:
+    """The first place of an object; equal ones do not count, since some cannot be compared."""
+    return next(place for place, value in enumerate(values) if value is sought)
