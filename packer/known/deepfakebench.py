@@ -5,20 +5,20 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from packer.known.tree import Choice, Found, Tree, join, pick, read_json, relative_path
+from packer.known.tree import Choice, Found, Tree, read_json, relative_path
 from packer.sources.item import is_picture
 from shardspec.errors import UsageError
 from shardspec.wording import LONG, counted, cut, list_some, shorten
 
 _PLACES = ("", "dataset_json", "preprocessing/dataset_json")
-_TRIED = 50
-"""Frames that are looked for to see below which folder the paths of a file begin."""
+_MOST_TRIED = 50
+"""Number of frames searched to find the folder to which the paths of a file are relative."""
 
 _SPLITS = ("train", "val", "test")
 
 
 class Video(NamedTuple):
-    """One video of a file."""
+    """A video of a file; `label` is the file's, such as ``FF-real`` or ``FF-DF``."""
 
     dataset: str
     label: str
@@ -30,21 +30,17 @@ class Video(NamedTuple):
 
 
 def find(tree: Tree, choice: Choice) -> Found:
-    """The frames of all videos, one row for each split that has them, as the file says."""
+    """Find the frames of all videos. A video in several splits has rows for each."""
     if choice.no_lists:
-        raise UsageError("lists: expected a JSON file of DeepfakeBench, found 'none': there is no list without it")
+        raise UsageError("lists: expected a JSON file of DeepfakeBench, found 'none'")
     path = _file(tree, choice)
     found = Found()
     videos = list(_videos(path, found))
     fakes = sorted({video.label for video in videos if not _is_real(video.label)})
-    labels = pick("methods", choice.methods, fakes)
-    there = sorted({video.compression for video in videos if video.compression is not None})
-    if len(there) > 1 and not choice.compression:
-        raise UsageError(
-            f"compression: expected a choice, since {', '.join(there)} are in {path.name}: --compression {there[0]}, "
-            f"or --compression {','.join(there)} for all"
-        )
-    compressions = pick("compression", choice.compression, there)
+    labels = choice.pick("methods", fakes)
+    compressions = choice.pick_compressions(
+        sorted({video.compression for video in videos if video.compression is not None}), f"in {path.name}"
+    )
     videos = [
         video
         for video in videos
@@ -52,17 +48,17 @@ def find(tree: Tree, choice: Choice) -> Found:
         and (video.compression is None or video.compression in compressions)
     ]
     _note_overlaps(found, videos)
-    shelf = _Shelf(tree, path, videos)
+    frames = _Frames(tree, path, videos)
     chosen = [video for video in videos if choice.wants(video.split)]
     for video in tree.each(chosen, "videos"):
-        _add(found, shelf, video)
+        _add(found, frames, video)
     found.missing = list(dict.fromkeys(found.missing))
-    found.unlisted += shelf.unlisted(videos)
+    found.unlisted += frames.unlisted(videos)
     return found
 
 
 def _file(tree: Tree, choice: Choice) -> Path:
-    """The JSON file that is given, or the only one that lies there."""
+    """Return the JSON file in the option `lists`, or the only one next to the data."""
     if choice.lists is not None and not choice.lists.is_dir():
         return choice.lists
     folders = [choice.lists] if choice.lists is not None else [tree.root / place for place in _PLACES]
@@ -92,10 +88,10 @@ def _videos(path: Path, found: Found) -> Iterator[Video]:
                         f"{path}: expected the splits train, val and test, found {shorten('/'.join(where))}"
                     )
                 if isinstance(inside(members, *where).get("frames"), list):
-                    # One assignment of the script that makes these files puts a single video in the place of all
-                    # videos of DFDC's val; others may have been added to it afterwards.
+                    # A bug of the script that writes these files replaces all videos of DFDC's val by the frames of
+                    # one video. Videos may have been added to the object afterwards.
                     place = cut("/".join(where), LONG)
-                    found.notes.append(f"{place} holds one video's frames where videos should be: left out")
+                    found.notes.append(f"{place} holds the frames of one video instead of videos: left out")
                     members = {name: facts for name, facts in members.items() if isinstance(facts, dict)}
                 for name, facts in members.items():
                     if "frames" in inside(facts, *where, name):
@@ -118,31 +114,31 @@ def _video(path: Path, where: tuple[str, ...], compression: str | None, facts: d
 
 
 def _relative(name: str, where: object) -> str:
-    r"""A frame's path with ``/`` for ``\``, without the root of an absolute one, which is another machine's."""
+    r"""Return a frame's path with ``/`` for ``\``, without the root of an absolute path from another machine."""
     plain = name.strip().replace("\\", "/")
     drive, _, rest = plain.partition(":/")
     return relative_path((rest if rest and len(drive) == 1 else plain).lstrip("/"), where)
 
 
 def _order(path: str) -> tuple[int, str]:
-    """Frames are called by their numbers: 10.png follows 9.png."""
+    """Return a sort key by frame number, so that 10.png follows 9.png."""
     stem = PurePosixPath(path).stem
     return (int(stem) if stem.isdecimal() and len(stem) < 19 else 0, path)
 
 
 def _is_real(label: str) -> bool:
-    """Return whether a label of these files is that of real videos: FF-real, CelebDFv2_real, DFDC_Real and others."""
+    """Return whether a label of these files means real videos, such as FF-real, CelebDFv2_real or DFDC_Real."""
     return "real" in label.lower()
 
 
-class _Shelf:
-    """The frames that are there, looked up folder by folder."""
+class _Frames:
+    """Existing frames, listed folder by folder when needed."""
 
     def __init__(self, tree: Tree, path: Path, videos: list[Video]) -> None:
         self._tree = tree
-        self._names: dict[str, set[str]] = {}
+        self._paths: dict[str, set[str]] = {}
         frames = [frame for video in videos for frame in video.frames[:1]]
-        for frame in islice(frames, _TRIED):
+        for frame in islice(frames, _MOST_TRIED):
             parts = PurePosixPath(frame).parts
             for skipped in range(len(parts) - 1):
                 if tree.has("/".join(parts[skipped:])):
@@ -152,51 +148,51 @@ class _Shelf:
             raise UsageError(f"{path}: expected videos with frames, found none")
         tree.locate(lambda _: False, f"the frames that {path.name} names, such as {shorten(frames[0])}")
 
-    def place(self, frame: str) -> str:
-        """Where a frame should lie."""
+    def path(self, frame: str) -> str:
+        """Return the path of a frame that the file names."""
         return "/".join(PurePosixPath(frame).parts[self._skipped :])
 
-    def has(self, place: str) -> bool:
-        """Return whether a frame is there."""
-        folder, _, name = place.rpartition("/")
-        if folder not in self._names:
-            self._names[folder] = set(self._tree.files(folder, is_picture))
-        return name in self._names[folder]
+    def has(self, path: str) -> bool:
+        """Return whether a frame exists."""
+        folder = path.rpartition("/")[0]
+        if folder not in self._paths:
+            self._paths[folder] = set(self._tree.paths(folder, is_picture))
+        return path in self._paths[folder]
 
     def unlisted(self, videos: list[Video]) -> list[str]:
-        """The frames in the folders looked into that no video of the file has."""
-        listed = {self.place(frame) for video in videos for frame in (*video.frames, *video.masks)}
-        return sorted({join(folder, name) for folder, names in self._names.items() for name in names} - listed)
+        """Return the frames in the listed folders that no video of the file has."""
+        listed = {self.path(frame) for video in videos for frame in (*video.frames, *video.masks)}
+        return sorted(set().union(*self._paths.values()) - listed)
 
 
-def _add(found: Found, shelf: _Shelf, video: Video) -> None:
-    """Add a video's frames, with their masks of the same names."""
-    masks = {PurePosixPath(mask).stem: shelf.place(mask) for mask in video.masks}
+def _add(found: Found, frames: _Frames, video: Video) -> None:
+    """Add a video's frames, each with the mask of the same name."""
+    masks = {PurePosixPath(mask).stem: frames.path(mask) for mask in video.masks}
     real = _is_real(video.label)
     for frame in video.frames:
-        place = shelf.place(frame)
-        if not shelf.has(place):
-            found.missing.append(place)
+        path = frames.path(frame)
+        if not frames.has(path):
+            found.missing.append(path)
             continue
         mask = masks.get(PurePosixPath(frame).stem)
-        if mask is not None and not shelf.has(mask):
+        if mask is not None and not frames.has(mask):
             found.missing.append(mask)
             mask = None
         found.rows.append(
             {
-                "path": place,
+                "path": path,
                 "label": "real" if real else "fake",
                 "split": video.split,
                 "mask": mask,
                 "method": "real" if real else video.label,
                 "compression": video.compression,
-                "clip": PurePosixPath(place).parent.as_posix(),
+                "clip": PurePosixPath(path).parent.as_posix(),
             }
         )
 
 
 def _note_overlaps(found: Found, videos: list[Video]) -> None:
-    """Say which videos are in several splits, as they are in several of these files."""
+    """Note videos in several splits, which several of these files have."""
     splits: dict[tuple[str, str, str | None], set[str]] = {}
     for video in videos:
         if video.frames:
@@ -206,5 +202,5 @@ def _note_overlaps(found: Found, videos: list[Video]) -> None:
         if both:
             every = sum(two in of for of in splits.values())
             found.notes.append(
-                f"LEAK: {counted(both, 'video')} of {one} in {two} as well ({two} has {every}): the file says so"
+                f"LEAK: the file has {counted(both, 'video')} of {one} in {two} as well ({two} has {every})"
             )

@@ -1,20 +1,20 @@
-"""FaceForensics++ with FaceShifter and DeepFakeDetection, in the folders that its download script makes."""
+"""FaceForensics++ with FaceShifter and DeepFakeDetection, in the folders of its download script."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
-from packer.known.tree import Choice, Found, Tree, join, pick, read_json, sort_by_original
+from packer.known.tree import Choice, Found, Tree, join, read_json
 from shardspec.errors import UsageError
 from shardspec.wording import list_some, shorten
 
 ORIGINALS, FORGERIES = "original_sequences", "manipulated_sequences"
 ACTORS_METHOD = "DeepFakeDetection"
-"""The one method without official splits; its originals are those of ``original_sequences/actors``."""
+"""The only method without official splits; its originals are in ``original_sequences/actors``."""
 
 OFFICIAL_PAIRS: Mapping[str, int] = {"train": 360, "val": 70, "test": 70}
-"""Pairs in each official list. A pair is two videos, each of which lent its face to a forgery of the other."""
+"""Number of pairs in each official list. Each video of a pair is the donor of a forgery of the other."""
 
 _NAME = re.compile(r"\d+\Z")
 _PAIR = re.compile(r"(\d+)_(\d+)\Z")
@@ -24,14 +24,14 @@ _PICTURES = {"images", "frames"}
 
 
 class Member(NamedTuple):
-    """Where the official lists put a video of YouTube."""
+    """Entry of a YouTube video in the official lists."""
 
     split: str
     partner: str
 
 
 class Part(NamedTuple):
-    """The videos of one method, or of one kind of originals, at one compression, by their names."""
+    """Videos of one method, or of one kind of originals, at one compression: paths by name."""
 
     method: str
     folder: str
@@ -39,13 +39,13 @@ class Part(NamedTuple):
 
 
 def find(tree: Tree, choice: Choice) -> Found:
-    """Originals and forgeries, with masks. The official lists name pairs of originals; forgeries follow from them."""
+    """Find originals and forgeries, with masks. The official lists name pairs of originals, which imply forgeries."""
     base = tree.locate(
         lambda folder: bool({ORIGINALS, FORGERIES} & set(tree.folders(folder))),
         f"folders {ORIGINALS}/ and {FORGERIES}/ (FaceForensics++)",
     )
     there = tree.folders(join(base, FORGERIES))
-    methods = pick("methods", choice.methods, there)
+    methods = choice.pick("methods", there)
     if not choice.methods and methods != [ACTORS_METHOD]:
         methods = [name for name in methods if name != ACTORS_METHOD]
     if ACTORS_METHOD in methods and choice.splits:
@@ -74,12 +74,11 @@ def find(tree: Tree, choice: Choice) -> Found:
         found.notes.append(
             f"{ACTORS_METHOD} is left out, since it has no official split: --methods {ACTORS_METHOD} lists it"
         )
-    sort_by_original(found)
+    found.sort_by_original()
     return found
 
 
 def _compressions(tree: Tree, choice: Choice, base: str) -> list[str]:
-    """The compressions to list: the only one that is there, or those that the option names."""
     sources = [join(base, kind, name) for kind in (ORIGINALS, FORGERIES) for name in tree.folders(join(base, kind))]
     kinds = {
         (name, kind)
@@ -93,19 +92,11 @@ def _compressions(tree: Tree, choice: Choice, base: str) -> list[str]:
         pictures = _PICTURES & {kind for _, kind in kinds}
         found = f"folders {', '.join(sorted(pictures))} alone: download the videos (-t videos)" if pictures else "none"
         raise UsageError(f"{tree.root}: expected videos in METHOD/COMPRESSION/videos, found {found}")
-    if len(there) > 1 and not choice.compression:
-        raise UsageError(
-            f"compression: expected a choice, since {', '.join(there)} are there: --compression {there[0]}, "
-            f"or --compression {','.join(there)} for all"
-        )
-    return pick("compression", choice.compression, there)
+    return choice.pick_compressions(there, "present")
 
 
 def _members(tree: Tree, choice: Choice, base: str) -> tuple[dict[str, Member], list[str]]:
-    """The split and the partner of each video, from ``train.json``, ``val.json`` and ``test.json``; and absent lists.
-
-    Only the lists of the splits that were asked for have to be there.
-    """
+    """Read each video's split and partner from the lists ``SPLIT.json``, and return absent lists of unwanted splits."""
     members: dict[str, Member] = {}
     absent: list[str] = []
     if choice.no_lists:
@@ -114,14 +105,11 @@ def _members(tree: Tree, choice: Choice, base: str) -> tuple[dict[str, Member], 
         places = (join(base, "splits"), base, join(base, "dataset/splits"), "splits", "")
         path = tree.official_list(choice, f"{split}.json", places)
         if path is None or path.name != f"{split}.json":
+            if choice.wants(split):
+                advice = "download dataset/splits of github.com/ondyari/FaceForensics"
+                raise tree.missing_list(choice, f"{split}.json", advice)
             absent.append(f"{split}.json")
-            if not choice.wants(split):
-                continue
-            raise UsageError(
-                f"{choice.lists or tree.root}: expected the official splits train.json, val.json and test.json, "
-                f"found no {split}.json: take dataset/splits of github.com/ondyari/FaceForensics, put it beside the "
-                "data or give it with --lists DIR (--lists none lists without splits)"
-            )
+            continue
         for pair in read_json(path, list):
             names = [name for name in pair if isinstance(name, str)] if isinstance(pair, list) else []
             if len(names) != 2 or names != pair or not all(map(_NAME.match, names)):
@@ -160,7 +148,7 @@ def _add_pairs(
     parts: Sequence[Part],
     compression: str,
 ) -> None:
-    """Add the videos of YouTube and their forgeries ``TARGET_SOURCE``, which are cut by the target's boxes."""
+    """Add the videos of YouTube and their forgeries ``TARGET_DONOR``, which show the target."""
     partners = {name: {member.partner} for name, member in members.items()}
     if choice.no_lists:
         for match in (_PAIR.match(name) for part in parts for name in part.videos):
@@ -188,7 +176,7 @@ def _add_pairs(
 
 
 def _compare(found: Found, part: Part, wanted: Collection[str], listed: Collection[str]) -> list[str]:
-    """The wanted videos that are there; without lists, all. The difference between list and folder is recorded."""
+    """Return the existing videos among the wanted ones, or all without lists, and record missing and unlisted ones."""
     if not listed:
         return list(part.videos)
     found.missing += [join(part.folder, f"{name}.mp4") for name in sorted(set(wanted) - set(part.videos))]
@@ -197,7 +185,7 @@ def _compare(found: Found, part: Part, wanted: Collection[str], listed: Collecti
 
 
 def _add_actors(tree: Tree, found: Found, originals: Part, part: Part, compression: str) -> None:
-    """Add the actors' videos and their forgeries ``TARGET_SOURCE__SCENE__ID``, whose original is ``TARGET__SCENE``."""
+    """Add the actors' videos and their forgeries ``TARGET_DONOR__SCENE__ID``, whose original is ``TARGET__SCENE``."""
     for name, path in originals.videos.items():
         match = _ACTOR.match(name)
         person = match[1] if match else None
@@ -216,10 +204,10 @@ def _add_actors(tree: Tree, found: Found, originals: Part, part: Part, compressi
 
 
 def _masks(tree: Tree, found: Found, part: Part, names: Sequence[str]) -> dict[str, str]:
-    """The masks of a method's videos, which are the same at every compression."""
+    """Return the masks of a method's videos, which all compressions share."""
     masks = tree.videos(join(PurePosixPath(part.folder).parents[1].as_posix(), "masks/videos"))
     without = [name for name in names if name not in masks]
     if without:
-        which = list_some(without) if masks else "no masks/videos there"
+        which = list_some(without) if masks else "masks/videos is missing"
         found.notes.append(f"{part.method}: {len(without)} of {len(names)} forgeries without a mask ({which})")
     return masks

@@ -1,4 +1,4 @@
-"""Pictures or videos in folders ``SPLIT/CLASS/…``, as torchvision's ``ImageFolder`` reads them."""
+"""Images or videos in folders ``SPLIT/CLASS/…``, as torchvision's ``ImageFolder`` reads them."""
 
 from collections.abc import Mapping
 
@@ -14,11 +14,11 @@ SPLITS: Mapping[str, str] = {
     "test": "test",
     "testing": "test",
 }
-"""The names of split folders, in any case, and the split that each stands for."""
+"""Split of each folder, by its name in lower case."""
 
 
 def find(tree: Tree, choice: Choice) -> Found:
-    """The files of every class of every split."""
+    """Find the files of every class of every split."""
     base = tree.locate(
         lambda folder: any(name.lower() in SPLITS for name in tree.folders(folder)),
         f"folders train/, val/ or test/ with a folder for each class (without them: {program()} build --label-from folder)",
@@ -26,31 +26,28 @@ def find(tree: Tree, choice: Choice) -> Found:
     found = Found()
     classes: dict[str, set[str]] = {}
     empty: list[str] = []
-    for folder in tree.folders(base):
-        split = SPLITS.get(folder.lower())
+    for name in tree.folders(base):
+        split = SPLITS.get(name.lower())
         if split is None or not choice.wants(split):
             continue
-        there = join(base, folder)
-        found.unlisted += [join(there, name) for name in tree.files(there, is_media)]
-        for label in tree.each(tree.folders(there), "folders"):
-            names = _below(tree, join(there, label))
-            found.rows += [{"path": path, "label": label, "split": split} for path in names]
-            if names:
+        folder = join(base, name)
+        found.unlisted += tree.paths(folder, is_media)
+        for label in tree.each(tree.folders(folder), "folders"):
+            paths = _below(tree, join(folder, label))
+            found.rows += [{"path": path, "label": label, "split": split} for path in paths]
+            if paths:
                 classes.setdefault(split, set()).add(label)
             else:
-                empty.append(join(there, label))
+                empty.append(join(folder, label))
     if empty:
-        found.notes.append(f"no class for {list_some(empty)}: no picture or video to pack in it")
+        found.notes.append(f"ignored {list_some(empty)}: no images or videos inside")
     for split, labels in classes.items():
-        strange = sorted(labels - classes.get("train", labels))
-        if strange:
-            found.notes.append(f"classes of {split} that train has not: {list_some(strange)}")
+        found.note_new_classes(split, labels, classes.get("train", set()))
     return found
 
 
 def _below(tree: Tree, folder: str) -> list[str]:
-    """The pictures and videos in a folder and in the folders in it."""
-    paths = [join(folder, name) for name in tree.files(folder, is_media)]
+    paths = tree.paths(folder, is_media)
     for name in tree.folders(folder):
         paths += _below(tree, join(folder, name))
     return paths

@@ -1,95 +1,82 @@
-"""The table of a known dataset: which there are, what may be chosen, and the table that is written."""
+"""Known datasets and their options, and the table that lists one."""
 
 import os
 import shlex
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
+from packer.known import celeb_df, deepfakebench, dfdc, faceforensics, imagefolder, imagenet, lrs, lrw
 from packer.known.tree import COLUMNS, NO_LISTS, Choice, Found, Tree
 from packer.packed.export.tables import TABLES, Table
 from packer.workspace.output import check_output, writing_output
 from shardspec.errors import UsageError
 from shardspec.layout import given_path
-from shardspec.registry import Entry, resolve
+from shardspec.registry import resolve
 from shardspec.wording import LISTED, LONG, counted, cut, did_you_mean, list_some, shorten
 
 
 class Known(NamedTuple):
-    """A dataset that can be listed: the options that it has, the names of its splits, and how it is usually packed."""
+    """A dataset that can be listed: its finder, options and splits, and the options with which it is usually packed."""
 
-    find: Entry
+    find: Callable[[Tree, Choice], Found]
     options: tuple[str, ...]
     splits: tuple[str, ...]
     recipe: str
 
 
 _THREE = ("train", "val", "test")
+_ALL_OPTIONS = ("compression", "methods", "splits", "lists")
 
 _FACES = "--preset faces --frames {} --size 256 --margin 0.3 --choose largest --encode png"
 _IMAGES = "--preset images --size {}"
 
 KNOWN: Mapping[str, Known] = {
-    "celeb-df": Known(Entry("packer.known.celeb_df:find"), ("splits", "lists"), ("train", "test"), _FACES.format(32)),
-    "deepfakebench": Known(
-        Entry("packer.known.deepfakebench:find"),
-        ("compression", "methods", "splits", "lists"),
-        _THREE,
-        "--preset images --encode png",
-    ),
-    "dfdc": Known(Entry("packer.known.dfdc:find"), ("splits",), _THREE, _FACES.format(16)),
-    "faceforensics": Known(
-        Entry("packer.known.faceforensics:find"),
-        ("compression", "methods", "splits", "lists"),
-        _THREE,
-        _FACES.format(32),
-    ),
-    "imagefolder": Known(
-        Entry("packer.known.imagefolder:find"), ("splits",), _THREE, f"{_IMAGES.format(256)} --resize exact"
-    ),
-    "imagenet": Known(Entry("packer.known.imagenet:find"), ("splits", "lists"), _THREE, _IMAGES.format(256)),
-    "lrs": Known(
-        Entry("packer.known.lrs:find"), ("splits", "lists"), ("pretrain", "trainval", *_THREE), _IMAGES.format(128)
-    ),
-    "lrw": Known(Entry("packer.known.lrw:find"), ("splits",), _THREE, _IMAGES.format(128)),
+    "celeb-df": Known(celeb_df.find, ("splits", "lists"), ("train", "test"), _FACES.format(32)),
+    "deepfakebench": Known(deepfakebench.find, _ALL_OPTIONS, _THREE, "--preset images --encode png"),
+    "dfdc": Known(dfdc.find, ("splits",), _THREE, _FACES.format(16)),
+    "faceforensics": Known(faceforensics.find, _ALL_OPTIONS, _THREE, _FACES.format(32)),
+    "imagefolder": Known(imagefolder.find, ("splits",), _THREE, f"{_IMAGES.format(256)} --resize exact"),
+    "imagenet": Known(imagenet.find, ("splits", "lists"), _THREE, _IMAGES.format(256)),
+    "lrs": Known(lrs.find, ("splits", "lists"), ("pretrain", "trainval", *_THREE), _IMAGES.format(128)),
+    "lrw": Known(lrw.find, ("splits",), _THREE, _IMAGES.format(128)),
 }
-"""The datasets by the names of the command line."""
+"""Datasets by their names on the command line."""
 
 _COUNTED = ("label", "split", "method", "compression")
-"""Columns whose values a description counts."""
 
 REAL_OR_FAKE = ("real", "fake")
-"""The labels of forgeries and their originals, in the order of the numbers that they have nearly everywhere."""
+"""Labels of originals and forgeries, in the order of their usual class numbers."""
 
 _VALUES = 8
-"""Values of a column that are counted one by one."""
+"""Largest number of values of a column that are counted one by one."""
 
 
 @dataclass(frozen=True, repr=False)
 class DatasetList(Result):
-    """The pictures or videos of a known dataset, as rows that `build` packs.
+    """The images or videos of a known dataset, as rows for `build`.
 
     Attributes
     ----------
     name : str
-        The dataset's name, as given.
+        Name of the dataset.
     root : Path
-        Its folder, to which the paths are relative.
+        Its folder. Paths in rows are relative to it.
     rows : tuple of dict
-        A row for each picture or video. All have the same columns; a missing value is None.
+        A row for each image or video. All have the same columns; a missing value is None.
     missing : tuple of str
-        Files that the dataset's own lists name, and that are not there.
+        Files that the dataset's lists name but that do not exist.
     unlisted : tuple of str
-        Pictures and videos that are there, and that its lists do not name.
+        Images and videos that its lists do not name.
     notes : tuple of str
-        What else there is to know, a sentence each.
+        Further sentences for the user.
     table : Path or None
-        The table that was written, if any.
+        Table written, if any.
     """
 
     name: str
@@ -107,7 +94,7 @@ class DatasetList(Result):
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """How many rows have each label, split, method and compression, by column and value."""
+        """Number of rows with each label, split, method and compression, by column and value."""
         counts = {}
         for column in _COUNTED:
             if column in self.columns:
@@ -137,12 +124,12 @@ class DatasetList(Result):
         }
 
     def describe(self) -> str:
-        """The list for people, with the command that packs it."""
+        """Describe the list, with the command that packs it."""
         lines = [f"{self.name} in {self.root}: {counted(len(self.rows), 'row')}"]
         lines += [f"{column}: {_describe_counts(values)}" for column, values in self.counts.items()]
         lines += [
-            f"{what}: {len(paths)}: {_name_some(paths)}"
-            for what, paths in (("listed, but not there", self.missing), ("there, but not listed", self.unlisted))
+            f"{what}: {len(paths)}: {list_some(paths)}"
+            for what, paths in (("missing files", self.missing), ("files in no list", self.unlisted))
             if paths
         ]
         lines += self.notes[:LISTED]
@@ -155,7 +142,7 @@ class DatasetList(Result):
         return "\n".join(lines)
 
     def _describe_build(self, table: Path) -> str:
-        """The command that packs the table: the dataset's own in docs/datasets.md, as far as the columns allow it."""
+        """Return the command that packs the table, which is that of docs/datasets.md if all columns exist."""
         label = [] if "label" in self.columns else ["--label-from", "none"]
         if "label" in self.columns and {row["label"] for row in self.rows} <= {None, *REAL_OR_FAKE}:
             label += ["--classes", ",".join(REAL_OR_FAKE)]
@@ -168,14 +155,14 @@ class DatasetList(Result):
         return shlex.join(["packer", "build", str(table), "OUT", "--root", str(self.root), *label, *how, *typed])
 
     def _describe_masks(self) -> list[str]:
-        """The options for the column of masks. A forgery without one must not get a black one, as real videos do."""
+        """Return the options for the masks. Real videos get a black mask, which a forgery without a mask must not get."""
         if "mask" not in self.columns:
             return []
         unmasked = any(row["mask"] is None and row["label"] != REAL_OR_FAKE[0] for row in self.rows)
         return ["--also", "mask", *([] if unmasked else ["--also-missing", "zero"])]
 
     def _numeric_texts(self) -> list[str]:
-        """Columns of text that a CSV file would turn into numbers."""
+        """Return the text columns that would be read as numbers from a CSV file."""
         return [
             column
             for column in self.columns
@@ -183,12 +170,6 @@ class DatasetList(Result):
                 row[column] is None or (isinstance(row[column], str) and _is_number(row[column])) for row in self.rows
             )
         ]
-
-
-def _name_some(paths: Sequence[str]) -> str:
-    """The first of some paths, whole unless they are very long, and the number of those left out."""
-    shown = ", ".join(cut(path, LONG) for path in paths[:LISTED])
-    return shown if len(paths) <= LISTED else f"{shown} and {len(paths) - LISTED} more"
 
 
 def _describe_counts(values: Mapping[str, int]) -> str:
@@ -204,7 +185,7 @@ def _is_number(text: str) -> bool:
         float(text)
     except ValueError:
         return False
-    return "_" not in text  # Python's own spelling, which tables do not have
+    return "_" not in text  # Python takes 1_000 as a number, tables do not
 
 
 def list_dataset(
@@ -218,9 +199,9 @@ def list_dataset(
     lists: str | os.PathLike[str] | None = None,
     progress: bool | ProgressListener = True,
 ) -> DatasetList:
-    """List a known dataset, in the folders in which it is published, as rows or as a table that `build` packs.
+    """List a public dataset, laid out as published, as rows or as a table for `build`.
 
-    Files are listed by their names and by the dataset's own lists; no picture and no video is opened.
+    Only file names and the dataset's lists are read; no image or video is opened.
 
     Parameters
     ----------
@@ -228,20 +209,20 @@ def list_dataset(
         ``"celeb-df"``, ``"deepfakebench"``, ``"dfdc"``, ``"faceforensics"``, ``"imagefolder"``, ``"imagenet"``,
         ``"lrs"`` or ``"lrw"``.
     root : path
-        The dataset's folder. The rows' paths are relative to it.
+        Folder of the dataset. Paths in rows are relative to it.
     out : path, optional
-        The table to write: ``.csv``, ``.jsonl`` or ``.parquet``. It is replaced if it exists.
+        Table to write, ``.csv``, ``.jsonl`` or ``.parquet``. It is replaced if it exists.
     compression : str or sequence of str, optional
-        Compressions to list, such as ``"c23"`` or ``"c23,c40"``; needed where there are several.
+        Compressions to list, such as ``"c23"`` or ``"c23,c40"``. Required if there are several.
     methods : str or sequence of str, optional
-        Methods of forgery to list; by default all that have official splits. Real videos are always listed.
+        Forgery methods to list; by default all that have official splits. Real videos are always listed.
     splits : str or sequence of str, optional
         Splits to list; by default all.
     lists : path, optional
-        The official lists, where they do not lie in the dataset's folder: a file, or the folder that holds them.
-        ``"none"`` lists without them, and so without what they say.
+        File or folder with the official lists, if they are not in the dataset's folder. ``"none"`` ignores them and
+        lists without splits.
     progress : bool or ProgressListener
-        Whether to show progress on standard error, or the listener to receive it.
+        Whether to show progress on standard error, or a listener that receives it.
 
     Returns
     -------
@@ -250,14 +231,15 @@ def list_dataset(
     Raises
     ------
     UsageError
-        If there is no dataset of that name, if the folder does not hold it, if the dataset does not have an option, or
-        if the folder of the table cannot be written.
+        If the name or an option is unknown, the folder does not hold the dataset, or the table cannot be written.
     MissingDependencyError
-        If a library that a list needs is not installed.
+        If a library needed to read a list is not installed.
     BuildError
         If a folder cannot be listed, or the disk is full.
     """
-    find = resolve("dataset", name, {known: entry.find for known, entry in KNOWN.items()})
+    if name not in KNOWN:
+        like = did_you_mean(str(name), KNOWN)
+        raise UsageError(f"unknown dataset {shorten(name)}: expected one of {', '.join(KNOWN)}{like}")
     table = None if out is None else given_path("out", out)
     if table is not None:
         check_output(table, *(f".{suffix}" for suffix in TABLES))
@@ -266,16 +248,18 @@ def list_dataset(
         raise UsageError(f"{folder}: expected the dataset's folder, found {'a file' if folder.exists() else 'none'}")
     choice = _choose(name, {"compression": compression, "methods": methods, "splits": splits}, lists)
     tree = Tree(folder, listener_of(progress))
-    found: Found = find(tree, choice)
+    found = KNOWN[name].find(tree, choice)
     found.unlisted += sorted({*tree.doubles} - {*found.unlisted} - {row["path"] for row in found.rows})
     if not found.rows:
-        others = (("listed, but not there", found.missing), ("there, but not listed", found.unlisted))
-        counts = [f"{len(paths)} {what}, such as {cut(paths[0], LONG)}" for what, paths in others if paths]
+        others = (("missing", found.missing), ("in no list", found.unlisted))
+        counts = [
+            f"{counted(len(paths), 'file')} {what}, such as {cut(paths[0], LONG)}" for what, paths in others if paths
+        ]
         why = "; ".join([*found.notes, *counts])
         part = f" ({', '.join(choice.splits)})" if choice.splits else ""
         raise UsageError(f"{folder}: expected files of {name}{part} to list, found none{f': {why}' if why else ''}")
     rows = _complete(found.rows)
-    _note_alone(found, rows)
+    _note_unknown_originals(found, rows)
     result = DatasetList(
         name, folder, rows, tuple(found.missing), tuple(found.unlisted), tuple(dict.fromkeys(found.notes)), table
     )
@@ -287,12 +271,12 @@ def list_dataset(
 def _choose(
     name: str, options: Mapping[str, str | Sequence[str] | None], lists: str | os.PathLike[str] | None
 ) -> Choice:
-    """The choice that the options make; options that the dataset has not are refused."""
+    """Check the options against those of the dataset."""
     known = KNOWN[name]
     for option, value in {**options, "lists": lists}.items():
         if value is not None and option not in known.options:
-            raise UsageError(f"{option}: {name} has no such option, it has {', '.join(known.options)}")
-    chosen = {option: () if value is None else _names(option, value) for option, value in options.items()}
+            raise UsageError(f"{option}: {name} has no such option; it has {', '.join(known.options)}")
+    chosen: dict[str, Any] = {name: () if value is None else _names(name, value) for name, value in options.items()}
     for split in chosen["splits"]:
         if split not in known.splits:
             like = did_you_mean(split, known.splits)
@@ -300,41 +284,40 @@ def _choose(
     if lists == NO_LISTS:
         if chosen["splits"] and name != "imagenet":
             raise UsageError("splits: --lists none leaves no splits to choose from")
-        return Choice(chosen["compression"], chosen["methods"], chosen["splits"], no_lists=True)
+        return Choice(**chosen, no_lists=True)
     given = None if lists is None else given_path("lists", lists)
     if given is not None and not given.exists():
         raise UsageError(f"lists: expected a file, a folder or none, found nothing at {given}")
-    return Choice(chosen["compression"], chosen["methods"], chosen["splits"], given)
+    return Choice(**chosen, lists=given)
 
 
 def _names(option: str, value: str | Sequence[str]) -> tuple[str, ...]:
-    """The names of an option: a text with commas between them, or a sequence."""
+    """Return the names in a text with commas, or in a sequence."""
     parts = value.split(",") if isinstance(value, str) else value
     names = tuple(part.strip() for part in parts if isinstance(part, str))
     if len(names) != len(parts) or not all(names):
-        raise UsageError(f"{option}: expected names with commas between them, found {shorten(value)}")
+        raise UsageError(f"{option}: expected names separated by commas, found {shorten(value)}")
     return names
 
 
 def _complete(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """The rows with the same columns in all; a column without any value is left out."""
+    """Give all rows the same columns, without columns that have no values."""
     columns = [column for column in COLUMNS if any(row.get(column) is not None for row in rows)]
     assert all(key in COLUMNS for row in rows for key in row)
     return tuple({column: row.get(column) for column in columns} for row in rows)
 
 
-def _note_alone(found: Found, rows: Sequence[Mapping[str, Any]]) -> None:
-    if "original" in rows[0]:
-        alone = [row["path"] for row in rows if row["label"] == "fake" and row["original"] is None]
-        if alone:
-            found.notes.append(
-                f"forgeries whose original is not known or not there: {len(alone)}: {list_some(alone, 3)} "
-                "(--boxes-from original finds faces in these themselves)"
-            )
+def _note_unknown_originals(found: Found, rows: Sequence[Mapping[str, Any]]) -> None:
+    unknown = [row["path"] for row in rows if "original" in row and row["label"] == "fake" and row["original"] is None]
+    if unknown:
+        found.notes.append(
+            f"forgeries whose original is unknown or missing: {len(unknown)}: {list_some(unknown, 3)} "
+            "(--boxes-from original detects faces in the forgeries themselves)"
+        )
 
 
 def _write(path: Path, result: DatasetList) -> None:
-    """Write the table under another name, and put it into its place when it is whole."""
+    """Write the table to a temporary file, and rename it when it is complete."""
     kinds = {column: "<f8" if column == "duration" else "text" for column in result.columns}
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     write = resolve("table", path.suffix.lower().removeprefix("."), TABLES)

@@ -1,4 +1,7 @@
-"""A published dataset's folder: its files, its lists, and what is found in it."""
+"""The folder of a published dataset: its files, its lists, and the rows found in it.
+
+Functions that read a list raise `UsageError` if the file cannot be read, is too large, or has another format.
+"""
 
 import csv
 import json
@@ -29,10 +32,10 @@ COLUMNS = (
     "text",
     "duration",
 )
-"""The columns that a list may have, in this order. docs/datasets.md says what each holds."""
+"""The columns that a list may have, in this order. docs/datasets.md describes them."""
 
 NO_LISTS = "none"
-"""The value of the option `lists` that leaves out the official lists, and so the column ``split``."""
+"""Value of the option `lists` that ignores the official lists, so that rows have no split."""
 
 _LIST_BYTES = 64 * 2**20
 _JSON_BYTES = 2**30
@@ -43,7 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Choice:
-    """Selection of what to list. Empty: everything that the dataset's rules allow."""
+    """Selection of files to list; an empty tuple selects all."""
 
     compression: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
@@ -52,24 +55,44 @@ class Choice:
     no_lists: bool = False
 
     def wants(self, split: str) -> bool:
-        """Return whether a split is listed."""
+        """Return whether a split is selected."""
         return not self.splits or split in self.splits
+
+    def pick(self, option: str, known: Sequence[str]) -> list[str]:
+        """Return the names that the option `methods` or `compression` selects; `UsageError` for unknown ones."""
+        wanted = getattr(self, option)
+        for name in wanted:
+            if name not in known:
+                like = did_you_mean(name, known)
+                raise UsageError(
+                    f"{option}: expected some of {list_some(list(known)) or 'none'}, found {shorten(name)}{like}"
+                )
+        return [name for name in known if not wanted or name in wanted]
+
+    def pick_compressions(self, known: Sequence[str], place: str) -> list[str]:
+        """Return the compressions to list. If there are several, the user must choose."""
+        if len(known) > 1 and not self.compression:
+            raise UsageError(
+                f"compression: expected a choice, since {', '.join(known)} are {place}: --compression {known[0]}, "
+                f"or --compression {','.join(known)} for all"
+            )
+        return self.pick("compression", known)
 
 
 @dataclass
 class Found:
-    """Content of a dataset's folder.
+    """Content of a dataset's folder. Paths are relative to the root.
 
     Attributes
     ----------
     rows : list of dict
-        A row for each picture or video; None, or no key, where a value is missing.
+        A row for each image or video. Missing values are None or absent.
     missing : list of str
-        Files that the dataset's lists name, and that are not there. Paths here are relative to the root.
+        Files that the dataset's lists name but that do not exist.
     unlisted : list of str
-        Pictures and videos that are there, and that no list names.
+        Images and videos that no list names.
     notes : list of str
-        What the user has to know, a sentence each.
+        Sentences for the user.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -78,20 +101,29 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
     def forget_unlisted(self, absent: Sequence[str]) -> None:
-        """Name no unlisted files if lists are absent that nobody asked for: they may name these files."""
+        """Report no unlisted files if lists are absent, because these may name the files."""
         if absent:
             self.unlisted.clear()
-            self.notes.append(f"files that no list names are not counted, since {list_some(absent)} is not there")
+            self.notes.append(f"files that no list names are not counted, since {list_some(absent)} does not exist")
+
+    def note_new_classes(self, split: str, classes: set[str], train: set[str]) -> None:
+        """Note the classes of a split that train, if it has any classes, lacks."""
+        if train and classes - train:
+            self.notes.append(f"classes of {split} that train lacks: {list_some(sorted(classes - train))}")
+
+    def sort_by_original(self) -> None:
+        """Put forgeries after their original, so that a build with --boxes-from original searches it only once."""
+        self.rows.sort(key=lambda row: (row["original"] or row["path"], row["label"] == "fake", row["path"]))
 
 
 class Tree:
-    """A dataset's folder. Paths given and returned are relative to its root, with ``/``; ``""`` is the root.
+    """A dataset's folder. Paths passed and returned are relative to its root, with ``/``; ``""`` is the root.
 
     Attributes
     ----------
     root : Path
     doubles : list of str
-        Videos that `videos` left out, since another one beside them has the same name but for its suffix.
+        Videos left out by `videos` because another one has the same name with a different suffix.
     """
 
     def __init__(self, root: Path, listener: ProgressListener) -> None:
@@ -100,12 +132,12 @@ class Tree:
         self._listener = listener
 
     def locate(self, fits: Callable[[str], bool], expected: str, deeper: Sequence[str] = ()) -> str:
-        """The folder that holds the dataset: the root, one of `deeper`, or the only folder in the root that fits.
+        """Find the folder that holds the dataset: the root, one of `deeper`, or the only folder in the root that fits.
 
         Raises
         ------
         UsageError
-            If none fits, or several do.
+            If none or several fit.
         """
         inside = self.folders("")
         for folder in ("", *deeper):
@@ -121,15 +153,19 @@ class Tree:
         raise UsageError(f"{self.root}: expected {expected}, found {found}{above}")
 
     def folders(self, folder: str) -> list[str]:
-        """The names of the folders in a folder, sorted; none if there is no such folder."""
+        """Return the sorted names of the folders in a folder, which need not exist."""
         return sorted(entry.name for entry in self._entries(folder) if entry.is_dir())
 
     def files(self, folder: str, wanted: Callable[[str], bool]) -> list[str]:
-        """The names of some files in a folder, sorted; none if there is no such folder."""
+        """Return the sorted names of the wanted files in a folder, which need not exist."""
         return sorted(entry.name for entry in self._entries(folder) if wanted(entry.name) and not entry.is_dir())
 
+    def paths(self, folder: str, wanted: Callable[[str], bool]) -> list[str]:
+        """Return the sorted paths of the wanted files in a folder, which need not exist."""
+        return [join(folder, name) for name in self.files(folder, wanted)]
+
     def videos(self, folder: str) -> dict[str, str]:
-        """The videos in a folder: paths by their names without suffix. Of two with one name, it is the .mp4 file."""
+        """Return the paths of the videos in a folder by name without suffix. An .mp4 file takes precedence."""
         found: dict[str, str] = {}
         for name in sorted(self.files(folder, is_video), key=lambda name: not name.lower().endswith(".mp4")):
             path = join(folder, name)
@@ -138,7 +174,7 @@ class Tree:
         return dict(sorted(found.items()))
 
     def walk(self, found: Found) -> Iterator[tuple[str, list[str]]]:
-        """Every folder below the root, with the names of its files; links are not followed, and `found` says so."""
+        """Yield every folder below the root with the names of its files. Links are not followed, but noted."""
         links = []
         for folder, folders, files in walk(self.root, self._fail):
             relative = os.path.relpath(folder, self.root).replace(os.sep, "/")
@@ -164,7 +200,7 @@ class Tree:
         raise BuildError(f"{error.filename}: cannot be listed: {system_reason(error)}") from error
 
     def has(self, path: str) -> bool:
-        """Return whether a file is there."""
+        """Return whether a file exists."""
         try:
             return (self.root / path).is_file()
         except (OSError, ValueError):
@@ -178,35 +214,41 @@ class Tree:
                 stage.advance()
 
     def official_list(self, choice: Choice, name: str, places: Iterable[str] = ("",)) -> Path | None:
-        """An official list by its name: the file that the option `lists` gives or that lies there, or in `places`."""
+        """Find an official list in the option `lists`, or by its name in `places`."""
         if choice.lists is None:
             return next((self.root / place / name for place in places if self.has(join(place, name))), None)
         path = choice.lists / name if choice.lists.is_dir() else choice.lists
         return path if path.is_file() else None
 
-    def read_sidecar(self, path: str) -> list[str]:
-        """The lines of a small text file; none where there is none, or where it is too large to be one."""
+    def missing_list(self, choice: Choice, name: str, advice: str) -> UsageError:
+        """Return the error for an official list that does not exist."""
+        return UsageError(
+            f"{choice.lists or self.root}: expected the official list {name}, found none: {advice}; "
+            "give it with --lists, or --lists none to list without splits"
+        )
+
+    def read_sidecar(self, path: str, key: str) -> str | None:
+        """Return the value of the first line ``Key: value`` in a small text file; None if there is no such line."""
         try:
             with (self.root / path).open("rb") as file:
                 data = file.read(_SIDECAR_BYTES + 1)
         except (OSError, ValueError):
-            return []
-        return [] if len(data) > _SIDECAR_BYTES else data.decode("utf-8", "replace").splitlines()
+            return None
+        if len(data) <= _SIDECAR_BYTES:
+            for line in data.decode("utf-8", "replace").splitlines():
+                name, separator, value = line.partition(":")
+                if separator and name.strip().lower() == key:
+                    return value.strip()
+        return None
 
 
 def join(*parts: str) -> str:
-    """Parts of a path, joined by ``/``; empty ones are left out."""
+    """Join the parts of a path that are not empty."""
     return "/".join(part for part in parts if part)
 
 
 def relative_path(name: str, where: object) -> str:
-    r"""The path that a list names, with ``/`` for ``\``.
-
-    Raises
-    ------
-    UsageError
-        If it is absolute or leads upwards.
-    """
+    r"""Return a path from a list with ``/`` for ``\``; `UsageError` if it is absolute or leads upwards."""
     path = PurePosixPath(name.strip().replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
         raise UsageError(f"{where}: expected paths below the dataset's folder, found {shorten(name)}")
@@ -214,13 +256,7 @@ def relative_path(name: str, where: object) -> str:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a list, without spaces around them.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be read, is too large, or is not UTF-8.
-    """
+    """Read the lines of a list, without surrounding spaces. Empty lines are kept."""
     try:
         return [line.strip() for line in _read(path, _LIST_BYTES).decode("utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
@@ -228,13 +264,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_csv(path: Path) -> list[list[str]]:
-    """The rows of a list with commas, its empty lines left out.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be read, is too large, or is not CSV in UTF-8.
-    """
+    """Read the rows of a CSV file, without empty lines."""
     try:
         return [row for row in csv.reader(read_lines(path)) if row]
     except csv.Error as error:
@@ -242,13 +272,7 @@ def read_csv(path: Path) -> list[list[str]]:
 
 
 def read_json(path: Path, kind: type[T]) -> T:
-    """The document of a JSON file.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be read, is too large, is not JSON, or holds another kind of document.
-    """
+    """Read a JSON file that holds a ``dict`` or a ``list``."""
     try:
         document = json.loads(_read(path, _JSON_BYTES).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -270,28 +294,6 @@ def _read(path: Path, most: int) -> bytes:
     return data
 
 
-def pick(option: str, wanted: Sequence[str], there: Sequence[str]) -> list[str]:
-    """Return the existing names that an option selects; all of them if it selects none.
-
-    Raises
-    ------
-    UsageError
-        If the option names something else.
-    """
-    for name in wanted:
-        if name not in there:
-            like = did_you_mean(name, there)
-            raise UsageError(
-                f"{option}: expected some of {list_some(list(there)) or 'none'}, found {shorten(name)}{like}"
-            )
-    return [name for name in there if not wanted or name in wanted]
-
-
 def is_media(name: str) -> bool:
-    """Return whether a file name has the suffix of a picture or a video."""
+    """Return whether a file name has the suffix of an image or a video."""
     return is_picture(name) or is_video(name)
-
-
-def sort_by_original(found: Found) -> None:
-    """Put forgeries right behind their original, so that a build that cuts them alike searches it only once."""
-    found.rows.sort(key=lambda row: (row["original"] or row["path"], row["label"] == "fake", row["path"]))

@@ -82,10 +82,10 @@ def test_what_faceforensics_lacks_and_what_it_has_besides_is_named(tmp_path: Pat
     assert found.missing == (f"{youtube}/071.mp4", "manipulated_sequences/FaceSwap/c23/videos/003_000.mp4")
     assert found.unlisted == (f"{youtube}/999.mp4",)
     text = found.describe()
-    assert f"listed, but not there: 2: {youtube}/071.mp4, manip" in text
-    assert f"there, but not listed: 1: {youtube}/999.mp4" in text
+    assert f"missing files: 2: {youtube}/071.mp4, manip" in text
+    assert f"files in no list: 1: {youtube}/999.mp4" in text
     assert "FaceSwap: 1 of 5 forgeries without a mask (720_672)" in found.notes
-    assert "forgeries whose original is not known or not there: 2: " in text
+    assert "forgeries whose original is unknown or missing: 2: " in text
     assert [row["original"] for row in found.rows if "071_054" in row["path"]] == [None, None]
 
 
@@ -113,7 +113,7 @@ def test_the_command_to_pack_numbers_real_as_0(tmp_path: Path, name: str) -> Non
 def test_a_part_of_faceforensics_is_chosen(tmp_path: Path) -> None:
     root = trees.make_faceforensics(tmp_path, ("c23", "c40"), masks=())
     with pytest.raises(
-        UsageError, match=r"compression: expected a choice, since c23, c40 are there: --compression c23"
+        UsageError, match=r"compression: expected a choice, since c23, c40 are present: --compression c23"
     ):
         listed("faceforensics", root)
     found = listed("faceforensics", root, compression="c40", methods=["FaceSwap"], splits="train, val")
@@ -145,7 +145,8 @@ def test_the_lists_of_faceforensics_may_lie_elsewhere_or_be_left_out(tmp_path: P
     root = trees.make_faceforensics(tmp_path / "ff")
     (root / "splits").rename(tmp_path / "elsewhere")
     with pytest.raises(
-        UsageError, match=r"found no train.json: take dataset/splits of github.com/ondyari/FaceForensics"
+        UsageError,
+        match=r"the official list train.json, found none: download dataset/splits of github.com/ondyari/FaceForensics",
     ):
         listed("faceforensics", root)
     assert len(listed("faceforensics", root, lists=tmp_path / "elsewhere").rows) == 18
@@ -209,7 +210,7 @@ def test_dfdc_without_some_of_its_files(tmp_path: Path) -> None:
     found = listed("dfdc", root)
     assert found.missing == ("dfdc_train_part_1/c.mp4",)
     assert found.unlisted == ("test_videos/q.mp4",)
-    assert any("not known or not there: 2: dfdc_train_part_1/cx.mp4, test/t1.mp4 " in note for note in found.notes)
+    assert any("unknown or missing: 2: dfdc_train_part_1/cx.mp4, test/t1.mp4 " in note for note in found.notes)
 
 
 def test_the_preview_of_dfdc(tmp_path: Path) -> None:
@@ -319,10 +320,10 @@ def test_deepfakebench_keeps_test_videos_in_train_and_that_is_said(tmp_path: Pat
         for name in names
     ]
     assert found.notes == (
-        "Celeb-DF-v2/CelebDFv2_real/val holds one video's frames where videos should be: left out",
-        "LEAK: 1 video of train in test as well (test has 1): the file says so",
-        "LEAK: 1 video of train in val as well (val has 1): the file says so",
-        "LEAK: 1 video of val in test as well (test has 1): the file says so",
+        "Celeb-DF-v2/CelebDFv2_real/val holds the frames of one video instead of videos: left out",
+        "LEAK: the file has 1 video of train in test as well (test has 1)",
+        "LEAK: the file has 1 video of train in val as well (val has 1)",
+        "LEAK: the file has 1 video of val in test as well (test has 1)",
     )
     assert len(listed("deepfakebench", tmp_path, splits="test").rows) == 1
 
@@ -388,7 +389,7 @@ def test_imagenet_with_what_copies_lack(tmp_path: Path) -> None:
     assert [row["label"] for row in listed("imagenet", root, lists="none").rows].count(None) == 4
     given = tmp_path / "val.txt"
     given.write_text("ILSVRC2012_val_00000001.JPEG 65\n")
-    with pytest.raises(UsageError, match="line 1: expected a picture and its class such as n01751748, found"):
+    with pytest.raises(UsageError, match="line 1: expected an image and its class such as n01751748, found"):
         listed("imagenet", root, lists=given)
     given.write_text(f"ILSVRC2012_val_00000001.JPEG {trees.WNIDS[0]}\nILSVRC2012_val_00000009.JPEG n09999999\n")
     trees.put_pictures(root, ["test/ILSVRC2012_test_00000001.JPEG"])
@@ -396,8 +397,8 @@ def test_imagenet_with_what_copies_lack(tmp_path: Path) -> None:
     found = listed("imagenet", root, lists=given)
     assert found.missing == ("val/ILSVRC2012_val_00000009.JPEG",)
     assert found.unlisted == tuple(f"val/ILSVRC2012_val_{number:08d}.JPEG" for number in (2, 3, 4))
-    assert "classes of val that train has not: n09999999" in found.notes
-    assert "test is left out, since its classes are not public (1 picture)" in found.notes
+    assert "classes of val that train lacks: n09999999" in found.notes
+    assert "test is left out, since its classes are not public (1 image)" in found.notes
     assert any(note.startswith("train: 1 archive (n03000684.tar): unpack") for note in found.notes)
     assert column(listed("imagenet", root, splits="test"), "path") == ["test/ILSVRC2012_test_00000001.JPEG"]
 
@@ -428,7 +429,7 @@ def test_lrw_has_the_word_and_its_length(tmp_path: Path) -> None:
         }
         assert found.missing == (f"{prefix}WHICH/val/WHICH_00001.mp4",)
         assert found.unlisted == (f"{prefix}ABOUT/train/OTHER_00001.mp4",)
-        assert found.notes == ("clips without a text file that says how long the word is: 1",)
+        assert found.notes == ("clips without a text file with the duration of the word: 1",)
 
 
 def test_lrs2_is_split_by_its_lists(tmp_path: Path) -> None:
@@ -446,7 +447,7 @@ def test_lrs2_is_split_by_its_lists(tmp_path: Path) -> None:
     assert found.unlisted == ("mvlrs_v1/main/5535415699068794046/00077.mp4",)
     assert "--label-from none --preset images --size 128 --text clip" in found.describe()
     (root / "val.txt").unlink()
-    with pytest.raises(UsageError, match=r"found no val\.txt: they come with LRS2"):
+    with pytest.raises(UsageError, match=r"the official list val\.txt, found none: it comes with LRS2"):
         listed("lrs", root)
     assert len(listed("lrs", root, lists="none").rows) == 5
     found = listed("lrs", root, splits="train,test")
@@ -477,11 +478,11 @@ def test_folders_train_val_test(tmp_path: Path) -> None:
     assert found.counts == {"label": {"bird": 1, "cat": 6, "dog": 6}, "split": {"test": 5, "train": 4, "val": 4}}
     assert found.unlisted == ("train/loose.png",)
     assert found.notes == (
-        "no class for train/bird: no picture or video to pack in it",
-        "classes of test that train has not: bird",
+        "ignored train/bird: no images or videos inside",
+        "classes of test that train lacks: bird",
     )
     trees.put_pictures(tmp_path / "flat", ["train/cat/1.png", "test/1.png", "test/2.png"])
-    with pytest.raises(UsageError, match=r"found none: 2 there, but not listed, such as test/1\.png$"):
+    with pytest.raises(UsageError, match=r"found none: 2 files in no list, such as test/1\.png$"):
         listed("imagefolder", tmp_path / "flat", splits="test")
 
 
@@ -503,9 +504,7 @@ def test_a_folder_too_deep_is_answered_with_the_one_above(tmp_path: Path) -> Non
         listed("lrw", root / "ABOUT")
     for word in ("ABOUT", "WHICH"):
         (root / f"{word}/val/{word}_00001.mp4").unlink()
-    with pytest.raises(
-        UsageError, match=r"files of lrw \(val\) to list, found none: 2 listed, but not there, such as "
-    ):
+    with pytest.raises(UsageError, match=r"files of lrw \(val\) to list, found none: 2 files missing, such as "):
         listed("lrw", root, splits="val")
 
 
@@ -521,11 +520,11 @@ def test_a_folder_with_two_datasets_is_refused_and_one_that_holds_the_dataset_is
     ("name", "options", "message"),
     [
         ("imagenett", {}, "unknown dataset 'imagenett': expected one of celeb-df, .*; did you mean 'imagenet'?"),
-        ("lrw", {"methods": "x"}, "methods: lrw has no such option, it has splits"),
-        ("dfdc", {"lists": "."}, "lists: dfdc has no such option, it has splits"),
+        ("lrw", {"methods": "x"}, "methods: lrw has no such option; it has splits"),
+        ("dfdc", {"lists": "."}, "lists: dfdc has no such option; it has splits"),
         ("lrw", {"splits": "dev"}, "splits: expected some of train, val, test, found 'dev'"),
-        ("lrw", {"splits": "train,,val"}, "splits: expected names with commas between them, found 'train,,val'"),
-        ("lrs", {"splits": ["train", 3]}, "splits: expected names with commas between them"),
+        ("lrw", {"splits": "train,,val"}, "splits: expected names separated by commas, found 'train,,val'"),
+        ("lrs", {"splits": ["train", 3]}, "splits: expected names separated by commas"),
         ("celeb-df", {"lists": "nowhere"}, "lists: expected a file, a folder or none, found nothing at nowhere"),
         ("celeb-df", {"lists": "none", "splits": "test"}, "splits: --lists none leaves no splits to choose from"),
     ],
@@ -554,7 +553,7 @@ def test_lists_that_nothing_would_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="lists: val/ has class folders, which name the classes"):
         listed("imagenet", trees.make_imagenet(tmp_path / "inet", "folders"), lists=tmp_path)
     trees.make_lrs2(tmp_path / "lrs")
-    with pytest.raises(UsageError, match=r"found no val\.txt"):
+    with pytest.raises(UsageError, match=r"the official list val\.txt, found none"):
         listed("lrs", tmp_path / "lrs", lists=tmp_path / "lrs/train.txt")
 
 
@@ -623,7 +622,7 @@ def test_the_command_says_what_python_gives(tmp_path: Path) -> None:
     ]
     assert "listing: 2/2 folders" in done.stderr
     wrong = run_packer("list", "lrw", root, "--methods", "x", expect=2)
-    assert wrong.stderr == "packer list: --methods: lrw has no such option, it has splits\n"
+    assert wrong.stderr == "packer list: --methods: lrw has no such option; it has splits\n"
 
 
 def test_long_differences_end_with_a_count(tmp_path: Path) -> None:
@@ -632,7 +631,7 @@ def test_long_differences_end_with_a_count(tmp_path: Path) -> None:
     trees.put_text(root, "List_of_testing_videos.txt", "\n".join(lines))
     found = listed("celeb-df", root)
     assert len(found.missing) == 2999
-    assert f"listed, but not there: 2999: {found.missing[0]}" in found.describe()
+    assert f"missing files: 2999: {found.missing[0]}" in found.describe()
     assert found.describe().count("\n") < 10
     assert "and 2991 more" in found.describe()
 
