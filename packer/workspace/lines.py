@@ -111,3 +111,23 @@ def read_lines(path: Path) -> Iterator[Any]:
             yield json.loads(line)
         except ValueError:
             continue
+
+
+class NewLines:
+    """Reads the lines that were appended to files since they were last read."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[Path, int] = {}
+
+    def read(self, path: Path) -> list[bytes]:
+        """Return a file's new lines; none if it cannot be read. A line without its end is left for the next call."""
+        offset = self._offsets.get(path, 0)
+        try:
+            with path.open("rb") as file:
+                file.seek(offset)
+                data = file.read()
+        except OSError:
+            return []
+        *lines, rest = data.split(b"\n")
+        self._offsets[path] = offset + len(data) - len(rest)
+        return lines

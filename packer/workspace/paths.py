@@ -187,10 +187,16 @@ class Workspace:
         # In the plan's folder, an owner that is late cannot add to what is known of another plan's items.
         return self.parts / f"{name}.{self.owner}.jsonl" if self.owner else self.root / f"{name}.jsonl"
 
+    def journals(self) -> list[Path]:
+        """The journals of all owners, that of the coordinating process first."""
+        return self._logs("journal")
+
     def _read_logs(self, name: str) -> Iterator[Any]:
-        yield from read_lines(self.root / f"{name}.jsonl")
-        for path in sorted(self.parts.glob(f"{name}.*.jsonl")):
+        for path in self._logs(name):
             yield from read_lines(path)
+
+    def _logs(self, name: str) -> list[Path]:
+        return [self.root / f"{name}.jsonl", *sorted(self.parts.glob(f"{name}.*.jsonl"))]
 
     @property
     def assembly(self) -> Path:

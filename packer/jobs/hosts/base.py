@@ -1,5 +1,6 @@
 """Run one agent on each host of a cluster and wait until the tasks of a build are done."""
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from packer.recipe.engines import ENGINES
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import WORKER_BYTES
 from packer.workspace import Workspace
+from packer.workspace.lines import NewLines
 from packer.workspace.sharing.array import read_terms
 from packer.workspace.sharing.leases import read_agents
 from shardspec.errors import BuildError
@@ -32,6 +34,9 @@ _PAUSE_S = 0.2
 _LOOK_S = 2.0
 _AGAIN_S = 3.0
 """Seconds before an agent is started again on a host where one has died."""
+
+_PENDING_S = 10.0
+"""Seconds after which an agent that still waits for resources is reported."""
 
 _GRACE_S = 10.0
 """Seconds that agents may take to end by themselves once all tasks and shards are done."""
@@ -103,6 +108,10 @@ class HostProcess(Protocol):
         """Ask the agent to end, wait for a moment, and cancel it if it does not."""
         ...
 
+    def is_pending(self) -> bool:
+        """Return whether the agent waits for resources that others use."""
+        ...
+
 
 class Cluster(Protocol):
     """The hosts of an allocation or a cluster. Created with the workspace, a `Room` and the build's options."""
@@ -128,7 +137,8 @@ class _Agents:
         self._running: dict[int, HostProcess] = {}
         self._again_s: dict[int, float] = dict.fromkeys(range(len(cluster.hosts)), 0.0)
         self._attempts: Counter[int] = Counter()
-        self._read: dict[Path, int] = {}
+        self._lines = NewLines()
+        self._started_s: dict[int, float] = {}
         self._errors: dict[Path, str] = {}
         self.ended_well = False
         self.why = ""
@@ -150,8 +160,14 @@ class _Agents:
                 del self._running[number]
                 self._pass_on(self._log(number))
                 self._note_end(number, status)
-        for number in self._running:
+        for number, process in self._running.items():
             self._pass_on(self._log(number))
+            if number in self._started_s and now_s - self._started_s[number] > _PENDING_S:
+                del self._started_s[number]
+                if not process.is_pending():
+                    continue
+                name = self._cluster.hosts[number].name
+                self._say(f"{program()}: the agent on {name} waits for resources that others use")
 
     def end(self) -> None:
         self._again_s.clear()
@@ -170,6 +186,7 @@ class _Agents:
         self._attempts[number] += 1
         command = [*module_command("packer"), "work", str(self._space.out), "--workers", str(host.workers)]
         self._running[number] = self._cluster.start(host, command, self._log(number))
+        self._started_s[number] = time.monotonic()
 
     def _note_end(self, number: int, status: int) -> None:
         if status == 0:
@@ -189,15 +206,7 @@ class _Agents:
 
     def _pass_on(self, log: Path) -> None:
         """Report new lines about lost workers and other messages of an agent, but not its progress."""
-        try:
-            with log.open("rb") as file:
-                file.seek(self._read.get(log, 0))
-                text = file.read()
-        except OSError:
-            return
-        whole = text[: text.rfind(b"\n") + 1]
-        self._read[log] = self._read.get(log, 0) + len(whole)
-        for line in whole.decode(errors="replace").splitlines():
+        for line in (line.decode(errors="replace") for line in self._lines.read(log)):
             if line.startswith(_SAID):
                 self._say(f"{program()}: {line.removeprefix(_SAID)}")
             elif line.startswith(_ERROR):
@@ -229,9 +238,10 @@ def run_agents(plan: JobPlan, space: Workspace, options: BuildOptions, listener:
         workers = sum(host.workers for host in cluster.hosts)
         listener.on_message(f"{plan.stage}: {workers} workers on {len({host.name for host in cluster.hosts})} nodes")
         try:
-            before = _count(plan, space)
+            finished = _Finished(plan, space)
+            before = finished.count()
             with Stage(listener, plan.stage, items, plan.items_are, before[0]) as stage:
-                _wait(agents, plan, space, stage, before)
+                _wait(agents, plan, space, stage, finished, before)
         finally:
             agents.end()
     terms = read_terms(space)
@@ -243,7 +253,9 @@ def run_agents(plan: JobPlan, space: Workspace, options: BuildOptions, listener:
         )
 
 
-def _wait(agents: _Agents, plan: JobPlan, space: Workspace, stage: Stage, counted: tuple[int, int, int]) -> None:
+def _wait(
+    agents: _Agents, plan: JobPlan, space: Workspace, stage: Stage, finished: "_Finished", counted: tuple[int, int, int]
+) -> None:
     """Wait until the agents have ended, or all tasks are done and one of them has found nothing left to do."""
     seen_s, until_s = 0.0, None
     while True:
@@ -254,7 +266,7 @@ def _wait(agents: _Agents, plan: JobPlan, space: Workspace, stage: Stage, counte
             failed = next((agent.failed for agent in read_agents(space.agents).values() if agent.failed), "")
             if failed:
                 raise BuildError(failed)
-            found = _count(plan, space)
+            found = finished.count()
             items, samples, rejects = (new - old for new, old in zip(found, counted, strict=True))
             stage.advance(items, samples, rejects)
             counted = found
@@ -265,13 +277,28 @@ def _wait(agents: _Agents, plan: JobPlan, space: Workspace, stage: Stage, counte
         time.sleep(_PAUSE_S)
 
 
-def _count(plan: JobPlan, space: Workspace) -> tuple[int, int, int]:
-    """Count items, samples and rejects of the finished tasks in the journals of all agents."""
-    lines = [line for line in space.read_journal() if isinstance(line, dict) and line.get("did") in ("task", "join")]
-    tasks = {line["number"]: line for line in lines}
-    items = sum(plan.tasks[number].stop - plan.tasks[number].start for number in tasks)
-    rejects = sum(sum(line.get("rejected", {}).values()) for line in tasks.values())
-    return items, sum(line.get("rows", 0) for line in tasks.values()), rejects
+class _Finished:
+    """The finished tasks in the journals of all agents, of which each call reads only the new lines."""
+
+    def __init__(self, plan: JobPlan, space: Workspace) -> None:
+        self._plan = plan
+        self._space = space
+        self._lines = NewLines()
+        self._tasks: dict[int, tuple[int, int, int]] = {}
+
+    def count(self) -> tuple[int, int, int]:
+        """Count items, samples and rejects."""
+        for line in (line for path in self._space.journals() for line in self._lines.read(path)):
+            try:
+                entry = json.loads(line)
+            except ValueError:  # cut short by a crash
+                continue
+            if isinstance(entry, dict) and entry.get("did") in ("task", "join"):
+                task = self._plan.tasks[entry["number"]]
+                rejects = sum(entry.get("rejected", {}).values())
+                self._tasks[entry["number"]] = (task.stop - task.start, entry.get("rows", 0), rejects)
+        items, samples, rejected = map(sum, zip(*self._tasks.values(), strict=True)) if self._tasks else (0, 0, 0)
+        return items, samples, rejected
 
 
 def _last_line(log: Path) -> str:

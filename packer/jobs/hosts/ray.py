@@ -54,12 +54,15 @@ class RayCluster:
             except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
                 raise BuildError(_describe_failure(error)) from None
         self._cores: dict[str, int] = {}
-        found = [host for node in ray.nodes() for host in self._agents(node, room)]
-        self.hosts: Sequence[Host] = room.limit(found)
-        if not self.hosts:
+        try:
+            found = [host for node in ray.nodes() for host in self._agents(node, room)]
+            self.hosts: Sequence[Host] = room.limit(found)
+            if not self.hosts:
+                what = "a GPU and a core" if self._gpus else "a core"
+                raise BuildError(f"expected a Ray cluster with a node that has {what}, found none")
+        except BaseException:
             self.close()
-            what = "a GPU and a core" if self._gpus else "a core"
-            raise BuildError(f"expected a Ray cluster with a node that has {what}, found none")
+            raise
 
     def start(self, host: Host, command: Sequence[str], log: Path) -> "_Actor":
         """See `packer.jobs.hosts.base.Cluster`."""
@@ -124,6 +127,7 @@ class _Actor:
     def __init__(self, actor: Any) -> None:
         self._actor = actor
         self._status: int | None = None
+        self._ready = actor.__ray_ready__.remote()
         self._waiting = threading.Thread(target=self._wait, args=(actor.wait.remote(),), daemon=True)
         self._waiting.start()
 
@@ -137,6 +141,9 @@ class _Actor:
             self._waiting.join(_END_S)
         with suppress(ray.exceptions.RayError):
             ray.kill(self._actor, no_restart=True)
+
+    def is_pending(self) -> bool:
+        return not ray.wait([self._ready], timeout=0)[0]
 
     def _wait(self, answer: Any) -> None:
         try:

@@ -84,6 +84,9 @@ class _Step:
         status = self._process.poll()
         return None if status is None else -status if status < 0 else status
 
+    def is_pending(self) -> bool:
+        return False  # srun reports in the log that it waits
+
     def end(self) -> None:
         """Close the agent's input, then have ``srun`` end the step, then end ``srun``."""
         assert self._process.stdin is not None

@@ -170,6 +170,9 @@ class _Nodes:
     def poll(self) -> int | None:
         return self._status
 
+    def is_pending(self) -> bool:
+        return True
+
     def end(self) -> None:
         self._end()
 
@@ -216,6 +219,22 @@ def test_what_an_earlier_call_did_and_said_is_not_reported_as_new(
         listener = _run_on(_Nodes(0, lambda: None), space, monkeypatch)
         assert listener.messages.count("packer: a worker process died") == 2
         assert (set(listener.done), set(listener.new)) == ({5}, {0})
+
+
+def test_an_agent_that_waits_for_resources_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packer.jobs.hosts.base._PENDING_S", -1.0)
+    monkeypatch.setattr("packer.jobs.hosts.base._LOOK_S", 0.5)
+    space = Workspace(tmp_path / "out" / ".build")
+    nodes, seen = _Nodes(None, lambda: None), []
+
+    def poll() -> int | None:
+        seen.append(1)
+        return 0 if len(seen) > 8 else None
+
+    monkeypatch.setattr(nodes, "poll", poll)
+    listener = _run_on(nodes, space, monkeypatch)
+    for name in ("n1", "n2"):
+        assert listener.messages.count(f"packer: the agent on {name} waits for resources that others use") == 1
 
 
 def test_all_agents_are_ended_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
