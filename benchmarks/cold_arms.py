@@ -1,16 +1,18 @@
-"""Arms in processes of their own: a Loader whose dataset was dropped from the page cache, and one with little cache."""
+"""Arms of `benchmarks.cold`: a Loader whose dataset was dropped from the page cache, one with little cache, their limit."""
 
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from benchmarks.contender import Batches
-from benchmarks.data import SIZE
+from benchmarks.data import SIZE, Source
 from benchmarks.memory_group import memory_group
-from benchmarks.read_through import drop_cache
 from benchmarks.reader_arms import loader
 from readers.formats.machine import available_processors
 
+_CHUNK = 4 << 20
 _OWN_BYTES = 32 << 20
 """Memory for threads and page tables, in addition to batches and page cache."""
 
@@ -72,3 +74,51 @@ class LimitedLoader(ColdLoader):
 def limited_loader(cache_mb: float, **options: Any) -> LimitedLoader:
     """An arm."""
     return LimitedLoader(options, cache_mb)
+
+
+def drop_cache(root: Path) -> None:
+    """Drop the pages of all files below a folder, except those that a process has mapped."""
+    for path in root.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
+class ReadThrough:
+    """Reads all files of a dataset from the first byte to the last."""
+
+    def __init__(self, root: Path, rows: int, threads: int) -> None:
+        self._root, self._rows, self._threads = root, rows, threads
+
+    def prepare(self) -> None:
+        """Drop the cache."""
+        drop_cache(self._root)
+
+    def run(self, epoch: int) -> int:
+        """Read every byte once."""
+        paths = [path for path in sorted(self._root.rglob("*")) if path.is_file()]
+        chunks = [(path, at) for path in paths for at in range(0, path.stat().st_size, _CHUNK)]
+        with ThreadPoolExecutor(self._threads) as pool:
+            list(pool.map(_read, chunks))
+        return self._rows
+
+    def batches(self, epoch: int) -> list[Any]:
+        """Reads and gives nothing."""
+        self.run(epoch)
+        return []
+
+
+def _read(chunk: tuple[Path, int]) -> None:
+    path, at = chunk
+    with path.open("rb", buffering=0) as file:
+        file.seek(at)
+        file.read(_CHUNK)
+
+
+def read_through(source: str, kind: str, root: str, batch: int) -> ReadThrough:
+    """An arm."""
+    return ReadThrough(Path(root), len(Source(Path(source), kind)), 2)

@@ -32,8 +32,7 @@ import torch
 from facenet_pytorch import MTCNN
 
 from benchmarks.agreement import compare
-from benchmarks.tables import faces_table
-from benchmarks.targets import detector_table
+from benchmarks.tables import detector_table, faces_table
 from packer import Detections, Detector
 
 Frames = list[np.ndarray]

@@ -16,10 +16,10 @@ import av
 import cv2
 import numpy as np
 import torch
-from facenet_pytorch import MTCNN
 from PIL import Image
 
 from benchmarks.agreement import compare
+from benchmarks.detector import facenet
 from packer import Detections, Detector
 
 PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp"}
@@ -37,15 +37,6 @@ def frames(path: Path, every: int) -> Iterator[np.ndarray]:
                 yield frame.to_ndarray(format="rgb24")
 
 
-def reference(mtcnn: MTCNN, frame: np.ndarray) -> Detections:
-    """Run facenet-pytorch on one frame, alone."""
-    boxes, scores, points = mtcnn.detect(frame, landmarks=True)
-    if boxes is None:
-        boxes, scores, points = np.zeros((0, 4)), np.zeros(0), np.zeros((0, 5, 2))
-    arrays = [np.asarray(value, np.float32) for value in (boxes, scores, points)]
-    return Detections(*arrays, np.array([0, len(boxes)], np.int64))
-
-
 def main() -> int:
     """Compare and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -57,13 +48,13 @@ def main() -> int:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
-    detector, mtcnn = Detector(runtime=options.runtime), MTCNN(keep_all=True)
+    detector, reference = Detector(runtime=options.runtime), facenet()
     print(detector.describe())
     expected, found = [], []
     for path in sorted(path for path in options.folder.rglob("*") if path.suffix.lower() in PICTURES | VIDEOS):
         start = len(found)
         for frame in frames(path, options.every):
-            expected.append(reference(mtcnn, frame))
+            expected.append(reference(frame))
             found.append(detector.detect([frame]))
         agreed = report(str(path.relative_to(options.folder)), expected[start:], found[start:], options.min_side)
     agreed = report("all", expected, found, options.min_side)

@@ -22,7 +22,7 @@ import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -180,16 +180,14 @@ def copy_rate(schema: Schema, rows: Columns) -> float:
     return count * BATCH / (time.process_time() - start)
 
 
-def best(repeats: int, measure: Callable[[], float]) -> float:
-    """The largest of some measurements."""
-    return max(measure() for _ in range(repeats))
-
-
 def survey(kind: str, pictures: Any, folder: Path, repeats: int, formats: list[str]) -> dict[str, Any]:
     """Pack and read one kind of rows in every format."""
     schema, rows = SCHEMAS[kind], encoded(kind, pictures)
     bytes_per_row = shard_size(schema, rows).row_bytes
-    found: dict[str, Any] = {"bytes_per_row": bytes_per_row, "copy": best(repeats, lambda: copy_rate(schema, rows))}
+    found: dict[str, Any] = {
+        "bytes_per_row": bytes_per_row,
+        "copy": max(copy_rate(schema, rows) for _ in range(repeats)),
+    }
     for format in formats:
         root = folder / f"{kind}-{format}"
         root.mkdir(parents=True)

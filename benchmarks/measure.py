@@ -10,7 +10,7 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,21 +18,8 @@ from typing import Any
 
 from benchmarks.contender import Contender, ContenderError
 
-SCHEMA = 1
 LIBRARIES = ("numpy", "torch", "simplejpeg", "lmdb", "pyarrow", "h5py", "opencv-python-headless")
 
-_DOCUMENT: dict[str, type] = {
-    "schema": int,
-    "benchmark": str,
-    "time_utc": str,
-    "commit": str,
-    "machine": dict,
-    "versions": dict,
-    "settings": dict,
-    "groups": list,
-}
-_GROUP: dict[str, type] = {"name": str, "limit": str, "rows": list}
-_ROW: dict[str, type] = {"name": str, "ours": bool, "is_limit": bool, "rates": list, "error": str}
 _NUMBERS = ("median", "low", "high", "of_limit", "cpu_ms", "memory_mb", "disk_mb", "pack_s", "order_correlation")
 
 
@@ -75,7 +62,7 @@ def measure_group(
     Returns
     -------
     dict
-        A group of the document (`check_document`). A contender that fails keeps its error and no rates.
+        A group of the document. A contender that fails keeps its error and no rates.
     """
     rows = [_empty_row(entry) for entry in entries]
     contenders: list[Contender | None] = [None] * len(entries)
@@ -129,7 +116,6 @@ def summarise(row: dict[str, Any], limit: dict[str, Any] | None) -> None:
 def document(benchmark: str, settings: dict[str, Any], groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Everything that a run found, with the machine and versions."""
     return {
-        "schema": SCHEMA,
         "benchmark": benchmark,
         "time_utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
@@ -138,38 +124,6 @@ def document(benchmark: str, settings: dict[str, Any], groups: Sequence[dict[str
         "settings": settings,
         "groups": list(groups),
     }
-
-
-def check_document(found: Any) -> None:
-    """Raise ValueError if a document does not have the schema that `document` writes.
-
-    It must have every key and no other; rates must be positive; a row without rates must say why.
-    """
-    _check_keys(found, _DOCUMENT, (), "document")
-    if found["schema"] != SCHEMA:
-        raise ValueError(f"schema: expected {SCHEMA}, found {found['schema']}")
-    for group in found["groups"]:
-        _check_keys(group, _GROUP, (), f"group {group.get('name')!r}")
-        for row in group["rows"]:
-            where = f"group {group['name']!r}, row {row.get('name')!r}"
-            _check_keys(row, _ROW, _NUMBERS, where)
-            if not row["rates"] and not row["error"]:
-                raise ValueError(f"{where}: expected rates or an error, found neither")
-            if any(not isinstance(rate, float) or rate <= 0 for rate in row["rates"]):
-                raise ValueError(f"{where}: expected positive rates, found {row['rates']}")
-            if row["rates"] and not row["low"] <= row["median"] <= row["high"]:
-                raise ValueError(f"{where}: expected low <= median <= high")
-
-
-def _check_keys(found: Any, types: dict[str, type], numbers: Sequence[str], where: str) -> None:
-    if not isinstance(found, dict) or set(found) != {*types, *numbers}:
-        raise ValueError(f"{where}: expected the keys {sorted({*types, *numbers})}, found {sorted(found)}")
-    for key, kind in types.items():
-        if not isinstance(found[key], kind):
-            raise ValueError(f"{where}: {key}: expected {kind.__name__}, found {type(found[key]).__name__}")
-    for key in numbers:
-        if found[key] is not None and not isinstance(found[key], int | float):
-            raise ValueError(f"{where}: {key}: expected a number or null, found {found[key]!r}")
 
 
 def artefact(path: Path | None, benchmark: str) -> Path | None:
@@ -181,8 +135,7 @@ def artefact(path: Path | None, benchmark: str) -> Path | None:
 
 
 def write(found: dict[str, Any], path: Path | None) -> None:
-    """Check a document and write it as JSON."""
-    check_document(found)
+    """Write a document as JSON."""
     if path is not None:
         path.write_text(json.dumps(found, indent=1) + "\n")
 
@@ -231,9 +184,10 @@ def spread(values: Sequence[float | None]) -> dict[str, float] | None:
     return {"median": statistics.median(known), "low": min(known), "high": max(known)}
 
 
-def without_start(seconds: float, start_s: float) -> float | None:
-    """What a run took beyond its start, which was timed apart; None if that took as long as the whole run."""
-    return seconds - start_s if seconds > start_s else None
+def without_start(run: Mapping[str, Any]) -> float | None:
+    """Seconds of a run beyond its start, which was timed separately; None if that took as long as the whole run."""
+    seconds: float = run["s"] - run["start_s"]
+    return seconds if seconds > 0 else None
 
 
 def per(value: float | None, of: float | None) -> float | None:

@@ -6,8 +6,6 @@ the batches of three epochs: 0 if every batch had equal numbers of all classes, 
 true shuffle is at 0.07, by chance.
 """
 
-import argparse
-
 import numpy as np
 
 from readers.order.blocks import Blocks
@@ -42,11 +40,5 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measure and print."""
-    argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None).parse_args()
-    print(table())
-
-
 if __name__ == "__main__":
-    main()
+    print(table())

@@ -130,7 +130,7 @@ def summarise(runs: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, An
     out: dict[str, Any] = {}
     for name in ("loop", "build"):
         rates = [one[name]["frames"] / one[name]["s"] for one in runs]
-        bare = spread([per(one[name]["frames"], _bare(one[name])) for one in runs])
+        bare = spread([per(one[name]["frames"], without_start(one[name])) for one in runs])
         out[name] = {
             "frames_per_s": statistics.median(rates),
             "frames_per_s_without_start": None if bare is None else bare["median"],
@@ -139,14 +139,10 @@ def summarise(runs: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, An
         }
     ratios: dict[str, list[float | None]] = {
         "ratio": [one["loop"]["s"] / one["build"]["s"] for one in runs],
-        "ratio_without_start": [per(_bare(one["loop"]), _bare(one["build"])) for one in runs],
+        "ratio_without_start": [per(without_start(one["loop"]), without_start(one["build"])) for one in runs],
         "cpu_ratio": [one["loop"]["cpu_s"] / one["build"]["cpu_s"] for one in runs],
     }
     return out | {name: spread(values) for name, values in ratios.items()}
-
-
-def _bare(one: Mapping[str, float]) -> float | None:
-    return without_start(one["s"], one["start_s"])
 
 
 def our_stages(video: Path, every: int, search: FaceSearch, cutter: FaceCutter, encoder: Encoder) -> dict[str, float]:

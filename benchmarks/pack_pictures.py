@@ -209,17 +209,15 @@ def summarise(
     if all("s" in one for one in first):
         pairs = list(zip(first, runs, strict=True))
         row["ratio"] = spread([a["s"] / b["s"] for a, b in pairs])
-        row["ratio_without_start"] = spread([per(_bare(a), _bare(b)) for a, b in pairs])
+        row["ratio_without_start"] = spread([per(without_start(a), without_start(b)) for a, b in pairs])
         row["cpu_ratio"] = spread([_cpu(a) / _cpu(b) for a, b in pairs])
     alone = rows.get((name, 1))
     if workers > 1 and alone is not None and all("s" in one for one in alone):
         row["scaling"] = spread([a["s"] / b["s"] for a, b in zip(alone, runs, strict=True)])
-        row["scaling_without_start"] = spread([per(_bare(a), _bare(b)) for a, b in zip(alone, runs, strict=True)])
+        row["scaling_without_start"] = spread(
+            [per(without_start(a), without_start(b)) for a, b in zip(alone, runs, strict=True)]
+        )
     return row
-
-
-def _bare(one: dict[str, Any]) -> float | None:
-    return without_start(one["s"], one["start_s"])
 
 
 def _cpu(one: dict[str, Any]) -> float:

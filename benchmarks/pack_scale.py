@@ -31,7 +31,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,41 +50,22 @@ _POLL_S = 0.05
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True)
-class Spent:
-    """What a command took.
+class Watch:
+    """Reads the CPU time and peak memory of a process and its children from ``/proc`` until it ends.
 
     Attributes
     ----------
-    seconds : float
-    cpu_s : float
-        CPU time of all its processes.
-    coordinator_cpu_s : float
-        CPU time of the process that was started, without those that it started.
-    coordinator_bytes, worker_bytes : int
-        Peak memory; of the workers, the largest of any.
-    own_bytes, worker_own_bytes : int
-        The anonymous part of it.
+    found : dict of str to float
+        ``coordinator_cpu_s``: CPU time of the process itself. ``coordinator_bytes`` and ``own_bytes``: its peak memory, and
+        the anonymous part. ``worker_bytes`` and ``worker_own_bytes``: the same of the largest of its children.
     """
-
-    seconds: float
-    cpu_s: float
-    coordinator_cpu_s: float
-    coordinator_bytes: int
-    own_bytes: int
-    worker_bytes: int
-    worker_own_bytes: int
-
-
-class Watch:
-    """Reads the CPU time and peak memory of a process and its children from ``/proc`` until it ends."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
-        self.cpu_s = 0.0
-        self.bytes = self.own_bytes = self.worker_bytes = self.worker_own_bytes = 0
+        names = ("coordinator_cpu_s", "coordinator_bytes", "own_bytes", "worker_bytes", "worker_own_bytes")
+        self.found: dict[str, float] = dict.fromkeys(names, 0)
         self._thread.start()
 
     def end(self) -> None:
@@ -102,16 +82,17 @@ class Watch:
 
     def _look(self) -> None:
         fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
-        self.cpu_s = max(self.cpu_s, (int(fields[11]) + int(fields[12])) / _TICKS)
+        self._note(coordinator_cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS)
         total, own = _memory(self._pid)
-        self.bytes, self.own_bytes = max(self.bytes, total), max(self.own_bytes, own)
+        self._note(coordinator_bytes=total, own_bytes=own)
         for task in Path(f"/proc/{self._pid}/task").iterdir():
             for child in (task / "children").read_text().split():
                 total, own = _memory(int(child))
-                self.worker_bytes, self.worker_own_bytes = (
-                    max(self.worker_bytes, total),
-                    max(self.worker_own_bytes, own),
-                )
+                self._note(worker_bytes=total, worker_own_bytes=own)
+
+    def _note(self, **figures: float) -> None:
+        for name, figure in figures.items():
+            self.found[name] = max(self.found[name], figure)
 
 
 def _memory(pid: int) -> tuple[int, int]:
@@ -121,8 +102,8 @@ def _memory(pid: int) -> tuple[int, int]:
     return found.get("VmHWM:", 0), found.get("RssAnon:", 0)
 
 
-def run(arguments: Sequence[str], until: Callable[[], bool] | None = None) -> Spent:
-    """Run a command, or kill it once a condition holds.
+def run(arguments: Sequence[str], until: Callable[[], bool] | None = None) -> dict[str, float]:
+    """Run a command, or kill it once a condition holds, and return what it took: seconds, CPU time, and `Watch.found`.
 
     Raises
     ------
@@ -142,15 +123,8 @@ def run(arguments: Sequence[str], until: Callable[[], bool] | None = None) -> Sp
     if until is None and process.returncode != 0:
         raise RuntimeError(f"packer {' '.join(arguments)}: ended with status {process.returncode}: {errors[-2000:]}")
     after = os.times()
-    return Spent(
-        time.perf_counter() - start,
-        after.children_user + after.children_system - before.children_user - before.children_system,
-        watch.cpu_s,
-        watch.bytes,
-        watch.own_bytes,
-        watch.worker_bytes,
-        watch.worker_own_bytes,
-    )
+    cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
+    return {"seconds": time.perf_counter() - start, "cpu_s": cpu_s, **watch.found}
 
 
 def make_files(folder: Path, files: int) -> list[str]:
@@ -194,105 +168,28 @@ def _has_half(folder: Path) -> bool:
     return 2 * sum(1 for _ in parts.rglob("part-*")) > tasks
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where the commands of one number of items work."""
-
-    folder: Path
-    names: Sequence[str]
-    items: int
-    workers: int
-
-    @property
-    def out(self) -> Path:
-        """The dataset."""
-        return self.folder / f"packed-{self.items}"
-
-    @property
-    def table(self) -> Path:
-        """The table that it is packed from."""
-        return self.folder / f"table-{self.items}.csv"
-
-    @property
-    def made(self) -> Path:
-        """What commands make of the dataset."""
-        return self.folder / "made"
-
-    @property
-    def working(self) -> tuple[str, ...]:
-        """Options of commands with workers."""
-        return ("--workers", str(self.workers), "--quiet")
-
-    @property
-    def build(self) -> tuple[str, ...]:
-        """The build of the dataset."""
-        return ("build", str(self.table), str(self.out), *self.working)
-
-
-def _dry_run(at: Place) -> Spent:
-    return run([*at.build, "--dry-run"])
-
-
-def _build(at: Place) -> Spent:
-    shutil.rmtree(at.out, ignore_errors=True)
-    return run(at.build)
-
-
-def _resume(at: Place) -> Spent:
-    build = [part if part != str(at.out) else str(at.made) for part in at.build]
-    run(build, lambda: _has_half(at.made / ".build"))
-    return run(build)
-
-
-def _split(at: Place, *options: str) -> Spent:
-    return run(["split", str(at.out), str(at.made), *options, *at.working])
-
-
-def _merge(at: Place) -> Spent:
-    run(["split", str(at.out), str(at.made), "--folds", "2", *at.working])
-    folds = [str(at.made / name) for name in ("fold-0", "fold-1")]
-    return run(["merge", *folds, str(at.folder / "merged"), *at.working])
-
-
-def _convert(at: Place, *options: str) -> Spent:
-    return run(["convert", str(at.out), str(at.made), *options, *at.working])
-
-
-def _add(at: Place) -> Spent:
-    scores = at.folder / "scores.csv"
-    write_scores(scores, at.out)
-    return run(["add", str(at.out), str(scores), "--quiet"])
-
-
-def _update(at: Place) -> Spent:
-    write_table(at.table, at.names, at.items, _REPLACED)
-    return run([*at.build, "--update", "--changed", "replace"])
-
-
-COMMANDS: Mapping[str, Callable[[Place], Spent]] = {
-    "build --dry-run": _dry_run,
-    "build": _build,
-    "build, killed half-way": _resume,
-    "build found finished": lambda at: run(at.build),
-    "build --update, nothing new": lambda at: run([*at.build, "--update"]),
-    "verify": lambda at: run(["verify", str(at.out), "--quiet"]),
-    "inspect": lambda at: run(["inspect", str(at.out), "--json"]),
-    "split --by source": lambda at: _split(at, "--by", "source", "--ratios", "train=0.9,val=0.1"),
-    "split --by note": lambda at: _split(at, "--by", "note", "--ratios", "train=0.9,val=0.1"),
-    "split --folds 2": lambda at: _split(at, "--folds", "2"),
-    "split --folds 2 --stratify label": lambda at: _split(at, "--folds", "2", "--stratify", "label"),
-    "merge": _merge,
-    "convert": lambda at: _convert(at, "--format", "webdataset"),
-    "convert --shuffle": lambda at: _convert(at, "--format", "lmdb", "--shuffle", "1"),
-    "build --dry-run of the packed dataset": lambda at: run(
-        ["build", str(at.out), str(at.made), "--dry-run", "--quiet"]
-    ),
-    "build of the packed dataset": lambda at: run(["build", str(at.out), str(at.made), *at.working]),
-    "build --update, 1 % replaced": _update,
-    "compact": lambda at: run(["compact", str(at.out), *at.working]),
-    "add": _add,
+COMMANDS: Mapping[str, str] = {
+    "build --dry-run": "build {table} {out} {working} --dry-run",
+    "build": "build {table} {out} {working}",
+    "build, killed half-way": "build {table} {made} {working}",
+    "build found finished": "build {table} {out} {working}",
+    "build --update, nothing new": "build {table} {out} {working} --update",
+    "verify": "verify {out} --quiet",
+    "inspect": "inspect {out} --json",
+    "split --by source": "split {out} {made} --by source --ratios train=0.9,val=0.1 {working}",
+    "split --by note": "split {out} {made} --by note --ratios train=0.9,val=0.1 {working}",
+    "split --folds 2": "split {out} {made} --folds 2 {working}",
+    "split --folds 2 --stratify label": "split {out} {made} --folds 2 --stratify label {working}",
+    "merge": "merge {made}/fold-0 {made}/fold-1 {merged} {working}",
+    "convert": "convert {out} {made} --format webdataset {working}",
+    "convert --shuffle": "convert {out} {made} --format lmdb --shuffle 1 {working}",
+    "build --dry-run of the packed dataset": "build {out} {made} --dry-run --quiet",
+    "build of the packed dataset": "build {out} {made} {working}",
+    "build --update, 1 % replaced": "build {table} {out} {working} --update --changed replace",
+    "compact": "compact {out} {working}",
+    "add": "add {out} {scores} --quiet",
 }
-"""In the order in which they are done: the last ones change the dataset."""
+"""In the order in which they are run: the last ones change the dataset."""
 
 _MAKING = ("build --dry-run", "build", "build, killed half-way")
 _CHANGING = ("build --update, 1 % replaced", "compact", "add")
@@ -300,26 +197,46 @@ _CHANGING = ("build --update, 1 % replaced", "compact", "add")
 
 def measure(items: int, folder: Path, names: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
     """All commands, one after another, over one table."""
-    at = Place(folder, names, items, options.workers)
-    write_table(at.table, names, items)
+    paths = {"out": folder / f"packed-{items}", "table": folder / f"table-{items}.csv", "scores": folder / "scores.csv"}
+    paths |= {"made": folder / "made", "merged": folder / "merged"}
+    out, made = paths["out"], paths["made"]
+    working = f"--workers {options.workers} --quiet"
+    write_table(paths["table"], names, items)
     found: dict[str, Any] = {"commands": {}, "readers": {}}
+
+    def words(name: str) -> list[str]:
+        return [word.format(**paths) for word in COMMANDS[name].replace("{working}", working).split()]
+
+    def prepare(name: str) -> None:
+        """Do what must be done before a command, outside its time."""
+        if name not in _MAKING and not out.exists():
+            run(words("build"))
+        if name == "build":
+            shutil.rmtree(out, ignore_errors=True)
+        elif name == "build, killed half-way":
+            run(words(name), lambda: _has_half(made / ".build"))
+        elif name == "merge":
+            run(words("split --folds 2"))
+        elif name == "build --update, 1 % replaced":
+            write_table(paths["table"], names, items, _REPLACED)
+        elif name == "add":
+            write_scores(paths["scores"], out)
 
     def note(what: str, name: str, spent: Mapping[str, float]) -> None:
         found[what][name] = dict(spent)
         print(json.dumps({"items": items, "what": name, **spent}), file=sys.stderr, flush=True)
 
-    for name, command in COMMANDS.items():
+    for name in COMMANDS:
         if name == _CHANGING[0] and options.readers:
             for operation in OPERATIONS:
-                note("readers", operation, _read(at.out, operation))
+                note("readers", operation, _read(out, operation))
         if name in options.commands:
-            if name not in _MAKING and not at.out.exists():
-                run(at.build)
-            note("commands", name, asdict(command(at)))
-            for path in (at.made, folder / "merged"):
+            prepare(name)
+            note("commands", name, run(words(name)))
+            for path in (made, paths["merged"]):
                 shutil.rmtree(path, ignore_errors=True)
     if not options.keep or set(_CHANGING) & set(options.commands):
-        shutil.rmtree(at.out, ignore_errors=True)
+        shutil.rmtree(out, ignore_errors=True)
     return {"items": items, **found}
 
 
@@ -328,16 +245,6 @@ def _read(dataset: Path, operation: str) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.scale_readers", str(dataset), operation]
     found: dict[str, float] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     return found
-
-
-def join_groups(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Groups of the same number of items as one, since a run may have been of some commands only; the last run counts."""
-    found: dict[int, dict[str, Any]] = {}
-    for group in groups:
-        joined = found.setdefault(group["items"], {"items": group["items"], "commands": {}, "readers": {}})
-        for what in ("commands", "readers"):
-            joined[what] |= group[what]
-    return [found[items] for items in sorted(found)]
 
 
 def main() -> None:
@@ -350,19 +257,13 @@ def main() -> None:
     parser.add_argument("--readers", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--folder", type=Path, help="where to work; by default a temporary folder")
     parser.add_argument("--keep", action="store_true", help="keep the datasets in the folder, and use them again")
-    parser.add_argument(
-        "--json",
-        type=Path,
-        help="write everything that was measured here; what such a file has of other runs stays in it",
-    )
+    parser.add_argument("--json", type=Path, help="write everything that was measured here")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = options.folder or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
         names = make_files(folder, options.files)
         groups = [measure(items, folder, names, options) for items in sorted(options.items)]
-    if options.json and options.json.exists():
-        groups = join_groups([*json.loads(options.json.read_text())["groups"], *groups])
     print("\n\n".join(scale_tables(groups)))
     if options.json:
         settings = {key: getattr(options, key) for key in ("files", "workers")}

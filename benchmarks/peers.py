@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.data import KINDS, Source, add_arguments, make_source, pack_ours, rows_of, settings_of
 from benchmarks.limits import limits_of
 from benchmarks.measure import Entry, artefact, disk_mb, document, measure_group, versions, write
-from benchmarks.residency import resident_shares
+from benchmarks.readers import our_entry
 from benchmarks.tables import group_text
 from shardspec.formats import FORMATS
 
@@ -140,21 +140,16 @@ def ours(kind: str, folder: Path, source: Path, batch: int, formats: Sequence[st
     entries = []
     for format in formats:
         root = folder / f"{kind}-{format}"
-        facts = pack_ours(Source(source, kind), root, format)
-        options = {"source": str(source), "kind": kind, "root": str(root), "batch": batch}
-        entries.append(Entry(f"Loader, {format}", "benchmarks.reader_arms:loader", options, ours=True, facts=facts))
+        given = (kind, source, root, batch, pack_ours(Source(source, kind), root, format))
+        entries.append(our_entry(f"Loader, {format}", *given))
         if ways and format == formats[0]:
             way = "fresh" if kind == "raw" else "fast"
-            name = f"Loader, {format}, {way}"
-            more = options | {way: True}
-            entries.append(Entry(name, "benchmarks.reader_arms:loader", more, ours=True, facts=facts))
+            entries.append(our_entry(f"Loader, {format}, {way}", *given, **{way: True}))
         if ways and format == formats[0] and kind == "photo500":  # smaller pictures get no markers
             root = folder / f"{kind}-{format}-restart-markers"
-            facts = pack_ours(Source(source, kind), root, format, restart_markers=True)
+            given = (kind, source, root, batch, pack_ours(Source(source, kind), root, format, restart_markers=True))
             for way, fast in (("restart markers", False), ("restart markers, fast", True)):
-                more = options | {"root": str(root), "fast": fast}
-                name = f"Loader, {format}, {way}"
-                entries.append(Entry(name, "benchmarks.reader_arms:loader", more, ours=True, facts=facts))
+                entries.append(our_entry(f"Loader, {format}, {way}", *given, fast=fast))
     return entries
 
 
@@ -221,7 +216,6 @@ def main() -> None:
         "--recipes", nargs="*", choices=sorted(RECIPES), default=sorted(RECIPES), help="of photos, if they are measured"
     )
     parser.add_argument("--only-recipes", action="store_true", help="nothing but the recipes")
-    parser.add_argument("--pack-only", action="store_true", help="pack for every loader and stop")
     parser.add_argument(
         "--long", type=int, default=6, help="times that long epochs of raw crops visit each row; 0: none"
     )
@@ -230,13 +224,11 @@ def main() -> None:
     source = folder / "source"
     make_source(source, tuple(arguments.kinds), rows_of(arguments))
     groups: list[dict[str, Any]] = []
-    resident: dict[str, Any] = {}  # by group and dataset: the share of its pages that the page cache held afterwards
-    settings = settings_of(arguments) | {"long": arguments.long, "peers": versions(LIBRARIES), "resident": resident}
+    settings = settings_of(arguments) | {"long": arguments.long, "peers": versions(LIBRARIES)}
     out = artefact(arguments.json, "peers")
 
     def add(name: str, entries: Sequence[Entry]) -> None:
         groups.append(measure_group(name, entries, arguments.rounds, arguments.settle))
-        resident[name] = resident_shares(folder)
         print(group_text(groups[-1]) + "\n", flush=True)
         write(document("peers", settings, groups), out)  # a run that is stopped keeps what it has so far
 
@@ -245,13 +237,11 @@ def main() -> None:
             formats = arguments.formats[:1] if number else arguments.formats
             entries = limits_of(kind, source, batch) + ours(kind, folder, source, batch, formats, not number)
             entries += [peer.entry(kind, folder, source, batch) for peer in peers]
-            if not arguments.pack_only:
-                add(f"{kind} ({number + 1})", entries)
+            add(f"{kind} ({number + 1})", entries)
     for recipe in arguments.recipes if "photo" in arguments.kinds else ():
         entries = with_recipe(recipe, folder, source, batch, arguments.formats, arguments.only)
-        if not arguments.pack_only:
-            add(f"photo, {recipe}", entries)
-    if "raw" in arguments.kinds and arguments.long and not arguments.pack_only and not arguments.only_recipes:
+        add(f"photo, {recipe}", entries)
+    if "raw" in arguments.kinds and arguments.long and not arguments.only_recipes:
         add(f"raw, epochs of {arguments.long} visits", long_epochs(folder, source, batch, arguments.long))
     if lines := not_measured(groups):
         print("Not measured:\n" + "\n".join(lines))

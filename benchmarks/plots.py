@@ -21,8 +21,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.tables import READING, read_document
-from benchmarks.targets import kind_of
+from benchmarks.tables import READING, kind_of, read_document
 
 TITLES: Mapping[str, str] = {
     "raw": "Raw crops of 224 × 224",

@@ -17,7 +17,6 @@ from typing import Any
 from benchmarks.data import Source, add_arguments, make_source, pack_ours, rows_of, settings_of
 from benchmarks.limits import limits_of
 from benchmarks.measure import Entry, artefact, document, measure_group, write
-from benchmarks.residency import resident_shares
 from benchmarks.tables import group_text
 from shardspec.formats import FORMATS
 
@@ -25,26 +24,39 @@ BLOCKWISE = ("hdf5", "parquet", "tfrecord")
 """Formats whose single rows are expensive; they are read blockwise."""
 
 
+def our_entry(
+    name: str,
+    kind: str,
+    source: Path,
+    root: Path,
+    batch: int,
+    facts: dict[str, float],
+    arm: str = "loader",
+    **more: Any,
+) -> Entry:
+    """A row of ours: an arm of `benchmarks.reader_arms` over a packed dataset."""
+    options = {"source": str(source), "kind": kind, "root": str(root), "batch": batch} | more
+    return Entry(name, f"benchmarks.reader_arms:{arm}", options, ours=True, facts=facts)
+
+
 def entries_of(kind: str, folder: Path, source: Path, batch: int, formats: list[str]) -> list[Entry]:
     """Our rows of a kind."""
     entries = []
     for format in formats:
         root = folder / f"{kind}-{format}"
-        facts = pack_ours(Source(source, kind), root, format)
-        options = {"source": str(source), "kind": kind, "root": str(root), "batch": batch}
-        options["shuffle"] = "blocks" if format in BLOCKWISE else "full"
+        given = (kind, source, root, batch, pack_ours(Source(source, kind), root, format))
+        blockwise = format in BLOCKWISE
         ways: dict[str, dict[str, Any]] = {"": {}}
-        if format in BLOCKWISE and kind == "raw":
+        if blockwise and kind == "raw":
             ways["unchecked"] = {"checksums": False}
         if format == "npy":
             way = "fresh" if kind == "raw" else "fast"
             ways[way] = {way: True}
         for way, more in ways.items():
-            name = f"Loader, {format}" + (", blocks" if format in BLOCKWISE else "") + (f", {way}" if way else "")
-            entries.append(Entry(name, "benchmarks.reader_arms:loader", options | more, ours=True, facts=facts))
+            name = f"Loader, {format}" + (", blocks" if blockwise else "") + (f", {way}" if way else "")
+            entries.append(our_entry(name, *given, shuffle="blocks" if blockwise else "full", **more))
         if format in ("npy", "lmdb"):
-            name = f"DataLoader over {format}"
-            entries.append(Entry(name, "benchmarks.reader_arms:data_loader", options, ours=True, facts=facts))
+            entries.append(our_entry(f"DataLoader over {format}", *given, arm="data_loader"))
     if kind == "raw":
         options = {"source": str(source), "kind": kind, "batch": batch}
         entries.append(Entry("DataLoader over a memmap", "benchmarks.reader_arms:memmap_loader", options))
@@ -59,7 +71,7 @@ def main() -> None:
     arguments = parser.parse_args()
     source = arguments.folder / "source"
     make_source(source, tuple(arguments.kinds), rows_of(arguments))
-    groups, resident = [], {}
+    groups = []
     for kind in arguments.kinds:
         formats = arguments.formats if kind == "raw" else [f for f in arguments.formats if f in ("npy", "lmdb")]
         entries = entries_of(kind, arguments.folder, source, arguments.batch, formats)
@@ -67,10 +79,8 @@ def main() -> None:
             entries = [entry for entry in entries if entry.name.startswith(tuple(arguments.only))]
         entries = limits_of(kind, source, arguments.batch) + entries
         groups.append(measure_group(kind, entries, arguments.rounds, arguments.settle))
-        resident[kind] = resident_shares(arguments.folder)
         print(group_text(groups[-1]) + "\n", flush=True)
-    settings = settings_of(arguments) | {"resident": resident}
-    write(document("readers", settings, groups), artefact(arguments.json, "readers"))
+    write(document("readers", settings_of(arguments), groups), artefact(arguments.json, "readers"))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The Markdown tables of the docs, made of the JSON files that the benchmarks write.
 
     python -m benchmarks.tables peers.json readers.json cold.json       # every group of every file
-    python -m benchmarks.tables peers.json readers.json --targets       # against the targets (`benchmarks.targets`)
     python -m benchmarks.tables detector-1.json detector-2.json         # runs of the detector come side by side
 
 Limits are set in italics, this project's rows in bold. The scripts print their tables by the same functions.
@@ -13,9 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import check_document
 from benchmarks.scale_tables import scale_tables
-from benchmarks.targets import detector_table, targets_table
 
 Found = Mapping[str, Any]
 
@@ -64,31 +61,6 @@ def _number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{round(value, digits) + 0.0:,.{digits}f}"  # no minus before a rounded zero
 
 
-def packing_table(results: Sequence[Found]) -> str:
-    """Raw against packed, a row for each recipe and way of storing."""
-    lines = [
-        "| recipe | stored as | raw, samples/s | packed, samples/s | times | CPU ms a sample, raw → packed "
-        "| peak MB, raw → packed | file kB a sample, raw → packed | disk kB a sample, raw → packed | packing, s "
-        "| paid for after |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for found in results:
-        raw, read = found["raw"], found["read"]
-        paid = found["paid_after_epochs"]
-        rates = [f"{s['samples_per_s']:,.0f} ({min(s['rates']):,.0f}–{max(s['rates']):,.0f})" for s in (raw, read)]
-        disk = [s["disk_bytes_per_sample"] for s in (raw, read)]
-        cells = [
-            found["recipe"], found["way"], *rates, f"{found['times_faster']:,.0f}",
-            f"{raw['cpu_s_per_sample'] * 1e3:.3g} → {read['cpu_s_per_sample'] * 1e3:.3g}",
-            f"{raw['peak_bytes'] / 1e6:,.0f} → {read['peak_bytes'] / 1e6:,.0f}",
-            f"{raw['file_bytes_per_sample'] / 1e3:,.3g} → {read['file_bytes_per_sample'] / 1e3:,.3g}",
-            " → ".join("?" if size is None else f"{size / 1e3:.2g}" for size in disk),
-            f"{found['pack_s']:.3g}", "never" if paid is None else f"{paid:.2g} epochs",
-        ]  # fmt: skip
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
 def formats_table(kind: str, found: Found) -> str:
     """The speed of one kind of rows in every format, in thousands of samples per second of processor time."""
     names = [f"{order}: {how}" if how == PASSES[0] else how for order in ORDERS for how in PASSES]
@@ -120,6 +92,17 @@ def faces_table(found: Found) -> str:
         for row in found["rows"]
     ]
     return "\n".join(lines)
+
+
+def detector_table(runs: Sequence[Found]) -> str:
+    """Ratios to facenet-pytorch, runs side by side."""
+    lines = ["| | CPU time | clock |", "|---|---|---|"]
+    for row in runs[0]["rows"][1:]:
+        same = [r for run in runs for r in run["rows"] if r["contender"] == row["contender"]]
+        by_cpu, by_clock = (", ".join(f"{r[key]:.1f}" for r in same) for key in ("cpu_ratio", "ratio"))
+        lines.append(f"| {row['contender']} | {by_cpu} | {by_clock} |")
+    rates = ", ".join(f"{run['process_rates']['2'] / run['process_rates']['1']:.2f}" for run in runs)
+    return "\n".join([*lines, f"| two processes over one, dataset mode | | {rates} |"])
 
 
 def pictures_table(group: Found) -> str:
@@ -176,17 +159,6 @@ def _ratio(found: Mapping[str, float] | None) -> str:
     return "" if found is None else f"{found['median']:.1f} ({found['low']:.1f} to {found['high']:.1f})"
 
 
-def kept_check_text(found: Found) -> str:
-    """What the check of a kept JPEG costs, and how often its verdict is another than the decoder's."""
-    cost, verdicts = found["cost"], found["verdicts"]
-    return (
-        f"{cost['check_ms']:.2f} ms of CPU for a photo of {cost['kb_per_photo']:.0f} kB, where its pixels take "
-        f"{cost['pixels_ms']:.2f}\n\n"
-        f"{verdicts['files']:,} damaged files, of which {verdicts['kept']:,} are kept: "
-        f"{verdicts['different']:,} other verdicts"
-    )
-
-
 def augment_table(rows: Sequence[Found], head: str) -> str:
     """What transforms cost."""
     lines = [f"| {head} | CPU µs a sample | by the clock, median (10 % to 90 %) |", "|---|--:|--:|"]
@@ -205,6 +177,11 @@ def augment_tables(found: Found) -> list[str]:
     ]
 
 
+def kind_of(group: str) -> str:
+    """A group's name without its number: groups of one kind are separate only to save memory."""
+    return group.rsplit(" (", 1)[0] if group.endswith(")") else group
+
+
 def group_text(group: Found) -> str:
     """A group's name and table."""
     return f"**{group['name']}**\n\n{reading_table(group)}"
@@ -218,11 +195,9 @@ TABLES: Mapping[str, Callable[[Found], list[str]]] = {
     "augment": augment_tables,
     "detector": lambda found: [faces_table(found)],
     "formats": _formats,
-    "kept_check": lambda found: [kept_check_text(found)],
     "pack_faces": lambda found: [rates_table(found), stages_table(found)],
     "pack_pictures": lambda found: [pictures_table(group) for group in found["groups"]],
     "pack_scale": lambda found: scale_tables(found["groups"]),
-    "pack_vs_raw": lambda found: [packing_table(found["results"])],
     **dict.fromkeys(READING, lambda found: [group_text(group) for group in found["groups"]]),
 }
 """The tables of a document, by the name of its benchmark."""
@@ -243,30 +218,20 @@ def read_document(path: Path) -> dict[str, Any]:
     name = found.get("benchmark") if isinstance(found, dict) else None
     if name not in TABLES:
         raise SystemExit(f"{path}: expected the JSON of one of {', '.join(sorted(TABLES))}; found {name!r}")
-    if name in READING:
-        try:
-            check_document(found)
-        except ValueError as error:
-            raise SystemExit(f"{path}: {error}") from error
     return dict(found)
 
 
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path, nargs="+", help="JSON files; for a target, the first that has it counts")
-    parser.add_argument("--targets", action="store_true", help="only the table against the targets")
+    parser.add_argument("results", type=Path, nargs="+", help="JSON files")
     options = parser.parse_args()
     documents = {path: read_document(path) for path in options.results}
-    reading = [found for found in documents.values() if found["benchmark"] in READING]
     detector = [found for found in documents.values() if found["benchmark"] == "detector"]
-    if not options.targets:
-        for path, found in documents.items():
-            print(f"<!-- {path.name} -->\n\n" + "\n\n".join(TABLES[found["benchmark"]](found)) + "\n")
+    for path, found in documents.items():
+        print(f"<!-- {path.name} -->\n\n" + "\n\n".join(TABLES[found["benchmark"]](found)) + "\n")
     if detector:
         print(detector_table(detector) + "\n")
-    if options.targets and reading:
-        print(targets_table(reading))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from support.command import REPOSITORY, environment
 
-from benchmarks.measure import check_document, document, summarise
+from benchmarks.measure import document, summarise
 from benchmarks.tables import READING, TABLES
 
 DOCUMENTED = (*READING, "augment", "pack_faces", "pack_pictures", "pack_scale")
@@ -48,7 +48,6 @@ def results(tmp_path: Path) -> Path:
             group("raw (2)", row("Loader, npy", [90.0, 48.0, 60.0]), row("LitData", [5.0, 4.0, 8.0], 0.4), failed),
         ],
     )
-    check_document(found)
     path = tmp_path / "peers.json"
     path.write_text(json.dumps(found))
     return path
@@ -73,29 +72,6 @@ def test_every_group_is_a_table(results: Path) -> None:
     assert failed.count("|") == next(line for line in lines if line.startswith("| loader |")).count("|")
 
 
-def test_targets_are_judged_by_the_rounds(results: Path) -> None:
-    rows = {line.split(" | ")[0].strip("| "): line for line in run("tables", results, "--targets").splitlines()}
-    assert (
-        rows["raw, npy"]
-        == "| raw, npy | 60 | FFCV 40 | 1.50 (2.00) | 80 | 0.90 (0.50) | ≥ 0.9 of the limit | yes; by CPU no |"
-    )
-    assert rows["photos of 500, npy"].endswith("| ≥ 0.9 of the limit, ≥ 2 × the best other | not measured |")
-
-
-def test_other_groups_are_related_by_the_limit(results: Path) -> None:
-    found = json.loads(results.read_text())
-    slower = [rate / 2 for rate in LIMITS["gather, reused buffers"]]  # a worse hour: everything took twice as long
-    first, second = found["groups"]
-    first["rows"].pop()
-    second["rows"][0] |= {"rates": slower}
-    second["rows"][3] |= {"rates": [rate / 2 for rate in slower]}
-    for one in second["rows"]:
-        summarise(one, second["rows"][0])
-    results.write_text(json.dumps(found))
-    (line,) = (line for line in run("tables", results, "--targets").splitlines() if line.startswith("| raw, npy |"))
-    assert line.split(" | ")[1:4] == ["60", "LitData 20", "1.80 (20.00)"]
-
-
 def test_the_picture_shows_all_and_is_the_same_each_time(results: Path, tmp_path: Path) -> None:
     pictures = [tmp_path / f"{seed}.svg" for seed in (1, 2)]
     for seed, picture in enumerate(pictures):
@@ -113,13 +89,8 @@ def test_the_picture_shows_all_and_is_the_same_each_time(results: Path, tmp_path
 
 
 def test_what_is_no_result_is_refused(results: Path, tmp_path: Path) -> None:
-    found = json.loads(results.read_text())
-    for change, said in (
-        ({"benchmark": "cooking"}, "expected the JSON of one of"),
-        ({"schema": 0}, "schema: expected 1, found 0"),
-    ):
-        results.write_text(json.dumps(found | change))
-        assert said in run("tables", results, expect=1)
+    results.write_text(json.dumps(json.loads(results.read_text()) | {"benchmark": "cooking"}))
+    assert "expected the JSON of one of" in run("tables", results, expect=1)
     assert "expected the JSON of a benchmark" in run("tables", tmp_path / "none.json", expect=1)
 
 
@@ -135,9 +106,9 @@ def test_runs_of_the_detector_stand_side_by_side(tmp_path: Path) -> None:
         paths.append(tmp_path / f"{number}.json")
         paths[-1].write_text(json.dumps(found))
     lines = run("tables", *paths).splitlines()
-    assert "| parity, openvino | 3.0, 3.5 | 3.2, 3.7 | 4 |" in lines
-    assert "| dataset, torch | 3.0, 3.5 | 3.2, 3.7 |  |" in lines
-    assert "| two processes over one, dataset mode | | 1.60, 1.70 | 1.9 |" in lines
+    assert "| parity, openvino | 3.0, 3.5 | 3.2, 3.7 |" in lines
+    assert "| dataset, torch | 3.0, 3.5 | 3.2, 3.7 |" in lines
+    assert "| two processes over one, dataset mode | | 1.60, 1.70 |" in lines
     assert "| parity, openvino | 1.0, 1.0 | 2, 2 of 2 | 2 of 2 | 2 of 2 | 1.00000, 1.000 | 1.0000 |" in lines
 
 

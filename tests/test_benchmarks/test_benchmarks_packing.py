@@ -31,6 +31,7 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_frames(tmp_path_factory.mktemp("video") / "face.mp4", views(FRAMES))
 
 
+@pytest.mark.slow
 def test_both_ways_of_packing_faces_cut_the_same_ones(video: Path, tmp_path: Path) -> None:
     pytest.importorskip("facenet_pytorch")
     options = ("--every", 2, "--copies", 1, "--runs", 1, "--workers", 1)
@@ -45,6 +46,7 @@ def test_both_ways_of_packing_faces_cut_the_same_ones(video: Path, tmp_path: Pat
         assert set(found["stages"][way]) == {"decode", "detect", "crop", "encode"}
 
 
+@pytest.mark.slow
 def test_a_build_that_fails_gives_no_figure(tmp_path: Path) -> None:
     pytest.importorskip("facenet_pytorch")
     faceless = write_frames(tmp_path / "coffee.mp4", views(FRAMES, faceless=range(FRAMES)))
@@ -82,6 +84,7 @@ def test_the_table_of_many_items_says_what_each_further_item_costs() -> None:
     assert "| `open` | 2 | 2 | 2000 | 3 | 1 |" in lines
 
 
+@pytest.mark.slow
 def test_every_detector_is_measured_on_the_same_faces(video: Path, tmp_path: Path) -> None:
     pytest.importorskip("facenet_pytorch")
     found = run("detector", tmp_path, video, "--frames", 4)

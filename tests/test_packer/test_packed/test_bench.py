@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 from support.builds import write_pictures
 from support.command import run_packer
-from support.ranks import run_script
 
-from benchmarks.pack_vs_raw import problems
 from packer import BenchReport, bench, build, convert
 from packer.packed.bench.process import MeasuredProcess, gather
 from packer.packed.bench.report import Packing, Side
@@ -220,26 +218,3 @@ def test_the_figures_that_are_estimated() -> None:
     slower = report_of(reading, raw, None)
     assert slower.paid_after_epochs is None
     assert "never pays off: reading raw is as fast" in slower.describe()
-
-
-def test_the_benchmark_writes_what_its_schema_says(tmp_path: Path) -> None:
-    tiny = ("--photos", 4, "--seconds", 0.05, "--runs", 1, "--batches", 1, "--workers", 1, "--batch-size", 4)
-    words = ["--recipes", "images", "--ways", "npy raw", "--folder", tmp_path, "--out", tmp_path / "results"]
-    done = run_script("-m", "benchmarks.pack_vs_raw", *tiny, *words)
-    (path,) = (tmp_path / "results").glob("pack_vs_raw-*.json")
-    document = json.loads(path.read_text())
-    assert problems(document) == []
-    (found,) = document["results"]
-    assert (found["recipe"], found["way"], found["samples"], found["items"]) == ("images", "npy raw", 4, 4)
-    assert "| images | npy raw |" in done.stdout
-    assert str(tmp_path) not in path.read_text()
-    del document["machine"]["cores"]
-    document["results"][0]["raw"]["rates"] = []
-    document["results"][0]["runs"] = True
-    document["more"] = 1
-    assert sorted(problem.split(":")[0] for problem in problems(document)) == [
-        ".machine.cores",
-        ".more",
-        ".results[0].raw.rates",
-        ".results[0].runs",
-    ]

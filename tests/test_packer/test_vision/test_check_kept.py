@@ -1,9 +1,92 @@
 """A picture whose bytes are kept is checked without its pixels, and by the same verdicts as if they were made."""
 
-import pytest
+import io
+from collections.abc import Iterator
+from typing import Any
 
-from benchmarks.kept_check import checked_sides, compare, decoded_sides, make_pictures
-from packer.vision.decode.picture import check_kept
+import cv2
+import numpy as np
+import numpy.typing as npt
+import pytest
+import skimage.data
+from PIL import Image
+
+from packer.vision.decode.limits import PictureError
+from packer.vision.decode.picture import check_kept, decode_picture
+
+MAX_PIXELS = 4_000_000
+
+
+def encode(image: npt.NDArray[np.uint8], **options: Any) -> bytes:
+    """A picture as a JPEG, with Pillow's options."""
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "JPEG", **options)
+    return buffer.getvalue()
+
+
+def make_pictures() -> Iterator[bytes]:
+    """Small JPEGs of many kinds; three of them are not kept: coded as RGB, to be turned, CMYK."""
+    photo = skimage.data.astronaut()[::3, ::4].copy()
+    yield from (encode(photo[:side, : side + 3], quality=70) for side in (1, 7, 8, 64))
+    for options in ({}, {"progressive": True}, {"restart_marker_blocks": 3}, {"optimize": True}):
+        yield encode(photo[..., 0].copy(), **options)
+        yield from (encode(photo, subsampling=subsampling, **options) for subsampling in (0, 1, 2))
+    for factor in (cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440):
+        yield cv2.imencode(".jpg", photo, [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor])[1].tobytes()
+    yield encode(photo, keep_rgb=True)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    yield encode(photo, exif=exif)
+    buffer = io.BytesIO()
+    Image.fromarray(photo).convert("CMYK").save(buffer, "JPEG")
+    yield buffer.getvalue()
+
+
+def damage(content: bytes, rng: np.random.Generator) -> bytes:
+    """A file damaged at a random place."""
+    damaged, at = bytearray(content), int(rng.integers(2, len(content)))
+    match rng.integers(6):
+        case 0:
+            damaged[at] ^= 1 << int(rng.integers(8))
+        case 1:
+            del damaged[at:]
+        case 2:
+            del damaged[at : at + int(rng.integers(1, 50))]
+        case 3:
+            damaged[at:at] = rng.integers(0, 256, 9, np.uint8).tobytes()
+        case 4:
+            damaged[at : at + 3] = rng.integers(0, 256, 3, np.uint8).tobytes()
+        case _:  # in the header
+            damaged[int(rng.integers(2, min(len(content), 700)))] = int(rng.integers(256))
+    return bytes(damaged)
+
+
+def decoded_sides(content: bytes) -> tuple[int, ...] | None:
+    """Height and width if the whole decoder would keep the bytes, else None."""
+    try:
+        picture = decode_picture(content, max_pixels=MAX_PIXELS)
+    except PictureError:
+        return None
+    return None if picture.kept is None else picture.image.shape[:2]
+
+
+def checked_sides(content: bytes) -> tuple[int, ...] | None:
+    """Height and width if the check keeps the bytes, else None."""
+    checked = check_kept(content, max_pixels=MAX_PIXELS)
+    return None if checked is None else (checked[0].height, checked[0].width)
+
+
+def compare(count: int, seed: int) -> dict[str, int]:
+    """How many damaged files the whole decoder keeps, and of how many the check says something else."""
+    pictures, rng = list(make_pictures()), np.random.default_rng(seed)
+    kept = different = 0
+    for number in range(count):
+        content = damage(pictures[number % len(pictures)], rng)
+        expected = decoded_sides(content)
+        kept += expected is not None
+        different += checked_sides(content) != expected
+    return {"files": count, "kept": kept, "different": different}
+
 
 PICTURES = list(make_pictures())
 
