@@ -1,13 +1,13 @@
-"""Options: how an option is declared, and how its value is converted to a plain Python type and checked."""
+"""Declaration of options, and the conversion and check of their values."""
 
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import Field, field, fields
 from inspect import cleandoc
 from numbers import Integral, Real
-from typing import Any, NamedTuple, TypeVar, get_origin
+from typing import Any, TypeVar, get_origin
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from shardspec.wording import did_you_mean, is_utf8, shorten
 Options = TypeVar("Options")
 
 SAMPLING = ("every", "fps", "frames", "keyframes")
-"""Options that choose the frames of a video; at most one of them may be given."""
+"""Options that choose the frames of a video; at most one may be given."""
 
 _STEPS: Mapping[str, tuple[str, ...]] = {
     "decode": SAMPLING,
@@ -31,29 +31,50 @@ _STEPS: Mapping[str, tuple[str, ...]] = {
     "faces|resize": ("size", "also_resample"),
     "resize": ("resize",),
 }
-"""The built-in steps that read an option, for the options that not every recipe reads."""
+"""Built-in steps, separated by ``|``, and the options that are read only by them."""
+
+_READ_WITH: Mapping[str, tuple[str, ...]] = {
+    "also_missing": ("also",),
+    "boxes_scale": ("boxes",),
+    "landmark_model": ("landmarks", "mesh"),
+    "progressive": ("encode", "jpeg"),
+    "quality": ("encode", "jpeg", "webp"),
+    "refill": ("frames",),
+    "restart_markers": ("encode", "jpeg"),
+    "subsampling": ("encode", "jpeg"),
+}
+"""Options that are read only if another option is set, or has one of some values."""
+
+_READ_WITHOUT: Mapping[str, str] = {
+    "align": "align_as",
+    "detector": "boxes",
+    "device": "boxes",
+    "margin": "align_as",
+    "parity": "boxes",
+}
+"""Options that are read only if another option is not set."""
 
 SMALLEST_SIZE = 2**16
-"""The fewest bytes that a size may have: a smaller one lacks its unit."""
+"""Smallest size in bytes; a smaller one probably lacks its unit."""
 
 _KINDS: Mapping[type, str] = {bool: "true or false", float: "a number", int: "an integer", str: "text"}
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _MEANT: Mapping[str, str] = {"kib": "MiB", "mb": "GB", "mib": "GiB"}
-"""The unit that was probably meant where a size is far too small; ``MB`` for all others."""
+"""Unit that was probably meant if a size is far too small; ``MB`` for all others."""
 _BYTES = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*\Z", re.IGNORECASE)
 
 
 def option(default: Any, help: str, **meta: Any) -> Any:
-    """An option as a field of a dataclass.
+    """Declare an option as a field of a dataclass.
 
     Parameters
     ----------
     default : object
     help : str
-        For ``--help``.
+        Text for ``--help``.
     **meta
-        What the command line and `check_value` read: ``choices``, ``metavar``, ``minimum`` and the like. With ``late``,
-        a recipe says nothing of the option while it has its default.
+        Settings for the command line and `check_value`, such as ``choices``, ``metavar`` and ``minimum``. A ``late``
+        option is left out of a recipe's JSON while it has its default value.
     """
     return field(default=default, metadata={"help": help, **meta})
 
@@ -75,20 +96,10 @@ def documented(kind: type[Options]) -> type[Options]:
 
 
 def plain_value(value: Any, choices: Collection[Any] = ()) -> Any:
-    """Convert a value to the plain Python type that JSON and the plan's fingerprint hold.
-
-    Numpy's numbers become Python's, and a number that names a choice becomes text.
-
-    Parameters
-    ----------
-    value : object
-        The value as given.
-    choices : collection
-        The choices of the option; empty if any value of its type is valid.
-    """
+    """Convert a value to a Python type that JSON can hold: NumPy scalars to Python's, numbers among `choices` to text."""
     if isinstance(value, np.bool_ | np.str_):
         return value.item()
-    if isinstance(value, bool):  # a bool is an Integral, too, but is not meant as a number
+    if isinstance(value, bool):  # a bool is an Integral too
         return value
     if isinstance(value, Integral):
         number = int(value)
@@ -99,7 +110,7 @@ def plain_value(value: Any, choices: Collection[Any] = ()) -> Any:
 
 
 def kinds_of(spec: "Field[Any]") -> tuple[type, ...]:
-    """The types that the value of an option may have; none if they are checked elsewhere."""
+    """Return the types that an option may have; none if they are checked elsewhere."""
     if get_origin(spec.type) is tuple:
         return ()
     return tuple(getattr(spec.type, "__args__", (spec.type,)))
@@ -111,12 +122,11 @@ def check_value(name: str, value: Any, kinds: Collection[type], meta: Mapping[st
     Parameters
     ----------
     name : str
-        The name of the option.
     value : object
     kinds : collection of type
-        Types that the option may have; empty if the type is checked elsewhere.
+        Allowed types; empty if the type is checked elsewhere.
     meta : mapping
-        The option's ``choices``, ``minimum``, ``maximum`` and ``above``, where it has them.
+        ``choices``, ``minimum``, ``maximum``, ``above`` (exclusive minimum) and ``bytes`` (a size); all optional.
     problems : Problems
         Receives every problem found.
     """
@@ -153,22 +163,16 @@ def check_value(name: str, value: Any, kinds: Collection[type], meta: Mapping[st
 
 
 def checked(name: str, value: Any, kind: Any, **meta: Any) -> Any:
-    """One argument of a call, as a plain Python value.
+    """Return one argument as a plain Python value, or raise `UsageError` if its type or range is wrong.
 
     Parameters
     ----------
     name : str
-        The name of the argument.
     value : object
     kind : type, or union of types
-        The types that it may have, such as ``int | None``.
+        Allowed types, such as ``int | None``.
     **meta
         See `check_value`.
-
-    Raises
-    ------
-    UsageError
-        If it has another type, or is out of its range.
     """
     value, problems = plain_value(value, meta.get("choices", ())), Problems()
     check_value(name, value, getattr(kind, "__args__", (kind,)), meta, problems)
@@ -184,12 +188,12 @@ def parse_bytes(text: str | int, name: str = "size") -> int:
     ----------
     text : str or int
     name : str
-        The name of the option, for messages.
+        Name of the option, for messages.
 
     Raises
     ------
     UsageError
-        If it is no size, or one below `SMALLEST_SIZE`.
+        If the text is not a size, or the size is below `SMALLEST_SIZE`.
     """
     match = _BYTES.match(str(text))
     if match is None or match[2].lower() not in _UNITS:
@@ -204,7 +208,7 @@ def parse_bytes(text: str | int, name: str = "size") -> int:
 def describe_small_size(size: int, number: str, unit: str = "") -> str | None:
     """Describe the problem with a size that is too small, as it was typed; None if it is large enough.
 
-    ``PACKER_SMALLEST_SIZE`` in the environment, the fewest bytes, is for tests.
+    Tests lower the limit with the environment variable ``PACKER_SMALLEST_SIZE``.
     """
     if size >= int(os.environ.get("PACKER_SMALLEST_SIZE", SMALLEST_SIZE)):
         return None
@@ -216,14 +220,14 @@ def describe_small_size(size: int, number: str, unit: str = "") -> str | None:
 def unread_options(
     options: Mapping[str, Any], given: Collection[str], steps: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each given option that no step of the recipe reads, and what would have to change for it to be read.
+    """Yield each given option that no step of the recipe reads, with the reason.
 
     Parameters
     ----------
     options : mapping
-        Every option of the recipe, by name.
+        All options of the recipe.
     given : collection of str
-        The options whose value is not the default.
+        Options whose value is not the default.
     steps : collection of str
         Names of the steps that run.
     """
@@ -240,50 +244,28 @@ def unread_options(
                     left.remove(name)
                     yield name, f"read only by the step {wanted}, found the steps {', '.join(steps)}{remedy}"
     for name in left:
-        condition = _CONDITIONS.get(name)
-        if condition is not None and not condition.holds(options, steps):
-            value = options[condition.other]
-            found = f"no {condition.other}" if value is None else f"{condition.other} {value}"
-            yield name, f"read only {condition.words}, found {found}"
+        other, *values = _READ_WITH.get(name, (None,))
+        if other is not None and (options[other] is None if not values else options[other] not in values):
+            with_value = " ".join(filter(None, (other, " or ".join(values))))
+            yield name, f"read only with {with_value}, found {_describe_option(options, other)}"
+        other = _READ_WITHOUT.get(name)
+        if other is not None and options[other] is not None:
+            yield name, f"read only without {other}, found {_describe_option(options, other)}"
+    yield from _unread_sizes(options, left, steps)
 
 
-class _Condition(NamedTuple):
-    """When an option is read: the other option that decides it, in words, and as a function of options and steps."""
+def _unread_sizes(
+    options: Mapping[str, Any], given: Collection[str], steps: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the options about sizes that are not read. The step 'faces' always has a size."""
+    if "faces" not in steps and "size" in given and options["resize"] == "none":
+        yield "size", "read only with resize shorter or exact, found resize none"
+    if "faces" not in steps and "resize" in given and options["size"] is None and options["resize"] != "none":
+        yield "resize", "read only with size, found no size"
+    resizes = "resize" in steps and options["size"] is not None
+    if "also_resample" in given and options["also"] is None and not resizes:
+        yield "also_resample", "read only with also, or where the step 'resize' has a size, found no also"
 
-    other: str
-    words: str
-    holds: Callable[[Mapping[str, Any], Collection[str]], bool]
 
-
-_CONDITIONS: Mapping[str, _Condition] = {
-    "align": _Condition("align_as", "without align_as", lambda options, _: options["align_as"] is None),
-    "also_missing": _Condition("also", "with also", lambda options, _: options["also"] is not None),
-    "also_resample": _Condition(
-        "also",
-        "with also, or where the step 'resize' has a size",
-        lambda options, steps: options["also"] is not None or ("resize" in steps and options["size"] is not None),
-    ),
-    "boxes_scale": _Condition("boxes", "with boxes", lambda options, _: options["boxes"] is not None),
-    "detector": _Condition("boxes", "without boxes", lambda options, _: options["boxes"] is None),
-    "device": _Condition("boxes", "without boxes", lambda options, _: options["boxes"] is None),
-    "landmark_model": _Condition("landmarks", "with landmarks mesh", lambda options, _: options["landmarks"] == "mesh"),
-    "margin": _Condition("align_as", "without align_as", lambda options, _: options["align_as"] is None),
-    "parity": _Condition("boxes", "without boxes", lambda options, _: options["boxes"] is None),
-    "progressive": _Condition("encode", "with encode jpeg", lambda options, _: options["encode"] == "jpeg"),
-    "quality": _Condition(
-        "encode", "with encode jpeg or webp", lambda options, _: options["encode"] in ("jpeg", "webp")
-    ),
-    "refill": _Condition("frames", "with frames", lambda options, _: options["frames"] is not None),
-    "resize": _Condition(
-        "size",
-        "with size",
-        lambda options, steps: options["size"] is not None or options["resize"] == "none" or "faces" in steps,
-    ),
-    "restart_markers": _Condition("encode", "with encode jpeg", lambda options, _: options["encode"] == "jpeg"),
-    "size": _Condition(
-        "resize",
-        "with resize shorter or exact",
-        lambda options, steps: options["resize"] != "none" or "faces" in steps,
-    ),
-    "subsampling": _Condition("encode", "with encode jpeg", lambda options, _: options["encode"] == "jpeg"),
-}
+def _describe_option(options: Mapping[str, Any], name: str) -> str:
+    return f"no {name}" if options[name] is None else f"{name} {options[name]}"

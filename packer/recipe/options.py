@@ -1,4 +1,4 @@
-"""How a build runs: what a user chooses that does not decide the bytes of the dataset."""
+"""Options of a build that do not affect the bytes of the dataset."""
 
 from dataclasses import dataclass, fields
 
@@ -12,7 +12,7 @@ from shardspec.wording import shorten
 
 
 def parse_share(text: str | float) -> float:
-    """A share from ``0.05`` or ``"5%"``. The text ``"1"`` could mean either end, and is refused."""
+    """Parse a share such as ``0.05`` or ``"5%"``. The text ``"1"`` is ambiguous (1% or 100%) and refused."""
     if text == "1":
         raise UsageError("max_rejects: expected a share such as 5% or 0.05, found '1': write 1% or 100%")
     try:
@@ -26,7 +26,6 @@ def parse_share(text: str | float) -> float:
 
 
 def _able(what: str) -> str:
-    """The names of the engines with an ability, for a message."""
     return " or ".join(name for name, engine in ENGINES.items() if getattr(engine, what))
 
 
@@ -42,56 +41,52 @@ class BuildOptions:
     """
 
     workers: str | int = option(
-        "auto", "number of worker processes; 'auto' chooses it by the usable cores and memory", metavar="N"
+        "auto", "number of worker processes; 'auto' depends on the usable cores and memory", metavar="N"
     )
     engine: str = option(
         "processes",
-        "where the work runs: in this process (inline), in worker processes, or in workers on all nodes of a Slurm "
-        "allocation (srun) or of a Ray cluster (ray)",
+        "run the work in this process (inline), in worker processes, or on all nodes of a Slurm allocation (srun) or a "
+        "Ray cluster (ray)",
         choices=tuple(ENGINES),
     )
     workers_per_node: int | None = option(
         None,
-        "srun and ray: number of workers on each node (default: as many as its cores and memory allow, and with "
-        "--device cuda its GPUs)",
+        "srun and ray: workers per node (default: as cores, memory and, with --device cuda, GPUs allow)",
         metavar="N",
         minimum=1,
         maximum=MOST_WORKERS,
     )
-    ray_address: str | None = option(None, "ray: address of the cluster (default: as Ray finds it)", metavar="ADDRESS")
+    ray_address: str | None = option(None, "ray: address of the cluster (default: chosen by Ray)", metavar="ADDRESS")
     shared_detector: bool | None = option(
         None,
-        "faces: run the detector in one extra process for all workers "
-        "(default: with the processes engine, for any device but cpu)",
+        "faces: run the detector in one extra process for all workers (default: for any --device but cpu)",
     )
-    item_timeout: float = option(1800.0, "seconds allowed for one item", metavar="S")
+    item_timeout: float = option(1800.0, "time limit for one item in seconds", metavar="S")
     on_error: str = option(
         "skip",
-        "whether an item that yields no sample is skipped and listed, or ends the build",
+        "skip and list an item that yields no sample, or fail the build",
         choices=("skip", "fail"),
     )
     max_rejects: float = option(
-        0.05, "exit with status 3 if more than this share of the items is rejected", metavar="SHARE", parse=parse_share
+        0.05, "exit with status 3 if a larger share of the items is rejected", metavar="SHARE", parse=parse_share
     )
     overwrite: bool = option(False, "replace the packed dataset or unfinished build in the output folder")
-    update: bool = option(
-        False, "add the items of the source that the packed dataset in the output folder lacks; no shard is rewritten"
-    )
+    update: bool = option(False, "add the items of the source that the packed dataset in the output folder lacks")
     changed: str = option(
         "keep",
-        "with --update: whether the samples of items that have changed since are kept, or replaced by new ones",
+        "with --update: keep the samples of items whose files have changed, or replace them",
         choices=("keep", "replace"),
     )
     gone: str = option(
         "keep",
-        "with --update: whether the samples of items that the source lacks are kept, or dropped",
+        "with --update: keep the samples of items that the source no longer has, or drop them",
         choices=("keep", "drop"),
     )
-    new_classes: bool = option(False, "with --update: append classes that the dataset lacks to its own")
+    new_classes: bool = option(False, "with --update: append new classes to those of the dataset")
     retry_rejects: bool | str = option(
         False,
-        "try the rejected items of the packed dataset in the output folder again, all or those whose step or reason "
-        "contains REASON, and add what now works; --min-score, --min-face and --item-timeout may have other values",
+        "process rejected items of the packed dataset in the output folder again, all or those whose step or reason "
+        "contains REASON; --min-score, --min-face and --item-timeout may change",
         metavar="REASON",
         optional=True,
     )
@@ -110,7 +105,7 @@ class BuildOptions:
         self._check_workers()
 
     def _check_growing(self) -> None:
-        """Check the options that say what becomes of a dataset in the output folder."""
+        """Check the options for an existing dataset in the output folder."""
         if self.retry_rejects == "":
             raise UsageError("retry_rejects: expected true, false, or a part of a reason, found ''")
         if self.overwrite and self.grows:
@@ -123,7 +118,7 @@ class BuildOptions:
                 raise UsageError(f"{name}: read only with update (--update), found {shorten(value)} without it")
 
     def _check_workers(self) -> None:
-        """Check how many workers there are, and what their engine can do."""
+        """Check the options for workers against the abilities of the engine."""
         check_workers(self.workers)
         timeout = self.item_timeout
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
@@ -151,7 +146,7 @@ class BuildOptions:
 
     @property
     def grows(self) -> bool:
-        """True if a dataset in the output folder is added to."""
+        """True if the build adds to a dataset in the output folder."""
         return self.update or self.retry_rejects is not False
 
 

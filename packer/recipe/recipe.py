@@ -1,4 +1,4 @@
-"""The recipe: everything a user chooses that decides the bytes of the dataset. Frozen, checked when made."""
+"""The recipe: all options that affect the bytes of the dataset. It is checked when created, and frozen."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -33,24 +33,24 @@ PRESETS: Mapping[str, tuple[str, ...]] = {
 
 DEFAULT_FACE_SIZE = 224
 ALIGNED_SIZES: Mapping[str, int] = {"arcface": 112, "deepfakebench": 256}
-"""Values of ``align_as``, and the side of the crops that each project makes by default, in pixels."""
+"""Values of ``align_as``, and the default side of each project's crops in pixels."""
 
 DETECTORS = ("auto", "openvino", "torch")
-"""Values of ``detector`` that stand for MTCNN."""
+"""Values of ``detector`` that select MTCNN."""
 
 _SMALLEST_FOUND = 20
-"""The smallest face that MTCNN looks for, in pixels; boxes and detectors of users may find smaller ones."""
+"""Smallest face that MTCNN detects, in pixels. Boxes and custom detectors may have smaller ones."""
 
 DEFAULT_QUALITY = 95
 DEFAULT_SUBSAMPLING = "420"
 TRACK_RULES = ("track", "main")
-"""Values of ``choose`` that keep one track of a video."""
+"""Values of ``choose`` that keep one track per video."""
 
 TEXT_LISTS = ("root", "drop", "text", "int", "float", "include", "exclude", "encode_field")
-"""Options that may be given several times, each time a text."""
+"""Options that may be repeated."""
 
 MAX_SIZE = 8192
-"""Largest side that pictures are resized to, in pixels: 200 MB each."""
+"""Largest side of resized images in pixels; one takes 200 MB."""
 
 
 @documented
@@ -64,146 +64,143 @@ class Recipe:
         If a value is invalid; the message lists everything that is wrong.
     """
 
-    preset: str = option("images", "what to make from each item", choices=tuple(PRESETS))
+    preset: str = option("images", "pipeline to run on each item", choices=tuple(PRESETS))
     format: str = option("lmdb", "format of the shards", choices=tuple(sorted(FORMATS)))
 
     label_from: str = option(
         "auto",
-        "where labels come from: 'folder' (first folder level), 'none', or the name of a column (of a table, "
-        "--fields-from-path or --sidecars); 'auto' uses the column 'label' if there is one",
+        "source of labels: 'folder' (first folder level), 'none', or a column of the table, of --fields-from-path or of "
+        "--sidecars; 'auto' uses the column 'label' if it exists",
     )
     classes: tuple[str, ...] = option(
         (),
-        "classes in the order of their numbers, separated by commas (in a recipe file, a list); by default those of the "
-        "source, in sorted order",
+        "classes in the order of their numbers, separated by commas (default: those of the source, sorted)",
         metavar="NAME,…",
         commas=True,
         late=True,
     )
     classes_from: str | None = option(
         None,
-        "take the classes from a packed dataset, or from a file: a name in each line, or JSON",
+        "take the classes from a packed dataset, a text file with a name per line, or JSON",
         metavar="DATASET",
         path=True,
         late=True,
     )
     label_names: str | None = option(
-        None, "tables: column that names the classes whose numbers are the labels", metavar="COLUMN", late=True
+        None, "tables: column with the class names of numeric labels", metavar="COLUMN", late=True
     )
     path_column: str = option(
-        "path", "tables: column that holds the path; of Parquet files with pictures inside, the column of the pictures"
+        "path", "tables: column with the path; in Parquet files with embedded images, the column with the images"
     )
     limit: int | None = option(None, "pack only the first N items", metavar="N", minimum=1)
 
-    every: int | None = option(None, "videos: every N-th frame (default 1)", metavar="N", minimum=1)
-    fps: float | None = option(None, "videos: frames at this rate, in frames per second", metavar="RATE", above=0)
-    frames: int | None = option(None, "videos: N evenly spaced frames", metavar="N", minimum=1)
-    keyframes: bool = option(False, "videos: key frames only")
+    every: int | None = option(None, "videos: keep every N-th frame (default: 1)", metavar="N", minimum=1)
+    fps: float | None = option(
+        None, "videos: sample frames at this rate, in frames per second", metavar="RATE", above=0
+    )
+    frames: int | None = option(None, "videos: keep N evenly spaced frames", metavar="N", minimum=1)
+    keyframes: bool = option(False, "videos: keep only key frames")
     refill: bool = option(
         False,
-        "faces: with --frames, where a sampled frame has no face that counts, take the nearest of up to eight frames "
-        "around it that has one",
+        "faces: with --frames, replace a frame without a usable face by the nearest of eight frames around it that has "
+        "one",
         late=True,
     )
 
     resize: str = option(
         "shorter",
-        "images: scale the shorter side to --size, or both sides exactly",
+        "images: scale the shorter side to --size, or both sides to exactly --size",
         choices=("shorter", "exact", "none"),
     )
     size: int | None = option(
         None,
-        "side in pixels (default for images: unchanged; for faces: 224, or what --align-as is made for)",
+        "side in pixels (default: images unchanged, faces 224 or the size of --align-as)",
         metavar="PX",
         minimum=1,
         maximum=MAX_SIZE,
     )
 
     margin: float = option(
-        0.3, "faces: margin on each side of the box, as a share of its longer side", metavar="SHARE", minimum=0
+        0.3, "faces: margin on each side of the box, relative to its longer side", metavar="SHARE", minimum=0
     )
     choose: str = option(
         "all",
-        "faces: which faces of a frame to keep: all, the largest, the most certain (best), the most central, or the "
-        "one under the mask of --also (masked); in a video, 'track' keeps the longest track, 'main' the track with the "
-        "largest area",
+        "faces: keep all faces of a frame, the largest, the one with the best score, the most central, or the one under "
+        "the mask of --also (masked); of a video, keep the longest track (track) or the one with the largest area (main)",
         choices=("all", "largest", "best", "central", "masked", *TRACK_RULES),
     )
     min_face: int = option(
-        40, "faces: smallest box to keep, by its shorter side in pixels of the frame", metavar="PX", minimum=1
+        40, "faces: smallest shorter side of a box to keep, in pixels of the frame", metavar="PX", minimum=1
     )
-    min_score: float = option(
-        0.95, "faces: lowest score (the detector's certainty) of a face to keep", metavar="P", minimum=0, maximum=1
-    )
+    min_score: float = option(0.95, "faces: lowest detector score of a face to keep", metavar="P", minimum=0, maximum=1)
     detector: str = option(
         "auto",
-        "faces: runtime of MTCNN (auto, openvino or torch), or module:function that makes another detector",
+        "faces: runtime of MTCNN (auto, openvino or torch), or module:function that returns another detector",
         metavar="NAME",
     )
     device: str = option("cpu", "faces: device of the detector; for MTCNN, any but cpu needs the torch runtime")
-    parity: bool = option(
-        False, "faces: search the whole image pyramid, from faces of 20 px on, as facenet-pytorch does"
-    )
+    parity: bool = option(False, "faces: search the whole image pyramid from 20 px on, as facenet-pytorch does")
     keep_faceless: bool = option(
-        False, "faces: if an item has no face at all, keep its frames: whole, resized, with landmarks_valid false"
+        False, "faces: keep the whole frames, resized, of an item without faces, with landmarks_valid false"
     )
     landmarks: str = option(
         "5",
-        "faces: which landmarks: the detector's five points, dlib's 68, or a face mesh",
+        "faces: landmarks to store: the detector's 5 points, dlib's 68, or a face mesh",
         choices=("5", "68", "mesh"),
     )
-    landmark_model: str | None = option(None, "faces: the .tflite file for --landmarks mesh", metavar="FILE", path=True)
-    align: bool = option(False, "faces: rotate and scale the crop so that the five points fit the usual template")
+    landmark_model: str | None = option(None, "faces: .tflite file for --landmarks mesh", metavar="FILE", path=True)
+    align: bool = option(False, "faces: rotate and scale the crop so that the 5 points fit the usual template")
     align_as: str | None = option(
         None,
-        "faces: crops equal to those of InsightFace's norm_crop (arcface; --size 112 by default) or of DeepfakeBench's "
-        "preprocessing (deepfakebench; 256), given the same five points",
+        "faces: crop as InsightFace's norm_crop (arcface, --size 112) or DeepfakeBench's preprocessing (deepfakebench, "
+        "--size 256) would, given the same 5 points",
         choices=tuple(ALIGNED_SIZES),
         late=True,
     )
 
     boxes_from: str | None = option(
-        None, "faces: column with the path of another item; its face boxes are used to crop this one", metavar="COLUMN"
+        None, "faces: column with the path of another item whose face boxes crop this one", metavar="COLUMN"
     )
     boxes: str | None = option(
         None,
-        "faces: boxes to use instead of the detector: a packed dataset (of crops, or of packer detect), a file, or a "
-        "folder of JSON",
+        "faces: use these boxes instead of a detector: a packed dataset (of crops, or of packer detect), a table, or a "
+        "folder of JSON files",
         metavar="FILE",
         path=True,
     )
     boxes_scale: float = option(
         1.0,
-        "faces: factor for the coordinates in --boxes (2 if they were made on half-size frames)",
+        "faces: scale the coordinates in --boxes by this factor (2 if they belong to half-size frames)",
         metavar="S",
         above=0,
     )
     also: str | None = option(
         None,
-        "column with the path of a second picture or video, such as a mask, cropped or resized like the first and "
-        "stored without loss in the field COLUMN_image",
+        "column with the path of a second image or video, such as a mask, which is cropped or resized like the first "
+        "and stored without loss in the field COLUMN_image",
         metavar="COLUMN",
     )
     also_missing: str = option(
         "invalid",
-        "what it means if a row names no file in the column of --also: that nothing is known (invalid: "
-        "COLUMN_image_valid is false), or a picture that is zero everywhere (zero: it is true), such as the mask of a "
-        "video in which nothing is forged",
+        "for rows without a path in the column of --also: set COLUMN_image_valid to false (invalid), or store a valid "
+        "image of zeros, such as the mask of a real video (zero)",
         choices=("invalid", "zero"),
         late=True,
     )
     also_resample: str | None = option(
         None,
-        "how the picture of --also and further pictures, such as masks, are resized: by averaging areas (the default "
-        "for faces) or by taking the nearest pixel (for images); required if a packed dataset has further pictures",
+        "resize masks and other extra images by area averaging (default for faces) or nearest pixel (for images); "
+        "required if a packed dataset has extra images",
         choices=("area", "nearest"),
     )
 
-    encode: str = option("jpeg", "how pictures are stored; masks and further pictures without loss", choices=ENCODINGS)
+    encode: str = option(
+        "jpeg", "encoding of images; masks and other extra images are stored without loss", choices=ENCODINGS
+    )
     encode_field: tuple[str, ...] = option(
         (),
-        "how the pictures of another field than image are stored, such as ir_image=jpeg:90 or depth_image=png; the "
-        "number is the quality, by default that of --quality (repeatable)",
+        "encoding of another image field, with an optional quality, such as ir_image=jpeg:90 or depth_image=png "
+        "(repeatable)",
         metavar="FIELD=HOW",
         late=True,
     )
@@ -211,91 +208,86 @@ class Recipe:
     subsampling: str = option(DEFAULT_SUBSAMPLING, "JPEG chroma subsampling", choices=("420", "422", "444"))
     progressive: str = option(
         "keep",
-        "progressive JPEGs that are not encoded anew: keep them as they are, or rewrite them as baseline (same pixels, "
-        "decoded 3 times faster)",
+        "keep progressive JPEGs that need no change, or rewrite them as baseline (same pixels, decoded 3 times faster)",
         choices=("keep", "baseline"),
     )
     restart_markers: bool = option(
         False,
-        "write restart markers into the JPEGs that are encoded, so that readers decode only what a random crop needs",
+        "write restart markers into encoded JPEGs, so that readers decode only the region of a random crop",
     )
     steps: tuple[StepSpec, ...] = option(
-        (), "steps instead of the preset's: names or module:function, separated by commas (in a recipe file, a list)"
+        (), "run these steps instead of the preset's: names or module:function, separated by commas"
     )
 
     shard_size: int | None = option(
         None,
-        "most bytes of encoded samples in a shard (default: 256MB, and less in the first ones, from 32MB on)",
+        "largest size of a shard in bytes of encoded samples (default: 256MB, from 32MB on in the first shards)",
         metavar="SIZE",
         bytes=True,
     )
-    shuffle: int | None = option(
-        None, "store the samples in a random order drawn from this seed", metavar="SEED", minimum=0
-    )
+    shuffle: int | None = option(None, "store the samples in a random order with this seed", metavar="SEED", minimum=0)
 
     include: tuple[str, ...] = option(
         (),
-        "folders: pack only the files that this pattern matches, such as '*.png' (any folder), 'train/*/*.jpg' or "
-        "'train/' (all in it), by the rules of .gitignore (repeatable)",
+        "folders: pack only files that match a .gitignore pattern, such as '*.png', 'train/*/*.jpg' or 'train/' "
+        "(repeatable)",
         metavar="GLOB",
         late=True,
     )
     exclude: tuple[str, ...] = option(
         (),
-        "folders: leave out the files and folders that this pattern matches (repeatable)",
+        "folders: ignore files and folders that match a .gitignore pattern (repeatable)",
         metavar="GLOB",
         late=True,
     )
     fields_from_path: str | None = option(
         None,
-        "folders: fields from each path below SOURCE, such as '{split}/{label}/{person}_{clip}.mp4'; * stands for any "
-        "characters, ** for any folders",
+        "folders: take fields from the path below SOURCE, such as '{split}/{label}/{person}_{clip}.mp4'; * matches any "
+        "characters, ** any folders",
         metavar="PATTERN",
         late=True,
     )
     sidecars: bool = option(
         False,
-        "folders: fields from a file of the same stem beside each item: .txt (field text), .json (its names)",
+        "folders: take fields from NAME.txt (field text) or NAME.json next to each item",
         late=True,
     )
     frame_folders: float | None = option(
         None,
-        "folders and tables: a folder of pictures is a video, and they are its frames, each with the last number in "
-        "its name, at this rate, in frames per second",
+        "folders and tables: treat a folder of images as a video at this rate in frames per second; the last number in "
+        "a file name is the frame's",
         metavar="FPS",
         minimum=0.001,
         late=True,
     )
     root: tuple[str, ...] = option(
         (),
-        "tables: folder that relative paths start from and absolute paths lie below, instead of the table's own folder; "
-        "folders: folder outside SOURCE into which links may lead (repeatable)",
+        "tables: folder that holds the files and to which paths are relative (default: the table's folder); folders: "
+        "another folder into which links may lead (repeatable)",
         metavar="DIR",
         path=True,
     )
     keys: str | None = option(
         None,
-        "archives: list of the keys to take, with labels or further columns (.json, .txt, or a table with a column "
-        "'key')",
+        "archives: pack only these keys, with labels or other columns (.json, .txt, or a table with a column 'key')",
         metavar="FILE",
         path=True,
         late=True,
     )
     unquoted: bool = option(
         False,
-        "tables: take quotation marks in a CSV or TSV file as ordinary characters, for a file written without quoting",
+        "tables: take quotation marks in a CSV or TSV file as ordinary characters",
         late=True,
     )
     drop: tuple[str, ...] = option(
-        (), "column of a table, a path or sidecars to leave out (repeatable)", metavar="COLUMN", late=True
+        (), "column of a table, a path or sidecars to ignore (repeatable)", metavar="COLUMN", late=True
     )
     text: tuple[str, ...] = option(
         (),
-        "column of a table, a path or sidecars to read as text, exactly as written, even if it looks like numbers "
-        "(repeatable)",
+        "column of a table, a path or sidecars to read as text, even if it looks like numbers (repeatable)",
         metavar="COLUMN",
     )
-    # Last, since they hide the builtin types in the lines after them.
+    # Last, because they hide the builtin types in the lines after them.
     int: tuple[str, ...] = option((), "column to read as integers (repeatable)", metavar="COLUMN")
     float: tuple[str, ...] = option((), "column to read as floats (repeatable)", metavar="COLUMN")
 
@@ -346,7 +338,7 @@ class Recipe:
             problems.add("classes", "expected either classes or classes_from, found both")
         used = self._used()
         if self.refill and "faces" in used and used[:2] != ["decode", "faces"]:
-            # Other steps may change frames, and would not see those that stand in.
+            # Other steps may change frames, and would not process the replacements.
             problems.add("refill", f"expected decode and faces as the first two steps, found {', '.join(used)}")
         if self.align_as == "arcface" and isinstance(self.size, int) and self.size % 112 and self.size % 128:
             problems.add("size", f"expected a multiple of 112 or 128 with align_as arcface, found {self.size}")
@@ -370,49 +362,49 @@ class Recipe:
 
     @property
     def chain(self) -> tuple[StepSpec, ...]:
-        """The steps that run: those given, else the preset's."""
+        """The steps given, or those of the preset."""
         return self.steps or tuple(StepSpec(name) for name in PRESETS[self.preset])
 
     def options_in_use(self) -> dict[str, Any]:
-        """The options that something reads, with their values as JSON; ``path_column`` only if it is not the default."""
+        """Return the options that a step or source reads, as JSON."""
         unread = {name for name, _ in unread_options(vars(self), [spec.name for spec in fields(self)], self._used())}
         if self.path_column == type(self).path_column:  # a folder has none
             unread.add("path_column")
         return {name: value for name, value in self.to_json().items() if name not in unread}
 
     def _used(self) -> list[str]:
-        """Names of the steps that run, also while the preset may be an invalid one."""
+        """Return the names of the steps that run; none if the preset is invalid."""
         return [step.use for step in self.steps] or list(PRESETS.get(str(self.preset), ()))
 
     @property
     def field_codecs(self) -> dict[str, NamedConfig]:
-        """The codecs that `encode_field` gives to picture fields."""
+        """Codecs of image fields in `encode_field`."""
         return dict(parse_field_encoding(text, self.quality, self.subsampling) for text in self.encode_field)
 
     @property
     def numbers_classes(self) -> bool:
-        """True if labels are numbered by a list of classes that the recipe gives."""
+        """True if the recipe has a list of classes."""
         return bool(self.classes) or self.classes_from is not None
 
     @property
     def detects(self) -> bool:
-        """True if a detector looks for the faces: not if their boxes are given."""
+        """True if faces are detected, and not given as boxes."""
         return self.boxes is None and any(step.use in ("detect", "faces") for step in self.chain)
 
     @property
     def has_custom_detector(self) -> bool:
-        """True if the detector is a user's, named as ``module:function``."""
+        """True if the detector is named as ``module:function``."""
         return ":" in str(self.detector)
 
     @property
     def also_field(self) -> str | None:
-        """The field of the second picture, None without one: the column's name as a field, then ``_image``."""
+        """Field of the second image, or None."""
         return None if self.also is None else f"{field_name(self.also)}_image"
 
     def to_json(self) -> dict[str, Any]:
-        """Every option with its value, as JSON; a `late` one only if it has another value than its default.
+        """Return the options as JSON. A `late` option with its default value is left out.
 
-        So an option that is added leaves the fingerprints of earlier plans as they are.
+        Adding such an option keeps the fingerprints of earlier plans.
         """
         out = {
             spec.name: getattr(self, spec.name)
@@ -425,7 +417,7 @@ class Recipe:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> "Recipe":
-        """Make a recipe from the keys of a file, a command line, or keyword arguments; sizes may be texts.
+        """Create a recipe from the options of a file, a command line, or keyword arguments. Sizes may be strings.
 
         Raises
         ------
@@ -442,13 +434,7 @@ class Recipe:
 
 
 def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
-    """See that every name is that of an option.
-
-    Raises
-    ------
-    UsageError
-        If a name is not; the message lists the known ones.
-    """
+    """Raise `UsageError` if a name is not that of an option. The message lists the known ones."""
     unknown = sorted(set(names) - set(known))
     if unknown:
         like = did_you_mean(unknown[0], known)
@@ -458,7 +444,7 @@ def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
 
 
 def _as_texts(name: str, value: Any, problems: Problems) -> tuple[str, ...]:
-    """One text or several, each once."""
+    """Return one or several texts without repetitions."""
     texts = [value] if isinstance(value, str | PathLike) else value
     if not isinstance(texts, Sequence) or not all(isinstance(text, str | PathLike) and str(text) for text in texts):
         problems.add(name, f"expected a text, or a list of texts, found {shorten(value)}")
@@ -467,7 +453,7 @@ def _as_texts(name: str, value: Any, problems: Problems) -> tuple[str, ...]:
 
 
 def _as_classes(value: Any, problems: Problems) -> tuple[str, ...]:
-    """Names of classes, from a list or from one text with commas."""
+    """Return class names from a list, or from a text with commas."""
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         problems.add("classes", f"expected a list of names, or names separated by commas, found {shorten(value)}")
