@@ -11,6 +11,7 @@ from unicodedata import normalize
 
 import numpy as np
 
+from shardspec.codecs import codecs_of, image_types
 from shardspec.errors import SchemaError
 from shardspec.problems import Problems
 from shardspec.wording import did_you_mean, is_utf8, shorten
@@ -21,17 +22,8 @@ KINDS: tuple[Kind, ...] = ("fixed", "ragged", "bytes", "text")
 DTYPES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
 """Every dtype that a field may have, as numpy spells it: little-endian, or one byte."""
 
-CODECS_OF: Mapping[Kind, tuple[str, ...]] = {
-    "fixed": ("raw",),
-    "ragged": ("raw",),
-    "bytes": ("jpeg", "png", "raw", "webp"),
-    "text": ("json", "utf8"),
-}
 NO_CLASS = -1
 """The value of a field with class names where no class is known."""
-PICTURE_CODECS = ("jpeg", "png", "webp")
-LOSSY = ("jpeg", "webp")
-"""Codecs of pictures that store them with loss."""
 AXES_MAX = 32
 FIELDS_MAX = 10_000
 PICTURE_PIXELS_MAX = 178_956_970
@@ -136,11 +128,10 @@ class Field:
             return
         if self.dtype not in DTYPES:
             problems.add("dtype", f"expected one of {', '.join(DTYPES)}, found {self.dtype!r}")
-        if self.codec.name not in CODECS_OF[self.kind]:
-            problems.add(
-                "codec",
-                f"expected one of {', '.join(CODECS_OF[self.kind])} for kind {self.kind}, found {self.codec.name!r}",
-            )
+        codecs = codecs_of(self.kind)
+        if self.codec.name not in codecs:
+            expected = f"one of {', '.join(codecs)} for kind {self.kind}"
+            problems.add("codec", f"expected {expected}, found {self.codec.name!r}")
         varying = [axis is None for axis in self.shape]
         if any(axis is not None and axis < 0 for axis in self.shape):
             problems.add("shape", f"expected sizes of 0 and more, found {self.shape}")
@@ -155,12 +146,12 @@ class Field:
             problems.add("shape", f"expected at most {AXES_MAX} axes, found {len(self.shape)}")
         elif self.dtype in DTYPES and math.prod(known) * np.dtype(self.dtype).itemsize > VALUE_BYTES_MAX:
             problems.add("shape", f"expected a value of at most {VALUE_BYTES_MAX} bytes, found {self.shape}")
-        if self.codec.name in PICTURE_CODECS and not self.is_image:
+        if self.is_encoded_image and not self.is_image:
             problems.add(
                 "codec",
                 f"expected dtype |u1 and shape (H, W, 3) for codec {self.codec.name}, found {self.dtype} {self.shape}",
             )
-        if self.codec.name in PICTURE_CODECS and self.is_image and math.prod(known) > 3 * PICTURE_PIXELS_MAX:
+        if self.is_encoded_image and self.is_image and math.prod(known) > 3 * PICTURE_PIXELS_MAX:
             problems.add("shape", f"expected a picture of at most {PICTURE_PIXELS_MAX} pixels, found {self.shape}")
         if self.classes is not None and (self.kind != "fixed" or self.shape != () or self.dtype[1:2] not in ("i", "u")):
             problems.add("classes", "expected class names only for a 0-d integer field")
@@ -187,6 +178,11 @@ class Field:
     def is_image(self) -> bool:
         """True if the decoded value is a picture, (H, W, 3) uint8 RGB."""
         return self.dtype == "|u1" and len(self.shape) == 3 and self.shape[2] == 3
+
+    @property
+    def is_encoded_image(self) -> bool:
+        """True if the codec encodes images only, so that the stored bytes are those of an image file."""
+        return self.codec.name in image_types()
 
     @property
     def sentinel(self) -> int:

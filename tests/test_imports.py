@@ -62,6 +62,8 @@ FLOORS: Mapping[str, tuple[str | tuple[str, ...], ...]] = {
 }
 """The stages of a package from the ground up. Each imports only what stands below it; neighbours do not know each other."""
 
+_CODEC_FILES = tuple(f"shardspec.codecs.{name}" for name in ("base", "image", "jpeg", "raw", "text"))
+
 MUST_NOT_IMPORT: Mapping[str, tuple[str, ...]] = {
     # what steps are made of could stand alone
     "packer.vision.decode": ("packer.vision.detect", "packer.vision.geometry", "packer.vision.landmarks"),
@@ -69,8 +71,8 @@ MUST_NOT_IMPORT: Mapping[str, tuple[str, ...]] = {
     "packer.vision.geometry": ("packer.vision.decode", "packer.vision.detect"),
     "packer.vision.landmarks": ("packer.vision.decode",),
     # the contract is data: only the codecs know libraries, and nothing but the layout knows folders
-    "shardspec.schema": ("shardspec.manifest", "shardspec.layout", "shardspec.codecs"),
-    "shardspec.manifest": ("shardspec.layout", "shardspec.codecs"),
+    "shardspec.schema": ("shardspec.manifest", "shardspec.layout", *_CODEC_FILES),
+    "shardspec.manifest": ("shardspec.layout", *_CODEC_FILES),
 }
 """What the floors do not say."""
 

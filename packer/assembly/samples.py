@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.packed_rows import Check, PackedRows
-from shardspec.codecs import Codec, codec_for
+from shardspec.codecs import codec_for
+from shardspec.codecs.base import Codec
 from shardspec.columns import Columns
 from shardspec.errors import UsageError
 from shardspec.schema import Field, Schema

@@ -27,14 +27,15 @@ from packer.sources.base import Listing, Source
 from packer.sources.folders.frames import Frames
 from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import Equipment, Step, check_steps
+from packer.vision.media import MEDIA, Medium
 from packer.workspace import Workspace
 from packer.workspace.folder import refuse_files
 from shardspec.wording import counted, cut
 
 TRIED_ITEMS = 4
-TRIED_MAX: Mapping[bool, int] = {False: 12, True: 6}
-"""Items tried of a group, at most, and about how many pictures (False) and videos (True) in all. So many are the groups,
-too: the items of further kinds and classes are one."""
+TRIED_STILLS, TRIED_SEQUENCES = 12, 6
+"""Items tried of a group, at most, and about how many pictures and videos in all. So many are the groups, too: the items
+of further kinds and classes are one."""
 
 _QUICK_S = 0.5
 """Few items that are packed in less time say more of what is done once for all of them: a file, the first call of a
@@ -252,7 +253,7 @@ class _Group:
         All pictures count the same, and so do videos if a fixed number of frames is taken of each. Otherwise a video's
         share grows with its length, and so with its bytes if `by_bytes`.
         """
-        if by_bytes and self.chosen[0].is_video:
+        if by_bytes and self.chosen[0].medium.is_sequence:
             return self._bytes / max(1, sum(item.bytes for item in self.chosen))
         return self._items / len(self.chosen)
 
@@ -266,21 +267,26 @@ class _Samples:
     def add(self, item: Item) -> None:
         """Take in an item."""
         suffix = "" if isinstance(item.member, Frames) else item.name.rpartition(".")[2].lower()
-        kind = (item.is_video, suffix, item.reject is None)
+        kind = (item.medium, suffix, item.reject is None)
         key: tuple[Any, ...] = (*kind, item.name.rpartition("/")[0], item.columns.get("label"))
-        if key not in self._groups and sum(k[0] == kind[0] for k in self._groups) >= TRIED_MAX[kind[0]] - 1:
-            key = (item.is_video,)
+        if key not in self._groups and sum(k[0] is kind[0] for k in self._groups) >= _tried_most(item.medium) - 1:
+            key = (item.medium,)
         if key not in self._groups:
             self._groups[key] = _Group(repr(key))
         self._groups[key].add(item)
 
     def groups(self) -> list[_Group]:
         """The groups, the largest first; of many groups one item each is chosen."""
-        for is_video, most in TRIED_MAX.items():
-            groups = [group for kind, group in self._groups.items() if kind[0] == is_video]
+        for medium in MEDIA:
+            most = _tried_most(medium)
+            groups = [group for kind, group in self._groups.items() if kind[0] is medium]
             for group in groups:
                 group.keep(max(1, most // len(groups)))
         return sorted(self._groups.values(), key=len, reverse=True)
+
+
+def _tried_most(medium: Medium) -> int:
+    return TRIED_SEQUENCES if medium.is_sequence else TRIED_STILLS
 
 
 def _pack(
@@ -344,4 +350,4 @@ def _is_read_in_passes(item: Item) -> bool:
 
     Videos are long, archives are passed.
     """
-    return item.is_video or (item.member is not None and item.member.run is not None)
+    return item.medium.is_sequence or (item.member is not None and item.member.run is not None)

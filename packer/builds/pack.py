@@ -11,6 +11,7 @@ from packer.builds.build import run_build
 from packer.builds.result import BuildResult
 from packer.jobs.progress import ProgressListener
 from packer.recipe import Recipe, StepSpec
+from packer.recipe.encodings import encodings_with
 from packer.recipe.engines import ENGINES
 from packer.recipe.fields import Picture, declare
 from packer.recipe.options import BuildOptions
@@ -118,10 +119,8 @@ def picture_of(recipe: Recipe, fields: Mapping[str, Any] | None) -> Picture:
         raise UsageError(
             f"{given[0]}: read only where no fields are declared: say it in fields, packer.Picture({recipe.encode!r})"
         )
-    lossy = recipe.encode in ("jpeg", "webp")
-    return Picture(
-        recipe.encode, recipe.quality if lossy else None, recipe.subsampling if recipe.encode == "jpeg" else None
-    )
+    read = [name for name in ("quality", "subsampling") if recipe.encode in encodings_with(name)]
+    return Picture(recipe.encode, **{name: getattr(recipe, name) for name in read})
 
 
 def _refuse_worker() -> None:

@@ -280,7 +280,7 @@ def _summary(runs: Iterable[ItemRun]) -> dict[str, Any]:
 
 def _begin_report(item: Item, on_item: OnItem) -> ItemReport:
     """The report of an item that begins; of a video, it says how many frames were examined so far."""
-    if not item.is_video:
+    if not item.medium.is_sequence:
         return ItemReport(item.name)
     return ItemReport(item.name, watch=lambda frames: on_item("frame", item.index, frames, ""))
 

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from packer.known.tree import Choice, Found, Tree, read_json, relative_path
-from packer.sources.item import is_picture
+from packer.vision.media import IMAGE
 from shardspec.errors import UsageError
 from shardspec.wording import LONG, counted, cut, list_some, shorten
 
@@ -156,7 +156,7 @@ class _Frames:
         """Return whether a frame exists."""
         folder = path.rpartition("/")[0]
         if folder not in self._paths:
-            self._paths[folder] = set(self._tree.paths(folder, is_picture))
+            self._paths[folder] = set(self._tree.paths(folder, IMAGE.holds))
         return path in self._paths[folder]
 
     def unlisted(self, videos: list[Video]) -> list[str]:

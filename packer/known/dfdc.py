@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from packer.known.tree import Choice, Found, Tree, join, read_csv, read_json, relative_path
-from packer.sources.item import is_video
+from packer.vision.media import VIDEO
 from shardspec.errors import UsageError
 from shardspec.wording import counted, list_some, shorten
 
@@ -22,7 +22,7 @@ def find(tree: Tree, choice: Choice) -> Found:
     videos: dict[str, list[str]] = {}
     for folder, names in tree.walk(found):
         lists += [(folder, name) for name in (METADATA, TEST_LABELS, PREVIEW) if name in names]
-        for name in filter(is_video, names):
+        for name in filter(VIDEO.holds, names):
             videos.setdefault(name, []).append(join(folder, name))
     if not lists:
         tree.locate(lambda _: False, f"{METADATA} or {TEST_LABELS} (DFDC) or {PREVIEW} (its preview) next to videos")

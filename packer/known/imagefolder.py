@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from packer.known.tree import Choice, Found, Tree, is_media, join
+from packer.known.tree import Choice, Found, Tree, join
+from packer.vision.media import medium_of
 from shardspec.wording import list_some, program
 
 SPLITS: Mapping[str, str] = {
@@ -31,7 +32,7 @@ def find(tree: Tree, choice: Choice) -> Found:
         if split is None or not choice.wants(split):
             continue
         folder = join(base, name)
-        found.unlisted += tree.paths(folder, is_media)
+        found.unlisted += tree.paths(folder, medium_of)
         for label in tree.each(tree.folders(folder), "folders"):
             paths = _below(tree, join(folder, label))
             found.rows += [{"path": path, "label": label, "split": split} for path in paths]
@@ -47,7 +48,7 @@ def find(tree: Tree, choice: Choice) -> Found:
 
 
 def _below(tree: Tree, folder: str) -> list[str]:
-    paths = tree.paths(folder, is_media)
+    paths = tree.paths(folder, medium_of)
     for name in tree.folders(folder):
         paths += _below(tree, join(folder, name))
     return paths

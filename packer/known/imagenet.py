@@ -4,7 +4,7 @@ import re
 from pathlib import Path, PurePosixPath
 
 from packer.known.tree import Choice, Found, Tree, join, read_csv, read_lines
-from packer.sources.item import is_picture
+from packer.vision.media import IMAGE
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
 from shardspec.wording import counted, list_some, shorten
@@ -50,7 +50,7 @@ def _add_folders(tree: Tree, found: Found, folder: str, split: str, wanted: bool
         )
     empty = []
     for label in tree.each(classes, "classes"):
-        paths = tree.paths(join(folder, label), is_picture)
+        paths = tree.paths(join(folder, label), IMAGE.holds)
         found.rows += [{"path": path, "label": label, "split": split} for path in paths]
         if not paths:
             empty.append(label)
@@ -58,9 +58,9 @@ def _add_folders(tree: Tree, found: Found, folder: str, split: str, wanted: bool
         found.notes.append(f"classes of {split} without images: {len(empty)} ({list_some(empty)})")
     for name in tree.folders(folder):
         if not _WNID.match(name):
-            found.unlisted += tree.paths(join(folder, name), is_picture)
+            found.unlisted += tree.paths(join(folder, name), IMAGE.holds)
     if classes:
-        found.unlisted += tree.paths(folder, is_picture)
+        found.unlisted += tree.paths(folder, IMAGE.holds)
         if len(classes) != _CLASSES:
             found.notes.append(f"{split} has {counted(len(classes), 'class folder')}; ImageNet has {_CLASSES}")
     return set(classes)
@@ -68,7 +68,7 @@ def _add_folders(tree: Tree, found: Found, folder: str, split: str, wanted: bool
 
 def _add_flat(tree: Tree, found: Found, folder: str, choice: Choice, base: str) -> set[str]:
     """Add the images of a folder without class folders by the list of their classes, and return the classes."""
-    images = {PurePosixPath(path).stem: path for path in tree.paths(folder, is_picture)}
+    images = {PurePosixPath(path).stem: path for path in tree.paths(folder, IMAGE.holds)}
     if choice.no_lists:
         found.rows += [{"path": path, "split": "val"} for path in images.values()]
         return set()
@@ -156,7 +156,7 @@ def _read_devkit_classes(path: Path) -> dict[int, str]:
 
 def _add_test(tree: Tree, found: Found, folder: str, choice: Choice) -> None:
     """Add the images of test, whose classes are not public, if the user asked for the split by name."""
-    paths = tree.paths(folder, is_picture)
+    paths = tree.paths(folder, IMAGE.holds)
     if paths and "test" not in choice.splits:
         found.notes.append(f"test is left out, since its classes are not public ({counted(len(paths), 'image')})")
     elif paths:

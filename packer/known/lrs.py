@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from packer.known.tree import Choice, Found, Tree, is_media, join, read_lines, relative_path
+from packer.known.tree import Choice, Found, Tree, join, read_lines, relative_path
+from packer.vision.media import medium_of
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -68,7 +69,7 @@ def _add(tree: Tree, found: Found, choice: Choice, folder: str, names: dict[str,
             elif choice.wants(of):
                 text = tree.read_sidecar(join(folder, f"{clip}.txt"), "text")
                 found.rows.append({"path": path, "split": of, "clip": recording, "text": text})
-    found.unlisted += tree.paths(folder, is_media)
+    found.unlisted += tree.paths(folder, medium_of)
     missing = [clip for clip, of in sorted(listed.items()) if clip not in clips and choice.wants(of)]
     found.missing += [join(folder, f"{clip}.mp4") for clip in missing]
 

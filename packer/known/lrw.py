@@ -2,7 +2,8 @@
 
 from itertools import islice
 
-from packer.known.tree import Choice, Found, Tree, is_media, join
+from packer.known.tree import Choice, Found, Tree, join
+from packer.vision.media import medium_of
 
 SPLITS = ("train", "val", "test")
 _MOST_TRIED = 20
@@ -17,7 +18,7 @@ def find(tree: Tree, choice: Choice) -> Found:
     )
     found = Found()
     for word in tree.each(tree.folders(base), "words"):
-        found.unlisted += tree.paths(join(base, word), is_media)
+        found.unlisted += tree.paths(join(base, word), medium_of)
         for split in filter(choice.wants, SPLITS):
             folder = join(base, word, split)
             videos = tree.videos(folder)

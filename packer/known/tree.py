@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from packer.jobs.progress import ProgressListener, Stage
-from packer.sources.item import is_picture, is_video
 from packer.sources.walking import walk
+from packer.vision.media import VIDEO, medium_of
 from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.wording import did_you_mean, found_instead, list_some, shorten
 
@@ -156,18 +156,18 @@ class Tree:
         """Return the sorted names of the folders in a folder, which need not exist."""
         return sorted(entry.name for entry in self._entries(folder) if entry.is_dir())
 
-    def files(self, folder: str, wanted: Callable[[str], bool]) -> list[str]:
+    def files(self, folder: str, wanted: Callable[[str], object]) -> list[str]:
         """Return the sorted names of the wanted files in a folder, which need not exist."""
         return sorted(entry.name for entry in self._entries(folder) if wanted(entry.name) and not entry.is_dir())
 
-    def paths(self, folder: str, wanted: Callable[[str], bool]) -> list[str]:
+    def paths(self, folder: str, wanted: Callable[[str], object]) -> list[str]:
         """Return the sorted paths of the wanted files in a folder, which need not exist."""
         return [join(folder, name) for name in self.files(folder, wanted)]
 
     def videos(self, folder: str) -> dict[str, str]:
         """Return the paths of the videos in a folder by name without suffix. An .mp4 file takes precedence."""
         found: dict[str, str] = {}
-        for name in sorted(self.files(folder, is_video), key=lambda name: not name.lower().endswith(".mp4")):
+        for name in sorted(self.files(folder, VIDEO.holds), key=lambda name: not name.lower().endswith(".mp4")):
             path = join(folder, name)
             if found.setdefault(PurePosixPath(name).stem, path) != path:
                 self.doubles.append(path)
@@ -296,4 +296,4 @@ def _read(path: Path, most: int) -> bytes:
 
 def is_media(name: str) -> bool:
     """Return whether a file name has the suffix of an image or a video."""
-    return is_picture(name) or is_video(name)
+    return medium_of(name) is not None

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, get_origin
 
 import numpy as np
 
+from packer.recipe.encodings import encodings_with
 from shardspec.errors import UsageError
 from shardspec.problems import Problems
 from shardspec.wording import did_you_mean, is_utf8, shorten
@@ -38,10 +39,10 @@ _READ_WITH: Mapping[str, tuple[str, ...]] = {
     "boxes_scale": ("boxes",),
     "landmark_model": ("landmarks", "mesh"),
     "progressive": ("encode", "jpeg"),
-    "quality": ("encode", "jpeg", "webp"),
+    "quality": ("encode", *encodings_with("quality")),
     "refill": ("frames",),
     "restart_markers": ("encode", "jpeg"),
-    "subsampling": ("encode", "jpeg"),
+    "subsampling": ("encode", *encodings_with("subsampling")),
 }
 """Options that are read only if another option is set, or has one of some values."""
 

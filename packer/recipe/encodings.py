@@ -2,20 +2,22 @@
 
 from typing import Any
 
+from shardspec.codecs import image_types
 from shardspec.errors import UsageError
-from shardspec.schema import LOSSY, NAME, NamedConfig
+from shardspec.schema import NAME, NamedConfig
 from shardspec.wording import did_you_mean, shorten
 
-ENCODINGS = ("jpeg", "png", "webp", "raw")
+ENCODINGS = (*image_types(), "raw")
 
 
-def picture_codec(encoding: str, quality: int, subsampling: str) -> NamedConfig:
+def encodings_with(option: str) -> tuple[str, ...]:
+    """The encodings that read an option of a recipe, ``quality`` or ``subsampling``."""
+    return tuple(name for name, image in image_types().items() if option in image.options)
+
+
+def picture_codec(encoding: str, **options: Any) -> NamedConfig:
     """The codec of an encoding, with those of the options that it reads."""
-    options: dict[str, dict[str, Any]] = {
-        "jpeg": {"quality": quality, "subsampling": subsampling},
-        "webp": {"quality": quality},
-    }
-    return NamedConfig(encoding, options.get(encoding, {}))
+    return NamedConfig(encoding, {name: value for name, value in options.items() if encoding in encodings_with(name)})
 
 
 def parse_field_encoding(text: str, quality: int, subsampling: str) -> tuple[str, NamedConfig]:
@@ -43,9 +45,10 @@ def parse_field_encoding(text: str, quality: int, subsampling: str) -> tuple[str
         like = did_you_mean(encoding, ENCODINGS)
         raise UsageError(f"{name}: expected one of {', '.join(ENCODINGS)}, found {shorten(encoding)}{like}")
     if colon:
-        if encoding not in LOSSY:
-            raise UsageError(f"{name}: expected a quality only with {' or '.join(LOSSY)}, found {shorten(how)}")
+        if encoding not in encodings_with("quality"):
+            known = " or ".join(encodings_with("quality"))
+            raise UsageError(f"{name}: expected a quality only with {known}, found {shorten(how)}")
         if not given.isdecimal() or not given.isascii() or len(given) > 3 or not 1 <= int(given) <= 100:
             raise UsageError(f"{name}: expected a quality of 1 to 100, found {shorten(given)}")
         quality = int(given)
-    return name, picture_codec(encoding, quality, subsampling)
+    return name, picture_codec(encoding, quality=quality, subsampling=subsampling)

@@ -7,10 +7,10 @@ from typing import Any, Union, get_args, get_origin
 
 import numpy as np
 
-from packer.recipe.encodings import ENCODINGS, picture_codec
+from packer.recipe.encodings import ENCODINGS, encodings_with, picture_codec
 from packer.recipe.recipe import DEFAULT_QUALITY, DEFAULT_SUBSAMPLING
 from shardspec.errors import UsageError
-from shardspec.schema import AXES_MAX, DTYPES, LOSSY, NAME, NO_CLASS, NamedConfig, class_name, describe_wrong_classes
+from shardspec.schema import AXES_MAX, DTYPES, NAME, NO_CLASS, NamedConfig, class_name, describe_wrong_classes
 from shardspec.typing.field_types import LABEL, FieldType
 from shardspec.wording import did_you_mean, list_some, shorten
 
@@ -44,13 +44,11 @@ class Picture:
             like = did_you_mean(str(self.encode), ENCODINGS)
             raise UsageError(f"Picture: expected one of {', '.join(ENCODINGS)}, found {shorten(self.encode)}{like}")
         if self.quality is not None:
-            if self.encode not in LOSSY:
-                raise UsageError(f"Picture: quality is read only with jpeg and webp, found {self.encode}")
+            self._check_reads("quality")
             if type(self.quality) is not int or not 1 <= self.quality <= 100:
                 raise UsageError(f"Picture: expected a quality of 1 to 100, found {shorten(self.quality)}")
         if self.subsampling is not None:
-            if self.encode != "jpeg":
-                raise UsageError(f"Picture: subsampling is read only with jpeg, found {self.encode}")
+            self._check_reads("subsampling")
             object.__setattr__(self, "subsampling", str(self.subsampling))
             if self.subsampling not in ("420", "422", "444"):
                 raise UsageError(f"Picture: expected subsampling 420, 422 or 444, found {shorten(self.subsampling)}")
@@ -59,7 +57,12 @@ class Picture:
     def codec(self) -> NamedConfig:
         """The codec of the field."""
         quality = DEFAULT_QUALITY if self.quality is None else self.quality
-        return picture_codec(self.encode, quality, self.subsampling or DEFAULT_SUBSAMPLING)
+        return picture_codec(self.encode, quality=quality, subsampling=self.subsampling or DEFAULT_SUBSAMPLING)
+
+    def _check_reads(self, option: str) -> None:
+        readers = encodings_with(option)
+        if self.encode not in readers:
+            raise UsageError(f"Picture: {option} is read only with {' and '.join(readers)}, found {self.encode}")
 
 
 @dataclass(frozen=True)

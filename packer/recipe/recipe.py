@@ -15,7 +15,7 @@ from packer.recipe.checks import (
     plain_value,
     unread_options,
 )
-from packer.recipe.encodings import ENCODINGS, parse_field_encoding
+from packer.recipe.encodings import ENCODINGS, encodings_with, parse_field_encoding
 from packer.recipe.steps import StepSpec
 from shardspec.errors import UsageError
 from shardspec.fields import field_name
@@ -204,7 +204,9 @@ class Recipe:
         metavar="FIELD=HOW",
         late=True,
     )
-    quality: int = option(DEFAULT_QUALITY, "JPEG and WebP quality", metavar="Q", minimum=1, maximum=100)
+    quality: int = option(
+        DEFAULT_QUALITY, f"quality of {' and '.join(encodings_with('quality'))}", metavar="Q", minimum=1, maximum=100
+    )
     subsampling: str = option(DEFAULT_SUBSAMPLING, "JPEG chroma subsampling", choices=("420", "422", "444"))
     progressive: str = option(
         "keep",

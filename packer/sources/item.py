@@ -10,38 +10,9 @@ from typing import Any, NamedTuple, TextIO
 
 from packer.sources.archives.member import MEMBER_MARK, Member
 from packer.sources.folders.frames import Frames, FramesState
+from packer.vision.media import IMAGE, VIDEO, Medium, medium_of
 from packer.workspace.lines import line_encoder
 from packer.workspace.spool import Spool
-
-PICTURE_SUFFIXES = frozenset(
-    {
-        *(".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jpe", ".jpeg", ".jpg", ".mpo", ".pbm", ".pgm", ".png"),
-        *(".pnm", ".ppm", ".tif", ".tiff", ".webp"),
-    }
-)
-VIDEO_SUFFIXES = frozenset(
-    {
-        *(".3g2", ".3gp", ".asf", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts"),
-        *(".ogv", ".ts", ".vob", ".webm", ".wmv"),
-    }
-)
-
-
-def is_picture(name: str) -> bool:
-    """Return whether a file name has the suffix of a picture, in upper or lower case."""
-    return _suffix(name) in PICTURE_SUFFIXES
-
-
-def is_video(name: str) -> bool:
-    """Return whether a file name has the suffix of a video, in upper or lower case."""
-    return _suffix(name) in VIDEO_SUFFIXES
-
-
-def _suffix(name: str) -> str:
-    """The suffix of a file name in lower case, as of a path object, which takes longer to make."""
-    dot = name.rfind(".")
-    return name[dot:].lower() if name.rfind("/") + 1 < dot < len(name) - 1 else ""
-
 
 ALSO = "also"
 BOXES_FROM = "boxes_from"
@@ -87,9 +58,9 @@ class ItemFile(NamedTuple):
     member: Place | None = None
 
     @property
-    def is_video(self) -> bool:
-        """True if it is a video, by its suffix, or a folder of frames."""
-        return isinstance(self.member, Frames) or is_video(self.name)
+    def medium(self) -> Medium:
+        """Its medium by its suffix. A folder of frames is a video; a file without a known suffix counts as an image."""
+        return VIDEO if isinstance(self.member, Frames) else medium_of(self.name) or IMAGE
 
     def change(self) -> str | None:
         """Describe what has changed since it was listed, if anything has.
@@ -192,14 +163,9 @@ class Item:
         own["number"] = number
 
     @property
-    def is_picture(self) -> bool:
-        """True if it is a picture, by its suffix."""
-        return is_picture(self.name)
-
-    @property
-    def is_video(self) -> bool:
-        """True if it is a video, by its suffix, or a folder of frames."""
-        return isinstance(self.member, Frames) or is_video(self.name)
+    def medium(self) -> Medium:
+        """Its medium by its suffix. A folder of frames is a video; an item without a known suffix counts as an image."""
+        return VIDEO if isinstance(self.member, Frames) else medium_of(self.name) or IMAGE
 
     def with_columns(self, columns: Mapping[str, Any]) -> "Item":
         """The item with these columns; ``dataclasses.replace`` takes longer, and there may be millions."""

@@ -10,12 +10,12 @@ from packer.sources.archives.opening import SUFFIXES as ARCHIVE_SUFFIXES
 from packer.sources.archives.opening import is_pattern, open_file, open_folder, open_pattern
 from packer.sources.base import Roots, Source
 from packer.sources.folders.folder import FolderSource
-from packer.sources.item import is_picture, is_video
 from packer.sources.packed import PackedSource, is_packed
 from packer.sources.requested_types import TYPES, column_types
 from packer.sources.rows import RowsSource
 from packer.sources.table import TableSource
 from packer.sources.tables.opening import TABLES, is_table
+from packer.vision.media import medium_of
 from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER, Layout, given_path
 
@@ -104,7 +104,7 @@ def open_source(
 
 def _remedy(path: Path) -> str:
     """Return advice about a file that is an item and not a source of items."""
-    return ": give the folder that holds it" if is_picture(path.name) or is_video(path.name) else ""
+    return ": give the folder that holds it" if medium_of(path.name) is not None else ""
 
 
 def _roots(recipe: Recipe) -> Roots | None:

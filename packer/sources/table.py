@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from packer.sources.base import Listing, Roots
-from packer.sources.item import is_picture, is_video
 from packer.sources.requested_types import DROP
 from packer.sources.rows import list_rows
 from packer.sources.tables.base import Table
 from packer.sources.tables.chunks import Chunk
 from packer.sources.tables.opening import open_table
+from packer.vision.media import medium_of
 from shardspec.errors import UsageError
 from shardspec.schema import NO_CLASS
 from shardspec.wording import quote_some, shorten
@@ -77,7 +77,7 @@ class TableSource:
         if not rows:
             raise UsageError(f"{self.path}: expected a row for each picture or video, found no rows")
         if path_column not in names:
-            file = next((name for name in names if is_picture(name) or is_video(name)), None)
+            file = next((name for name in names if medium_of(name) is not None), None)
             if file is not None:  # to name it as the column of paths would lose the first row
                 raise UsageError(
                     f"{self.path}: expected the names of the columns in the first line, found a row with the file "

@@ -52,7 +52,7 @@ def make(recipe: Recipe, equipment: Equipment) -> Step:
             if sample.get("image") is not None or PACKED_ROW in item.columns:
                 sample[REPORT].frames += 1
                 yield sample if "frame" in sample else {**sample, **STILL}
-            elif item.is_video:
+            elif item.medium.is_sequence:
                 yield from _frames(sample, item, sample[REPORT], sampling, take, refills)
             else:
                 yield _picture(sample, item, sample[REPORT], checks)

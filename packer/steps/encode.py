@@ -19,13 +19,13 @@ from packer.vision.decode.jpeg_header import (
     restart_interval,
 )
 from packer.workspace.spool import writing_temporary
-from shardspec.codecs import codec_for
+from shardspec.codecs import codec_for, is_lossy
 from shardspec.codecs.base import Codec
 from shardspec.columns import Buffer, fixed_bytes
 from shardspec.errors import SchemaError
 from shardspec.fields import is_mask_name, is_picture_field
 from shardspec.registry import import_target
-from shardspec.schema import LOSSY, NAME, Field, NamedConfig
+from shardspec.schema import NAME, Field, NamedConfig
 from shardspec.typing.field_types import FieldType, as_array, is_picture
 from shardspec.wording import did_you_mean, list_some
 
@@ -86,7 +86,7 @@ class EncodedColumn(NamedTuple):
 
 def image_codec(recipe: Recipe) -> NamedConfig:
     """The codec of picture fields under a recipe, apart from its `field_codecs`."""
-    return picture_codec(recipe.encode, recipe.quality, recipe.subsampling)
+    return picture_codec(recipe.encode, quality=recipe.quality, subsampling=recipe.subsampling)
 
 
 Use = Literal["hidden", "lossless", "plain"]
@@ -133,7 +133,7 @@ class Encoder:
         self._uses: dict[Any, Use] = {}
         self._marks = recipe.restart_markers
         self._to_baseline = load_to_baseline() if recipe.progressive == "baseline" else None
-        self._lossy = recipe.encode in LOSSY
+        self._lossy = is_lossy(recipe.encode)
         self._by_field: dict[str, Callable[[npt.NDArray[np.uint8]], Buffer]] = {
             name: fixed_bytes
             if codec.name == "raw"

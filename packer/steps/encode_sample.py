@@ -10,7 +10,8 @@ from packer.recipe.fields import Declaration, check_name
 from packer.steps.encode import ColumnSpec, EncodedValue
 from packer.vision.decode.jpeg_header import PROGRESSIVE_MARK, is_progressive
 from packer.vision.decode.limits import PictureError
-from shardspec.codecs import Codec, codec_for
+from shardspec.codecs import codec_for
+from shardspec.codecs.base import Codec
 from shardspec.errors import CodecError, SchemaError, UsageError
 from shardspec.registry import import_target
 from shardspec.schema import NO_CLASS, Field, NamedConfig, class_name

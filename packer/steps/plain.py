@@ -200,7 +200,7 @@ def _resize_of(recipe: Recipe) -> Callable[[npt.NDArray[np.uint8]], npt.NDArray[
 
 def _has_picture_alone(item: Item) -> bool:
     """Masks, landmarks and the like, arrays of two axes or more, may have to be resized with the picture."""
-    return not item.is_video and not any(
+    return not item.medium.is_sequence and not any(
         isinstance(value, np.ndarray) and value.ndim > 1 for value in item.columns.values()
     )
 

@@ -12,7 +12,7 @@ from packer.sources.folders.frames import Frames
 from packer.sources.item import ALSO, ItemFile
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample
 from packer.steps.frames import FramePicture, FramesReader
-from packer.vision.decode.limits import PictureError, VideoError
+from packer.vision.decode.limits import MAX_PIXELS, PictureError, VideoError
 from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling
 from packer.vision.faults import may_pass
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     Frame = VideoFrame | FramePicture
 
 
-def open_reader(file: ItemFile, sampling: Sampling) -> "Reader":
-    """Open a video, or a folder of frames.
+def open_reader(file: ItemFile, sampling: Sampling, *, max_pixels: int = MAX_PIXELS) -> "Reader":
+    """Open a file whose medium is a sequence: a video, or a folder of frames.
 
     A video's library takes a third of the time in which a worker starts, and pictures do not need it.
     """
     if isinstance(file.member, Frames):
-        return FramesReader(file.path, file.member, sampling)
+        return FramesReader(file.path, file.member, sampling, max_pixels=max_pixels)
     reader: type[VideoReader] = import_target("packer.vision.decode.video:VideoReader", what="a video", extra="pack")
-    return reader(opener(file), sampling)
+    return reader(opener(file), sampling, max_pixels=max_pixels)
 
 
 class SecondFile:
@@ -81,7 +81,7 @@ class SecondFile:
         ItemError
             If the file cannot be read at all.
         """
-        if self.file.is_video:
+        if self.file.medium.is_sequence:
             frame = self.frame(index)
             return None if frame is None else frame.image
         with self._naming_errors():

@@ -28,8 +28,7 @@ from readers.decode.plans import Image, Whole, decode_jpeg, sides_of
 from readers.decode.resample import INTERPOLATIONS, Interpolation, nearest_in, resize
 from readers.decode.values import ValueLayout
 from readers.seeding import uniforms
-from shardspec.codecs import Codec
-from shardspec.codecs.base import check_sides
+from shardspec.codecs.base import Codec, check_sides
 from shardspec.errors import CodecError, UsageError
 from shardspec.schema import Field
 from shardspec.wording import shorten

@@ -11,7 +11,8 @@ from readers.formats.pool import ShardPool
 from readers.order.order import Picks
 from readers.order.permutation import mix_words
 from readers.seeding import sample_rngs
-from shardspec.codecs import Codec, codec_for
+from shardspec.codecs import codec_for
+from shardspec.codecs.base import Codec
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import CodecError, UsageError
 from shardspec.schema import Field, Schema

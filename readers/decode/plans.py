@@ -9,8 +9,7 @@ import numpy.typing as npt
 import simplejpeg
 
 from readers.decode.values import ValueLayout, layout_of_field
-from shardspec.codecs import Codec
-from shardspec.codecs.base import PictureCodec, check_sides
+from shardspec.codecs.base import Codec, ImageCodec, check_sides
 from shardspec.codecs.raw import RawCodec
 from shardspec.columns import Buffer
 from shardspec.errors import CodecError, UsageError
@@ -171,7 +170,7 @@ def sides_of(data: Any, codec: Codec | None) -> tuple[int, int]:
     if isinstance(codec, RawCodec):
         data = codec.decode(data)  # a view
     elif codec is not None:
-        return cast("PictureCodec", codec).sides(data)
+        return cast("ImageCodec", codec).sides(data)
     height, width = data.shape[:2]
     return height, width
 

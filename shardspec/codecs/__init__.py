@@ -1,22 +1,108 @@
-"""Codecs: how one value becomes bytes and back. This is the table of their names; each codec has its own file."""
+"""Codecs: how one value becomes bytes and back. This is the table of them; each has a file that is loaded on first use.
 
+A new codec of images is a file of this folder and an entry of `CODECS`. Everything else follows from the entry.
+"""
+
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
-from shardspec.codecs.base import Codec
 from shardspec.registry import Entry, resolve
-from shardspec.schema import Field
 
-CODECS: Mapping[str, Entry] = {
-    "jpeg": Entry("shardspec.codecs.jpeg:JPEGCodec"),
-    "json": Entry("shardspec.codecs.text:JSONCodec"),
-    "png": Entry("shardspec.codecs.image:PNGCodec"),
-    "raw": Entry("shardspec.codecs.raw:RawCodec"),
-    "utf8": Entry("shardspec.codecs.text:UTF8Codec"),
-    "webp": Entry("shardspec.codecs.image:WebPCodec"),
+if TYPE_CHECKING:
+    from shardspec.codecs.base import Codec
+    from shardspec.schema import Field
+
+
+@dataclass(frozen=True)
+class ImageType:
+    """The image files that a codec makes.
+
+    Attributes
+    ----------
+    title : str
+        Their name in messages.
+    suffixes : tuple of str
+        Suffixes of such files, in lower case. Exported files get the first one.
+    magic : re.Pattern
+        Matches the first bytes of such a file, and of no other.
+    media_type : str or None
+        None if browsers cannot show the files.
+    lossy : bool
+    options : tuple of str
+        The options of a recipe that the codec's configuration holds: ``quality``, ``subsampling``.
+    """
+
+    title: str
+    suffixes: tuple[str, ...]
+    magic: re.Pattern[bytes]
+    media_type: str | None = None
+    lossy: bool = False
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CodecEntry(Entry):
+    """A codec's place in the table.
+
+    Attributes
+    ----------
+    kinds : tuple of str
+        Kinds of the fields (`shardspec.schema.Kind`) whose values it encodes.
+    image : ImageType or None
+        None if it does not encode images only.
+    """
+
+    kinds: tuple[str, ...] = ("bytes",)
+    image: ImageType | None = None
+
+
+JPEG = ImageType(
+    title="JPEG",
+    suffixes=(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo"),
+    magic=re.compile(rb"\xff\xd8"),
+    media_type="image/jpeg",
+    lossy=True,
+    options=("quality", "subsampling"),
+)
+PNG = ImageType("PNG", (".png",), re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png")
+WEBP = ImageType(
+    title="WebP",
+    suffixes=(".webp",),
+    magic=re.compile(rb"RIFF....WEBP", re.DOTALL),
+    media_type="image/webp",
+    lossy=True,
+    options=("quality",),
+)
+
+CODECS: dict[str, CodecEntry] = {
+    "jpeg": CodecEntry("shardspec.codecs.jpeg:JPEGCodec", image=JPEG),
+    "json": CodecEntry("shardspec.codecs.text:JSONCodec", kinds=("text",)),
+    "png": CodecEntry("shardspec.codecs.image:PNGCodec", image=PNG),
+    "raw": CodecEntry("shardspec.codecs.raw:RawCodec", kinds=("fixed", "ragged", "bytes")),
+    "utf8": CodecEntry("shardspec.codecs.text:UTF8Codec", kinds=("text",)),
+    "webp": CodecEntry("shardspec.codecs.image:WebPCodec", image=WEBP),
 }
 
 
-def codec_for(field: Field) -> Codec:
+def codecs_of(kind: str) -> tuple[str, ...]:
+    """The codecs that encode values of a kind of field, by name."""
+    return tuple(name for name, entry in CODECS.items() if kind in entry.kinds)
+
+
+def image_types() -> Mapping[str, ImageType]:
+    """The codecs of images, by name, and the files that they make."""
+    return {name: entry.image for name, entry in CODECS.items() if entry.image is not None}
+
+
+def is_lossy(codec: str) -> bool:
+    """Return whether a codec stores images with loss."""
+    image = image_types().get(codec)
+    return image is not None and image.lossy
+
+
+def codec_for(field: "Field") -> "Codec":
     """The codec of a field, ready to encode and decode its values.
 
     Raises
@@ -26,8 +112,4 @@ def codec_for(field: Field) -> Codec:
     MissingDependencyError
         If a library that the codec needs is not installed.
     """
-    codec: Codec = resolve("codec", field.codec.name, CODECS)(field)
-    return codec
-
-
-__all__ = ["CODECS", "Codec", "codec_for"]
+    return cast("Codec", resolve("codec", field.codec.name, CODECS)(field))

@@ -46,7 +46,7 @@ class Codec(Protocol):
         ...
 
 
-class PictureCodec(Codec, Protocol):
+class ImageCodec(Codec, Protocol):
     """A codec of pictures."""
 
     def sides(self, data: Buffer) -> tuple[int, int]:

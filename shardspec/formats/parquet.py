@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from shardspec.schema import PICTURE_CODECS, Field
+from shardspec.schema import Field
 
 BINARY_VALUES = 1024
 """Numbers in one value from which lists cost too much: a fixed field with as many, or more, is stored as a column of
@@ -84,7 +84,7 @@ def parquet_column(field: Field) -> ParquetColumn:
     if field.kind == "text":
         return ParquetColumn("strings", name, "BYTE_ARRAY", "|u1")
     if field.kind == "bytes":
-        if field.codec.name in PICTURE_CODECS:
+        if field.is_encoded_image:
             return ParquetColumn("picture", f"{name}.bytes", "BYTE_ARRAY", "|u1")
         return ParquetColumn("binary", name, "BYTE_ARRAY", "|u1")
     if not field.row_bytes:

@@ -11,9 +11,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from shardspec.codecs import image_types
 from shardspec.columns import Buffer, IntArray
 from shardspec.formats.npy import npy_header
-from shardspec.schema import PICTURE_CODECS, Field, Schema
+from shardspec.schema import Field, Schema
 
 BLOCK = 512
 """Size of a header; the bytes of a member are padded to a multiple of it."""
@@ -77,8 +78,9 @@ def members(schema: Schema) -> tuple[Member, ...]:
 def _member(field: Field) -> Member:
     if field.kind == "text":
         return Member(field, f"{field.name}.{'json' if field.codec.name == 'json' else 'txt'}", "bytes")
-    if field.codec.name in PICTURE_CODECS:
-        suffix = "jpg" if field.codec.name == "jpeg" else field.codec.name
+    image = image_types().get(field.codec.name)
+    if image is not None:
+        suffix = image.suffixes[0][1:]
         return Member(field, suffix if field.name == "image" else f"{field.name}.{suffix}", "bytes")
     if field.kind == "bytes" and len(field.shape) == 1:
         return Member(field, f"{field.name}.bin", "bytes")

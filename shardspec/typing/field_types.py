@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from shardspec.codecs import is_lossy
 from shardspec.errors import SchemaError
 from shardspec.fields import is_mask_name, is_picture_field
-from shardspec.schema import AXES_MAX, DTYPES, LOSSY, Field, NamedConfig
+from shardspec.schema import AXES_MAX, DTYPES, Field, NamedConfig
 from shardspec.wording import shorten
 
 LABEL = "label"
@@ -227,7 +228,7 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
 
 def _picture_type(name: str, picture: NamedConfig) -> FieldType:
     """Pictures that may be label maps are never stored with loss."""
-    lossy = picture.name in LOSSY
+    lossy = is_lossy(picture.name)
     return FieldType("picture", codec=NamedConfig("png") if lossy and is_mask_name(name) else picture)
 
 

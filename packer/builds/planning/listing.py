@@ -22,6 +22,7 @@ from packer.sources.packed import PackedSource
 from packer.steps.chain import STEPS
 from packer.steps.faces.boxes import Boxes, open_boxes
 from packer.steps.faces.frame import DETECT_FIELDS
+from packer.vision.media import MEDIA, medium_of
 from packer.workspace.spool import Mapped
 from shardspec.columns import IntArray
 from shardspec.errors import MissingDependencyError, UsageError
@@ -240,8 +241,8 @@ def _with_member(item: Item, option: str, file: ItemFile | None) -> Item:
     """An item with a further member of its archive, if it has one."""
     if file is None:
         return item
-    if file.is_video != item.is_video:
-        wanted, found = ("a video", "a picture") if item.is_video else ("a picture", "a video")
+    if file.medium is not item.medium:
+        wanted, found = item.medium.noun, file.medium.noun
         reason = f"{option}: expected {wanted} like {item.name!r}, found {found}, {shorten(file.name, LONG)}"
         return replace(item, reject=item.reject or reason)
     return replace(item, files={**item.files, option: file})
@@ -253,20 +254,15 @@ def _with_file(item: Item, option: str, column: str, path: str, examiner: Examin
     if option == BOXES_FROM and item.path is not None and os.path.normpath(item.path) == os.path.normpath(location):
         return item
     reason = other.reject
-    if reason is None and other.is_video != item.is_video:
-        wanted = "a video" if item.is_video else "a picture"
-        reason = f"expected {wanted} like {shorten(item.name, LONG)}, found {_kind_of(other)}"
+    if reason is None and other.medium is not item.medium:
+        found = other.medium.noun
+        if not isinstance(other.member, Frames) and medium_of(name) is None:
+            found = f"a file {PurePath(name).suffix or 'without suffix'}"
+        reason = f"expected {item.medium.noun} like {shorten(item.name, LONG)}, found {found}"
     if reason is not None:
         return replace(item, reject=item.reject or f"column {column!r}, {shorten(path, LONG)}: {reason}")
     file = ItemFile(name, location, other.bytes, other.mtime_ns, other.member)
     return replace(item, files={**item.files, option: file})
-
-
-def _kind_of(item: Item) -> str:
-    """The kind of a file, in words, by its suffix."""
-    if item.is_video:
-        return "a video"
-    return "a picture" if item.is_picture else f"a file {PurePath(item.name).suffix or 'without suffix'}"
 
 
 def _check_places(listing: Listing, recipe: Recipe) -> None:
@@ -308,15 +304,16 @@ def _check_sampling(items: Sequence[Item], recipe: Recipe) -> None:
 
 
 def _check_library(items: Sequence[Item], recipe: Recipe) -> None:
-    """Check that videos can be decoded, if there are any, before there is a plan."""
+    """Check that the libraries that decode the items are installed, before there is a plan."""
     steps = [step.use for step in recipe.chain]
     if "decode" not in steps:
         return
-    try:
-        check_installed(("av", "cv2"), what="a video", extra="faces" if "faces" in steps else "pack")
-    except MissingDependencyError:
-        if any(item.reject is None and item.is_video and not isinstance(item.member, Frames) for item in items):
-            raise
+    for medium in MEDIA:
+        try:
+            check_installed(medium.libraries, what=medium.noun, extra="faces" if "faces" in steps else "pack")
+        except MissingDependencyError:
+            if any(i.medium is medium and i.reject is None and not isinstance(i.member, Frames) for i in items):
+                raise
 
 
 def _check_further(listing: Listing, recipe: Recipe) -> None:

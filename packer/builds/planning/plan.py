@@ -12,7 +12,7 @@ from packer.recipe import Recipe
 from packer.sources.archives.member import Member
 from packer.sources.base import Listing, count_listed
 from packer.sources.folders.frames import Frames
-from packer.sources.item import PACKED_ROW, Item, is_video
+from packer.sources.item import PACKED_ROW, Item
 from packer.steps.plain import keeps_pictures
 from packer.workspace.machines import MADE_ON, library_version
 from packer.workspace.spool import Spool
@@ -37,8 +37,6 @@ HEIF_LIBRARY = "pillow-heif"
 
 _HEIC = tuple(suffix for name in (".heic", ".heif") for suffix in (name, name.upper()))
 _COUNTED = 500
-VIDEO_WEIGHT = 8
-"""Weight of a video's bytes: each stands for far more pixels than a byte of a picture."""
 
 
 @dataclass(frozen=True)
@@ -267,11 +265,9 @@ class _Cut:
         read = item.bytes
         if item.files:
             read += sum(file.bytes for file in item.files.values())
-        weight, room = read, 1
-        if isinstance(item.member, Frames):
-            room = TASK_ITEMS
-        elif is_video(item.name):
-            weight, room = VIDEO_WEIGHT * read, TASK_ITEMS
+        medium = item.medium
+        weight = read if isinstance(item.member, Frames) else medium.weight * read
+        room = TASK_ITEMS if medium.is_sequence else 1
         full = self._room + room > self._most or self._size + weight > TASK_BYTES
         if full and self._last is not None and self._items > self._start and not _in_one_pass(self._last, item):
             self._tasks.append((self._start, self._items, self._start_offset))

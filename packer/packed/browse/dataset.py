@@ -17,7 +17,7 @@ from packer.sources.tables.opening import read_frame
 from readers.conditions import rows_where
 from readers.formats.pool import ShardPool
 from shardspec.codecs import codec_for
-from shardspec.codecs.base import PictureCodec
+from shardspec.codecs.base import ImageCodec
 from shardspec.columns import IntArray, allocate, mark_missing
 from shardspec.errors import CodecError, UsageError
 from shardspec.layout import Layout
@@ -246,8 +246,8 @@ class BrowsedDataset:
     def _size(self, field: Field, value: Any) -> tuple[int, int] | None:
         codec = self._codecs[field.name]
         try:
-            if field.codec.name in MEDIA_TYPES:
-                height, width = cast("PictureCodec", codec).sides(value)
+            if field.is_encoded_image:
+                height, width = cast("ImageCodec", codec).sides(value)
             else:
                 height, width = codec.decode(value).shape[:2]
         except CodecError:

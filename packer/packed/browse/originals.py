@@ -16,13 +16,12 @@ from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.archives.opening import kind_of, list_archive
 from packer.sources.contents import opener
 from packer.sources.folders.frame_folders import frames_item, pictures_in
-from packer.sources.folders.frames import Frames
 from packer.sources.folders.patterns import Globs, is_chosen
-from packer.sources.item import Item, ItemFile, is_picture
-from packer.steps.frames import FramesReader
+from packer.sources.item import Item, ItemFile
+from packer.steps.second import open_reader
 from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling
-from packer.vision.decode.video import VideoReader
+from packer.vision.media import medium_of
 from packer.workspace.spool import Spool, sorted_texts, texts
 from shardspec.errors import ItemError, MissingDependencyError, ShardspecError, UsageError, system_reason
 from shardspec.wording import LONG, cut, shorten
@@ -173,17 +172,12 @@ def read_frame(file: ItemFile, frame: int | None = None) -> npt.NDArray[np.uint8
     name = shorten(file.name.rpartition("/")[2])
     sampling = Sampling(every=1) if frame is None else Sampling(at=(max(0, frame),))
     try:
-        if file.is_video:
-            reader = (
-                FramesReader(file.path, file.member, sampling, max_pixels=MAX_PIXELS)
-                if isinstance(file.member, Frames)
-                else VideoReader(opener(file), sampling, max_pixels=MAX_PIXELS)
-            )
-            with closing(reader):
+        if file.medium.is_sequence:
+            with closing(open_reader(file, sampling, max_pixels=MAX_PIXELS)) as reader:
                 for found in reader:
                     return found.image
             raise ItemError(f"{name}: expected a frame{'' if frame is None else f' {frame}'}, found none")
-        if file.member is None and not is_picture(file.name):
+        if file.member is None and medium_of(file.name) is None:
             raise ItemError(f"{name}: expected a picture or a video by its suffix")
         return decode_picture(read_picture(opener(file), max_pixels=MAX_PIXELS), max_pixels=MAX_PIXELS).image
     except MissingDependencyError as error:

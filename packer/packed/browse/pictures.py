@@ -8,10 +8,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from shardspec.codecs import image_types
 from shardspec.errors import CodecError
 
-MEDIA_TYPES: Mapping[str, str] = {"jpeg": "image/jpeg", "png": "image/png", "webp": "image/webp"}
-"""By codec: the stored bytes go to the browser as they are."""
+MEDIA_TYPES: Mapping[str, str] = {
+    name: image.media_type for name, image in image_types().items() if image.media_type is not None
+}
+"""Codecs whose bytes go to the browser as they are."""
 
 
 class StoredPicture(NamedTuple):

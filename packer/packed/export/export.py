@@ -333,7 +333,7 @@ class _Columns:
         row: dict[str, Any] = {}
         stem, suffix = self._files.name(encoded, number)
         paths = [
-            (field, f"{stem}.{field.name}{SUFFIXES[field.codec.name]}" if place else f"{stem}{suffix}")
+            (field, f"{stem}.{field.name}{SUFFIXES[field.codec.name][0]}" if place else f"{stem}{suffix}")
             for place, field in enumerate(self._pictures)
         ]
         where = {field.name: path for field, path in paths}

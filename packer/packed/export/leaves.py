@@ -2,15 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from shardspec.codecs import codec_for
 from shardspec.errors import BuildError
 from shardspec.schema import Field, Schema
-
-LeafKind = Literal["jpeg", "png", "webp", "text", "json", "blob", "number", "array"]
 
 _FILE_MAX = 2**32 - 1
 """Offsets in the files of both libraries are of 32 bits."""
@@ -23,7 +21,8 @@ class Leaf:
     Attributes
     ----------
     name : str
-    kind : {"jpeg", "png", "webp", "text", "json", "blob", "number", "array"}
+    kind : str
+        ``"text"``, ``"json"``, ``"blob"``, ``"number"``, ``"array"``; of encoded images, the name of their codec.
     dtype : dtype
         Of a number or an array.
     shape : tuple of int or None
@@ -33,7 +32,7 @@ class Leaf:
     """
 
     name: str
-    kind: LeafKind
+    kind: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...] | None
     value: Callable[[Any], Any]
@@ -50,10 +49,8 @@ def _leaf(field: Field) -> Leaf:
         return Leaf(field.name, "json" if codec == "json" else "text", dtype, None, _utf8)
     if field.kind == "fixed":
         return Leaf(field.name, "array" if field.shape else "number", dtype, field.fixed_shape, np.asarray)
-    if codec == "jpeg":
-        return Leaf(field.name, "jpeg", dtype, None, bytes)
-    if codec in ("png", "webp"):
-        return Leaf(field.name, "png" if codec == "png" else "webp", dtype, None, bytes)
+    if field.is_encoded_image:
+        return Leaf(field.name, codec, dtype, None, bytes)
     if field.kind == "bytes" and len(field.shape) == 1:
         return Leaf(field.name, "blob", dtype, None, bytes)
     return Leaf(field.name, "array", dtype, None, codec_for(field).decode)

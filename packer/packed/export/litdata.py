@@ -8,9 +8,15 @@ from typing import Any
 import numpy as np
 
 from packer.packed.export.leaves import Cut, Leaf, leaves_of
+from shardspec.codecs import image_types
 from shardspec.schema import Schema
 
-_SERIALIZERS = {"jpeg": "jpeg", "png": "bytes", "webp": "bytes", "blob": "bytes", "text": "str", "json": "str"}
+_SERIALIZERS = {
+    **dict.fromkeys([*image_types(), "blob"], "bytes"),
+    "jpeg": "jpeg",
+    "text": "str",
+    "json": "str",
+}
 _DTYPES = (
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64", "complex64", "complex128", "bool"),
@@ -21,7 +27,7 @@ _DTYPES = (
 class LitDataShards:
     """Writes LitData's chunks (`packer.packed.export.export.Shards`).
 
-    A sample is a dict. JPEGs are LitData's own kind, PNG and WebP are bytes; integers and truth values are int64,
+    A sample is a dict. JPEGs are LitData's own kind, other images are bytes; integers and truth values are int64,
     floating numbers float64, JSON is text.
     """
 

@@ -8,13 +8,20 @@ from typing import Any
 import numpy as np
 
 from packer.packed.export.leaves import Cut, Leaf, leaves_of
+from shardspec.codecs import image_types
 from shardspec.schema import Schema
 
-_ENCODINGS = {"jpeg": "jpeg", "png": "png", "webp": "bytes", "blob": "bytes", "text": "str", "json": "json"}
+_ENCODINGS = {
+    **dict.fromkeys([*image_types(), "blob"], "bytes"),
+    "jpeg": "jpeg",
+    "png": "png",
+    "text": "str",
+    "json": "json",
+}
 
 
 class MDSShards:
-    """Writes MDS (`packer.packed.export.export.Shards`). Truth values are uint8, WebP pictures bytes."""
+    """Writes MDS (`packer.packed.export.export.Shards`). Truth values are uint8, images other than JPEG and PNG bytes."""
 
     def __init__(self, folder: Path, schema: Schema, shard_bytes: int) -> None:
         self._folder = folder

@@ -7,8 +7,9 @@ from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 from packer.assembly.samples import PackedSamples
-from packer.sources.item import is_picture, is_video
+from packer.vision.media import medium_of
 from packer.workspace.matching import number_all, repeated
+from shardspec.codecs import image_types
 from shardspec.errors import UsageError
 from shardspec.schema import Field
 from shardspec.wording import list_some
@@ -16,10 +17,12 @@ from shardspec.wording import list_some
 UNLABELLED = "pictures"
 """Folder of the pictures of a dataset without labels."""
 
-SUFFIXES: Mapping[str, str] = {"jpeg": ".jpg", "png": ".png", "webp": ".webp", "raw": ".png"}
-"""Suffix of a picture by its codec."""
+SUFFIXES: Mapping[str, tuple[str, ...]] = {
+    **{name: image.suffixes for name, image in image_types().items()},
+    "raw": image_types()["png"].suffixes,
+}
+"""Suffixes of an image by its codec, the usual one first."""
 
-_JPEG = (".jpe", ".jpeg", ".jfif", ".jpg")
 _UNSAFE = re.compile(r'[\x00-\x1f/\\:*?"<>|\ud800-\udfff]|^[.\s]|[.\s]\Z')
 _NAME_CHARACTERS = 80
 
@@ -46,7 +49,7 @@ class KeyNames:
     def __init__(self, samples: PackedSamples, codec: str) -> None:
         schema = samples.schema
         self._folders = _class_folders(schema["label"]) if "label" in schema else None
-        self._suffix = SUFFIXES[codec]
+        self._suffix = SUFFIXES[codec][0]
 
     def name(self, encoded: Mapping[str, Any], number: int) -> tuple[str, str]:
         """See `Names`."""
@@ -75,7 +78,7 @@ class SourceNames:
             raise UsageError(
                 f"names: expected a field 'source' of text in the dataset, found {list_some(schema.names)}"
             )
-        self._codec = codec
+        self._suffixes = SUFFIXES[codec]
         self._rows = samples.rows
         self._has_frames = "frame" in schema and schema["frame"].is_scalar
         self._several = frozenset(repeated(number_all(map(_fold, self._all(frames=False)))).tolist())
@@ -104,10 +107,9 @@ class SourceNames:
 
     def _split(self, source: str) -> tuple[str, str]:
         """A safe path without the suffix of the source, and the suffix of the picture: that of the source if it fits."""
-        own = PurePosixPath(source).suffix if is_picture(source) or is_video(source) else ""
-        fits = own.lower() in (_JPEG if self._codec == "jpeg" else (SUFFIXES[self._codec],))
+        own = PurePosixPath(source).suffix if medium_of(source) is not None else ""
         stem = source.removesuffix(own) if own else source
-        return "/".join(map(safe_name, stem.split("/"))), own if fits else SUFFIXES[self._codec]
+        return "/".join(map(safe_name, stem.split("/"))), own if own.lower() in self._suffixes else self._suffixes[0]
 
     def _with_frame(self, stem: str, encoded: Mapping[str, Any]) -> str:
         return f"{stem}.frame-{int(encoded['frame']):06d}" if self._has_frames else stem

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.assembly.samples import codecs_of
-from shardspec.codecs import Codec
+from shardspec.codecs.base import Codec
 from shardspec.columns import Columns
 from shardspec.schema import NO_CLASS, Field, Schema
 

@@ -16,7 +16,8 @@ from packer.sources.archives.lmdb_tree import Entry, TreeDamage, walk_lmdb
 from packer.sources.archives.member import Member
 from packer.sources.archives.sniffing import SNIFFED_BYTES, is_pickle, seems_picture
 from packer.sources.base import refuse_path_column
-from packer.sources.item import Item, is_picture, is_video, spool_items
+from packer.sources.item import Item, spool_items
+from packer.vision.media import medium_of
 from packer.workspace.matching import match
 from packer.workspace.spool import spool_plain
 from shardspec.columns import IntArray
@@ -92,7 +93,7 @@ def _with_texts(place: Place, found: Found, text_of: IntArray, texts: Sequence[t
 def _item(place: Place, name: str, entry: Entry, head: bytes) -> Item | None:
     """The item of an entry; None if it is no picture, no video and no pickle."""
     suffix = PurePosixPath(name).suffix.lower()
-    shown = is_picture(name) or is_video(name)
+    shown = medium_of(name) is not None
     if entry.problem is not None:
         return place.item(name, reject=entry.problem)
     if suffix in PICKLES or (not shown and is_pickle(head)):

@@ -15,10 +15,10 @@ from packer.sources.archives.listing import Archive, ArchiveSource, Found, Place
 from packer.sources.archives.tar import is_tar
 from packer.sources.archives.webdataset import WebDatasetSource
 from packer.sources.base import Source
-from packer.sources.item import is_picture, is_video
 from packer.sources.packed import is_packed
 from packer.sources.requested_types import column_types
 from packer.sources.walking import walk
+from packer.vision.media import medium_of
 from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.layout import MANIFEST_NAME
 from shardspec.wording import LONG, counted, list_some, shorten
@@ -100,7 +100,7 @@ def open_folder(folder: Path, recipe: Recipe) -> Source | None:
         for file in files:
             if file.startswith("."):
                 ignored += 1
-            elif is_picture(file) or is_video(file):
+            elif medium_of(file) is not None:
                 return None
             elif (kind := kind_of(file)) is not None:
                 found.setdefault(kind, []).append(Path(name) / file)

@@ -1,6 +1,7 @@
 """Detect the kind of a member by its first bytes, if its name does not tell."""
 
-_PICTURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*", b"BM")
+from packer.vision.media import file_type
+
 _PICKLE, _PROTOCOLS = 0x80, range(2, 6)
 
 SNIFFED_BYTES = 16
@@ -13,4 +14,4 @@ def is_pickle(data: bytes) -> bool:
 
 def seems_picture(data: bytes) -> bool:
     """Return whether bytes begin like a picture."""
-    return data.startswith(_PICTURES) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP")
+    return file_type(data) not in (None, "Netpbm")  # a text may begin like the latter, such as "P1 left"

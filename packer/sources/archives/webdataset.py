@@ -8,7 +8,6 @@ import json
 import re
 from array import array
 from collections.abc import Collection
-from functools import lru_cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,7 +18,8 @@ from packer.sources.archives.member import Member
 from packer.sources.archives.tar import TarDamage, TarMember, is_compressed, walk_tar
 from packer.sources.base import refuse_path_column
 from packer.sources.contents import MAX_UNPACKED_BYTES
-from packer.sources.item import Item, ItemFile, is_picture, is_video, spool_items
+from packer.sources.item import Item, ItemFile, spool_items
+from packer.vision.media import FILE_TYPES, IMAGE, Medium, medium_of
 from packer.workspace.matching import repeated
 from shardspec.errors import ItemError
 from shardspec.wording import found_instead, list_some, shorten
@@ -36,7 +36,6 @@ _NUMBERS = ("cls", "cls2", "class", "count", "index", "inx", "id")
 _DOCUMENTS = ("json", "jsn")
 _READ = dict.fromkeys((*_TEXTS, *_NUMBERS, *_DOCUMENTS), VALUE_BYTES_MAX)
 _INTEGER = re.compile(r"-?[0-9]{1,18}\Z")
-_JPEG = ("jpg", "jpeg", "jpe", "jfif")
 
 
 class WebDatasetSource(ArchiveSource):
@@ -124,7 +123,7 @@ class _Samples:
         lacks = ""
         if not fields >= self._fields:
             lacks = f"{list_some(sorted(self._fields - fields))}, which others have"
-        elif not any(map(_kind, fields)):
+        elif not any(map(_medium_of, fields)):
             lacks = "a picture or a video"
         if damage is not None and self._key is not None and lacks:
             self._reject(f"the archive is cut off or damaged behind it, and it lacks {lacks}")
@@ -183,7 +182,7 @@ class _Samples:
                 raise ItemError(f"{shorten(member.name)}: expected a plain file in the archive, found {member.kind}")
             if by_suffix.setdefault(suffix, member) is not member:
                 raise ItemError(f"expected every field once, found {shorten(suffix)} twice")
-        shown = [suffix for suffix in by_suffix if _kind(suffix)]
+        shown = [suffix for suffix in by_suffix if _medium_of(suffix)]
         if not shown:
             raise ItemError(f"expected a picture or a video, found {list_some(list(by_suffix))} alone")
         main = min(shown, key=_rank)
@@ -242,14 +241,12 @@ def _check_name(key: str) -> None:
 
 def _rank(suffix: str) -> tuple[Any, ...]:
     """The order in which a sample's members are taken for its picture or video: the first one is."""
-    return "." in suffix, _kind(suffix) != "video", suffix not in _JPEG, suffix
+    return "." in suffix, _medium_of(suffix) is IMAGE, f".{suffix}" not in FILE_TYPES["JPEG"].suffixes, suffix
 
 
-@lru_cache(maxsize=1024)
-def _kind(suffix: str) -> str:
-    """``"picture"``, ``"video"`` or nothing, by the suffix of a member."""
-    name = f"_.{suffix}"
-    return "picture" if is_picture(name) else "video" if is_video(name) else ""
+def _medium_of(suffix: str) -> Medium | None:
+    """The medium of a member; None if it is no file of a sample's medium."""
+    return medium_of(f"_.{suffix}")
 
 
 def _values(suffix: str, last: str, member: TarMember) -> dict[str, Any]:

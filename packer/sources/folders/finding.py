@@ -11,8 +11,8 @@ from typing import NamedTuple
 from packer.sources.folders.frame_folders import refuse_pictures_in_root
 from packer.sources.folders.patterns import Globs
 from packer.sources.folders.sidecars import sidecar_suffix
-from packer.sources.item import is_picture, is_video
 from packer.sources.walking import Entry, scan, walk
+from packer.vision.media import IMAGE, medium_of
 from packer.workspace.fresh import AHEAD, is_far
 from packer.workspace.spool import sorted_texts
 from shardspec.errors import BuildError, system_reason
@@ -209,7 +209,7 @@ class FoundFiles:
                     folders.append(name)
                     links.update([name] if is_link else [])
                 elif self._is_item(parts, name, chosen, sidecars):
-                    if self._joins_frames and is_picture(name):
+                    if self._joins_frames and medium_of(name) is IMAGE:
                         frames.append(name)
                         continue
                     if self._keeps_sidecars:
@@ -292,7 +292,7 @@ class FoundFiles:
             self.ignored.add("/".join((*above, name)), "hidden")
         elif self._excludes and self._exclude.match((*above, name), folder=False):
             self.ignored.add("/".join((*above, name)), _EXCLUDED)
-        elif is_picture(name) or is_video(name):
+        elif medium_of(name) is not None:
             if not self._includes or self._include.match((*above, name), folder=False) or chosen:
                 return True
             self.ignored.add("/".join((*above, name)), _EXCLUDED)

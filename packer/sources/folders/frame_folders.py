@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from packer.sources.folders.frames import Frames, FramesError, FramesState, frame_numbers
-from packer.sources.item import Item, is_picture
+from packer.sources.item import Item
 from packer.sources.walking import scan
 from packer.vision.faults import may_pass
+from packer.vision.media import IMAGE, medium_of
 from packer.workspace.fresh import ask_each
 from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.wording import LONG, shorten
@@ -92,7 +93,11 @@ def pictures_in(folder: str | Path) -> list[str]:
         raise FramesError(f"expected a folder that can be listed, found: {system_reason(error)}") from error
 
     entries = scan(folder, fail)
-    return [name for name, is_folder, _ in entries if not is_folder and not name.startswith(".") and is_picture(name)]
+    return [
+        name
+        for name, is_folder, _ in entries
+        if not is_folder and not name.startswith(".") and medium_of(name) is IMAGE
+    ]
 
 
 def describe_numbered(names: Iterable[str], depth: int) -> list[str]:
@@ -113,7 +118,7 @@ def describe_numbered(names: Iterable[str], depth: int) -> list[str]:
     if len(looked) == _LOOKED:
         groups.pop()  # there may be more of it
     deep = (group for group in groups if group[0] and group[0].count("/") + 1 >= depth)
-    found = {folder: [name[len(folder) + 1 :] for name in names if is_picture(name)] for folder, names in deep}
+    found = {folder: [name[len(folder) + 1 :] for name in names if medium_of(name) is IMAGE] for folder, names in deep}
     folders = [folder for folder, pictures in found.items() if pictures][:_FOLDERS_LOOKED]
     numbered = [folder for folder in folders if _counts_on(found[folder])]
     if len(numbered) < max(2, _NUMBERED_SHARE * len(folders)):

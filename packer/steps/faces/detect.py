@@ -31,7 +31,7 @@ def _detections(frames: Iterator[Sample], search: FaceSearch, recipe: Recipe) ->
         return
     item, report, sampled = first[ITEM], first[REPORT], first.get(SAMPLED)
     report.faces = 0
-    tracker = VideoTracks(sampled if takes_decoded(recipe) else None, report) if item.is_video else None
+    tracker = VideoTracks(sampled if takes_decoded(recipe) else None, report) if item.medium.is_sequence else None
     rest = chain([first], frames)
     with search.of_item(item, sampled) as faces:
         while batch := list(islice(rest, BATCH_FRAMES)):

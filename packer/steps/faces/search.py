@@ -80,7 +80,7 @@ class FaceSearch:
             known = None
             if self._memory is not None and takes_decoded(self._recipe) and item.path is not None:
                 passes = self._memory.of_file(item)
-                known = passes.setdefault(_UNKNOWN if sampled is None and item.is_video else sampled, {})
+                known = passes.setdefault(_UNKNOWN if sampled is None and item.medium.is_sequence else sampled, {})
             yield _Detecting(self._detector, known)
             return
         assert self._memory is not None

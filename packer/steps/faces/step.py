@@ -65,7 +65,7 @@ class FaceFinder:
             refilling(self._recipe, self._search, search, self._cutter, first) as refill,
         ):
             known = sampled if takes_decoded(self._recipe) else None
-            tracker = VideoTracks(known, report) if item.is_video else None
+            tracker = VideoTracks(known, report) if item.medium.is_sequence else None
             looks = self._looks(chain([first], frames), search, refill, report)
             yield from self._crops(looks, second, refill, tracker, report)
             report.unused_boxes = search.unused()

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,20 +28,14 @@ from packer.vision.decode.limits import (
 )
 from packer.vision.decode.netpbm import decode_netpbm
 from packer.vision.decode.orientation import UPRIGHT, exif_orientation, orient
-from shardspec.errors import MissingDependencyError
+from packer.vision.media import FILE_TYPES, file_type
+from shardspec.codecs import codec_for
+from shardspec.codecs.base import ImageCodec
+from shardspec.errors import CodecError, MissingDependencyError
 from shardspec.registry import import_target
+from shardspec.schema import Field, NamedConfig
 
-_MAGIC = (
-    ("JPEG", re.compile(rb"\xff\xd8")),
-    ("PNG", re.compile(rb"\x89PNG\r\n\x1a\n")),
-    ("WebP", re.compile(rb"RIFF....WEBP", re.DOTALL)),
-    ("GIF", re.compile(rb"GIF8[79]a")),
-    ("TIFF", re.compile(rb"II[*+]\x00|MM\x00[*+]")),
-    ("BMP", re.compile(rb"BM")),
-    ("Netpbm", re.compile(rb"P[1-7][\s#]")),
-    ("AVIF", re.compile(rb"....ftyp(?:....){0,12}?avi[fs]", re.DOTALL)),
-    ("HEIC", re.compile(rb"....ftyp(?:....){0,12}?(?:hei[cmsx]|hev[cmsx]|mif1|msf1)", re.DOTALL)),
-)
+_BY_PILLOW = ("AVIF", "BMP", "GIF", "HEIC", "PNG", "TIFF", "WebP")
 _WEBP_PIXEL_BYTES = 12
 """Bytes per pixel of the RGBA canvases and frame that libwebp and Pillow hold at a time (measured: up to 10)."""
 _CODED_SIZE = re.compile(rb"\0\0\0\x14ispe\0\0\0\0(.{4})(.{4})", re.DOTALL)  # ISO/IEC 23008-12, 6.5.3
@@ -135,6 +130,8 @@ def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS, bgr: bool = Fal
         return Picture(_finish(_in_order(decode_netpbm(data, max_pixels), bgr), UPRIGHT))
     if kind == "JPEG":
         return _decode_jpeg(data, max_pixels, bgr)
+    if kind not in _BY_PILLOW:
+        return Picture(_finish(_in_order(_decode_by_codec(data, kind, max_pixels), bgr), UPRIGHT))
     image, orientation = _decode_by_pillow(data, kind, max_pixels)
     return Picture(_finish(_in_order(image, bgr), orientation))
 
@@ -163,11 +160,10 @@ def check_kept(data: bytes, *, max_pixels: int = MAX_PIXELS) -> tuple[JpegHeader
 def _sniff(data: bytes) -> str:
     if not data:
         raise PictureError("expected a picture, found an empty file")
-    for kind, magic in _MAGIC:
-        if magic.match(data):
-            return kind
-    known = ", ".join(kind for kind, _ in _MAGIC)
-    raise PictureError(f"expected a picture ({known}), found a file that begins with {data[:12]!r}")
+    kind = file_type(data)
+    if kind is None:
+        raise PictureError(f"expected a picture ({', '.join(FILE_TYPES)}), found a file that begins with {data[:12]!r}")
+    return kind
 
 
 def _in_order(image: npt.NDArray[np.uint8], bgr: bool) -> npt.NDArray[np.uint8]:
@@ -238,6 +234,19 @@ def _decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDAr
             f"expected a whole {kind} of a kind that can be decoded, found: {str(error) or type(error).__name__}"
         ) from error
     return pixels, exif_orientation(exif)
+
+
+def _decode_by_codec(data: bytes, kind: str, max_pixels: int) -> npt.NDArray[np.uint8]:
+    """The pixels of a file that one of our codecs made."""
+    codec = codec_for(Field("image", "bytes", "|u1", (None, None, 3), NamedConfig(str(FILE_TYPES[kind].codec))))
+    try:
+        height, width = cast("ImageCodec", codec).sides(data)
+        check_size(width, height, max_pixels)
+        with needing_memory(kind, width, height):
+            image: npt.NDArray[np.uint8] = codec.decode(data)
+            return image
+    except CodecError as error:
+        raise PictureError(str(error)) from error
 
 
 def _check_heic(data: bytes, max_pixels: int) -> None:

@@ -14,7 +14,7 @@ from support.models import write_mesh
 from packer import Recipe
 from packer.builds.planning.changes import describe_mismatch
 from packer.builds.planning.facts import item_facts
-from packer.builds.planning.plan import TASK_BYTES, TASK_ITEMS, VIDEO_WEIGHT, BuildPlan, make_plan
+from packer.builds.planning.plan import TASK_BYTES, TASK_ITEMS, BuildPlan, make_plan
 from packer.builds.provenance import describe_runtime
 from packer.sources.archives.member import Member
 from packer.sources.base import Listing
@@ -47,8 +47,8 @@ def test_tasks_cover_every_item_once_in_order(listing: Listing) -> None:
     text = "".join(lines)
     for task in plan.tasks:
         found = listing.items[task.start : task.stop]
-        assert 1 <= len(found) <= (1 if any(item.is_video for item in found) else TASK_ITEMS)
-        weights = [item.bytes * (VIDEO_WEIGHT if item.name.endswith(".mp4") else 1) for item in found]
+        assert 1 <= len(found) <= (1 if any(item.medium.is_sequence for item in found) else TASK_ITEMS)
+        weights = [item.bytes * item.medium.weight for item in found]
         assert sum(weights[:-1]) <= TASK_BYTES
         assert [Item.from_line(line) for line in text[task.offset :].splitlines()[: len(found)]] == found
     assert text.isascii()
