@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from packer.builds.build import build, dry_run
     from packer.builds.detect import detect
     from packer.builds.estimate import Estimate
-    from packer.builds.growing.growth import Growth
     from packer.builds.pack import pack
     from packer.builds.result import BuildResult
+    from packer.builds.update.compare import Growth
     from packer.builds.writing.writer import Writer
     from packer.cluster.agent import WorkResult, work
     from packer.cluster.status import AgentStatus, StatusReport, status
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from packer.packed.bench.bench import bench
     from packer.packed.bench.report import BenchReport
     from packer.packed.columns import ColumnsResult, add, drop_field
-    from packer.packed.compact import CompactResult, compact
     from packer.packed.convert import convert
     from packer.packed.export.export import ExportResult, export
     from packer.packed.inspect.inspect import GenerationNote, InspectReport, inspect
@@ -69,7 +68,6 @@ else:
             "BuildOptions": Entry("packer.recipe.options:BuildOptions"),
             "BuildResult": Entry("packer.builds.result:BuildResult"),
             "ColumnsResult": Entry("packer.packed.columns:ColumnsResult"),
-            "CompactResult": Entry("packer.packed.compact:CompactResult"),
             "DatasetList": Entry("packer.known.listing:DatasetList"),
             "Detections": Entry("packer.vision.detect.detections:Detections"),
             "Detector": Entry("packer.vision.detect.detector:Detector", "faces"),
@@ -78,7 +76,7 @@ else:
             "ExportResult": Entry("packer.packed.export.export:ExportResult"),
             "FolderNote": Entry("packer.environment:FolderNote"),
             "GenerationNote": Entry("packer.packed.inspect.inspect:GenerationNote"),
-            "Growth": Entry("packer.builds.growing.growth:Growth"),
+            "Growth": Entry("packer.builds.update.compare:Growth"),
             "InspectReport": Entry("packer.packed.inspect.inspect:InspectReport"),
             "JobResult": Entry("packer.jobs.result:JobResult"),
             "Leak": Entry("packer.packed.inspect.leaks:Leak"),
@@ -106,7 +104,6 @@ else:
             "add": Entry("packer.packed.columns:add"),
             "bench": Entry("packer.packed.bench.bench:bench"),
             "build": Entry("packer.builds.build:build"),
-            "compact": Entry("packer.packed.compact:compact"),
             "convert": Entry("packer.packed.convert:convert"),
             "count_values": Entry("packer.packed.inspect.values:count_values"),
             "detect": Entry("packer.builds.detect:detect"),
@@ -138,7 +135,6 @@ __all__ = [
     "BuildOptions",
     "BuildResult",
     "ColumnsResult",
-    "CompactResult",
     "DatasetList",
     "Detections",
     "Detector",
@@ -175,7 +171,6 @@ __all__ = [
     "add",
     "bench",
     "build",
-    "compact",
     "convert",
     "count_values",
     "detect",

@@ -22,9 +22,6 @@ other is gone."""
 COLUMNS_FOLDER = "columns"
 """The folder of the files of all columns."""
 
-SUPERSEDED_NAME = "superseded.npy"
-"""The file of the stored rows that are no rows of the dataset any more."""
-
 
 BUILD_KINDS = ("build", "update", "retry")
 """Kinds of generations that were made from the items of a source."""
@@ -32,7 +29,6 @@ BUILD_KINDS = ("build", "update", "retry")
 
 _FILE_KEYS = {"name": str, "bytes": int, "sha256": str}
 _SHARD_KEYS = {"name": str, "samples": int, "block_rows": int, "files": list}
-_SHARD_OPTIONAL = {"stored": int}
 
 
 def strip_aside(name: str) -> str:
@@ -94,25 +90,17 @@ class Shard:
     name : str
         ``"shard-00000"`` and so on. With the format's suffix it names the file or folder to open.
     samples : int
-        Rows that are rows of the dataset.
+        Number of rows.
     block_rows : int
         Rows of one unit that is cheap to read whole (row group, chunk); the last may be shorter.
     files : tuple of FileEntry
         Every file of the shard, sorted by name.
-    stored : int or None
-        Rows in the files, if some of them are superseded (`SUPERSEDED_NAME`); None if none are.
     """
 
     name: str
     samples: int
     block_rows: int
     files: tuple[FileEntry, ...]
-    stored: int | None = None
-
-    @property
-    def stored_samples(self) -> int:
-        """Rows in the files."""
-        return self.samples if self.stored is None else self.stored
 
     @property
     def bytes(self) -> int:
@@ -124,7 +112,6 @@ class Shard:
         return {
             "name": self.name,
             "samples": self.samples,
-            **({} if self.stored is None else {"stored": self.stored}),
             "block_rows": self.block_rows,
             "files": [entry.to_json() for entry in self.files],
         }
@@ -132,17 +119,12 @@ class Shard:
     @classmethod
     def from_json(cls, document: Any, problems: Problems) -> "Shard | None":
         """Read a shard entry."""
-        if not problems.check_keys(document, _SHARD_KEYS, _SHARD_OPTIONAL):
+        if not problems.check_keys(document, _SHARD_KEYS):
             return None
         if not SAFE_NAME.match(document["name"]) or "/" in document["name"]:
             problems.add("name", f"expected a plain name, found {document['name']!r}")
         if document["samples"] < 0:
             problems.add("samples", f"expected 0 or more, found {document['samples']}")
-        stored = document.get("stored")
-        if stored is not None and stored <= document["samples"]:
-            problems.add(
-                "stored", f"expected more than the {document['samples']} samples, or no such key, found {stored}"
-            )
         if document["block_rows"] < 1:
             problems.add("block_rows", f"expected 1 or more, found {document['block_rows']}")
         if not document["files"]:
@@ -153,7 +135,7 @@ class Shard:
             if not entry.name.startswith(own):
                 found = f"expected a file or folder called {document['name']!r}, found {entry.name!r}"
                 problems.add(f"files[{position}].name", found)
-        return cls(document["name"], document["samples"], document["block_rows"], files, stored)
+        return cls(document["name"], document["samples"], document["block_rows"], files)
 
 
 @dataclass(frozen=True)

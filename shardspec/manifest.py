@@ -9,21 +9,20 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
 from typing import Any
 
-from shardspec.entries import SUPERSEDED_NAME, Column, FileEntry, Generation, Shard, read_entries, strip_aside
+from shardspec.entries import Column, FileEntry, Generation, Shard, read_entries, strip_aside
 from shardspec.errors import ManifestError, SchemaError, VersionError
 from shardspec.formats import FORMATS
 from shardspec.formats.npy import npy_files
 from shardspec.problems import Problems
 from shardspec.schema import Field, Schema
-from shardspec.wording import counted, found_instead
+from shardspec.wording import found_instead
 
 SPEC_VERSION = 2
 """Version of the contract. A reader refuses a greater one. A manifest without anything new says 1."""
 NEWER_VERSION = 2
-"""The first version that has columns, and superseded rows."""
+"""The first version that has columns."""
 MANIFEST_BYTES_MAX = 1 << 27
 """Largest ``manifest.json``: some 700,000 files."""
 SAMPLES_MAX = 1 << 40
@@ -93,22 +92,6 @@ class Manifest:
         """Number of samples."""
         return sum(shard.samples for shard in self.shards)
 
-    @property
-    def superseded_samples(self) -> int:
-        """Stored rows that are no rows of the dataset any more."""
-        return sum(shard.stored_samples - shard.samples for shard in self.shards)
-
-    @cached_property
-    def superseded(self) -> FileEntry | None:
-        """The file that lists the superseded rows, one by one; None if there are none."""
-        return self.find_file(SUPERSEDED_NAME) if any(shard.stored is not None for shard in self.shards) else None
-
-    @cached_property
-    def stored_starts(self) -> Mapping[str, int]:
-        """By its name, the number of the first row that each shard stores, counted over the rows that all store."""
-        ends = accumulate((shard.stored_samples for shard in self.shards), initial=0)
-        return {shard.name: start for shard, start in zip(self.shards, ends, strict=False)}
-
     def find_file(self, name: str) -> FileEntry | None:
         """The file of this name that belongs to no shard; the prefix `ASIDE` does not count as part of its name."""
         return next((entry for entry in self.files if entry.own_name == name), None)
@@ -119,12 +102,10 @@ class Manifest:
 
         The hashed text is the canonical JSON (see `canonical_json`) of
         ``{"schema": <schema>, "shards": [[file name, file sha256], ...]}`` with the files in the manifest's order, and
-        their names without `ASIDE`; if there are columns, with their files as ``"columns"``; if there are superseded
-        rows, with the digest of the file that lists them as ``"superseded"``.
+        their names without `ASIDE`; if there are columns, with their files as ``"columns"``.
         """
         document: dict[str, Any] = {"schema": self.schema.to_json(), "shards": _digests(self.shards)}
         document |= {"columns": _digests(self.columns)} if self.columns else {}
-        document |= {} if self.superseded is None else {"superseded": self.superseded.sha256}
         return sha256_json(document)
 
     def with_own_names(self) -> "Manifest":
@@ -153,13 +134,10 @@ class Manifest:
         return replace(self, generations=generations, files=tuple(map(own, self.files)), columns=columns)
 
     def to_json(self) -> dict[str, Any]:
-        """The manifest as a JSON object; `columns`, and the version that knows them, only if there are any.
-
-        Superseded rows take that version, too.
-        """
+        """The manifest as a JSON object; `columns`, and the version that knows them, only if there are any."""
         columns = {"columns": [column.to_json() for column in self.columns]} if self.columns else {}
         return {
-            "spec_version": NEWER_VERSION if self.columns or self.superseded is not None else 1,
+            "spec_version": NEWER_VERSION if self.columns else 1,
             "format": self.format,
             "schema": self.schema.to_json(),
             "generations": [generation.to_json() for generation in self.generations],
@@ -235,7 +213,6 @@ class Manifest:
                 problems.add("", "expected every file name once, found one more than once")
             if schema is not None and not problems:
                 shards = [shard for generation in generations for shard in generation.shards]
-                _check_superseded(document["spec_version"], shards, files, problems)
                 _check_columns(schema, columns, sum(shard.samples for shard in shards), problems)
                 if not problems:
                     beside = {column.field for column in columns}
@@ -260,19 +237,6 @@ class Manifest:
 
 def _digests(parts: Iterable[Shard | Column]) -> list[list[str]]:
     return [[entry.own_name, entry.sha256] for part in parts for entry in part.files]
-
-
-def _check_superseded(version: int, shards: Sequence[Shard], files: Sequence[FileEntry], problems: Problems) -> None:
-    """Check that superseded rows are listed in a file that has room for their numbers."""
-    rows = sum(shard.stored_samples - shard.samples for shard in shards)
-    if not rows:
-        return
-    if version < NEWER_VERSION:
-        problems.add("generations", f"expected superseded rows in spec_version {NEWER_VERSION} and above alone")
-    found = next((entry for entry in files if entry.own_name == SUPERSEDED_NAME), None)
-    if found is None or found.bytes < 8 * rows:
-        size = "none" if found is None else f"one of {found.bytes} bytes"
-        problems.add("files", f"expected a file {SUPERSEDED_NAME} with {counted(rows, 'row')}, found {size}")
 
 
 def _check_columns(schema: Schema, columns: Sequence[Column], samples: int, problems: Problems) -> None:
@@ -312,12 +276,12 @@ def _check_samples(fields: Iterable[Field], shards: Iterable[Shard], problems: P
     """
     bits = sum(field.least_bits for field in fields)
     for shard in shards:
-        if shard.stored_samples * bits > 8 * (shard.bytes * _FAR_OFF + _FAR_OFF_BYTES):
-            held, found = 8 * shard.bytes // bits, shard.stored_samples
+        if shard.samples * bits > 8 * (shard.bytes * _FAR_OFF + _FAR_OFF_BYTES):
+            held, found = 8 * shard.bytes // bits, shard.samples
             problems.add(
                 f"shard {shard.name}", f"expected at most {held} samples in {shard.bytes} bytes, found {found}"
             )
-    samples = sum(shard.stored_samples for shard in shards)
+    samples = sum(shard.samples for shard in shards)
     if samples > SAMPLES_MAX:
         problems.add("", f"expected at most {SAMPLES_MAX} samples, found {samples}")
 

@@ -69,21 +69,21 @@ def _write_batches(
     return Column(name, field.name, rows, entries), folder
 
 
-def carry_columns(workspace: Workspace, manifest: Manifest, superseded: IntArray, further: int) -> None:
+def carry_columns(workspace: Workspace, manifest: Manifest, removed: IntArray, further: int) -> None:
     """Write the columns of a dataset for the rows that it will have, and note their entries in the workspace.
 
     Parameters
     ----------
-    superseded : int64 array
+    removed : int64 array
         Rows that are left out, ascending.
     further : int
         Rows that follow the others, without a value: their fields get sentinels, and false where they say that there is
         a value.
     """
     layout, columns = Layout(workspace.out), list(manifest.columns)
-    kept = np.delete(np.arange(manifest.samples), superseded)
+    kept = np.delete(np.arange(manifest.samples), removed)
     with closing(PackedRows.of(workspace.out, check="size", manifest=manifest)) as source:
-        for place, column in enumerate(columns if len(superseded) or further else ()):
+        for place, column in enumerate(columns if len(removed) or further else ()):
             for entry in column.files:
                 layout.check_digest(entry)
             field = manifest.schema[column.field]

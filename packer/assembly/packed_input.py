@@ -1,7 +1,5 @@
 """A packed dataset that is read while others may write into its folder."""
 
-from readers.formats.superseded import load_superseded, load_whole
-from shardspec.columns import IntArray
 from shardspec.entries import Column, Shard
 from shardspec.errors import DatasetChangedError
 from shardspec.layout import Layout, Stamp
@@ -18,22 +16,16 @@ class PackedInput:
         If it is loaded already; then it is not noticed if another dataset takes its place.
     digest : str
         What the dataset's digest must begin with.
-
-    Attributes
-    ----------
-    superseded : int64 array
-        The superseded rows.
     """
 
     def __init__(self, layout: Layout, manifest: Manifest | None, digest: str) -> None:
         self.layout = layout
         self.manifest: Manifest
-        self.superseded: IntArray
         self._stamp: Stamp | None = None
         if manifest is None:
-            self.manifest, self.superseded, self._stamp, _ = load_whole(layout, "off")
+            self.manifest, self._stamp = layout.load_stamped()
         else:
-            self.manifest, self.superseded = manifest, load_superseded(layout, manifest)
+            self.manifest = manifest
         self._standing: frozenset[tuple[str, str]] | None = None
         if digest and not self.manifest.digest.startswith(digest):
             raise self._changed()

@@ -45,8 +45,8 @@ class PackedRows:
 
     Nothing is decoded. A shard's digest is compared with the manifest before its first row is read, so that damage is
     never copied under a fresh digest. If the workspace has a scan of the shard, the scan has made that comparison.
-    If another dataset takes the place of one that is read, or if it is compacted, the next file that is opened is an
-    error: rows of two datasets are never mixed.
+    If another dataset takes the place of one that is read, the next file that is opened is an error: rows of two
+    datasets are never mixed.
 
     Parameters
     ----------
@@ -284,14 +284,18 @@ class PackedRows:
     def _check_and_open(self, number: int) -> ShardReader:
         place = self._place(number)
         layout, manifest, shard = place.layout, place.manifest, place.part
-        with _reading(place):
-            if self._digests and number not in self._compared and not self._scanned(number):
-                for entry in shard.files:
-                    layout.check_digest(entry)
-                self._compared.add(number)
-            else:
-                layout.check_sizes(shard)
-            return open_shard(layout, manifest, shard, place.input.superseded)
+        try:
+            with _reading(place):
+                if self._digests and number not in self._compared and not self._scanned(number):
+                    for entry in shard.files:
+                        layout.check_digest(entry)
+                    self._compared.add(number)
+                else:
+                    layout.check_sizes(shard)
+                return open_shard(layout, manifest, shard)
+        except DatasetError:
+            place.input.check_standing(shard)  # if another dataset has taken its place, that is why
+            raise
 
 
 class _Place(NamedTuple):

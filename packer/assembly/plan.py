@@ -224,7 +224,6 @@ def write_index(
     order: IntArray | None,
     folder: Path,
     before: Mapping[str, Path] | None = None,
-    superseded: IntArray | None = None,
 ) -> None:
     """Write ``<field>.npy`` for each fixed 0-d field, in the stored order of the rows.
 
@@ -236,8 +235,6 @@ def write_index(
         Created if it does not exist.
     before : mapping of str to Path, optional
         By field, the index of the rows that come before these.
-    superseded : int64 array, optional
-        Those of the rows before that are left out.
     """
     fields = [field for field in source.schema if field.is_scalar]
     if not fields:
@@ -248,8 +245,6 @@ def write_index(
         files: dict[str, BinaryIO] = {}
         for field in fields:
             old = None if before is None else np.load(before[field.name], mmap_mode="r", allow_pickle=False)
-            if old is not None and superseded is not None and len(superseded):
-                old = np.delete(old, superseded)
             file = files[field.name] = stack.enter_context((folder / f"{field.name}.npy").open("wb"))
             rows = count + (0 if old is None else len(old))
             head = {"descr": npy_format.dtype_to_descr(field.numpy_dtype), "fortran_order": False, "shape": (rows,)}

@@ -1,4 +1,4 @@
-"""The sources of rows for assembly: the parts of a build, or packed datasets."""
+"""The sources of rows for assembly: the parts of a build, packed datasets, or both for an update."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from shardspec.schema import Schema
 ROW_SOURCES: Mapping[str, Entry] = {
     "packed": Entry("packer.assembly.packed_rows:PackedRows"),
     "parts": Entry("packer.builds.parts.rows:PartRows"),
+    "update": Entry("packer.builds.update.rows:UpdatedRows"),
 }
 
 _UINT32_MAX = np.iinfo(np.uint32).max

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from packer.builds.estimate import Estimate, estimate
-from packer.builds.growing.growth import Comparison, Growth, compare
 from packer.builds.job import BuildJob
 from packer.builds.planning.listing import Remarks, counted_stage, list_items
 from packer.builds.provenance import describe_runtime
 from packer.builds.result import BuildResult, check_rejects
+from packer.builds.update.compare import Comparison, Growth, compare
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.recipe import Recipe, StepSpec, refuse_unknown

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packer.builds.growing.growth import Comparison, Growth
 from packer.builds.parts.part import Part
 from packer.builds.parts.rows import choose_columns, settled_reports
 from packer.builds.planning.listing import Remarks, counted_stage, list_items
 from packer.builds.planning.plan import TASK_ITEMS, BuildPlan, make_plan
 from packer.builds.provenance import describe_runtime
+from packer.builds.update.compare import Comparison, Growth
 from packer.builds.work import BuildWork
 from packer.jobs.plan import Task, Unit
 from packer.jobs.progress import ProgressListener, Stage

@@ -9,16 +9,15 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from packer.assembly.columns import carried_columns, carry_columns
 from packer.assembly.plan import Piece, shuffled
-from packer.builds.growing.earlier import GONE, EarlierReports, Known
-from packer.builds.growing.fitting import FROM_INPUTS, FROM_PACKED
-from packer.builds.growing.growth import Comparison
-from packer.builds.growing.kept import keep_parts
-from packer.builds.growing.superseding import find_rows, without_superseded, write_superseded
 from packer.builds.parts.part import Columns
+from packer.builds.parts.reuse import keep_parts
 from packer.builds.parts.rows import PartRows, describe_rows
 from packer.builds.parts.schema import SchemaSettler
 from packer.builds.parts.shard_cutter import ShardCutter
@@ -28,6 +27,10 @@ from packer.builds.planning.facts import FACTS_BYTES, facts_of, live_columns
 from packer.builds.planning.listing import Remarks
 from packer.builds.planning.plan import BuildPlan, ItemLines, make_plan, source_row
 from packer.builds.reports import BrokenTracks, ReportWriter
+from packer.builds.update.base_reports import GONE, BaseReports, ItemIdentity
+from packer.builds.update.checks import FROM_INPUTS, FROM_PACKED
+from packer.builds.update.compare import Comparison
+from packer.builds.update.rows import UpdatedRows, describe_updated, find_rows
 from packer.builds.work import BuildWork
 from packer.jobs.history import note, noted
 from packer.jobs.plan import Assembly, Made, TakeIn, Task
@@ -48,7 +51,7 @@ from packer.workspace.durable import write_durably
 from packer.workspace.folder import discard
 from packer.workspace.spool import Again
 from shardspec.entries import Counts, Generation, strip_aside, total
-from shardspec.errors import SchemaError, TooManyRejectsError, UsageError
+from shardspec.errors import DatasetError, SchemaError, TooManyRejectsError, UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.points import LAYOUTS
@@ -75,7 +78,7 @@ class BuildJob:
     declaration : Declaration, optional
         For a recipe whose one step is a function from an input to samples: what is said of the samples.
     comparison : Comparison, optional
-        The dataset that the items of the listing are added to.
+        The dataset that the items of the listing update.
 
     Attributes
     ----------
@@ -96,7 +99,6 @@ class BuildJob:
     kind = BuildPlan.kind
     stage = "packing"
     items_are = "items"
-    rewritten = None
 
     def __init__(
         self,
@@ -255,8 +257,8 @@ class BuildJob:
             return SchemaSettler(image_codec(self._recipe), self.plan.classes, layouts, fields)
 
         def make_summary(columns: Columns | None) -> PartsSummary:
-            earlier = None if compared is None else EarlierReports(compared.layout, compared.base, compared.gone)
-            reports = ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME, earlier)
+            before = None if compared is None else BaseReports(compared.layout, compared.base, compared.gone)
+            reports = ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME, before)
             known, rows_of = partial(self._known, space), partial(self._rows_of, space)
             return PartsSummary(make_settler(), reports, known, columns, rows_of)
 
@@ -276,7 +278,7 @@ class BuildJob:
             summary = reader.finish()
         if summary.failed is not None and self._options.on_error == "fail":
             raise failed_item(summary.failed.name, f"{summary.failed.step}: {summary.failed.reason}")
-        reports, base, compared = summary.reports, self.base, self._comparison
+        reports, compared = summary.reports, self._comparison
         counts = reports.counts(self.plan.ignored)
         found = {
             "counts": counts.to_json(),
@@ -288,19 +290,39 @@ class BuildJob:
             "left": reports.left,
         }
         write_durably(space.counts, json.dumps(found).encode())
-        if not counts.samples and base is None:
+        if not counts.samples and compared is None:
             raise _give_up(space, counts, self._recipe)
         config = describe_rows(summary.columns, summary.rows, self._settle(summary.settler, space))
         order = None if self._recipe.shuffle is None else shuffled(counts.samples, self._recipe.shuffle)
-        pieces = [Piece(counts.samples, self._recipe.shard_size)]
-        if compared is None:
-            return Assembly(config, self._recipe.format, pieces, order, source=PartRows(config, space, summary.table))
-        superseded = find_rows(compared.layout, compared.base, compared.superseded)
-        write_superseded(space.final, compared.layout, compared.base, superseded)
-        carry_columns(space, compared.base, superseded, counts.samples)
-        first = _next_shard(compared.base, space)
-        source = PartRows(config, space, summary.table)
-        return Assembly(config, self._recipe.format, pieces, order, first, superseded, source)
+        pieces = [Piece(made.rows, self._recipe.shard_size) for made in self.generations(space)]
+        added = Assembly(config, self._recipe.format, pieces, order, source=PartRows(config, space, summary.table))
+        return added if compared is None else self._assemble_update(compared, space, added, counts.samples)
+
+    def _assemble_update(self, compared: Comparison, space: Workspace, added: Assembly, samples: int) -> Assembly:
+        """How new rows become shards next to those of the dataset, or in new shards with the rows that are kept.
+
+        Raises
+        ------
+        UsageError
+            If no sample would be left.
+        """
+        base = compared.base
+        removed = find_rows(compared.layout, base, compared.removed)
+        carry_columns(space, base, removed, samples)
+        first = _next_shard(base, space)
+        if not compared.rewrites:
+            return replace(added, first_shard=first, before=_index_files(compared.layout, base))
+        if len(removed) == base.samples and not samples:
+            discard(space, aside=True)
+            raise UsageError(
+                f"{compared.layout.root}: expected an update that leaves samples, found that all {base.samples} would be "
+                "removed and no item gave a new one: give another source, or pack this one into another folder"
+            )
+        kept = np.delete(np.arange(base.samples), removed)
+        order = base.samples + (np.arange(samples) if added.order is None else added.order)
+        rows = describe_updated(base, added.rows)
+        source = UpdatedRows(rows, space, added.source)
+        return replace(added, rows=rows, order=np.concatenate([kept, order]), first_shard=first, source=source)
 
     def _settle(self, settler: SchemaSettler, space: Workspace) -> Schema:
         """The schema of the rows, which is that of the dataset that they are added to.
@@ -331,14 +353,14 @@ class BuildJob:
 
         return row_of
 
-    def _known(self, space: Workspace, task: Task) -> Iterator[Known]:
+    def _known(self, space: Workspace, task: Task) -> Iterator[ItemIdentity]:
         """By what each item of a task is known again."""
         if self._comparison is not None:
-            yield from map(self._comparison.known, read_items(space.items, *task))
+            yield from map(self._comparison.identify, read_items(space.items, *task))
             return
         facts, digits = self._facts[FACTS_BYTES * task.start : FACTS_BYTES * task.stop].hex(), 2 * FACTS_BYTES
         for place, index in enumerate(range(task.start, task.stop)):
-            yield Known(facts[digits * place : digits * (place + 1)], index)
+            yield ItemIdentity(facts[digits * place : digits * (place + 1)], index)
 
     def generations(self, space: Workspace) -> Sequence[Made]:
         """See `JobPlan`."""
@@ -349,29 +371,31 @@ class BuildJob:
         self.unused_boxes = found.get("unused_boxes")
         self.mended = found.get("mended", 0)
         plan, compared = self.plan, self._comparison
-        if compared is not None and not counts.items:  # what was tried again is rejected once more
-            return []
-        kind = "build" if compared is None else compared.kind
-        recipe = plan.manifest_recipe if compared is None else compared.recipe
-        generation = Generation(kind, plan.fingerprint, recipe, plan.runtime, counts, ())
-        if compared is not None and compared.joins:
-            last = self._left_of_base(space)[-1]
-            fingerprint = sha256_json([last.fingerprint, plan.fingerprint])
-            generation = replace(last, fingerprint=fingerprint, counts=total([last, generation]))
-        return [Made(generation, counts.samples)]
+        if compared is None:
+            return [
+                Made(
+                    Generation("build", plan.fingerprint, plan.manifest_recipe, plan.runtime, counts, ()),
+                    counts.samples,
+                )
+            ]
+        kept = [
+            Made(replace(one, shards=()), one.counts.samples) if compared.rewrites else Made(one, 0)
+            for one in self._left_of_base(compared.base, found["left"])
+        ]
+        if not counts.items:  # what was tried again is rejected once more
+            return kept
+        added = Generation(compared.kind, plan.fingerprint, compared.recipe, plan.runtime, counts, ())
+        if not compared.joins:
+            return [*kept, Made(added, counts.samples)]
+        last, rows = kept[-1]
+        fingerprint = sha256_json([last.fingerprint, plan.fingerprint])
+        joined = replace(last, fingerprint=fingerprint, counts=total([last, added]))
+        return [*kept[:-1], Made(joined, rows + counts.samples)]
 
-    def kept_generations(self, space: Workspace) -> Sequence[Generation]:
-        """See `JobPlan`."""
-        kept, compared = self._left_of_base(space), self._comparison
-        return kept[:-1] if compared is not None and compared.joins and self.generations(space) else kept
-
-    def _left_of_base(self, space: Workspace) -> list[Generation]:
+    def _left_of_base(self, base: Manifest, left: Mapping[str, Mapping[str, int]]) -> list[Generation]:
         """The dataset's generations without the items that count in another now, or are gone, and their samples."""
-        if self.base is None:
-            return []
-        left = json.loads(space.counts.read_bytes()).get("left", {})
         kept = []
-        for number, generation in enumerate(self.base.generations):
+        for number, generation in enumerate(base.generations):
             fewer = left.get(str(number), {})
             counts = {name: count - fewer.get(name, 0) for name, count in generation.counts.to_json().items()}
             # A plan finds what it has made by the fingerprint, and this is not that any more.
@@ -380,7 +404,7 @@ class BuildJob:
                 generation.fingerprint if same else sha256_json([generation.fingerprint, self.plan.fingerprint])
             )
             kept.append(replace(generation, counts=Counts(**counts), fingerprint=fingerprint))
-        return without_superseded(kept, space.final)
+        return kept
 
     def columns(self, space: Workspace) -> Sequence[FieldColumn]:
         """See `JobPlan`."""
@@ -392,9 +416,9 @@ class BuildJob:
         if compared is None:
             return None
         counts = Counts(**json.loads(space.counts.read_bytes())["counts"])
-        superseded = compared.growth.count_superseded()
+        removed = compared.growth.count_removed()
         kind = last.kind if counts.items else "update"
-        now = [note(kind, last, finished, counts, superseded)] if counts.items or superseded else []
+        now = [note(kind, last, finished, counts, removed)] if counts.items or removed else []
         return [*noted(compared.base), *now]
 
     def facts(self, tasks_run: int) -> dict[str, Any]:
@@ -418,6 +442,18 @@ def _next_shard(base: Manifest, space: Workspace) -> int:
     names = [*(shard.name for shard in base.shards), *(path.name for path in space.out.iterdir())]
     found = (re.match(r"shard-([0-9]+)", strip_aside(name)) for name in names)
     return max((int(match[1]) + 1 for match in found if match is not None), default=0)
+
+
+def _index_files(layout: Layout, base: Manifest) -> dict[str, Path]:
+    """The checked index files of a dataset, by field."""
+    found = {}
+    for name in (field.name for field in base.shard_schema if field.is_scalar):
+        entry = layout.find_index(base, name)
+        if entry is None:
+            raise DatasetError(f"{layout.root}: expected an index of the field {name!r}, found none")
+        layout.check_digest(entry)
+        found[name] = layout.file(entry)
+    return found
 
 
 def shares_detector(recipe: Recipe, options: BuildOptions) -> bool:

@@ -7,7 +7,7 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
-from packer.builds.growing.earlier import Earlier, EarlierReports, Known
+from packer.builds.update.base_reports import BaseItem, BaseReports, ItemIdentity
 from packer.steps.report import AlikeReports, ItemReport
 from packer.workspace.lines import encode_json, encode_line, to_utf8
 from packer.workspace.paths import attempt_beside
@@ -53,7 +53,7 @@ class ReportWriter:
     Parameters
     ----------
     rejects, items : Path
-    earlier : EarlierReports, optional
+    base : BaseReports, optional
         The reports of the dataset that the items are added to.
 
     Attributes
@@ -72,8 +72,8 @@ class ReportWriter:
         Boxes given for frames that were not sampled, over the items that are not rejected.
     """
 
-    def __init__(self, rejects: Path, items: Path, earlier: EarlierReports | None = None) -> None:
-        self._earlier = earlier
+    def __init__(self, rejects: Path, items: Path, base: BaseReports | None = None) -> None:
+        self._base = base
         # Until they are whole, nobody is to read them.
         self._names = {attempt_beside(path): path for path in (rejects, items)}
         self._rejects, self._items = (path.open("xb") for path in self._names)
@@ -95,12 +95,12 @@ class ReportWriter:
     @property
     def left(self) -> dict[int, Counter[str]]:
         """See the class; known once all lines are written."""
-        return {} if self._earlier is None else self._earlier.left
+        return {} if self._base is None else self._base.left
 
     def add(
         self,
         reports: Iterable[AlikeReports],
-        known: Iterable[Known | None] = repeat(None),
+        known: Iterable[ItemIdentity | None] = repeat(None),
         row_of: Callable[[int], Mapping[str, Any]] = lambda _: {},
     ) -> None:
         """Write the reports of some items, in order, each with what it is known by.
@@ -112,19 +112,19 @@ class ReportWriter:
         """
         known, place = iter(known), 0
         for names, report in reports:
-            if self._earlier is None:
+            if self._base is None:
                 self._add(names, report, [*islice(known, len(names))], row_of, place)
                 place += len(names)
                 continue
             for name, by in zip(names, known, strict=False):
-                earlier = None if by is None else self._earlier.copy(by.number, self._items, self._rejects)
+                earlier = None if by is None else self._base.copy(by.number, self._items, self._rejects)
                 self._add([name], report, [by], row_of, place, earlier)
                 place += 1
 
     def finish(self) -> None:
         """Write what follows the last report, and give the files their names."""
-        if self._earlier is not None:
-            self._earlier.copy(None, self._items, self._rejects)
+        if self._base is not None:
+            self._base.copy(None, self._items, self._rejects)
         self._rejects.close()
         self._items.close()
         for made, path in self._names.items():
@@ -147,10 +147,10 @@ class ReportWriter:
         self,
         names: Sequence[str],
         report: ItemReport,
-        known: Sequence[Known | None],
+        known: Sequence[ItemIdentity | None],
         row_of: Callable[[int], Mapping[str, Any]],
         place: int,
-        earlier: Earlier | None = None,
+        earlier: BaseItem | None = None,
     ) -> None:
         """Write the reports of items that follow one another, and of which the same became.
 
@@ -158,17 +158,17 @@ class ReportWriter:
         ----------
         names : sequence of str
         report : ItemReport
-        known : sequence of Known or None
+        known : sequence of ItemIdentity or None
         row_of : callable
         place : int
             Of the first (see `add`).
-        earlier : Earlier, optional
+        earlier : BaseItem, optional
             What the dataset says that is added to, of one item.
         """
         items, packed = len(names), report.samples > 0 or report.empty
         again = earlier is not None and earlier.state == "rejected"
-        if self._earlier is not None and earlier is not None and (earlier.state == "packed" or (again and packed)):
-            self._earlier.leave(earlier)
+        if self._base is not None and earlier is not None and (earlier.state == "packed" or (again and packed)):
+            self._base.leave(earlier)
         self.mended += again and packed
         if packed or not again:
             self._counts["items"] += items
@@ -227,7 +227,7 @@ def _encode_items(
     names: Iterable[str],
     found: Mapping[str, Any],
     remarks: int,
-    known: Iterable[Known | None],
+    known: Iterable[ItemIdentity | None],
     generation: int | None,
 ) -> bytes:
     """The lines of items in ``items.jsonl``. What they have in common is encoded once.
@@ -239,7 +239,7 @@ def _encode_items(
         What is said of each.
     remarks : int
         Said of those that are known.
-    known : iterable of Known or None
+    known : iterable of ItemIdentity or None
     generation : int or None
         That of an item which stays in it.
     """

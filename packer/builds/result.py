@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from packer.builds.growing.growth import Growth
 from packer.builds.reports import BrokenTracks
+from packer.builds.update.compare import Growth
 from packer.jobs.result import JobResult
 from packer.recipe.options import BuildOptions
 from packer.vision.decode.jpeg_header import LEAST_AREA

@@ -10,8 +10,8 @@ from itertools import islice, takewhile
 from typing import Any, TextIO
 
 from packer.assembly.plan import PlannedShards
-from packer.builds.growing.kept import KeptItems, built_key
 from packer.builds.parts.part import ItemRun, Part
+from packer.builds.parts.reuse import KeptItems, built_key
 from packer.builds.parts.writer import PartWriter
 from packer.builds.planning.plan import BuildPlan
 from packer.jobs.plan import GIVEN_UP, OnItem, Unit, Verdicts

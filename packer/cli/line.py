@@ -42,7 +42,6 @@ COMMANDS: Mapping[str, str] = {
     "convert": "write the same samples in another format, without decoding them",
     "merge": "join packed datasets that have the same fields",
     "split": "cut a packed dataset into train, val, test without splitting a group",
-    "compact": "write a packed dataset anew, without the samples that updates have superseded",
     "add": "add fields of a table, such as predictions, to a packed dataset, without packing it anew",
     "drop-field": "remove added fields from a packed dataset",
     "export": "write a packed dataset as plain picture files and a table, or as shards of another library",
@@ -57,7 +56,7 @@ EXTRAS: Mapping[str, str] = {"preview": "pack", "view": "view"}
 _IN_HELP = re.compile(rf"\b{PROGRAM}(?= [a-z])")
 
 AGAIN: Mapping[str, str] = {
-    **dict.fromkeys(("build", "compact", "convert", "detect", "merge", "split"), "to resume"),
+    **dict.fromkeys(("build", "convert", "detect", "merge", "split"), "to resume"),
     "export": "to start over (nothing was kept)",
     "submit": "to resume",
     "work": "to go on (what is finished stays)",

@@ -30,7 +30,7 @@ from packer.workspace.folder import give_up_replacing, locked
 from packer.workspace.lock import FolderLock
 from packer.workspace.sharing.array import open_to_agents
 from shardspec.entries import Generation, Shard
-from shardspec.errors import DatasetError, UsageError
+from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.manifest import Manifest
 
@@ -205,22 +205,10 @@ class Job:
 
     def _cut(self, early: EarlyShards) -> ShardPlan:
         """Write reports and index, and cut the rows into shards. The assembly plan is written last."""
-        before = None if self.plan.base is None else self._index_files(self.plan.base)
-        assembly = cut_into_shards(self.plan, self.workspace, before, early.adopt)
+        assembly = cut_into_shards(self.plan, self.workspace, early.adopt)
         for number in early.adopted:
             append_line(self.workspace.journal, {"did": "shard", "number": number})
         return assembly
-
-    def _index_files(self, base: Manifest) -> dict[str, Path]:
-        """The checked index files of a dataset, by field."""
-        found = {}
-        for name in (field.name for field in base.shard_schema if field.is_fixed and not field.shape):
-            entry = self.layout.find_index(base, name)
-            if entry is None:
-                raise DatasetError(f"{self.layout.root}: expected an index of the field {name!r}, found none")
-            self.layout.check_digest(entry)
-            found[name] = self.layout.file(entry)
-        return found
 
     def _commit(self, assembly: ShardPlan, shards: Sequence[Shard]) -> Manifest:
         """Put the manifest into place and remove the workspace."""
@@ -232,8 +220,7 @@ class Job:
             **self.plan.facts(self._done("task", "join")),
             "shards_written": self._done("shard"),
         }
-        made = _share_out(self.plan.generations(self.workspace), assembly.cuts, shards)
-        generations = [*self.plan.kept_generations(self.workspace), *made]
+        generations = _share_out(self.plan.generations(self.workspace), assembly.cuts, shards)
         history = self.plan.history(self.workspace, generations[-1], str(wall_clock["finished"]))
         wall_clock |= {} if history is None else {"history": history}
         columns = self.plan.columns(self.workspace)

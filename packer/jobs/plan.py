@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, overload
 
 from packer.assembly.plan import Piece, ShardPlan
@@ -156,8 +157,8 @@ class Assembly:
         The source's rows in their stored order; None for the source's own order.
     first_shard : int
         The number of the first shard in its name.
-    superseded : int64 array or None
-        Rows of the dataset that is added to that are no rows of it any more, ascending.
+    before : mapping of str to Path, optional
+        By field, the index of the rows of the dataset that is added to.
     source : RowSource or None
         The row source, if it is open already; it may have the values of no other fields than those of the index.
     """
@@ -167,12 +168,15 @@ class Assembly:
     pieces: Sequence[Piece]
     order: IntArray | None
     first_shard: int = 0
-    superseded: IntArray | None = None
+    before: Mapping[str, Path] | None = None
     source: RowSource | None = None
 
 
 class Made(NamedTuple):
-    """A generation without its new shards, and the number of their rows, which follow those of the one before."""
+    """A generation without its new shards, and the number of their rows, which follow those of the one before.
+
+    It may have shards of the dataset that is added to.
+    """
 
     generation: Generation
     rows: int
@@ -196,9 +200,7 @@ class JobPlan(Protocol):
     notes : sequence of str
         Lines for the user, reported before the work begins.
     base : Manifest or None
-        The dataset in the folder that the job adds to; None if it makes a dataset of its own.
-    rewritten : Manifest or None
-        The dataset in the folder that the job writes anew.
+        The dataset in the folder that the job updates; None if it makes a dataset of its own.
     """
 
     @property
@@ -242,12 +244,7 @@ class JobPlan(Protocol):
 
     @property
     def base(self) -> Manifest | None:
-        """The dataset that the job adds to."""
-        ...
-
-    @property
-    def rewritten(self) -> Manifest | None:
-        """The dataset that the job writes anew."""
+        """The dataset that the job updates."""
         ...
 
     @property
@@ -324,11 +321,7 @@ class JobPlan(Protocol):
         ...
 
     def generations(self, space: Workspace) -> Sequence[Made]:
-        """The generations that the job makes."""
-        ...
-
-    def kept_generations(self, space: Workspace) -> Sequence[Generation]:
-        """The generations of `base`, as the manifest will list them."""
+        """All generations, as the manifest will list them."""
         ...
 
     def columns(self, space: Workspace) -> Sequence[FieldColumn]:

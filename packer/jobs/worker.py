@@ -28,7 +28,6 @@ from shardspec.registry import Entry, resolve
 
 WORKS: Mapping[str, Entry] = {
     "build": Entry("packer.builds.work:BuildWork"),
-    "compact": Entry("packer.packed.work:RepackWork"),
     "convert": Entry("packer.packed.work:RepackWork"),
     "merge": Entry("packer.packed.work:RepackWork"),
     "split": Entry("packer.packed.work:RepackWork"),

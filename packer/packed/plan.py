@@ -75,7 +75,7 @@ class RepackPlan:
 
     Attributes
     ----------
-    kind : {"convert", "merge", "split", "compact"}
+    kind : {"convert", "merge", "split"}
     inputs : tuple of Input
     options : dict
         ``format``, ``shard_size`` and ``shuffle``, and those of the kind.
@@ -95,12 +95,7 @@ class RepackPlan:
             {"path": str(one.path), "items_before": one.items_before, "digest": one.manifest.digest}
             for one in self.inputs
         ]
-        return {"kind": "packed", "inputs": inputs, **({} if self.takes_columns else {"columns": False})}
-
-    @property
-    def takes_columns(self) -> bool:
-        """True if columns are read, too, and become fields of the shards."""
-        return self.kind != "compact"
+        return {"kind": "packed", "inputs": inputs}
 
     @property
     def fingerprint(self) -> str:
@@ -190,11 +185,6 @@ class Repack:
     base: ClassVar[None] = None
 
     @property
-    def rewritten(self) -> Manifest | None:
-        """See `JobPlan`."""
-        return None
-
-    @property
     def kind(self) -> str:
         """See `RepackPlan`."""
         return self.plan.kind
@@ -269,10 +259,6 @@ class Repack:
     def generations(self, space: Workspace) -> Sequence[Made]:
         """See `JobPlan`."""
         return [Made(generation, piece.rows) for generation, piece in zip(self.kept, self.pieces, strict=True)]
-
-    def kept_generations(self, space: Workspace) -> Sequence[Generation]:
-        """See `JobPlan`."""
-        return ()
 
     def columns(self, space: Workspace) -> Sequence[FieldColumn]:
         """See `JobPlan`: columns have become fields of the shards."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from packer.builds.growing.fitting import FROM_INPUTS, FROM_PACKED
 from packer.builds.parts.part import Part
 from packer.builds.planning.plan import BuildPlan, source_row
+from packer.builds.update.checks import FROM_INPUTS, FROM_PACKED
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.recipe import Recipe

@@ -7,7 +7,7 @@ from packer.workspace import Workspace
 from packer.workspace.columns import FieldColumn
 from packer.workspace.durable import fsync_file, fsync_folder, link_tree, write_durably
 from packer.workspace.replacement import finish_replacement
-from shardspec.entries import SUPERSEDED_NAME, FileEntry, Generation
+from shardspec.entries import FileEntry, Generation
 from shardspec.formats import get_format
 from shardspec.layout import INDEX_FOLDER, Layout, describe_file
 from shardspec.manifest import Manifest
@@ -53,7 +53,7 @@ def _write_card(layout: Layout, format: str) -> None:
 
 def _files(layout: Layout) -> tuple[FileEntry, ...]:
     """Entries of the files that belong to no shard."""
-    paths = [layout.card, layout.items, layout.rejects, layout.root / SUPERSEDED_NAME]
+    paths = [layout.card, layout.items, layout.rejects]
     folder = layout.root / INDEX_FOLDER
     paths += sorted(folder.glob("*.npy")) if folder.is_dir() else []
     return tuple(describe_file(layout.root, path) for path in paths if path.exists())

@@ -1,4 +1,4 @@
-"""Replace a packed dataset, or add to it, in the same folder; at every moment the old or the new can be read in full.
+"""Replace a packed dataset, or update it, in the same folder; at every moment the old or the new can be read in full.
 
 The shards of both have the same names, so the manifest is switched more than once, each time atomically:
 
@@ -11,9 +11,9 @@ The shards of both have the same names, so the manifest is switched more than on
 If the old dataset stopped at step 2 of an earlier replacement, its files have ``next-`` names already, and the new ones
 get longer names.
 
-Where a dataset is added to, its shards stay as they are, the new ones get names of their own at once, and only the
-other files (index, reports, card) take these steps. Columns have names of their own, too: new ones are put beside the
-old before the first step, and columns that both datasets have stay where they are.
+Where a dataset is updated, the new shards get names that no old one has, so only the other files (index, reports, card)
+take these steps. Old shards that the new manifest does not list are removed last. Columns have names of their own, too:
+new ones are put beside the old before the first step, and columns that both datasets have stay where they are.
 
 No reader of samples needs to know about this: the manifest lists the shards and their names.
 """
@@ -45,30 +45,29 @@ def finish_replacement(workspace: Workspace) -> bool:
     data = workspace.successor.read_bytes()
     successor = Manifest.loads(data, str(workspace.successor))
     workspace.sweep()
-    grows = workspace.base.exists()
-    old = workspace.base if grows else workspace.replaced
+    updates = workspace.base.exists()
+    old = workspace.base if updates else workspace.replaced
     if not old.exists():  # it is removed when all is done
         return True
     standing = layout.manifest.read_bytes() if layout.manifest.exists() else b""
     replaced = Manifest.loads(old.read_bytes(), str(old))
     prefix = _prefix_beside(replaced)
-    aside = _set_aside(successor, prefix, shards=not grows)
-    names = sorted({entry.name.split("/")[0] for entry in _moved(successor, shards=not grows)})
+    aside = _set_aside(successor, prefix, shards=not updates)
+    names = sorted({entry.name.split("/")[0] for entry in _moved(successor, shards=not updates)})
     if standing not in (data, aside.dumps()):
         lay_columns(workspace, layout, replaced, successor)
-        _lay_beside(workspace, layout, prefix, shards=not grows)
+        _lay_beside(workspace, layout, prefix, shards=not updates)
         write_durably(layout.manifest, aside.dumps())
         standing = aside.dumps()
     if standing != data:
-        _remove_files(layout, _moved(replaced, shards=not grows))
+        _remove_files(layout, _moved(replaced, shards=not updates))
         for name in names:
             link_tree(layout.root / f"{prefix}{name}", layout.root / name)
         fsync_folder(layout.root)
         write_durably(layout.manifest, data)
     for name in names:
         remove_tree(layout.root / f"{prefix}{name}")
-    if replaced.columns:
-        _remove_files(layout, _of_columns(replaced, but=_of_columns(successor)))
+    _remove_files(layout, _left_over(replaced, successor))
     sweep_columns(layout, successor)
     fsync_folder(layout.root)
     return True
@@ -111,10 +110,10 @@ def _moved(manifest: Manifest, *, shards: bool) -> list[FileEntry]:
     return [*(of_shards if shards else ()), *manifest.files]
 
 
-def _of_columns(manifest: Manifest, but: Iterable[FileEntry] = ()) -> list[FileEntry]:
-    """The files of a dataset's columns, without some."""
-    names = {entry.name for entry in but}
-    return [entry for column in manifest.columns for entry in column.files if entry.name not in names]
+def _left_over(replaced: Manifest, successor: Manifest) -> list[FileEntry]:
+    """The files of shards and columns whose names the next dataset does not have."""
+    names = {entry.name for entry in successor.entries}
+    return [entry for part in replaced.parts for entry in part.files if entry.own_name not in names]
 
 
 def _top_names(manifest: Manifest) -> list[str]:

@@ -1,13 +1,11 @@
 """The interface of shard readers, and the one way to open a shard."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from readers.formats.mapping import Extents
-from readers.formats.superseded import find_superseded, rows_before, stored_rows
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Column, Shard
 from shardspec.errors import DatasetError
@@ -96,45 +94,8 @@ def reader_class(format: str) -> type[ShardReader]:
     return kind
 
 
-class LiveReader:
-    """Reads the rows of a shard that are rows of the dataset; it passes over those that are superseded.
-
-    Parameters
-    ----------
-    reader : ShardReader
-        Of all rows that the shard stores.
-    superseded : int64 array, (n,)
-        Those that are superseded, ascending.
-    """
-
-    def __init__(self, reader: ShardReader, superseded: IntArray) -> None:
-        self._reader = reader
-        self._before = rows_before(superseded)
-        self.threads, self.views = reader.threads, reader.views
-
-    def __len__(self) -> int:
-        return len(self._reader) - len(self._before)
-
-    def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
-        """See `ShardReader`."""
-        self._reader.read(stored_rows(rows, self._before), fields, out, at)
-
-    def extents(self, rows: IntArray, fields: Sequence[str]) -> Iterator[Extents]:
-        """See `MappedReader`; nothing if the reader is not one."""
-        if isinstance(self._reader, MappedReader):
-            yield from self._reader.extents(stored_rows(rows, self._before), fields)
-
-    def close(self) -> None:
-        """Close the files."""
-        self._reader.close()
-
-
-def open_shard(
-    layout: Layout, manifest: Manifest, shard: Shard | Column, superseded: IntArray, *, checksums: bool = True
-) -> ShardReader:
+def open_shard(layout: Layout, manifest: Manifest, shard: Shard | Column, *, checksums: bool = True) -> ShardReader:
     """The reader of a shard, or of a column. Digests and sizes are not compared here.
-
-    Nobody but this function knows that a shard may store more rows than the dataset has of it.
 
     Parameters
     ----------
@@ -142,8 +103,6 @@ def open_shard(
     manifest : Manifest
     shard : Shard or Column
         One of the manifest's. A column is read as a shard with one field and all rows of the dataset.
-    superseded : int64 array
-        `readers.formats.superseded.load_superseded`.
     checksums : bool
         Whether the format's own checksums, if it has any, are checked on reading.
 
@@ -157,11 +116,9 @@ def open_shard(
     path = layout.shard(shard, manifest.format)
     if isinstance(shard, Column):
         return reader_class(COLUMN_FORMAT)(path, shard, manifest.schema.select([shard.field]), checksums=checksums)
-    passed_over = None if shard.stored is None else find_superseded(layout, manifest, shard, superseded)
-    stored = shard if passed_over is None else replace(shard, samples=shard.stored_samples, stored=None)
-    reader = reader_class(manifest.format)(path, stored, manifest.shard_schema, checksums=checksums)
-    if len(reader) != stored.samples:
+    reader = reader_class(manifest.format)(path, shard, manifest.shard_schema, checksums=checksums)
+    if len(reader) != shard.samples:
         found = len(reader)
         reader.close()
-        raise DatasetError(f"{path}: expected {stored.samples} samples, as the manifest says, found {found}")
-    return reader if passed_over is None else LiveReader(reader, passed_over)
+        raise DatasetError(f"{path}: expected {shard.samples} samples, as the manifest says, found {found}")
+    return reader

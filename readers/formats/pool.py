@@ -17,11 +17,10 @@ from readers.formats.copying import copy_rows
 from readers.formats.mapping import ask_for, read_only_asked
 from readers.formats.npy import map_npy
 from readers.formats.opened import OpenReader, open_shards
-from readers.formats.superseded import load_whole, rows_before, stored_rows
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Column, FileEntry, Shard
 from shardspec.errors import DatasetChangedError, DatasetError, ShardMissingError, UsageError
-from shardspec.layout import Layout
+from shardspec.layout import Layout, Stamp
 from shardspec.manifest import Manifest
 from shardspec.schema import Field, Schema
 from shardspec.wording import shorten
@@ -29,6 +28,9 @@ from shardspec.wording import shorten
 Verify = Literal["off", "size", "digest"]
 
 VERIFIES: tuple[Verify, ...] = ("off", "size", "digest")
+_OPENINGS = 10
+"""Attempts to open a dataset that others keep replacing."""
+
 _FIRST_READS, _FIRST_ROWS = 8, 4096
 """The first reads of a shard, of up to so many rows each, ask for their rows. If the data are not in memory, the system
 would read megabytes around every row that is touched, so that a first batch of scattered rows would wait for nearly all
@@ -86,8 +88,7 @@ class ShardPool:
         self.layout = layout
         self._verify = verify
         self._checksums = checksums
-        # Superseded rows are mapped now: later, the file may be that of another dataset.
-        self.manifest, self._superseded, self._manifest_stamp, self._stamps = load_whole(layout, verify)
+        self.manifest, self._manifest_stamp, self._stamps = _load(layout, verify)
         self.standing = self.manifest
         self._joined: Mapping[str, Any] = {}
         self.schema = self.manifest.schema
@@ -105,7 +106,7 @@ class ShardPool:
         weakref.finalize(self, open_shards.drop, self.number)
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("layout", "manifest", "standing", "schema", "_superseded", "_verify", "_checksums")
+        names = ("layout", "manifest", "standing", "schema", "_verify", "_checksums")
         return {name: vars(self)[name] for name in (*names, "_manifest_stamp", "_stamps", "_joined")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -127,7 +128,7 @@ class ShardPool:
         """A new reader of a shard or column, which is verified first if `verify` is ``"digest"``."""
         shard = _part(self.standing, number)
         self._verify_once(number, shard.files)
-        return open_shard(self.layout, self.standing, shard, self._superseded, checksums=self._checksums)
+        return open_shard(self.layout, self.standing, shard, checksums=self._checksums)
 
     def _verify_once(self, what: int | str, entries: Iterable[FileEntry]) -> None:
         """Compare the files of a part, by its number, or one file, by its name, if `verify` is ``"digest"``."""
@@ -350,8 +351,34 @@ class ShardPool:
         number = int(np.searchsorted(self._ends, row, side="right"))
         shard = self.manifest.shards[number]
         path = self.layout.shard(shard, self.manifest.format)
-        (stored,) = stored_rows(np.array([row]), rows_before(self._superseded)).tolist()
-        return f"row {stored - self.manifest.stored_starts[shard.name]} of {path} (row {row} of the dataset)"
+        first = int(self._ends[number]) - shard.samples
+        return f"row {row - first} of {path} (row {row} of the dataset)"
+
+
+def _load(layout: Layout, verify: Verify) -> tuple[Manifest, Stamp, dict[str, Stamp]]:
+    """Load the manifest, with its stamp and, unless `verify` is ``"off"``, the stamps of the files of all parts.
+
+    All are of one moment at which the manifest was in the folder.
+
+    Raises
+    ------
+    DatasetError
+        If the dataset cannot be read, a size differs, or other datasets keep replacing it.
+    """
+    for _ in range(_OPENINGS):
+        manifest, stamp = layout.load_stamped()
+        wrong, stamps = None, {}
+        try:
+            stamps = layout.check_sizes(*manifest.parts) if verify != "off" else {}
+        except DatasetError as error:
+            wrong = error
+        if layout.stamp_manifest() == stamp:
+            if wrong is not None:
+                raise wrong
+            return manifest, stamp, stamps
+    raise DatasetChangedError(
+        f"{layout.root}: expected a dataset that stays, found it replaced by another {_OPENINGS} times: open it later"
+    )
 
 
 def _contents(manifest: Manifest) -> tuple[Any, ...]:
@@ -361,8 +388,7 @@ def _contents(manifest: Manifest) -> tuple[Any, ...]:
         return shard.samples, shard.block_rows, [(entry.bytes, entry.sha256) for entry in shard.files]
 
     columns = [(column.field, [(entry.bytes, entry.sha256) for entry in column.files]) for column in manifest.columns]
-    superseded = None if manifest.superseded is None else manifest.superseded.sha256
-    return manifest.format, manifest.schema, [of_shard(shard) for shard in manifest.shards], columns, superseded
+    return manifest.format, manifest.schema, [of_shard(shard) for shard in manifest.shards], columns
 
 
 def _files(manifest: Manifest) -> list[FileEntry]:

@@ -1,10 +1,11 @@
 """Builds that are killed at every operation on files, one after another. Run as a program:
-``crash_points.py SOURCE FOLDER STEP [overwrite | update]``.
+``crash_points.py SOURCE FOLDER STEP [overwrite | update | replace]``.
 
 Each round forks, builds in the child, and has the child kill itself with a real SIGKILL just before its k-th operation
 (seen by an audit hook); then it forks again and lets the same build run to its end. It prints one JSON line per round:
 the operation, the state of the folder at that moment, and its state in the end. With ``overwrite``, each build replaces
-a dataset of smaller pictures; with ``update``, it adds the last third of the pictures to a dataset of the others.
+a dataset of smaller pictures; with ``update``, it adds the last third of the pictures to a dataset of the others; with
+``replace``, the first of the others is gone besides, and the second has changed.
 """
 
 import json
@@ -23,11 +24,19 @@ from packer.jobs.engines.inline import InlineEngine
 from packer.workspace import Workspace
 from shardspec.errors import NotADatasetError
 from shardspec.layout import Layout
+from support.media import scene, write_picture
 from support.packed import check_whole, fingerprints, read_samples
 from support.steps import LOG, read_log
 
 OPERATIONS = frozenset({"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "open"})
 
+
+MODES: dict[str, dict[str, Any]] = {
+    "": {},
+    "overwrite": {"overwrite": True},
+    "update": {"update": True},
+    "replace": {"update": True, "changed": "replace", "gone": "drop"},
+}
 
 OLD_SIZE = 8
 NEW_SIZE = 16
@@ -35,7 +44,7 @@ NEW_SIZE = 16
 
 def build(source: Path, out: Path, mode: str) -> None:
     """The build that is crashed: several tasks, several shards, in one process."""
-    how: dict[str, Any] = {"engine": "inline", "progress": False} | ({mode: True} if mode else {})
+    how: dict[str, Any] = {"engine": "inline", "progress": False, **MODES[mode]}
     steps = ("decode", "resize", "support.steps:log_items")
     packer.build(source, out, steps=steps, size=NEW_SIZE, shard_size=20_000, label_from="folder", **how)
 
@@ -55,6 +64,13 @@ def build_part(source: Path, aside: Path, out: Path) -> None:
     build(source, out, "")
     for number, path in enumerate(late):
         (aside / str(number)).rename(path)
+
+
+def change_part(source: Path) -> None:
+    """Remove the first picture, and put another in the place of the second."""
+    first, second, *_ = sorted(path for path in source.rglob("*") if path.is_file())
+    first.unlink()
+    write_picture(second, scene(77, (24, 18)))
 
 
 def describe(event: str, arguments: tuple[Any, ...], out: Path) -> str | None:
@@ -144,8 +160,10 @@ def main(source: Path, folder: Path, step: int, mode: str) -> None:
     os.environ[LOG] = str(folder / "old.log")
     if mode == "overwrite":
         build_old(source, old)
-    elif mode == "update":
+    elif mode:
         build_part(source, folder / "aside", old)
+        if mode == "replace":
+            change_part(source)
     kill_at = 0
     while True:
         out = folder / f"{kill_at:04d}"

@@ -143,6 +143,9 @@ class Living:
         if self.items and tried and self.scores is not None and not self.marks:
             self.refused(update=True, gone=gone, changed=changed)
             return
+        if self.readable and not any(item.state == "packed" for item in after):
+            self.refused(update=True, gone=gone, changed=changed)
+            return
         result = self.run(after, tried, kill_at, update=True, changed=changed, gone=gone)
         if result is not None and result.growth is not None:
             growth, replaced = result.growth, changed == "replace"
@@ -169,17 +172,6 @@ class Living:
         if result is not None and result.growth is not None:
             mended = sum(after[n].file.grey is not None for n in tried)
             assert (result.growth.retried, result.growth.mended) == (len(tried), mended)
-
-    def compact(self, kill_at: Any = None) -> None:
-        """Write the dataset anew."""
-        if not self.items:
-            return
-        opened = open_dataset(self.out)
-        self.change(lambda: packer.compact(self.out, engine="inline", progress=False), kill_at, "compact")
-        self.shards = []
-        self.check()
-        with suppress(DatasetChangedError):
-            assert [opened[row]["key"] for row in range(len(opened))] == [key for key, *_ in self.readable]
 
     def add(self, kill_at: Any = None, *, marks: bool = True) -> None:
         """Add a field, or replace it."""
@@ -223,21 +215,16 @@ class Living:
         self.done["build"] += 1
         opened = open_dataset(self.out) if self.items else None
         before, standing = list(self.readable), self.items_digest()
-        unfinished = (self.out / ".build" / "plan.json").exists()
-        try:
-            result = self.attempt(
-                lambda: packer.build(self.source, self.out, **{**self.how, **options}), kill_at, self.out
-            )
-        except UsageError as error:
-            if unfinished and "replace it" in str(error):
-                return None
-            raise
+        result = self.attempt(lambda: packer.build(self.source, self.out, **{**self.how, **options}), kill_at, self.out)
         self.finish()
+        copied = False
         if self.items_digest() != standing:
             removed = {
                 f"{n:08d}-000000" for n, (one, now) in enumerate(zip(self.items, after, strict=False)) if one != now
             }
             self.readable = [sample for sample in self.readable if sample[0] not in removed]
+            copied = len(self.readable) < len(before)
+            self.shards = [] if copied else self.shards
             packed = [(n, after[n]) for n in tried if after[n].file.grey is not None]
             self.readable += [(f"{n:08d}-000000", item.name, item.file.grey or 0) for n, item in packed]
             if self.scores is not None:
@@ -248,7 +235,7 @@ class Living:
             assert result is None or after == self.items
         self.check()
         if opened is not None:
-            with suppress(DatasetChangedError) if self.scores is not None else ExitStack():
+            with suppress(DatasetChangedError) if copied or self.scores is not None else ExitStack():
                 rows = [opened[row] for row in range(len(opened))]
                 assert [(row["key"], row["source"]) for row in rows] == [sample[:2] for sample in before]
         return result
@@ -310,9 +297,8 @@ class Living:
         """Finish what is unfinished, and compare the dataset with its manifest."""
         if not self.items:
             return
-        if (self.out / ".build").exists():
-            self.compact()
-            shutil.rmtree(self.out / ".build", ignore_errors=True)
+        self.update()
+        shutil.rmtree(self.out / ".build", ignore_errors=True)
         check_whole(self.out)
         assert packer.verify(self.out, deep=True, progress=False).problems == ()
 
@@ -403,7 +389,7 @@ def main(folder: Path, format: str, kills: int, seed: int) -> None:
             name, grey = draw.choice(NAMES), draw.choice([None, *range(2, 250)])
             living.remove(name) if draw.random() < 0.3 else living.write(name, grey)
         kill_at = draw.choice([None, draw.randrange(120), draw.random() * 0.06, draw.random() * 0.3])
-        what = draw.choice(["update", "update", "update", "retry", "compact", "compact", "add", "drop"])
+        what = draw.choice(["update", "update", "update", "update", "retry", "add", "drop"])
         if what == "update":
             living.update(kill_at, changed=draw.choice(choices[0]), gone=draw.choice(choices[1]))
         elif what == "add":

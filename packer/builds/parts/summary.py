@@ -8,11 +8,11 @@ from itertools import takewhile
 from typing import Any
 
 from packer.assembly.plan import ShardPlan
-from packer.builds.growing.earlier import Known
 from packer.builds.parts.part import Columns, Part, open_part
 from packer.builds.parts.rows import ColumnCount, RowTable, choose_columns, settled_reports
 from packer.builds.parts.schema import SchemaSettler
 from packer.builds.reports import ReportWriter
+from packer.builds.update.base_reports import ItemIdentity
 from packer.jobs.plan import Task
 from packer.steps.report import AlikeReports, ItemReport
 from packer.workspace import Workspace
@@ -52,7 +52,7 @@ class PartsSummary:
         self,
         settler: SchemaSettler,
         reports: ReportWriter,
-        known: Callable[[Task], Iterable[Known | None]],
+        known: Callable[[Task], Iterable[ItemIdentity | None]],
         columns: Columns | None = None,
         rows_of: Callable[[Task], Callable[[int], Mapping[str, Any]]] = lambda _: lambda _: {},
     ) -> None:

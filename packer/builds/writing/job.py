@@ -50,7 +50,6 @@ class WrittenJob:
     notes: ClassVar[tuple[str, ...]] = ()
     tasks: ClassVar[tuple[Task, ...]] = ()
     base: ClassVar[None] = None
-    rewritten: ClassVar[None] = None
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = {name: getattr(recipe, name) for name in RECIPE_KEYS}
@@ -138,10 +137,6 @@ class WrittenJob:
         counts = Counts(n, n, 0, 0, n, 0, 0, self.progressive)
         recipe = {**self._recipe, "declared": self.declaration.to_json()}
         return [Made(Generation(self.kind, self.fingerprint, recipe, self.runtime, counts, ()), n)]
-
-    def kept_generations(self, space: Workspace) -> Sequence[Generation]:
-        """See `JobPlan`."""
-        return ()
 
     def columns(self, space: Workspace) -> Sequence[FieldColumn]:
         """See `JobPlan`."""

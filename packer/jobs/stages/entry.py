@@ -15,8 +15,8 @@ from packer.workspace.paths import WORKSPACE_LAYOUT
 from packer.workspace.replacement import finish_replacement
 from packer.workspace.sharing.array import close_to_agents
 from packer.workspace.spool import Again
-from shardspec.errors import BuildError, ResumeMismatchError, UsageError
-from shardspec.layout import BUILD_FOLDER, Layout
+from shardspec.errors import BuildError, ResumeMismatchError
+from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.wording import counted, program
 
@@ -57,7 +57,7 @@ class Entry:
 
         Takes no lock: the folder may be read-only.
         """
-        if self._overwrite or self._plan.base is not None or self._plan.rewritten is not None:
+        if self._overwrite or self._plan.base is not None:
             return None
         with suppress(OSError, BuildError):  # reported when the folder is entered
             manifest = None if self._space.root.exists() else committed(self._layout)
@@ -69,10 +69,8 @@ class Entry:
         reopen, goes_on = close_to_agents(self._space, self._on_message), False
         try:
             made = None
-            if self._plan.rewritten is not None:
-                self._enter_to_rewrite(self._plan.rewritten)
-            elif self._plan.base is not None:
-                self._enter_beside(self._plan.base)
+            if self._plan.base is not None:
+                self._enter_update(self._plan.base)
             else:
                 made = self._enter()
             goes_on = made is None
@@ -141,8 +139,8 @@ class Entry:
         self._write_plan()
         return None
 
-    def _enter_beside(self, base: Manifest) -> None:
-        """Enter the folder of a dataset: resume the plan's addition to it, or begin it."""
+    def _enter_update(self, base: Manifest) -> None:
+        """Enter the folder of a dataset: resume the plan's update of it, or begin it."""
         space = self._space
         self._check_standing(base)
         if space.plan.exists() and not space.replaced.exists():
@@ -152,24 +150,6 @@ class Entry:
                 return
             self._take_over(old)
         make_room_beside(space, base)
-        self._write_plan()
-
-    def _enter_to_rewrite(self, standing: Manifest) -> None:
-        """Enter the folder of a dataset: resume the plan that writes it anew, or begin it."""
-        space = self._space
-        self._check_standing(standing)
-        if space.plan.exists():
-            old = json.loads(space.plan.read_bytes())
-            if old["kind"] != self._plan.kind:
-                raise UsageError(
-                    f"{self._layout.root}: expected a dataset at rest, found an unfinished {old['kind']} in its folder: "
-                    f"run its command again, or delete {BUILD_FOLDER}"
-                )
-            if begun_on(space, standing) and self._continues(old):
-                self._resume()
-                return
-        discard(space, aside=True)
-        write_durably(space.replaced, standing.dumps())
         self._write_plan()
 
     def _check_standing(self, expected: Manifest) -> None:

@@ -1,10 +1,9 @@
 """The stage of the shards: cut the rows into shards, write every unfinished shard of the plan, and delete parts that no shard needs any more."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -31,22 +30,19 @@ RunUnits = Callable[[list[Unit], Callable[[Event], None]], None]
 def cut_into_shards(
     plan: JobPlan,
     space: Workspace,
-    before: Mapping[str, Path] | None = None,
     adopt: Callable[[ShardPlan], ShardPlan] = lambda assembly: assembly,
 ) -> ShardPlan:
     """Write reports and index, and cut the rows of all tasks into shards. The assembly plan is written last.
 
     Parameters
     ----------
-    before : mapping of str to Path, optional
-        By field, the index of the rows of the dataset that is added to.
     adopt : callable
         See `packer.jobs.stages.early.EarlyShards`.
     """
     found = plan.assemble(space)
     with closing(open_rows(found.rows, space) if found.source is None else found.source) as source:
         assembly = plan_assembly(space, found.rows, source, found.format, found.pieces, found.order, found.first_shard)
-        write_index(source, found.order, space.final / INDEX_FOLDER, before, found.superseded)
+        write_index(source, found.order, space.final / INDEX_FOLDER, found.before)
     assembly = adopt(assembly)
     assembly.save()
     return assembly

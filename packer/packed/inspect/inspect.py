@@ -29,8 +29,8 @@ class GenerationNote(NamedTuple):
         Of these items alone. An item that was tried again counts if it then worked.
     replaced, gone : int
         Items of earlier times that were packed anew then, or dropped.
-    superseded : int
-        The samples that these had.
+    removed : int
+        The samples that these had, which the dataset has no more.
     """
 
     kind: str
@@ -41,20 +41,20 @@ class GenerationNote(NamedTuple):
     samples: int
     replaced: int = 0
     gone: int = 0
-    superseded: int = 0
+    removed: int = 0
 
     @classmethod
     def of(cls, note: Mapping[str, Any]) -> "GenerationNote":
         """Read a note of the wall clock, which nothing has checked."""
         texts = [note.get(name) for name in ("kind", "finished", "version")]
         kind, finished, version = (text if isinstance(text, str) else None for text in texts)
-        numbers = [note.get(name) for name in ("items", "rejected", "samples", "replaced", "gone", "superseded")]
+        numbers = [note.get(name) for name in ("items", "rejected", "samples", "replaced", "gone", "removed")]
         counts = (number if isinstance(number, int) else 0 for number in numbers)
         return cls(kind or "not known", finished, version, *counts)
 
     def describe(self) -> str:
         """The note in a line."""
-        gone = f", {self.replaced} replaced, {self.gone} gone ({counted(self.superseded, 'sample')} superseded)"
+        gone = f", {self.replaced} replaced, {self.gone} gone ({counted(self.removed, 'sample')} removed)"
         when, kind, version = map(one_line, (self.finished or "time not known", self.kind, self.version or "not known"))
         return (
             f"{when}, {kind} by version {version}: "
@@ -87,9 +87,9 @@ class InspectReport(Result):
         -------
         dict
             ``path``, ``format``, ``samples``, ``items``, ``packed_items``, ``rejected_items`` and the other counts
-            summed over the generations, ``fields``, ``shards``, ``columns``, ``superseded_samples``, ``bytes``,
-            ``digest``, ``problem``, ``fingerprints``, ``history``, and ``recipe``, ``runtime`` and ``wall_clock`` of
-            the last generation.
+            summed over the generations, ``fields``, ``shards``, ``columns``, ``bytes``, ``digest``,
+            ``problem``, ``fingerprints``, ``history``, and ``recipe``, ``runtime`` and ``wall_clock`` of the last
+            generation.
         """
         manifest = self.manifest
         return {
@@ -104,7 +104,6 @@ class InspectReport(Result):
             "columns": [
                 {"field": column.field, "name": column.name, "bytes": column.bytes} for column in manifest.columns
             ],
-            "superseded_samples": manifest.superseded_samples,
             "bytes": manifest.stored_bytes,
             "digest": manifest.digest,
             "problem": self.problem,
@@ -146,11 +145,6 @@ class InspectReport(Result):
         lines += [f"  {note.describe()}" for note in self.history]
         return "\n".join(lines)
 
-    def _describe_superseded(self) -> list[str]:
-        rows = self.manifest.superseded_samples
-        line = f"superseded: {counted(rows, 'sample')}, still in the shards until '{program()} compact' removes them"
-        return [line] if rows else []
-
     def describe(self) -> str:
         """The facts for people."""
         manifest, facts = self.manifest, self.to_json()
@@ -162,7 +156,6 @@ class InspectReport(Result):
             f"{counted(facts['damaged_items'], 'damaged video')}, "
             f"{facts['ignored_files']} ignored, "
             f"{counted(facts['progressive_jpegs'], 'progressive JPEG')} found",
-            *self._describe_superseded(),
             *([f"problem: {self.problem} ({program()} verify looks for all)"] if self.problem else []),
             f"digest: {facts['digest']}",
             "fields:",

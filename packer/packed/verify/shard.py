@@ -12,7 +12,6 @@ from packer.assembly.packed_rows import batch_rows
 from packer.packed.verify.values import Fault, ValueChecks
 from packer.workspace.matching import DIGEST_BYTES, digest
 from readers.formats.base import ShardReader, open_shard
-from readers.formats.superseded import load_superseded
 from shardspec.columns import Columns, allocate
 from shardspec.entries import Column, Shard
 from shardspec.errors import DatasetError
@@ -47,7 +46,7 @@ class ShardWalk:
 
     def __init__(self, layout: Layout, manifest: Manifest, shard: Shard | Column) -> None:
         self.schema = manifest.shard_schema if isinstance(shard, Shard) else manifest.schema.select([shard.field])
-        self._shard = (layout, manifest, shard, load_superseded(layout, manifest))
+        self._shard = (layout, manifest, shard)
         self._reader = open_shard(*self._shard)
         self._unchecked: ShardReader | None = None
         self._checks = ValueChecks(self.schema)

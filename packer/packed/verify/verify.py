@@ -21,7 +21,6 @@ from readers.formats.base import open_shard, reader_class
 from readers.formats.checks import without_advice
 from readers.formats.machine import available_processors
 from readers.formats.npy import HEADER_BYTES_MAX
-from readers.formats.superseded import load_superseded
 from shardspec.entries import Column, FileEntry, Shard, total
 from shardspec.errors import DatasetError, MissingDependencyError, system_reason
 from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout, given_path
@@ -141,12 +140,9 @@ def verify(
         _name_samples(layout, manifest, problems, listener)
     listed = [problems[entry.name] for entry in entries if entry.name in problems]
     whole = [part for part in manifest.parts if not any(entry.name in problems for entry in part.files)]
-    if manifest.superseded is not None and manifest.superseded.name in problems:  # nothing can be said of the rows
-        whole = [part for part in whole if isinstance(part, Column) or part.stored is None]
     listed += _check_manifest(layout, manifest)
     listed += [text for shard in whole if (text := _check_open(layout, manifest, shard))]
     listed += _check_files(layout, manifest, problems)
-    listed += _check_superseded(layout, manifest, problems)
     if deep:
         listed += _check_deep(layout, manifest, whole, problems, listener)
     if listed and layout.stamp_manifest() != stamp:
@@ -238,7 +234,7 @@ def _check_manifest(layout: Layout, manifest: Manifest) -> Iterator[str]:
 def _check_open(layout: Layout, manifest: Manifest, shard: Shard | Column) -> str:
     """Check that a shard, or column, with the right digest opens and has the samples that it should have."""
     try:
-        open_shard(layout, manifest, shard, load_superseded(layout, manifest)).close()
+        open_shard(layout, manifest, shard).close()
     except MissingDependencyError as error:
         return str(error)
     except DatasetError as error:
@@ -286,23 +282,6 @@ def _check_files(layout: Layout, manifest: Manifest, problems: dict[str, str]) -
                 f"{path}: expected {counts.rejected_items} rejects and {counts.damaged_items} damaged items, "
                 f"found {kinds['item']} and {kinds['damage']}: {_CONTRADICTS}"
             )
-
-
-def _check_superseded(layout: Layout, manifest: Manifest, problems: dict[str, str]) -> Iterator[str]:
-    """Check that the superseded rows lie in the shards that have such."""
-    entry = manifest.superseded
-    if entry is None or entry.name in problems:
-        return
-    try:
-        rows = load_superseded(layout, manifest)
-    except DatasetError as error:
-        yield f"{without_advice(error)}: {_CONTRADICTS}"
-        return
-    ends = np.cumsum([shard.stored_samples for shard in manifest.shards])
-    fewer = [shard.stored_samples - shard.samples for shard in manifest.shards]
-    found = np.bincount(np.searchsorted(ends, rows, side="right"), minlength=len(ends)).tolist()
-    if found != fewer:
-        yield f"{layout.file(entry)}: expected the superseded rows of each shard, found others: {_CONTRADICTS}"
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -21,15 +21,13 @@ kills = st.one_of(st.none(), st.integers(0, 60))
 
 
 @pytest.mark.parametrize("kill_at", range(3))
-@pytest.mark.parametrize("then", ["compact", "update", "nothing"])
+@pytest.mark.parametrize("then", ["update", "nothing"])
 def test_nothing_stays_of_a_killed_change_of_columns(tmp_path: Path, kill_at: int, then: str) -> None:
     """Killed between its new files and the manifest that names them; the next call finds nothing else to do."""
     dataset = living.Living(tmp_path, "npy")
     dataset.update()
     dataset.add(kill_at, marks=True)
-    if then == "compact":
-        dataset.compact()
-    elif then == "update":
+    if then == "update":
         dataset.update()
     dataset.end()
 
@@ -61,10 +59,6 @@ class Growing(RuleBasedStateMachine):
     @rule(kill_at=kills)
     def retry(self, kill_at: int | None) -> None:
         self.living.retry(kill_at)
-
-    @rule(kill_at=kills)
-    def compact(self, kill_at: int | None) -> None:
-        self.living.compact(kill_at)
 
     @rule(kill_at=kills, marks=st.booleans())
     def add(self, kill_at: int | None, marks: bool) -> None:

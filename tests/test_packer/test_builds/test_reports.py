@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.command import read_jsonl
 
-from packer.builds.growing.earlier import EarlierReports, Known
 from packer.builds.reports import ReportWriter
+from packer.builds.update.base_reports import BaseReports, ItemIdentity
 from packer.steps.report import AlikeReports, ItemReport
 from shardspec.entries import Counts
 
@@ -84,7 +84,7 @@ def test_items_of_which_the_same_became_are_written_as_if_one_by_one(
     tmp_path: Path, runs: list[tuple[list[str], ItemReport]], is_known: bool
 ) -> None:
     single = [(name, report) for several, report in runs for name in several]
-    known = [Known(f"{number:016x}", number, number % 2) if is_known else None for number in range(len(single))]
+    known = [ItemIdentity(f"{number:016x}", number, number % 2) if is_known else None for number in range(len(single))]
     found = []
     for given_reports in (
         [AlikeReports(several, report) for several, report in runs],
@@ -109,6 +109,6 @@ def test_an_item_that_counts_no_remarks_takes_none_of_its_name(tmp_path: Path, i
         (tmp_path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
     layout: Any = SimpleNamespace(root=tmp_path, check_digest=lambda _: None, file=lambda name: tmp_path / name)
     manifest: Any = SimpleNamespace(find_file=lambda name: name)
-    earlier = EarlierReports(layout, manifest)
+    earlier = BaseReports(layout, manifest)
     found = [earlier.copy(number, io.BytesIO(), io.BytesIO()) for number in range(3)]
     assert [len(one.rejects) for one in found if one is not None] == ([0, 0, 1] if is_counted else [1, 0, 0])

@@ -324,7 +324,7 @@ def test_a_wrong_call_is_reported_and_leaves_nothing(
         (["split", "a", "b", "--by", "source", "--ratio", "train=1"], "did you mean --ratios?\n"),
         (
             ["biuld", "a", "b"],
-            "split, compact, add, drop-field, export, bench, doctor; did you mean 'build'? (packer --help)\n",
+            "split, add, drop-field, export, bench, doctor; did you mean 'build'? (packer --help)\n",
         ),
         (["merge", "a", "--fomat", "npy"], "packer merge: there is no option --fomat; did you mean --format?\n"),
         (
@@ -349,7 +349,6 @@ LONG_WORD = "x" * 20_000
     [
         [LONG_WORD],
         ["inspect", f"--{LONG_WORD}"],
-        ["compact", "a", LONG_WORD],
         ["convert", "a", "out", "--format", LONG_WORD],
         ["build", ".", "../out", "--size", LONG_WORD],
         ["build", ".", "../out", "--shard-size", LONG_WORD],
@@ -450,7 +449,7 @@ def test_a_variable_that_is_not_set_is_not_the_current_folder(source: Path, refe
     ):
         refused = run_packer(*words, cwd=source, expect=2)
         assert ": expected a path, found an empty text" in refused.stderr
-    for words in (("compact", ""), ("add", "", tmp_path / "t.csv", "--on", "key"), ("drop-field", "", "label")):
+    for words in (("add", "", tmp_path / "t.csv", "--on", "key"), ("drop-field", "", "label")):
         refused = run_packer(*words, cwd=reference, expect=2)
         assert "DATASET: expected a path, found an empty text" in refused.stderr
     for words in (
@@ -686,7 +685,7 @@ def test_a_wrong_value_is_named_by_its_option(source: Path, tmp_path: Path) -> N
         "--shuffle: expected a seed": ("convert", out, tmp_path / "x", "--format", "npy", "--shuffle", -1),
         "--to: expected one of": ("export", out, tmp_path / "x", "--to", "y"),
         "--on: expected a field": ("add", out, table, "--on", "y"),
-        "--workers: expected 'auto'": ("compact", out, "--workers", 0),
+        "--workers: expected 'auto'": ("convert", out, tmp_path / "x", "--format", "npy", "--workers", 0),
         "--count: expected 1 or more, found 0": ("preview", out, *sheet, "--count", 0),
         "--seed: expected 0 or more, found -1": ("preview", out, *sheet, "--seed", -1),
         "--columns: expected 1 or more, found 0": ("preview", out, *sheet, "--columns", 0),
@@ -757,7 +756,6 @@ def test_a_command_names_what_it_made_as_it_was_typed(source: Path, tmp_path: Pa
         (["merge", "sets/out", "sets/npy", "sets/both"], ["sets/both: "]),
         (["split", "sets/out", "splits", *parts], ["splits/a: ", "splits/b: "]),
         (["export", "sets/out", "sets/files"], ["sets/files: "]),
-        (["compact", "sets/out"], ["sets/out: "]),
         (["drop-field", "sets/out", "score"], ["sets/out: "]),
     ):
         printed = run_packer(*line, "--quiet", cwd=tmp_path).stdout.splitlines()

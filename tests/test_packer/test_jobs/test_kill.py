@@ -32,6 +32,7 @@ STEPS = ("--steps", "decode,resize,support.steps:log_items")
 NAMES = [f"{'ab'[n % 2]}/{n:02d}.png" for n in range(TASK_ITEMS + 2)]
 OLD_NAMES = len(NAMES) * 2 // 3
 LATE_NAMES = sorted(NAMES)[OLD_NAMES:]
+CHANGED_NAME = sorted(NAMES)[1]
 
 
 def crash(folder: Path, step: int, *more: str) -> list[dict[str, Any]]:
@@ -76,6 +77,17 @@ def check_additions(rounds: list[dict[str, Any]]) -> None:
         assert state["samples"] in (OLD_NAMES, len(NAMES)), where
         assert found["standing"].items() <= found["shards"].items(), where
         check_nothing_is_done_twice(found, LATE_NAMES)
+
+
+def check_rewritten(rounds: list[dict[str, Any]]) -> None:
+    """What must hold after every crash of an update that removes samples, and after every resume."""
+    for found in check_resumes(rounds):
+        where, state = found["killed_before"], found["crash"]
+        assert state["readable"], where
+        assert state["problems"] == [], where
+        assert state["samples"] in (OLD_NAMES, len(NAMES) - 1), where
+        assert not found["standing"].keys() & found["shards"].keys(), where
+        check_nothing_is_done_twice(found, [CHANGED_NAME, *LATE_NAMES])
 
 
 def check_nothing_is_done_twice(found: dict[str, Any], names: Sequence[str] = NAMES) -> None:
@@ -133,6 +145,23 @@ def test_a_crash_at_every_operation_of_an_update(tmp_path: Path) -> None:
     check_additions(rounds)
     places = " ".join(found["killed_before"] for found in rounds[:-1])
     for phase in ("os.rename .build/ready/", "os.rename manifest.json", "os.remove index/", "os.link next-index/"):
+        assert phase in places
+
+
+def test_a_crash_of_an_update_that_removes_samples_leaves_the_old_dataset_or_the_new_one(tmp_path: Path) -> None:
+    rounds = crash(tmp_path, 9, "replace")
+    check_rewritten(rounds)
+    sizes = [found["crash"]["samples"] for found in rounds[:-1]]
+    assert sizes == sorted(sizes)
+    assert set(sizes) == {OLD_NAMES, len(NAMES) - 1}
+
+
+@pytest.mark.slow
+def test_a_crash_at_every_operation_of_an_update_that_removes_samples(tmp_path: Path) -> None:
+    rounds = crash(tmp_path, 1, "replace")
+    check_rewritten(rounds)
+    places = " ".join(found["killed_before"] for found in rounds[:-1])
+    for phase in ("os.rename .build/ready/", "os.rename manifest.json", "os.remove index/", "os.remove shard-"):
         assert phase in places
 
 

@@ -16,7 +16,7 @@ from support.command import run_packer, start_packer
 from support.datasets import assert_same, encode, every_kind_schema, values_for, write_dataset
 from support.packed_files import read_all, write_faces
 
-from packer import Progress, build, compact, convert, export, merge, split, verify
+from packer import Progress, build, convert, export, merge, split, verify
 from packer.cli import main
 from readers.formats.npy import NpyShardReader
 from shardspec.entries import Counts, Generation
@@ -307,7 +307,7 @@ def grey_pictures(folder: Path, greys: Iterable[int]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("change", ["overwritten", "compacted"])
+@pytest.mark.parametrize("change", ["overwritten", "updated"])
 @pytest.mark.parametrize(
     ("make", "stage", "done"),
     [
@@ -335,7 +335,6 @@ def test_rows_of_a_dataset_and_of_what_takes_its_place_are_never_mixed(
         (source / "000.png").unlink()
         grey_pictures(source, [6])
         build(source, tmp_path / "in", **how, update=True, gone="drop")
-        compact(tmp_path / "in", **QUIET)
 
     listener = Replacing(stage, done, overwrite if change == "overwritten" else follow)
     with pytest.raises(

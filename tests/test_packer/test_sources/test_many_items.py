@@ -192,7 +192,7 @@ def test_a_label_that_the_first_pass_has_not_seen_is_no_class() -> None:
 PLAN = """
 import json, resource, sys
 from pathlib import Path
-from packer.builds.growing.growth import compare
+from packer.builds.update.compare import compare
 from packer.builds.planning.listing import Remarks, list_items
 from packer.builds.planning.plan import make_plan
 from packer.recipe import Recipe

@@ -1,9 +1,8 @@
-"""Updates that replace and drop (``--changed replace``, ``--gone drop``), superseded rows, and ``packer compact``."""
+"""Updates that replace and drop (``--changed replace``, ``--gone drop``): what stays is copied into new shards."""
 
 import json
 import pickle
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,10 @@ from support.media import FAST_START, cut_file, scene, write_picture, write_vide
 from support.packed import check_whole, encoded_values, fingerprints, read_samples
 
 import packer
-from packer.packed.plan import recipe_as_built
 from readers import Loader, class_balanced_weights, open_dataset
-from shardspec.entries import SUPERSEDED_NAME
-from shardspec.errors import BuildError, DatasetChangedError, DatasetError, ManifestError, ShardCorruptError, UsageError
+from shardspec.errors import DatasetChangedError, UsageError
 from shardspec.formats import FORMATS
-from shardspec.layout import Layout, describe_file
+from shardspec.layout import Layout
 
 HOW: dict[str, Any] = {
     "label_from": "folder",
@@ -65,7 +62,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def datasets(
     sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> dict[str, Path]:
-    """A dataset with superseded rows, a copy without any, and one that was packed at once."""
+    """A dataset that was updated, a converted copy of it, and one that was packed at once."""
     root = tmp_path_factory.mktemp(request.param)
     how = {**HOW, "format": request.param}
     packer.build(sources["before"], root / "live", **how)
@@ -74,9 +71,8 @@ def datasets(
     assert result.growth is not None
     growth = result.growth.to_json()
     assert (growth["new"], growth["kept"], growth["changed"], growth["gone"]) == (1, 5, 2, 2)
-    assert (growth["replaced"], growth["dropped"], growth["superseded"]) == (2, 2, 14)
-    now = fingerprints(root / "live")
-    assert {name: digest for name, digest in standing.items() if name.startswith("shard")}.items() <= now.items()
+    assert (growth["replaced"], growth["dropped"], growth["removed"]) == (2, 2, 14)
+    assert not {name for name in fingerprints(root / "live") if name.startswith("shard")} & standing.keys()
     packer.convert(root / "live", root / "plain", format=request.param, **INLINE)
     packer.build(sources["after"], root / "anew", **how)
     return {name: root / name for name in ("live", "plain", "anew")}
@@ -92,9 +88,6 @@ def test_the_samples_are_those_of_a_build_of_the_source_as_it_is(datasets: dict[
     assert contents(datasets["live"]) == contents(datasets["anew"])
     live, anew = check_whole(datasets["live"]), check_whole(datasets["anew"])
     assert live.samples == anew.samples == len(read_samples(datasets["live"]))
-    assert live.to_json()["spec_version"] == 2
-    assert "stored" not in json.dumps(Layout(datasets["plain"]).load().to_json())
-    assert Layout(datasets["plain"]).load().to_json()["spec_version"] == 1
     totals = [packer.inspect(datasets[name]).to_json() for name in ("live", "anew")]
     for name in ("items", "packed_items", "rejected_items", "samples", "frames_without_sample"):
         assert totals[0][name] == totals[1][name]
@@ -103,7 +96,7 @@ def test_the_samples_are_those_of_a_build_of_the_source_as_it_is(datasets: dict[
     assert len(set(keys)) == len(keys)
 
 
-def test_everything_that_reads_passes_over_superseded_rows(datasets: dict[str, Path]) -> None:
+def test_everything_that_reads_gives_what_a_copy_gives(datasets: dict[str, Path]) -> None:
     live, plain = open_dataset(datasets["live"]), open_dataset(datasets["plain"])
     assert len(live) == len(plain)
     for name in live.schema.names:
@@ -159,46 +152,30 @@ def test_everything_that_starts_from_a_dataset(datasets: dict[str, Path], tmp_pa
     assert packer.count_values(live, by="source").found == packer.count_values(plain, by="source").found
 
 
-def test_compact_leaves_the_rows_alone(datasets: dict[str, Path], sources: dict[str, Path], tmp_path: Path) -> None:
+def test_open_readers_and_further_updates(datasets: dict[str, Path], sources: dict[str, Path], tmp_path: Path) -> None:
     out = Path(shutil.copytree(datasets["live"], tmp_path / "out"))
     keys = open_dataset(out).column("key")
     packer.add(out, {"key": keys, "score": np.arange(len(keys))}, allow_missing=True, progress=False)
-    values = encoded_values(datasets["plain"], "image")
     opened = open_dataset(out)
     first = opened[0]["key"]
-    result = packer.compact(out, **INLINE)
-    assert (result.removed, result.found_finished) == (14, False)
-    manifest = check_whole(out)
-    assert [(g.kind, len(g.shards) > 1) for g in manifest.generations] == [("build", True)]
-    assert (manifest.superseded, manifest.superseded_samples) == (None, 0)
-    assert encoded_values(out, "image") == values
-    ds = open_dataset(out)
-    assert list(ds.column("key")) == list(keys)
-    assert ds.column("score").tolist() == list(range(len(keys)))
-    assert packer.verify(out, deep=True, progress=False).problems == ()
-    assert packer.compact(out, progress=False).found_finished
-    assert opened[0]["key"] == first
-    with pytest.raises(DatasetChangedError):
-        opened.read_batch(range(len(opened)))
-    write = {**HOW, "format": manifest.format, **MIRROR}
-    assert packer.build(sources["after"], out, **write).found_finished  # it can be updated as before
+    write = {**HOW, "format": Layout(out).load().format, **MIRROR}
+    assert packer.build(sources["after"], out, **write).found_finished
     result = packer.build(sources["before"], out, **write)
     assert result.growth is not None
     assert result.growth.new == 2  # they have returned
-    found = dict(zip(open_dataset(out).column("key"), open_dataset(out).column("source"), strict=True))
+    assert opened[0]["key"] == first
+    with pytest.raises(DatasetChangedError):
+        opened.read_batch(range(len(opened)))
+    ds = open_dataset(out)
+    found = dict(zip(ds.column("key"), ds.column("source"), strict=True))
     assert (len(found), found["00000002-000000"]) == (3 * 6 + 6, "a/2.mp4")
-    assert [note.kind for note in packer.inspect(out).history] == ["build", "update", "compact", "update"]
-
-
-def test_compact_keeps_what_is_noted_of_the_recipe_as_built(datasets: dict[str, Path], tmp_path: Path) -> None:
-    packer.convert(datasets["live"], tmp_path / "out", format="npy", shard_size=20_000, **INLINE)
-    converted = Layout(tmp_path / "out").load()
-    assert len(converted.generations) == 2
-    packer.compact(tmp_path / "out", **INLINE)
-    manifest = Layout(tmp_path / "out").load()
-    assert len(manifest.generations) == 1
-    assert manifest.generations[0].recipe["shard_size"] == 20_000
-    assert recipe_as_built(manifest, manifest.generations[0])["shard_size"] == 9_000
+    score = dict(zip(keys, range(len(keys)), strict=True))
+    for row, key in enumerate(ds.column("key")):
+        sample = ds[row]
+        assert not sample["score_valid"] or sample["score"] == score[key]
+    check_whole(out)
+    assert packer.verify(out, deep=True, progress=False).problems == ()
+    assert [note.kind for note in packer.inspect(out).history] == ["build", "update", "update"]
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -212,23 +189,18 @@ def test_the_command(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"changed|gone"):
             packer.build(source, out, size=16, progress=False, **wrong)
     tried = run_packer(*build, "--update", "--changed", "replace", "--gone", "drop", "--dry-run").stdout
-    assert "0 new, 3 kept, 1 changed (replaced), 1 gone (dropped); 2 samples superseded" in tried
+    assert "0 new, 3 kept, 1 changed (replaced), 1 gone (dropped); 2 samples removed" in tried
     assert "tried 1 item: 1 sample" in tried
     assert fingerprints(out) == before
     done = run_packer(*build, "--update", "--changed", "replace", "--gone", "drop", "--json")
     found = json.loads(done.stdout)["update"]
-    assert (found["replaced"], found["dropped"], found["superseded"]) == (1, 1, 2)
-    assert "2 samples, still in the shards until 'packer compact'" in run_packer("inspect", out).stdout
+    assert (found["replaced"], found["dropped"], found["removed"]) == (1, 1, 2)
     history = run_packer("inspect", out, "--history").stdout
     assert "update by version" in history
-    assert "1 replaced, 1 gone (2 samples superseded)" in history
-    assert "2 superseded samples removed" in run_packer("compact", out, "--quiet").stdout
-    assert packer.compact(out, progress=False).describe().startswith(f"{out}: nothing to compact")
+    assert "1 replaced, 1 gone (2 samples removed)" in history
     assert check_whole(out).samples == 4
     refused = run_packer(*build, expect=2).stderr  # what was dropped is not named: the source lacks it, and the dataset
     assert "(made by another plan: it has been updated since it was first packed): choose another folder" in refused
-    with pytest.raises(DatasetError):
-        packer.compact(source)
     shutil.rmtree(source)
     write_pictures(source, ["another.png"])
     assert "give the source" in run_packer(*build, "--update", "--gone", "drop", expect=2).stderr
@@ -292,9 +264,7 @@ def test_the_same_history_gives_the_same_bytes_at_any_number_of_workers(
         out, how = tmp_path / f"{workers}", {**HOW, "engine": engine, "workers": workers, "shuffle": 3}
         packer.build(sources["before"], out, **how)
         packer.build(sources["after"], out, **how, **MIRROR)
-        before = fingerprints(out)
-        packer.compact(out, engine=engine, workers=workers, progress=False)
-        found.append((before, fingerprints(out)))
+        found.append(fingerprints(out))
     assert found[0] == found[1]
 
 
@@ -332,17 +302,6 @@ def test_added_fields(sources: dict[str, Path], tmp_path: Path) -> None:
     check_whole(out)
 
 
-def test_an_unfinished_update_is_not_compacted(sources: dict[str, Path], tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    packer.build(sources["before"], out, **HOW)
-    packer.build(sources["after"], out, **HOW, **MIRROR)
-    write_picture(tmp_path / "late" / "a" / "broken.png", scene(0, (24, 18))).write_bytes(b"")
-    with pytest.raises(BuildError):
-        packer.build(tmp_path / "late", out, **HOW, update=True, on_error="fail")
-    with pytest.raises(UsageError, match="an unfinished build in its folder"):
-        packer.compact(out, **INLINE)
-
-
 def test_an_update_that_goes_on_with_another_gone_names_it(tmp_path: Path) -> None:
     source, out = write_pictures(tmp_path / "source", [f"{n}.png" for n in range(4)]), tmp_path / "out"
     build = ("build", source, out, "--size", 16, "--engine", "inline", "--update")
@@ -353,70 +312,3 @@ def test_an_update_that_goes_on_with_another_gone_names_it(tmp_path: Path) -> No
     done = run_packer(*build, "--max-rejects", "100%").stderr
     assert "the source or --gone has changed since the build was begun (the items that are dropped): what" in done
     assert check_whole(out).samples == 4
-
-
-def read_whole(path: Path) -> None:
-    """Read every row."""
-    ds = open_dataset(path)
-    ds.read_batch(range(len(ds)))
-
-
-def spoil(path: Path, change: Any) -> None:
-    """Change the file of the superseded rows, and the manifest's entry for it."""
-    layout = Layout(path)
-    rows = np.load(path / SUPERSEDED_NAME)
-    change(rows)
-    np.save(path / SUPERSEDED_NAME, rows)
-    manifest = layout.load()
-    entry = describe_file(path, path / SUPERSEDED_NAME)
-    files = tuple(entry if file.name == SUPERSEDED_NAME else file for file in manifest.files)
-    layout.manifest.write_bytes(replace(manifest, files=files).dumps())
-
-
-@pytest.mark.parametrize("datasets", ["npy"], indirect=True)
-def test_wrong_and_hostile_files(datasets: dict[str, Path], tmp_path: Path) -> None:
-    copies = iter(range(100))
-
-    def copy() -> Path:
-        return Path(shutil.copytree(datasets["live"], tmp_path / str(next(copies))))
-
-    out = copy()
-    (out / SUPERSEDED_NAME).unlink()
-    with pytest.raises(DatasetError, match=SUPERSEDED_NAME):
-        open_dataset(out)
-    assert any(SUPERSEDED_NAME in text for text in packer.verify(out, progress=False).problems)
-    out = copy()
-    data = bytearray((out / SUPERSEDED_NAME).read_bytes())
-    data[-8] ^= 1
-    (out / SUPERSEDED_NAME).write_bytes(data)
-    assert packer.verify(out, deep=True, progress=False).problems != ()
-    with pytest.raises(ShardCorruptError):
-        open_dataset(out, verify="digest")
-
-    def reverse(rows: Any) -> None:
-        rows[:] = rows[::-1].copy()
-
-    def repeat(rows: Any) -> None:
-        rows[1] = rows[0]
-
-    def negative(rows: Any) -> None:
-        rows[0] = -5
-
-    def far(rows: Any) -> None:
-        rows[-1] = 1 << 60
-
-    for change in (reverse, repeat, negative, far):
-        out = copy()
-        spoil(out, change)
-        with pytest.raises(ShardCorruptError):
-            read_whole(out)
-        problems = packer.verify(out, deep=True, progress=False).problems
-        assert any("superseded rows" in text for text in problems)
-    for key, value in (("stored", 3), ("stored", -1), ("stored", True), ("spec_version", 1), ("stored", 1 << 50)):
-        out = copy()
-        document = json.loads((out / "manifest.json").read_bytes())
-        place = document if key == "spec_version" else document["generations"][0]["shards"][0]
-        place[key] = value
-        (out / "manifest.json").write_text(json.dumps(document))
-        with pytest.raises((ManifestError, ShardCorruptError)):
-            read_whole(out)

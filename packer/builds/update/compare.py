@@ -1,6 +1,8 @@
-"""Compare a source with a packed dataset: items that are new, and rejected items to retry."""
+"""Compare a source with a packed dataset: items that are new, changed or gone, and rejected items to retry."""
 
-from collections.abc import Mapping
+import json
+from array import array
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -8,8 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.builds.growing.earlier import Known
-from packer.builds.growing.fitting import (
+from packer.builds.planning.facts import FACTS_BYTES, item_facts
+from packer.builds.planning.plan import BuildPlan
+from packer.builds.update.base_reports import GONE, ItemIdentity, checked_lines
+from packer.builds.update.checks import (
     check_added_fields,
     check_built,
     check_columns,
@@ -17,19 +21,115 @@ from packer.builds.growing.fitting import (
     number_classes,
     with_valid,
 )
-from packer.builds.growing.items import FACTS_DIGITS, WAS_GONE, WAS_PACKED, WAS_REJECTED, DatasetItems, find_to_retry
-from packer.builds.planning.facts import item_facts
-from packer.builds.planning.plan import BuildPlan
 from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
 from packer.sources.base import Listing
 from packer.sources.item import Item, spool_items
+from packer.workspace.matching import match
 from packer.workspace.spool import sorted_records
 from shardspec.columns import IntArray
-from shardspec.errors import UsageError
-from shardspec.layout import Layout
+from shardspec.errors import DatasetError, UsageError
+from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.wording import counted, program, shorten
+
+FACTS_DIGITS = 2 * FACTS_BYTES
+"""Characters of an item's facts in ``items.jsonl``."""
+
+_STATES = ("packed", "rejected", GONE)
+WAS_PACKED, WAS_REJECTED, WAS_GONE = range(3)
+"""The places of the states."""
+
+
+class DatasetItems:
+    """The items of a dataset, by their numbers: in memory is no object for each.
+
+    Attributes
+    ----------
+    states : bytearray
+        The place of each item's state in `_STATES`.
+    samples : array of int
+    """
+
+    def __init__(self) -> None:
+        self.states = bytearray()
+        self.samples = array("q")
+        self._facts = bytearray()
+        self._names = array("q")
+
+    @classmethod
+    def read(cls, layout: Layout, base: Manifest) -> "DatasetItems":
+        """Read ``items.jsonl``."""
+        known = cls()
+        for raw in checked_lines(layout, base, ITEMS_NAME):
+            line = json.loads(raw)
+            if not isinstance(line, dict) or "facts" not in line:
+                raise UsageError(
+                    f"{layout.root}: expected a dataset whose {ITEMS_NAME} says by what each item is known again, "
+                    "found one of an earlier version: pack it once more with --overwrite"
+                )
+            known._facts += bytes.fromhex(line["facts"])
+            known._names.append(hash(str(line["item"])))
+            known.states.append(_STATES.index(line["state"]))
+            known.samples.append(int(line["samples"]))
+        if len(known._facts) != FACTS_BYTES * len(known):
+            raise DatasetError(f"{layout.root}: expected facts of {FACTS_DIGITS} digits in {ITEMS_NAME}, found others")
+        return known
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def find(self, items: Iterable[Item]) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+        """The number of each item of a source, -1 for new ones; and whether it has changed.
+
+        An item is found by its facts first, then, among the items that are left, by its name; and, where several fit,
+        among those that are not gone first.
+        """
+        facts, names = bytearray(), array("q")
+        for item in items:
+            facts += bytes.fromhex(item_facts(item)[:FACTS_DIGITS])
+            names.append(hash(item.name))
+        order = np.argsort(np.frombuffer(self.states, np.uint8) == WAS_GONE, kind="stable")
+        numbers = _match(np.frombuffer(self._facts, np.int64), order, np.frombuffer(facts, np.int64))
+        new = np.flatnonzero(numbers < 0)
+        order = order[self.find_left(numbers, gone=True)[order]]
+        numbers[new] = _match(np.frombuffer(self._names, np.int64), order, np.frombuffer(names, np.int64)[new])
+        changed = np.zeros(len(numbers), np.bool_)
+        changed[new] = numbers[new] >= 0
+        return numbers, changed
+
+    def find_left(self, numbers: IntArray, *, gone: bool = False) -> npt.NDArray[np.bool_]:
+        """Return which items are none of some numbers.
+
+        Without those that are known to be gone, unless these count, too.
+        """
+        left = np.ones(len(self), np.bool_)
+        left[numbers[numbers >= 0]] = False
+        return left if gone else left & (np.frombuffer(self.states, np.uint8) != WAS_GONE)
+
+
+def _match(known: IntArray, order: IntArray, sought: IntArray) -> IntArray:
+    """For each number that is sought, where among the known ones it is, the first of equal ones in an order; or -1."""
+    found = match(known[order], sought)
+    return np.where(found < 0, -1, order[found]) if len(order) else found
+
+
+def find_to_retry(layout: Layout, base: Manifest, known: DatasetItems, wanted: bool | str) -> npt.NDArray[np.bool_]:
+    """Return which items, by their numbers, were rejected and are to be tried again."""
+    rejected = np.frombuffer(known.states, np.uint8) == WAS_REJECTED
+    if not isinstance(wanted, str):
+        return rejected if wanted else np.zeros_like(rejected)
+    lines = map(json.loads, checked_lines(layout, base, REJECTS_NAME))
+    sought = wanted.casefold()
+    fits = [sought in f"{line['step']}: {line['reason']}".casefold() for line in lines if line["kind"] == "item"]
+    if len(fits) != rejected.sum():
+        raise DatasetError(
+            f"{layout.root}: expected as many rejects in {REJECTS_NAME} as in {ITEMS_NAME}, {rejected.sum()}, "
+            f"found {len(fits)}"
+        )
+    retry = np.zeros(len(known), np.bool_)
+    retry[np.flatnonzero(rejected)] = fits
+    return retry
 
 
 @dataclass(frozen=True)
@@ -53,11 +153,11 @@ class Growth:
     mended : int
         Retried items that are packed now.
     replaced : int
-        Those of the changed items that are packed anew, so that their old samples are superseded; none by default.
+        Those of the changed items that are packed again, in place of their old samples; none by default.
     dropped : int
         Those of the gone items whose samples are dropped; none by default.
-    superseded : int
-        The samples of both.
+    removed : int
+        The old samples of both.
     """
 
     new: int
@@ -69,7 +169,7 @@ class Growth:
     mended: int = 0
     replaced: int = 0
     dropped: int = 0
-    superseded: int = 0
+    removed: int = 0
 
     def describe(self) -> str:
         """The numbers in words."""
@@ -79,15 +179,15 @@ class Growth:
         changed = " (replaced)" if self.replaced else changed
         gone = " (dropped)" if self.dropped else " (their samples stay)" if self.gone else ""
         text = f"{self.new} new{retried}, {self.kept} kept, {self.changed} changed{changed}, {self.gone} gone{gone}"
-        return f"{text}; {counted(self.superseded, 'sample')} superseded" if self.superseded else text
+        return f"{text}; {counted(self.removed, 'sample')} removed" if self.removed else text
 
     def to_json(self) -> dict[str, int]:
         """The numbers as JSON."""
         return dict(vars(self))
 
-    def count_superseded(self) -> dict[str, int]:
-        """How many items and samples of the dataset are superseded, for its history; nothing if none are."""
-        found = {"replaced": self.replaced, "gone": self.dropped, "superseded": self.superseded}
+    def count_removed(self) -> dict[str, int]:
+        """How many items were replaced or dropped, with how many samples, for the history; nothing if none were."""
+        found = {"replaced": self.replaced, "gone": self.dropped, "removed": self.removed}
         return found if self.replaced or self.dropped else {}
 
 
@@ -108,8 +208,8 @@ class Comparison:
         As the generation that is added records it: with the time limit of an item, if a retry has another than usual.
     gone : (items,) bool
         Which of the dataset's items, by their numbers, are dropped.
-    superseded : (items,) int64
-        How many samples of each of the dataset's items are superseded.
+    removed : (items,) int64
+        How many samples of each of the dataset's items are removed, since it is replaced or dropped.
     notes : tuple of str
         What else is to be known, a line each.
     """
@@ -121,13 +221,18 @@ class Comparison:
     runtime: Mapping[str, Any]
     recipe: Mapping[str, Any]
     gone: npt.NDArray[np.bool_]
-    superseded: IntArray
+    removed: IntArray
     notes: tuple[str, ...] = ()
 
     @property
     def has_work(self) -> bool:
         """True if the dataset is to change."""
         return bool(len(self.listing.items) or self.gone.any())
+
+    @property
+    def rewrites(self) -> bool:
+        """True if samples are removed, so that the others are copied into new shards; otherwise the old ones stay."""
+        return bool(self.removed.any())
 
     @property
     def gone_digest(self) -> str:
@@ -147,12 +252,12 @@ class Comparison:
         same = sha256_json([last.runtime, last.recipe]) == sha256_json([self.runtime, self.recipe])
         return last.kind == self.kind and same
 
-    def known(self, item: Item) -> Known:
-        """By what an item of `listing` is known again."""
+    def identify(self, item: Item) -> ItemIdentity:
+        """The identity of an item of `listing`."""
         assert item.number is not None
         number = item.number
         generation = len(self.base.generations) - int(self.joins)
-        return Known(item_facts(item)[:FACTS_DIGITS], number, generation)
+        return ItemIdentity(item_facts(item)[:FACTS_DIGITS], number, generation)
 
 
 def compare(
@@ -213,7 +318,7 @@ def compare(
     states = np.frombuffer(known.states, np.uint8)
     left = known.find_left(numbers)
     gone = left if options.gone == "drop" else np.zeros(len(known), np.bool_)
-    superseded = np.where((replaced | gone) & (states == WAS_PACKED), np.frombuffer(known.samples, np.int64), 0)
+    removed = np.where((replaced | gone) & (states == WAS_PACKED), np.frombuffer(known.samples, np.int64), 0)
     lost, dropped = int(left.sum()), int(gone.sum())
     kept = len(known) - int((states == WAS_GONE).sum()) - lost - differ - tried_again
     if dropped and not kept + differ + tried_again:
@@ -232,7 +337,7 @@ def compare(
         tried_again,
         replaced=int(replaced.sum()),
         dropped=dropped,
-        superseded=int(superseded.sum()),
+        removed=int(removed.sum()),
     )
     notes: tuple[str, ...] = ()
     wanted = options.retry_rejects
@@ -242,4 +347,4 @@ def compare(
     noted = BuildPlan(recipe.to_json(), dict(runtime), 0, "", 0, {}, ()).manifest_recipe
     if not options.update and options.item_timeout != BuildOptions.item_timeout:
         noted["item_timeout"] = options.item_timeout
-    return Comparison(layout, base, listing, growth, runtime, noted, gone, superseded, notes)
+    return Comparison(layout, base, listing, growth, runtime, noted, gone, removed, notes)

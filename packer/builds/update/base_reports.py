@@ -1,4 +1,4 @@
-"""The reports of a dataset that items are added to."""
+"""The reports of the dataset that an update starts from."""
 
 import json
 import math
@@ -19,7 +19,7 @@ GONE = "gone"
 """State of an item that was dropped, since the source has it no more."""
 
 
-class Known(NamedTuple):
+class ItemIdentity(NamedTuple):
     """By what an item is known again, and where it belongs.
 
     Attributes
@@ -37,8 +37,8 @@ class Known(NamedTuple):
     generation: int = 0
 
 
-class Earlier(NamedTuple):
-    """Summary of an item from the reports of a dataset.
+class BaseItem(NamedTuple):
+    """What the reports of the dataset say of an item.
 
     Attributes
     ----------
@@ -73,8 +73,8 @@ class Earlier(NamedTuple):
         return {"items": 1, "packed_items": 1, "frames_without_sample": frames, "damaged_items": damaged, **more}
 
 
-class EarlierReports:
-    """The reports of a dataset that items are added to. Their lines are copied, in order, around those of new reports.
+class BaseReports:
+    """The reports of the dataset that an update starts from. Their lines are copied around those of new reports.
 
     Parameters
     ----------
@@ -103,26 +103,26 @@ class EarlierReports:
         self._gone = gone
         self.left: dict[int, Counter[str]] = {}
 
-    def copy(self, stop: int | None, items: IO[bytes], rejects: IO[bytes]) -> Earlier | None:
+    def copy(self, stop: int | None, items: IO[bytes], rejects: IO[bytes]) -> BaseItem | None:
         """Copy the lines of the items before number `stop`, and return what its own say; copy all for None."""
         while self._items.following is not None:
             raw, line = self._items.take()
-            earlier = Earlier(line, self._take_rejects(line))
+            item = BaseItem(line, self._take_rejects(line))
             number, self._number = self._number, self._number + 1
             if number == stop:
-                return earlier
-            if self._gone is not None and self._gone[number] and earlier.state != GONE:
-                self.leave(earlier)
+                return item
+            if self._gone is not None and self._gone[number] and item.state != GONE:
+                self.leave(item)
                 gone = {"item": line["item"], "state": GONE, "samples": 0, "frames": 0, "facts": line["facts"]}
                 items.write(encode_line(gone))
             else:
                 items.write(raw)
-                rejects.writelines(earlier.rejects)
+                rejects.writelines(item.rejects)
         return None
 
-    def leave(self, earlier: Earlier) -> None:
+    def leave(self, item: BaseItem) -> None:
         """Note that an item no longer counts in its generation."""
-        self.left.setdefault(earlier.generation, Counter()).update(earlier.counts())
+        self.left.setdefault(item.generation, Counter()).update(item.counts())
 
     def _take_rejects(self, item: Mapping[str, Any]) -> list[bytes]:
         """The lines in ``rejects.jsonl`` about the item whose line was just taken."""

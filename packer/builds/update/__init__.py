@@ -1,0 +1,1 @@
+"""Updates of a dataset: its items compared with those of a source, and the dataset that follows from both."""
