@@ -7,8 +7,8 @@
 Method. `--files` JPEGs of 64 x 64 pixels, all different, are named by a table of as many rows as there are to be items,
 again and again, each row with a label, a number and a text of its own. Every command is the ``packer`` command line, in
 a process of its own, over the dataset that *build* made. *killed half-way* is the build killed when half of its tasks
-are done, and then done by the same command again, whose figures are shown; *update 1 %* packs every hundredth row anew,
-and *compact* then leaves out what is superseded; *add* joins a table with a number for each key.
+are done, and then done by the same command again, whose figures are shown; *update 1 %* packs every hundredth row again
+and copies the others; *add* joins a table with a number for each key.
 
 The figures of a command are those of the process that was started (*coordinator*) and of those that it starts. *CPU* is
 that of all of them, from the system's account of processes that have ended; between two numbers of items, an item costs
@@ -186,13 +186,12 @@ COMMANDS: Mapping[str, str] = {
     "build --dry-run of the packed dataset": "build {out} {made} --dry-run --quiet",
     "build of the packed dataset": "build {out} {made} {working}",
     "build --update, 1 % replaced": "build {table} {out} {working} --update --changed replace",
-    "compact": "compact {out} {working}",
     "add": "add {out} {scores} --quiet",
 }
 """In the order in which they are run: the last ones change the dataset."""
 
 _MAKING = ("build --dry-run", "build", "build, killed half-way")
-_CHANGING = ("build --update, 1 % replaced", "compact", "add")
+_CHANGING = ("build --update, 1 % replaced", "add")
 
 
 def measure(items: int, folder: Path, names: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:

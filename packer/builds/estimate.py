@@ -70,6 +70,8 @@ class Estimate(Result):
     growth : Growth or None
         How the source compares with the dataset that is to be added to; None for a build of its own. All other numbers
         are about the items to be packed now.
+    copied_bytes : int
+        Bytes of the dataset's shards, most of which are copied if the update removes samples; 0 if it does not.
     """
 
     plan: BuildPlan
@@ -85,11 +87,12 @@ class Estimate(Result):
     repeats: str | None
     notes: tuple[str, ...] = ()
     growth: Growth | None = None
+    copied_bytes: int = 0
 
     @property
     def fits(self) -> bool:
         """True if parts and shards together fit into the free space."""
-        return 2 * self.bytes < self.free_bytes
+        return 2 * self.bytes + self.copied_bytes < self.free_bytes
 
     def to_json(self) -> dict[str, Any]:
         """The estimate as JSON, with the plan's recipe and counts."""
@@ -109,13 +112,14 @@ class Estimate(Result):
         grown = "" if self.growth is None else f"items of the source: {self.growth.describe()}\n"
         noted = "".join(f"{line}\n" for line in (self.repeats, *self.notes) if line)
         room = "fits" if self.fits else "DOES NOT FIT"
+        copied = f" and {self.copied_bytes / 1e6:.1f} MB of copies" if self.copied_bytes else ""
         return (
             f"{grown}{counted(plan.items, 'item')} in {counted(len(plan.tasks), 'task')}, "
             f"{plan.ignored} ignored\n"
             f"{noted}recipe: {recipe}\n"
             f"tried {counted(self.tried_items, 'item')}: {counted(self.tried_samples, 'sample')}, "
             f"{counted(self.tried_rejects, 'reject')}{reason}\n"
-            f"about {counted(self.samples, 'sample')}, {self.bytes / 1e6:.1f} MB packed (twice that while packing; "
+            f"about {counted(self.samples, 'sample')}, {self.bytes / 1e6:.1f} MB packed (twice that{copied} while packing; "
             f"{self.free_bytes / 1e6:.0f} MB free: {room}), {self.seconds:.0f} s with {counted(self.workers, 'worker')}"
         )
 
@@ -183,6 +187,7 @@ def estimate(
         next(iter(remarks.describe_repeats(items)), None),
         (*listing.notes, *remarks.describe_contradictions(items, plan.classes.get("label"))),
         None if comparison is None else comparison.growth,
+        0 if comparison is None else comparison.copied_bytes,
     )
 
 

@@ -38,7 +38,7 @@ class ItemIdentity(NamedTuple):
 
 
 class BaseItem(NamedTuple):
-    """What the reports of the dataset say of an item.
+    """Lines of the dataset's reports about one item.
 
     Attributes
     ----------

@@ -235,6 +235,11 @@ class Comparison:
         return bool(self.removed.any())
 
     @property
+    def copied_bytes(self) -> int:
+        """Bytes of the dataset's shards if the update copies from them, otherwise 0."""
+        return sum(shard.bytes for shard in self.base.shards) if self.rewrites else 0
+
+    @property
     def gone_digest(self) -> str:
         """SHA-256 of the numbers of the items that are dropped; empty if none are."""
         return sha256_json(np.flatnonzero(self.gone).tolist()) if self.gone.any() else ""
