@@ -27,10 +27,10 @@ def test_values(value: Any, expected: str) -> None:
 
 def test_counts() -> None:
     assert [counted(n, "item") for n in (0, 1, 2)] == ["0 items", "1 item", "2 items"]
-    assert [counted(2, noun) for noun in ("class", "batch", "superseded row")] == [
+    assert [counted(2, noun) for noun in ("class", "batch", "damaged row")] == [
         "2 classes",
         "2 batches",
-        "2 superseded rows",
+        "2 damaged rows",
     ]
 
 
