@@ -9,6 +9,7 @@ import numpy as np
 from shardspec.codecs import codec_for
 from shardspec.errors import SchemaError
 from shardspec.schema import NO_CLASS, Field, Schema, class_name
+from shardspec.typing.field_types import common_shape
 from shardspec.wording import LENGTH, LISTED, cut, shorten
 
 Adapt = Callable[[Any], Any]
@@ -82,7 +83,7 @@ def _unite(fields: Sequence[Field]) -> Field:
                 f"field {first.name!r}: {len(names)} classes together, more than {first.dtype} can number"
             )
         return replace(first, classes=tuple(names))
-    shape = tuple(axes[0] if len(set(axes)) == 1 else None for axes in zip(*(f.shape for f in fields), strict=True))
+    shape = common_shape(field.shape for field in fields)
     kind = first.kind
     if first.codec.name == "raw":
         kind = "bytes" if None in shape[1:] or any(field.kind == "bytes" for field in fields) else "ragged"

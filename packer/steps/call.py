@@ -7,8 +7,8 @@ from typing import Any
 from packer.recipe.fields import Declaration
 from packer.sources.inputs import read_input
 from packer.steps.chain import ITEM, REPORT, Sample, Step
-from packer.steps.encode import EncodedValue
-from packer.steps.encode_sample import SampleEncoder, encode_text
+from packer.steps.encode import EncodedValue, encode_text
+from packer.steps.encode_sample import SampleEncoder
 from shardspec.errors import ItemError, SchemaError
 
 Function = Callable[[Any], Mapping[str, Any] | Iterable[Mapping[str, Any]] | None]

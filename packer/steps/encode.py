@@ -26,7 +26,7 @@ from shardspec.errors import SchemaError
 from shardspec.fields import is_mask_name, is_picture_field
 from shardspec.registry import import_target
 from shardspec.schema import NAME, Field, NamedConfig
-from shardspec.typing.field_types import FieldType, as_array, is_picture
+from shardspec.typing.field_types import FieldKind, FieldType, as_array, is_picture
 from shardspec.wording import did_you_mean, list_some
 
 ValueKind = Literal["array", "class", "image", "lossless", "text", "json", "blob"]
@@ -94,6 +94,10 @@ Use = Literal["hidden", "lossless", "plain"]
 _NAMES_KEPT = 4096
 
 _PICTURE, _TEXT = ColumnSpec("image", "|u1", 3), ColumnSpec("text", "|u1", 1)
+_BLOB, _JSON = ColumnSpec("blob", "|u1", 1), ColumnSpec("json", "|u1", 1)
+
+_write_utf8 = codec_for(Field("text", "text", "|u1", (None,), NamedConfig("utf8"))).encode
+_write_json = codec_for(Field("json", "text", "|u1", (None,), NamedConfig("json"))).encode
 
 _PLAIN: Mapping[type, tuple[Callable[[Any], bytes], ColumnSpec]] = {
     bool: (struct.Struct("<?").pack, ColumnSpec("array", "|b1", 0)),
@@ -141,8 +145,6 @@ class Encoder:
             for name, codec in recipe.field_codecs.items()
         }
         self._recipe = recipe
-        self._text = codec_for(Field("text", "text", "|u1", (None,), NamedConfig("utf8")))
-        self._json = codec_for(Field("json", "text", "|u1", (None,), NamedConfig("json")))
 
     # Made for the first picture that is encoded: where all are kept, none of the libraries is needed.
     @cached_property
@@ -196,16 +198,6 @@ class Encoder:
             out["image"] = out["image"]._replace(marked=has_restart_markers(bytes(out["image"].data)))
         return out
 
-    def encode_text(self, value: str) -> bytes:
-        """The bytes of a text.
-
-        Raises
-        ------
-        CodecError
-            If it cannot be stored.
-        """
-        return bytes(self._text.encode(value))
-
     def _use(self, name: Any) -> Use:
         """How the field of a name is stored; kept, since nearly all samples have the same names."""
         if not isinstance(name, str):
@@ -245,20 +237,49 @@ class Encoder:
                 return EncodedValue(pack(value), (), spec)
             except struct.error:
                 pass  # an integer of more than 64 bits, or of 64 without a sign
-        if isinstance(value, str):
-            data = self.encode_text(value)
-            return EncodedValue(data, (len(data),), _TEXT)
-        if isinstance(value, bytes | bytearray | memoryview):
-            return EncodedValue(bytes(value), (len(value),), ColumnSpec("blob", "|u1", 1))
-        if isinstance(value, dict | list | tuple):
-            data = bytes(self._json.encode(value))
-            return EncodedValue(data, (len(data),), ColumnSpec("json", "|u1", 1))
+        for types, encode in BYTES_OF.values():
+            if isinstance(value, types):
+                return encode(value)
         array = _as_array(name, value)
         if is_picture_field(name) and is_picture(array):
             if lossless:
                 return EncodedValue(self._exact.encode(array), array.shape, ColumnSpec("lossless", "|u1", 3))
             return EncodedValue(self._encode_picture(array), array.shape, _PICTURE)
         return EncodedValue(fixed_bytes(array), array.shape, ColumnSpec("array", array.dtype.str, array.ndim))
+
+
+def write_text(value: str) -> bytes:
+    """Return the bytes of a text.
+
+    Raises
+    ------
+    CodecError
+        If it cannot be stored.
+    """
+    return bytes(_write_utf8(value))
+
+
+def encode_text(value: str) -> EncodedValue:
+    """A text as the value of a field; see `write_text`."""
+    data = write_text(value)
+    return EncodedValue(data, (len(data),), _TEXT)
+
+
+def _encode_blob(value: Buffer) -> EncodedValue:
+    return EncodedValue(bytes(value), (len(value),), _BLOB)
+
+
+def _encode_json(value: Any) -> EncodedValue:
+    data = bytes(_write_json(value))
+    return EncodedValue(data, (len(data),), _JSON)
+
+
+BYTES_OF: Mapping[FieldKind, tuple[Any, Callable[[Any], EncodedValue]]] = {
+    "text": (str, encode_text),
+    "blob": (bytes | bytearray | memoryview, _encode_blob),
+    "json": (dict | list | tuple, _encode_json),
+}
+"""The Python types of values that become bytes by themselves, and the functions that encode them."""
 
 
 def text_column(texts: Sequence[bytes]) -> EncodedColumn:

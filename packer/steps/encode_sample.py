@@ -1,5 +1,6 @@
 """Encoding of samples that Python code makes: each value by the type of its field, checked before it is taken."""
 
+import operator
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,22 +8,24 @@ from typing import Any
 import numpy as np
 
 from packer.recipe.fields import Declaration, check_name
-from packer.steps.encode import ColumnSpec, EncodedValue
+from packer.steps.encode import BYTES_OF, ColumnSpec, EncodedValue
 from packer.vision.decode.jpeg_header import PROGRESSIVE_MARK, is_progressive
 from packer.vision.decode.limits import PictureError
 from shardspec.codecs import codec_for
 from shardspec.codecs.base import Codec
 from shardspec.errors import CodecError, SchemaError, UsageError
 from shardspec.registry import import_target
-from shardspec.schema import NO_CLASS, Field, NamedConfig, class_name
+from shardspec.schema import NO_CLASS, Field, class_name
 from shardspec.typing.field_types import LABEL, FieldType, as_array, infer, is_picture
 from shardspec.wording import did_you_mean, is_utf8, list_some, shorten
 
 Encode = Callable[[Any], EncodedValue]
 
-_UTF8 = codec_for(Field("text", "text", "|u1", (None,), NamedConfig("utf8")))
-_JSON = codec_for(Field("json", "text", "|u1", (None,), NamedConfig("json")))
-_TEXT, _TRUE = ColumnSpec("text", "|u1", 1), ColumnSpec("array", "|b1", 0)
+_CONVERTIBLE = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}
+"""The kinds of dtypes whose numbers may be stored in a field, by the kind of the field's dtype."""
+
+_CLASS = ColumnSpec("class", "|u1", 1)
+_TRUE = ColumnSpec("array", "|b1", 0)
 _VALID, _MISSING = EncodedValue(b"\1", (), _TRUE), EncodedValue(b"\0", (), _TRUE)
 
 
@@ -78,7 +81,7 @@ class SampleEncoder:
                 raise SchemaError(
                     "expected a value, found None: declare a field whose value may be missing, int | None"
                 )
-            kind = infer(name, value, self._picture)
+            kind = FieldType("class") if name == LABEL and self._classes else infer(name, value, self._picture)
         except UsageError as error:
             raise SchemaError(str(error)) from error
         except SchemaError as error:
@@ -89,10 +92,11 @@ class SampleEncoder:
         return self._encoders[known]
 
     def _encoder(self, name: str, kind: FieldType) -> Encode:
-        encode = _ENCODERS[kind.kind](kind) if kind.kind != "class" else _class_encoder(self._classes)
-        if name == LABEL and kind.kind != "class" and self._classes is not None:
-            numbers = kind.kind == "array" and not kind.shape and not kind.listed and kind.dtype[1] in "iu"
-            encode = _checked_class(encode, len(self._classes)) if numbers else _refuse_class(self._classes)
+        if name == LABEL and self._classes is not None:
+            is_number = kind.kind == "array" and not kind.shape and not kind.listed and kind.dtype[1] in "iu"
+            encode = _class_encoder(self._classes, kind.dtype if is_number else "<i8")
+        else:
+            encode = _ENCODERS[kind.kind](kind)
         if not kind.optional:
             return encode
         stand_in = _stand_in(name, kind)
@@ -130,96 +134,49 @@ def _mismatch(kind: FieldType, value: Any) -> SchemaError:
     return SchemaError(f"expected {kind.describe()}, found {found}")
 
 
-def encode_text(value: str) -> EncodedValue:
-    """A text as the value of a field."""
-    data = _UTF8.encode(value)
-    return EncodedValue(data, (len(data),), _TEXT)
-
-
-def _text_encoder(kind: FieldType) -> Encode:
+def _bytes_encoder(kind: FieldType) -> Encode:
+    """The encoder of texts, blobs and JSON."""
+    types, write = BYTES_OF[kind.kind]
 
     def encode(value: Any) -> EncodedValue:
-        if not isinstance(value, str):
+        if not isinstance(value, types):
             raise _mismatch(kind, value)
-        return encode_text(value)
+        return write(value)
 
     return encode
 
 
-def _blob_encoder(kind: FieldType) -> Encode:
-    spec = ColumnSpec("blob", "|u1", 1)
-
-    def encode(value: Any) -> EncodedValue:
-        if not isinstance(value, bytes | bytearray | memoryview):
-            raise _mismatch(kind, value)
-        data = bytes(value)
-        return EncodedValue(data, (len(data),), spec)
-
-    return encode
+def _encode_class_name(value: Any) -> EncodedValue:
+    """The name of a class, which is numbered when all are known."""
+    name = class_name(value.strip()) if isinstance(value, str) else ""
+    if not name or not is_utf8(name):
+        raise _mismatch(FieldType("class"), value)
+    data = name.encode()
+    return EncodedValue(data, (len(data),), _CLASS)
 
 
-def _json_encoder(kind: FieldType) -> Encode:
-    spec = ColumnSpec("json", "|u1", 1)
-
-    def encode(value: Any) -> EncodedValue:
-        if not isinstance(value, dict | list | tuple):
-            raise _mismatch(kind, value)
-        data = _JSON.encode(value)
-        return EncodedValue(data, (len(data),), spec)
-
-    return encode
-
-
-def _class_encoder(classes: tuple[str, ...] | None) -> Encode:
-    """The number of a class, where the names are known; else the name itself, which is numbered when all are known."""
-    if classes is None:
-        kind, spec = FieldType("class"), ColumnSpec("class", "|u1", 1)
-
-        def keep(value: Any) -> EncodedValue:
-            name = class_name(value.strip()) if isinstance(value, str) else ""
-            if not name or not is_utf8(name):
-                raise _mismatch(kind, value)
-            data = name.encode()
-            return EncodedValue(data, (len(data),), spec)
-
-        return keep
+def _class_encoder(classes: tuple[str, ...], dtype: str) -> Encode:
+    """The encoder of names of known classes, or their numbers."""
+    spec = ColumnSpec("array", dtype, 0)
     numbers = {name: number for number, name in enumerate(classes)}
-    number_spec = ColumnSpec("array", "<i8", 0)
-    values = {n: EncodedValue(struct.pack("<q", n), (), number_spec) for n in range(NO_CLASS, len(classes))}
+    limits = np.iinfo(dtype)
+    fitting = range(max(NO_CLASS, limits.min), min(len(classes), limits.max + 1))
+    values = {number: EncodedValue(np.array(number, dtype).tobytes(), (), spec) for number in fitting}
 
     def encode(value: Any) -> EncodedValue:
-        number = numbers.get(value, numbers.get(class_name(value.strip()))) if isinstance(value, str) else None
-        if number is None and isinstance(value, int | np.integer) and not isinstance(value, bool):
-            number = int(value)
+        if isinstance(value, str):
+            number = numbers.get(value, numbers.get(class_name(value.strip())))
+        else:
+            try:
+                number = None if isinstance(value, bool) else operator.index(value)
+            except TypeError:
+                number = None
         if number is None or number not in values:
-            raise _no_class(value, classes)
+            like = did_you_mean(value, classes) if isinstance(value, str) else ""
+            raise SchemaError(f"expected a class, {list_some(classes)}, or its number, found {shorten(value)}{like}")
         return values[number]
 
     return encode
-
-
-def _no_class(value: Any, classes: tuple[str, ...]) -> SchemaError:
-    like = did_you_mean(value, classes) if isinstance(value, str) else ""
-    return SchemaError(f"expected a class, {list_some(classes)}, or its number, found {shorten(value)}{like}")
-
-
-def _refuse_class(classes: tuple[str, ...]) -> Encode:
-    def refuse(value: Any) -> EncodedValue:
-        raise _no_class(value, classes)
-
-    return refuse
-
-
-def _checked_class(encode: Encode, count: int) -> Encode:
-    """Check that the number of a class is one."""
-
-    def checked(value: Any) -> EncodedValue:
-        encoded = encode(value)
-        if not NO_CLASS <= int(value) < count:
-            raise SchemaError(f"expected a class of 0 to {count - 1}, or {NO_CLASS} for none, found {shorten(value)}")
-        return encoded
-
-    return checked
 
 
 def _array_encoder(kind: FieldType) -> Encode:
@@ -254,7 +211,8 @@ def _convert(kind: FieldType, dtype: np.dtype[Any], value: Any) -> np.ndarray[An
     else:
         array = as_array(value)
         if not kind.shape and not array.shape:  # one number, of whatever width
-            array = _convert_python(kind, dtype, array.item()) if _widens(array.dtype, dtype) else array
+            declared = dtype.str in ("<i8", "<f8") and array.dtype.kind in _CONVERTIBLE[dtype.kind]
+            array = _convert_python(kind, dtype, array.item()) if declared else array
     if (
         array.dtype != dtype
         or array.ndim != len(kind.shape)
@@ -262,22 +220,6 @@ def _convert(kind: FieldType, dtype: np.dtype[Any], value: Any) -> np.ndarray[An
     ):
         raise _mismatch(kind, value if isinstance(value, np.ndarray) or array.dtype == dtype else array)
     return array
-
-
-def _widens(found: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
-    """Return whether numbers of a dtype may be stored as those of a declared ``int``, ``float`` or ``bool``."""
-    return (
-        dtype.itemsize >= found.itemsize
-        and dtype.str in ("<i8", "<f8")
-        and (dtype.kind, found.kind)
-        in {
-            ("i", "i"),
-            ("i", "u"),
-            ("f", "f"),
-            ("f", "i"),
-            ("f", "u"),
-        }
-    )
 
 
 def _convert_python(kind: FieldType, dtype: np.dtype[Any], value: Any) -> np.ndarray[Any, Any]:
@@ -288,17 +230,13 @@ def _convert_python(kind: FieldType, dtype: np.dtype[Any], value: Any) -> np.nda
         raise _mismatch(kind, value) from None
     if isinstance(value, list | tuple) and not array.size and array.ndim == 1 and kind.shape:
         array = np.empty((0, *(axis or 0 for axis in kind.shape[1:])), dtype)
-    if array.dtype.kind not in {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}[dtype.kind]:
+    if array.dtype.kind not in _CONVERTIBLE[dtype.kind]:
         raise _mismatch(kind, value)
     with np.errstate(over="ignore"):
         cast = array.astype(dtype)
     exact = dtype.kind in "iu" and array.size and not np.array_equal(cast, array)
     if exact or (dtype.kind == "f" and array.dtype.kind == "f" and not _same_finite(cast, array)):
         raise _mismatch(kind, value)
-    if dtype.kind in "iu" and array.dtype.kind in "iu" and array.size:
-        limits = np.iinfo(dtype)
-        if not limits.min <= int(array.min()) <= int(array.max()) <= limits.max:
-            raise _mismatch(kind, value)
     return cast
 
 
@@ -347,8 +285,9 @@ def _stand_in(name: str, kind: FieldType) -> EncodedValue:
 
 _ENCODERS: Mapping[str, Callable[[FieldType], Encode]] = {
     "array": _array_encoder,
-    "blob": _blob_encoder,
-    "json": _json_encoder,
+    "blob": _bytes_encoder,
+    "class": lambda _: _encode_class_name,
+    "json": _bytes_encoder,
     "picture": _picture_encoder,
-    "text": _text_encoder,
+    "text": _bytes_encoder,
 }

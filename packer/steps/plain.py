@@ -16,7 +16,7 @@ import numpy.typing as npt
 from packer.recipe import Recipe
 from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import STILL
-from packer.steps.encode import KEPT, EncodedColumn, EncodedValue, Encoder, Kept, kept_picture, text_column
+from packer.steps.encode import KEPT, EncodedColumn, EncodedValue, Encoder, Kept, kept_picture, text_column, write_text
 from shardspec.errors import CodecError, SchemaError
 from shardspec.registry import import_target
 
@@ -121,7 +121,7 @@ class PlainPictures:
                 break
             begin(item)
             try:
-                source, key = self._encoder.encode_text(item.name), self._encoder.encode_text(key_of(item))
+                source, key = write_text(item.name), write_text(key_of(item))
                 values = self._encoder.encode({**item.columns}) if item.columns else {}
             except (SchemaError, CodecError, MemoryError):
                 break

@@ -11,7 +11,7 @@ from packer.steps.encode import LOSSLESS_CODEC, ColumnSpec
 from shardspec.errors import SchemaError
 from shardspec.fields import FIELD_ORDER
 from shardspec.schema import Field, NamedConfig, Schema
-from shardspec.typing.field_types import FieldType, Shape
+from shardspec.typing.field_types import FieldType, Shape, common_shape
 from shardspec.wording import LISTED
 
 
@@ -42,7 +42,7 @@ class SchemaSettler:
         self._layouts = layouts
         self._declared = declared or {}
         self._class_names: dict[str, set[bytes]] = {}
-        self._shapes: dict[str, list[int | None]] = {}
+        self._shapes: dict[str, Shape] = {}
 
     def begin(self, columns: PartColumns) -> None:
         """Say which columns the rows have that count."""
@@ -55,15 +55,14 @@ class SchemaSettler:
         if rows is None:
             return 0
         # Of all columns at once: there may be as many parts as items.
-        low, high = rows.shapes.min(axis=0).tolist(), rows.shapes.max(axis=0).tolist()
+        low, high = tuple(rows.shapes.min(axis=0).tolist()), tuple(rows.shapes.max(axis=0).tolist())
         first = 0
         for name, spec in rows.columns.items():
             axes = slice(first, first + spec.ndim)
             first += spec.ndim
-            known = self._shapes.setdefault(name, list(low[axes]))
+            known = self._shapes.setdefault(name, low[axes])
             if known != low[axes] or known != high[axes]:
-                found = zip(known, low[axes], high[axes], strict=True)
-                self._shapes[name] = [k if k == a == b else None for k, a, b in found]
+                self._shapes[name] = common_shape((known, low[axes], high[axes]))
         for name, names in self._class_names.items():
             names.update(map(bytes, rows.values(name, np.arange(len(rows)))))
         return len(rows)
@@ -73,7 +72,7 @@ class SchemaSettler:
         columns = self._columns
         first = [name for name in FIELD_ORDER if name in columns]
         names = first + sorted(set(columns) - set(first))
-        return Schema(tuple(self._field(name, columns[name], tuple(self._shapes[name])) for name in names))
+        return Schema(tuple(self._field(name, columns[name], self._shapes[name]) for name in names))
 
     def settle_into(self, schema: Schema) -> Schema:
         """The schema of a dataset that the rows are added to: its own, in which pictures may get varying sizes.
@@ -136,8 +135,7 @@ def _fit(field: Field, found: Field) -> Field | None:
         return field
     if field.codec.name == "raw":  # the shape decides how the values are stored
         return None
-    shape = tuple(a if a == b else None for a, b in zip(field.shape, found.shape, strict=True))
-    return replace(field, shape=shape)
+    return replace(field, shape=common_shape((field.shape, found.shape)))
 
 
 def _describe(field: Field) -> str:

@@ -15,8 +15,7 @@ FIRST_SAMPLES = 100
 FIRST_BYTES = 64 * 10**6
 """Samples whose values show the types of fields that are not declared: so many, or those with so many bytes."""
 
-_NAMED, _NUMBERED = FieldType("class"), FieldType("array", "<i8")
-"""The types of labels that are names of classes, and their numbers."""
+_CLASS = FieldType("class")
 
 
 class FirstSamples:
@@ -66,7 +65,9 @@ class FirstSamples:
             try:
                 found = infer(name, value, self._declaration.picture)
                 known = self._types.get(name)
-                joined = found if known is None else self._joined(name, known, found)
+                if name == LABEL and self._declaration.classes is not None and value is not None:
+                    found = _CLASS  # a name or its number
+                joined = found if known is None else join(known, found)
             except SchemaError as error:
                 raise SchemaError(f"field {name!r}: {error}") from error
             if joined is None or not self._holds(name, joined):
@@ -80,11 +81,6 @@ class FirstSamples:
             SampleEncoder(Declaration(self._types)).encode(sample)  # names the fields
         SampleEncoder(self._declare(types)).encode(sample)
         return types
-
-    def _joined(self, name: str, known: FieldType, found: FieldType) -> FieldType | None:
-        """`join`, where labels whose classes are given are names or numbers."""
-        given = name == LABEL and self._declaration.classes is not None
-        return _NAMED if given and {known, found} == {_NAMED, _NUMBERED} else join(known, found)
 
     def _holds(self, name: str, kind: FieldType) -> bool:
         """Return whether the samples so far can be stored if a field becomes of another type: JSON has no NaN, for example."""
@@ -112,10 +108,8 @@ class FirstSamples:
         classes = self._declaration.classes
         if classes is not None and LABEL not in fields:
             raise SchemaError(f"expected a field {LABEL!r}, whose classes were given, found none")
-        if classes is not None and fields[LABEL] == _NUMBERED:
-            fields[LABEL] = _NAMED  # names may follow
         try:
-            check_label(fields.get(LABEL, _NAMED))
+            check_label(fields.get(LABEL, _CLASS))
         except UsageError as error:
             raise SchemaError(str(error)) from error
         for name, kind in fields.items():

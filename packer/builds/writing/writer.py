@@ -18,8 +18,8 @@ from packer.jobs.result import JobResult
 from packer.recipe import Recipe
 from packer.recipe.fields import Declaration, declare
 from packer.recipe.options import BuildOptions
-from packer.steps.encode import EncodedValue
-from packer.steps.encode_sample import SampleEncoder, encode_text
+from packer.steps.encode import EncodedValue, encode_text
+from packer.steps.encode_sample import SampleEncoder
 from packer.workspace.durable import writing
 from packer.workspace.folder import output_folder
 from shardspec.errors import BuildError, SchemaError, UsageError
