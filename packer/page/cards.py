@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from packer.packed.browse.dataset import BrowsedDataset
-from readers.drawing.svg import Shape, overlay
+from readers.drawing.geometry import Shape, is_valid, shapes_of
 from readers.drawing.values import describe_value, printable
 from shardspec.columns import IntArray
 from shardspec.schema import Field
@@ -84,8 +84,7 @@ def _card(
     ]
     label = text_of(dataset.field("label"), sample["label"]) if sample.get("label") is not None else ""
     title = shown_text(str(sample["key"])) if "key" in sample else f"row {row}"
-    valid = bool(np.all(sample.get("landmarks_valid", True)))
-    return Card(row, title, label, tuple(facts), size, overlay(sample), valid)
+    return Card(row, title, label, tuple(facts), size, shapes_of(sample), is_valid(sample))
 
 
 def _is_none(track: Any) -> bool:

@@ -1,11 +1,14 @@
-"""The fields of a sample that are drawn, and their colours. Needs no library that draws."""
+"""The fields of a sample that are drawn, as coloured shapes. Needs no library that draws."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from shardspec.points import REGIONS
+from shardspec.points import REGIONS, layout_of
+
+Points = npt.NDArray[np.float64]
 
 GEOMETRY: Mapping[str, tuple[int, ...]] = {
     "landmarks": (-1, 2),
@@ -25,12 +28,89 @@ COLOURS = {
     "left": LEFT,
     "middle": MIDDLE,
     "hull": HULL,
+    "box": (255, 255, 255),
     **REGION_COLOURS,
 }
-"""RGB of each kind of shape (`readers.drawing.svg.Shape`)."""
-BOX = (255, 255, 255)
+"""RGB of each kind of `Shape`."""
 MASKS = ((255, 60, 180), (60, 220, 255), (255, 200, 0), (120, 255, 60), (160, 110, 255), (255, 120, 60), (0, 200, 150))
 """RGB of the values of a mask, from 1 on, over and over; 0 is not drawn."""
+
+_FAR = 1e6
+"""Pixels: coordinates beyond it are not drawn."""
+
+
+class Shape(NamedTuple):
+    """Points, or a closed polygon.
+
+    Attributes
+    ----------
+    layer : {"points", "outline", "regions", "boxes"}
+        The group that it belongs to, which pages switch on and off.
+    kind : str
+        A key of `COLOURS`: ``"right"``, ``"left"`` (the person's) or ``"middle"`` points, ``"hull"``, ``"box"``, or a
+        region's name.
+    points : ndarray, (N, 2)
+        In pixels of the picture.
+    """
+
+    layer: str
+    kind: str
+    points: Points
+
+    @property
+    def path(self) -> str:
+        """The data of an SVG path. Points are lines of no length, to be drawn with round caps."""
+        found = [f"{x:.2f} {y:.2f}" for x, y in self.points.tolist()]
+        return "".join(f"M{point}h0" for point in found) if self.layer == "points" else f"M{'L'.join(found)}Z"
+
+
+def shapes_of(sample: Mapping[str, Any]) -> list[Shape]:
+    """The shapes of a sample's fields of `GEOMETRY`, where they have the shape of these fields.
+
+    If ``landmarks_valid`` is false, only the boxes. Coordinates that are not finite, or far outside of any picture, are
+    left out.
+    """
+    found: dict[str, Points] = {}
+    for name in GEOMETRY if is_valid(sample) else ("boxes",):
+        value = sample.get(name)
+        if value is not None and np.asarray(value).dtype.kind in "iuf" and is_geometry(name, value):
+            found[name] = np.asarray(value, np.float64)
+    boxes = found.get("boxes", np.zeros((0, 4)))
+    shapes = [Shape("boxes", "box", _corners(box)) for box in boxes[_drawable(boxes)]]
+    regions, hull = found.get("regions"), found.get("hull")
+    if regions is not None and _drawable(regions).all():
+        shapes += [Shape("regions", name, _corners(box)) for name, box in zip(REGIONS, regions, strict=True)]
+    if hull is not None and len(hull) > 1 and _drawable(hull).all():
+        shapes.append(Shape("outline", "hull", hull))
+    return [*shapes, *_landmarks(found.get("landmarks", np.zeros((0, 2))))]
+
+
+def is_valid(sample: Mapping[str, Any]) -> bool:
+    """Return whether a sample's landmarks are valid."""
+    return bool(np.all(sample.get("landmarks_valid", True)))
+
+
+def _landmarks(landmarks: Points) -> Iterator[Shape]:
+    kinds = np.full(len(landmarks), "middle")
+    try:
+        right, left = np.array(layout_of(len(landmarks)).pairs).T
+        kinds[right], kinds[left] = "right", "left"
+    except ValueError:  # a layout of the user's own
+        pass
+    for kind in ("middle", "right", "left"):
+        some = landmarks[(kinds == kind) & _drawable(landmarks)]
+        if len(some):
+            yield Shape("points", kind, some)
+
+
+def _corners(box: Points) -> Points:
+    left, top, right, bottom = box
+    return np.array([(left, top), (right, top), (right, bottom), (left, bottom)])
+
+
+def _drawable(values: Points) -> npt.NDArray[np.bool_]:
+    """Return which rows have coordinates that can be drawn."""
+    return np.asarray(np.all(np.abs(values) < _FAR, axis=1), np.bool_)  # false for NaN
 
 
 def is_geometry(name: str, value: Any) -> bool:

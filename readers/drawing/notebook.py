@@ -1,4 +1,4 @@
-"""Samples in a notebook: pictures with their geometry, and the fields as a table, as HTML."""
+"""Samples in a notebook: pictures with their geometry as SVG, and the fields as a table."""
 
 import base64
 import io
@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from readers.drawing.geometry import COLOURS, GEOMETRY, of_frame
+from readers.drawing.geometry import COLOURS, GEOMETRY, of_frame, shapes_of
 from readers.drawing.pictures import Picture, Scale, as_picture
-from readers.drawing.svg import overlay
 from readers.drawing.values import describe_value, printable
 from shardspec.columns import evenly
 from shardspec.errors import UsageError
@@ -100,31 +99,24 @@ def _figure(row: int, sample: Mapping[str, Any], picture: Picture, scale: Scale)
 
 
 def _frame(title: str, picture: npt.NDArray[np.uint8], geometry: Mapping[str, Any]) -> str:
+    """A picture with its geometry as SVG."""
     height, width = picture.shape[:2]
-    size = f"width='{_scaled(width, picture)}' height='{_scaled(height, picture)}'"
+    factor = _SIDE / max(height, width)
     file = io.BytesIO()
     Image.fromarray(picture).save(file, "PNG", compress_level=1)
     data = base64.b64encode(file.getvalue()).decode()
     paths = "".join(
-        f"<path d='{shape.path}' fill='none' stroke='{_hex(COLOURS[shape.kind])}' stroke-linecap='round' "
+        f"<path d='{shape.path}' fill='none' stroke='#{bytes(COLOURS[shape.kind]).hex()}' stroke-linecap='round' "
         f"stroke-width='{4 if shape.layer == 'points' else 1.5}' vector-effect='non-scaling-stroke'/>"
-        for shape in overlay(geometry)
+        for shape in shapes_of(geometry)
     )
     return (
-        f"<div style='position:relative;line-height:0' title='{title}'>"
-        f"<img {size} style='image-orientation:none' src='data:image/png;base64,{data}'>"
-        f"<svg {size} viewBox='0 0 {width} {height}' style='position:absolute;left:0;top:0'>{paths}</svg></div>"
+        f"<svg width='{max(1, round(width * factor))}' height='{max(1, round(height * factor))}' "
+        f"viewBox='0 0 {width} {height}' preserveAspectRatio='none'><title>{title}</title>"
+        f"<image width='{width}' height='{height}' href='data:image/png;base64,{data}'/>{paths}</svg>"
     )
-
-
-def _scaled(side: int, picture: npt.NDArray[np.uint8]) -> int:
-    return max(1, round(side * _SIDE / int(max(picture.shape[:2]))))
 
 
 def _is_picture(value: Any) -> bool:
     shape = np.shape(value)
     return getattr(value, "dtype", None) == np.uint8 and len(shape) == 3 and shape[2] == 3 and min(shape) > 0
-
-
-def _hex(colour: tuple[int, int, int]) -> str:
-    return "#{:02x}{:02x}{:02x}".format(*colour)

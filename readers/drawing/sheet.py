@@ -11,7 +11,6 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from readers.drawing.draw import draw
-from readers.drawing.geometry import GEOMETRY, is_geometry
 from shardspec.errors import UsageError
 
 CAPTION_LINES = 2
@@ -30,18 +29,15 @@ def draw_sample(
     masks: Sequence[npt.NDArray[Any]] = (),
     plain: bool = False,
 ) -> npt.NDArray[np.uint8]:
-    """Draw a sample's geometry onto its picture, and fit it into a square.
+    """Draw a sample's geometry onto its picture (`readers.drawing.draw.draw`), and fit it into a square.
 
     Parameters
     ----------
     image : ndarray, (H, W, 3), uint8, RGB
     sample : mapping
-        Its ``landmarks``, ``hull``, ``regions`` and ``boxes`` are drawn where they have the shape of these fields,
-        unless ``landmarks_valid`` is false: the picture then has a red frame, and no points.
     cell : int
         Side of the square, in pixels. A small picture is enlarged by a whole factor, a large one is reduced.
     masks : sequence of ndarray, (H, W)
-        See `readers.drawing.draw.draw`.
     plain : bool
         Whether to leave out geometry and masks.
 
@@ -50,14 +46,8 @@ def draw_sample(
     ndarray, (H', W', 3), uint8, RGB
         H' and W' are at most `cell`.
     """
-    valid = bool(np.all(sample.get("landmarks_valid", True)))
-    drawn = {name: sample[name] for name in GEOMETRY if name in sample and is_geometry(name, sample[name])}
-    if not valid:
-        drawn = {name: value for name, value in drawn.items() if name == "boxes"}
     scale = max(1, cell // max(*image.shape[:2], 1))
-    if plain:
-        return fit(draw(image, valid=valid, scale=scale), cell)
-    return fit(draw(image, **drawn, masks=masks, valid=valid, scale=scale), cell)
+    return fit(draw(image, sample, masks, plain=plain, scale=scale), cell)
 
 
 def fit(picture: npt.NDArray[np.uint8], cell: int) -> npt.NDArray[np.uint8]:

@@ -38,9 +38,8 @@ def test_each_cell_is_its_sample_with_the_geometry_drawn_in(tmp_path: Path) -> N
     made = preview(tmp_path / "faces", tmp_path / "s.png", start=2, count=5, columns=3, cell=CELL)
     assert made.rows == (2, 3, 4, 5, 6)
     for row, cell in zip(made.rows, _cells(tmp_path / "s.png", 3, 5), strict=True):
-        valid = bool(columns["landmarks_valid"][row])
-        geometry = [columns[name][row] for name in ("landmarks", "hull", "regions")] if valid else []
-        assert np.array_equal(cell, draw(columns["image"][row], *geometry, valid=valid, scale=2)), row
+        sample = {name: values[row] for name, values in columns.items()}
+        assert np.array_equal(cell, draw(sample["image"], sample, scale=2)), row
 
 
 def test_plain_shows_the_pictures_alone(tmp_path: Path) -> None:
@@ -48,8 +47,8 @@ def test_plain_shows_the_pictures_alone(tmp_path: Path) -> None:
     columns = face_columns(4)
     preview(str(tmp_path / "faces"), str(tmp_path / "s.png"), columns=2, cell=CELL, plain=True)
     for row, cell in enumerate(_cells(tmp_path / "s.png", 2, 4)):
-        valid = bool(columns["landmarks_valid"][row])
-        assert np.array_equal(cell, draw(columns["image"][row], valid=valid, scale=2))
+        valid = {"landmarks_valid": columns["landmarks_valid"][row]}
+        assert np.array_equal(cell, draw(columns["image"][row], valid, scale=2))
 
 
 def test_rows_can_be_drawn_at_random_by_a_seed(tmp_path: Path) -> None:
@@ -215,10 +214,9 @@ def test_a_transform_is_shown_with_the_draws_of_a_loader(tmp_path: Path, monkeyp
     dataset = open_dataset(tmp_path / "faces", transform=Compose(steps))
     batch = next(iter(Loader(dataset, batch_size=5, seed=7, shuffle=False)))
     for row, cell in enumerate(_cells(tmp_path / "s.png", 5, 5)):
-        valid = bool(batch["landmarks_valid"][row])
-        geometry = [batch[name][row].numpy() if valid else None for name in ("landmarks", "regions")]
+        geometry = {name: batch[name][row].numpy() for name in ("landmarks", "landmarks_valid", "regions")}
         image = np.ascontiguousarray(batch["image"][row].movedim(0, -1).numpy())
-        expected = draw(image, geometry[0], None, geometry[1], valid=valid, scale=2)
+        expected = draw(image, geometry, scale=2)
         assert np.abs(cell.astype(int) - expected).max() <= 1, row
     for transform, message in (
         ("my_aug:broken", "transform: ValueError: xxx"),

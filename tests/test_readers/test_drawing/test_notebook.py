@@ -18,8 +18,8 @@ from readers.drawing.notebook import Strip
 
 def pictures_of(page: Page) -> list[np.ndarray]:
     found = []
-    for image in page.find("img"):
-        kind, data = image.attributes["src"].split(",")
+    for image in page.find("image"):
+        kind, data = image.attributes["href"].split(",")
         assert kind == "data:image/png;base64"
         with Image.open(io.BytesIO(base64.b64decode(data))) as picture:
             found.append(np.asarray(picture))

@@ -63,7 +63,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_the_pictures_of_every_form_are_those_of_the_samples(form: str) -> None:
     images = pictures()
-    expected = sheet_of([draw(image, scale=3) for image in images], [[f"sample {n}", str(n)] for n in range(3)], 2)
+    expected = sheet_of([draw(image, {}, scale=3) for image in images], [[f"sample {n}", str(n)] for n in range(3)], 2)
     found = pixels(readers.show({"image": FORMS[form](images), "label": torch.arange(3)}))
     assert found.shape == expected.shape
     assert np.abs(found - expected).max() <= {"bfloat16": 1, "tensor": 0}.get(form, 1)
@@ -89,9 +89,7 @@ def test_a_loader_s_batch_shows_its_augmented_faces_with_their_geometry(tmp_path
     for row in range(6):
         face = {name: columns[name][row] for name in fields}
         face = HorizontalFlip(p=1)(face, np.random.default_rng(0))
-        valid = bool(face["landmarks_valid"])
-        geometry = {name: face[name] for name in ("landmarks", "regions")} if valid else {}
-        cells.append(draw(face["image"], **geometry, valid=valid, scale=2))
+        cells.append(draw(face["image"], face, scale=2))
         captions.append([face["key"], dataset.classes[int(face["label"])]])
     assert np.abs(found - sheet_of(cells, captions, 6)).max() <= 1
     assert np.array_equal(pixels(readers.show(dataset, count=6, columns=6, cell=64)), found)
@@ -107,7 +105,7 @@ def test_clips_and_views_are_strips_whose_frames_have_their_own_geometry() -> No
     batch["image"] = batch["image"].movedim(-1, 2)
     cells = [
         np.concatenate([
-            draw(images[row, t], points[row, t] if valid[row, t] else None, valid=bool(valid[row, t]), scale=2)
+            draw(images[row, t], {"landmarks": points[row, t], "landmarks_valid": valid[row, t]}, scale=2)
             for t in range(3)
         ], axis=1)
         for row in range(2)
@@ -152,7 +150,7 @@ def test_boxes_pairs_lists_and_soft_labels() -> None:
     assert not np.array_equal(pair, pixels(readers.show((images, torch.arange(3)))))
     mixed = {"image": images, "label": torch.tensor([[0.3, 0.7], [1.0, 0.0], [0.5, 0.5]])}
     soft = pixels(readers.show(mixed, classes=["real", "fake"]))
-    cells = [draw(image, scale=3) for image in pictures()]
+    cells = [draw(image, {}, scale=3) for image in pictures()]
     captions = [["sample 0", "0.70 fake, 0.30 real"], ["sample 1", "1.00 real"], ["sample 2", "0.50 real, 0.50 fake"]]
     assert np.array_equal(soft, sheet_of(cells, captions, 2))
     small = [{"image": pictures(1, side)[0]} for side in (20, 33)]
