@@ -1,28 +1,31 @@
 """Assign the samples of a dataset to splits: a pure function of groups, strata, ratios and a seed.
 
-The pack stage and the readers both split datasets. Both use this one rule, so a seed gives the same assignment in both.
+`packer split` and ``ds.split`` use the same rule, so a seed has the same result in both.
 """
 
+import hashlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
-from shardspec.splits.deal import deal, draw
-from shardspec.splits.exchange import SplitGroups, classes_of_groups, exchange_pairs
-from shardspec.splits.groups import Groups, in_turn
-from shardspec.splits.strata import Shares, check_strata, count_strata, rank_strata
+from shardspec.splits.groups import NO_GROUP, Groups, count_pairs, in_turn
 from shardspec.wording import counted, shorten
 
 MAX_FOLDS = 100
-"""Most folds of a dataset."""
+"""Largest number of folds."""
 
 SPLIT_NAMES = frozenset(("train", "training", "val", "valid", "validation", "dev", "eval", "test", "testing"))
 """Usual names of splits."""
 
 _FEW_GROUPS = 200
-"""So many groups are exchanged in pairs, if the ratios are missed."""
+"""Largest number of groups of which pairs are exchanged if the ratios are missed."""
 
 
 def assign_rows(
@@ -35,7 +38,7 @@ def assign_rows(
     labels: IntArray | None = None,
     rest: str | None = None,
 ) -> IntArray:
-    """The split of each row, as a place in `ratios`.
+    """Return the split of each row, as a position in `ratios`.
 
     Parameters
     ----------
@@ -44,13 +47,14 @@ def assign_rows(
         Each split's share of the samples; they add up to 1.
     seed : int
     groups : Groups, optional
-        What must stay in one split; by default each row may go anywhere.
+        Rows that stay in one split; by default every row is assigned by itself.
     strata : Groups, optional
-        Every split gets its share of each of these, as closely as whole groups allow; single rows within two samples.
+        Give every split its share of each stratum: within two samples for single rows, or as closely as whole groups
+        allow.
     labels : int array, (rows,), optional
-        With `groups` and without `strata`: each row's class. No split is to lack one.
+        Class of each row, used with `groups` and without `strata`. Every split gets each class if groups allow.
     rest : str, optional
-        The split for everything left out; it may be empty.
+        Split for all other rows; it may be empty.
 
     Raises
     ------
@@ -65,25 +69,18 @@ def assign_rows(
         if rows < parts:
             raise UsageError(f"expected as many samples as splits or more, found {rows} for {parts}: take fewer splits")
         return deal(rows, np.zeros(rows, np.int64) if strata is None else ranked, list(ratios.values()), seed)
-    counts = classes = None
-    if strata is not None:
-        counts = count_strata(groups, ranked)
-        classes = [tuple(of) for of in counts]
-    elif labels is not None:
-        classes = classes_of_groups(groups.of_row, labels, len(groups.names))
-    chosen = assign_groups(groups.names, groups.sizes().tolist(), ratios, seed, classes, rest, counts)
+    counts = None
+    if strata is not None or labels is not None:
+        counts = count_strata(groups, ranked if labels is None or strata is not None else labels.astype(np.int64))
+    chosen = assign_groups(
+        groups.names, groups.sizes().tolist(), ratios, seed, counts, rest, None if strata is None else counts
+    )
     places = {name: place for place, name in enumerate(ratios)}
     return np.fromiter(map(places.__getitem__, chosen), np.int64, len(chosen))[groups.of_row]
 
 
 def fold_ratios(folds: int) -> dict[str, float]:
-    """Equal shares for folds called ``fold-0`` and so on.
-
-    Raises
-    ------
-    UsageError
-        If the number of folds is invalid.
-    """
+    """Return equal shares for folds ``fold-0``, ``fold-1``, …; `UsageError` if their number is invalid."""
     if type(folds) is not int or not 2 <= folds <= MAX_FOLDS:
         raise UsageError(f"folds: expected an integer of 2 to {MAX_FOLDS}, found {shorten(folds)}")
     return {f"fold-{number}": 1 / folds for number in range(folds)}
@@ -98,18 +95,16 @@ def assign_groups(
     rest: str | None = None,
     strata: Sequence[Mapping[int, int]] | None = None,
 ) -> list[str]:
-    """The split of each group.
+    """Return the split of each group.
 
-    Large groups go first, each to the split that lacks most samples; so the small ones even out what the large ones
-    leave, and the ratios are met as closely as whole groups allow, far closer than by a hash of each group alone. Among
-    groups whose sizes have the same number of binary digits the order is that of SHA-256 of (seed, name): another seed
-    gives another split. No split stays empty. Where few groups leave the ratios missed by more than a tenth of the
-    samples, groups of two splits change places as long as that brings both nearer. A split that then lacks a class gets
-    a group that has it, in exchange for one of similar size. That group comes from a split that keeps all its classes
-    without it, if there is one.
+    Large groups are placed first, each in the split that lacks most samples, so that small groups even out what large
+    ones leave. Among groups whose sizes have the same number of binary digits, the order is that of SHA-256 of (seed,
+    name), so each seed gives another assignment. No split stays empty. If as many groups of a class are left as splits
+    lack the class, these splits get them. If few groups miss the ratios by more than a tenth of the samples, pairs of
+    groups with the same classes change places while that helps.
 
-    With `strata`, each group goes to the split that lacks most of what the group has, summed over its strata and its
-    size, each as a share of the whole dataset's.
+    With `strata`, each group goes to the split that lacks most of the group's strata and of its size, summed as shares
+    of the whole dataset's.
 
     Parameters
     ----------
@@ -118,13 +113,13 @@ def assign_groups(
     sizes : sequence of int
         Samples of each group.
     ratios : dict of str to float
-        Each split's share of the samples; they add up to 1.
+        Share of each split; the sum is 1.
     classes : sequence of collections of int, optional
-        The classes that each group has samples of.
+        Different classes of each group.
     rest : str, optional
-        The split for everything left out; it may be empty and may lack classes.
+        Split for all other groups; it may be empty and lack classes.
     strata : sequence of dict of int to int, optional
-        The samples that each group has of each stratum.
+        Samples of each group in each stratum.
 
     Returns
     -------
@@ -147,23 +142,185 @@ def assign_groups(
     empty = set(wanted)
     chosen = [""] * len(names)
     shares = None if strata is None else Shares(strata, sizes, ratios)
+    needs = _ClassNeeds(classes or [()] * len(names), wanted)
     order = _draw_order(names, sizes, seed)
     for position, group in enumerate(in_turn(order)):
         must_fill = len(order) - position <= len(empty)
         open_splits = [name for name in ratios if name in empty or not must_fill]
+        open_splits = needs.choose(group, open_splits)
         split = max(open_splits, key=lacking.__getitem__) if shares is None else shares.place(group, open_splits)
         empty.discard(split)
         lacking[split] -= sizes[group]
         chosen[group] = split
+        needs.place(group, split)
     if strata is None and len(order) <= _FEW_GROUPS:
-        exchange_pairs(order.tolist(), sizes, lacking, chosen)
-    if classes is not None:
-        SplitGroups(order, sizes, classes, wanted, lacking, chosen).share_classes()
+        kinds = None if classes is None else [frozenset(of) for of in classes]
+        _exchange_pairs(order.tolist(), sizes, lacking, chosen, kinds)
     return chosen
 
 
+class _ClassNeeds:
+    """Splits that lack each class, and the number of groups of each class that are still to be placed."""
+
+    def __init__(self, classes: Sequence[Collection[int]], splits: Iterable[str]) -> None:
+        self._classes = classes
+        self._left = Counter(label for of in classes for label in of)
+        self._lacking = {label: set(splits) for label in self._left}
+
+    def choose(self, group: int, splits: list[str]) -> list[str]:
+        """Return the splits that need most of the group's classes now, or all splits if none does."""
+        due = [self._lacking[label] for label in self._classes[group] if self._left[label] <= len(self._lacking[label])]
+        counts = [sum(split in lacking for lacking in due) for split in splits]
+        return [split for split, count in zip(splits, counts, strict=True) if count == max(counts)]
+
+    def place(self, group: int, split: str) -> None:
+        """Record the split of a group."""
+        for label in self._classes[group]:
+            self._left[label] -= 1
+            self._lacking[label].discard(split)
+
+
 def _draw_order(names: Iterable[str], sizes: Sequence[int], seed: int) -> IntArray:
-    """The order of groups, as `assign_groups` says."""
     draws = np.fromiter((draw(seed, name)[:16] for name in names), "S16", len(sizes))
     digits = np.fromiter((-size.bit_length() for size in sizes), np.int8, len(sizes))
     return np.lexsort((draws, digits))
+
+
+def _exchange_pairs(
+    order: Sequence[int],
+    sizes: Sequence[int],
+    lacking: dict[str, float],
+    chosen: list[str],
+    kinds: Sequence[Collection[int]] | None,
+) -> None:
+    """Exchange groups with the same classes, the best pair first, while the ratios are missed by more than a tenth."""
+    slack = sum(sizes) / 10
+    while sum(map(abs, lacking.values())) > slack:
+        best, pair = 0.0, None
+        for place, one in enumerate(order):
+            for two in order[place + 1 :]:
+                first, second, more = chosen[one], chosen[two], sizes[two] - sizes[one]
+                if first != second and more and (kinds is None or kinds[one] == kinds[two]):
+                    missed = abs(lacking[first]) + abs(lacking[second])
+                    gain = missed - abs(lacking[first] - more) - abs(lacking[second] + more)
+                    if gain > best + 1e-6:
+                        best, pair = gain, (one, two)
+        if pair is None:
+            return
+        one, two = pair
+        lacking[chosen[one]] -= sizes[two] - sizes[one]
+        lacking[chosen[two]] += sizes[two] - sizes[one]
+        chosen[one], chosen[two] = chosen[two], chosen[one]
+
+
+class Shares:
+    """Samples that each split lacks, by stratum and in total.
+
+    With equal ratios, the sum of squared distances of the splits from their shares is at most what random placement has
+    on average.
+    """
+
+    def __init__(self, strata: Sequence[Mapping[int, int]], sizes: Sequence[int], ratios: Mapping[str, float]) -> None:
+        totals: Counter[int | None] = Counter({None: sum(sizes)})
+        for has in strata:
+            totals.update(has)
+        shared: dict[tuple[Any, ...], Mapping[int | None, int]] = {}
+        self._of = [
+            shared.setdefault((size, *has.items()), dict([(None, size), *has.items()]))
+            for has, size in zip(strata, sizes, strict=True)
+        ]
+        self._totals = totals
+        self._lacking = {
+            name: {stratum: ratio * total for stratum, total in totals.items()} for name, ratio in ratios.items()
+        }
+
+    def place(self, group: int, splits: Sequence[str]) -> str:
+        """Put a group into the split that lacks most of the group's strata, and return the split."""
+        has = self._of[group]
+
+        def lacks(split: str) -> float:
+            lacking = self._lacking[split]
+            return sum((count * lacking[stratum] / self._totals[stratum] for stratum, count in has.items()), 0.0)
+
+        best = max(splits, key=lacks)
+        for stratum, count in has.items():
+            self._lacking[best][stratum] -= count
+        return best
+
+
+def rank_strata(strata: Groups) -> IntArray:
+    """Number each row's stratum by the sorted names. `NO_GROUP` is a stratum too."""
+    places = np.empty(len(strata.names) + 1, np.int64)
+    places[sorted(range(len(strata.names)), key=strata.names.__getitem__)] = np.arange(len(strata.names))
+    places[NO_GROUP] = NO_GROUP
+    return places[strata.of_row]
+
+
+def count_strata(groups: Groups, ranked: IntArray) -> list[dict[int, int]]:
+    """Count the samples of each group in each stratum, in ascending order of strata."""
+    none: dict[int, int] = {}
+    out = [none] * len(groups.names)
+    shared: dict[tuple[tuple[int, int], ...], dict[int, int]] = {}
+    if len(ranked):
+        found = count_pairs(groups.of_row, ranked)
+        for group, triples in groupby(zip(*map(in_turn, found), strict=True), itemgetter(0)):
+            has = {stratum: count for _, stratum, count in triples}
+            out[group] = shared.setdefault(tuple(has.items()), has)
+    return out
+
+
+def check_strata(strata: Groups, ranked: IntArray, groups: Groups | None, parts: int) -> None:
+    """Raise `UsageError` if a stratum has too few groups, or samples, for every split to get one."""
+    units = ranked if groups is None else count_pairs(ranked, groups.of_row)[0]
+    found, counts = np.unique(units, return_counts=True)
+    few = found[counts < parts]
+    if len(few):
+        names = sorted(strata.names)
+        shown = "no value" if few[0] == NO_GROUP else shorten(names[few[0]])
+        what = "sample" if groups is None else "group"
+        more = f" (and too few of {len(few) - 1} more)" if len(few) > 1 else ""
+        raise UsageError(
+            f"stratify: expected {parts} {what}s or more with each value, one for each part, "
+            f"found {counts[counts < parts][0]} with {shown}{more}: take fewer parts, or leave out stratify"
+        )
+
+
+def deal(rows: int, strata: IntArray, shares: Sequence[float], seed: int) -> IntArray:
+    """Assign rows in turn, stratum after stratum, each in random order; return the position of each row's split."""
+    order = np.lexsort((_draws(seed, rows), strata))
+    out = np.empty(rows, np.int64)
+    out[order] = _turns(rows, shares)
+    return out
+
+
+def _turns(count: int, shares: Sequence[float]) -> IntArray:
+    """Return a sequence of positions in which every prefix meets each share within one turn.
+
+    The quota method of Balinski and Young: of those that would not exceed their share, the one whose next turn is due
+    first is next. Any run of turns therefore meets each share within two turns.
+    """
+    if len(set(shares)) == 1:
+        return np.arange(count, dtype=np.int64) % len(shares)
+    had = [0] * len(shares)
+    places = range(len(shares))
+    out = np.empty(count, np.int64)
+    for turn in range(count):
+        due = [place for place in places if had[place] < shares[place] * (turn + 1)]
+        best = min(due or places, key=lambda place: (had[place] + 1) / shares[place])
+        had[best] += 1
+        out[turn] = best
+    return out
+
+
+def _draws(seed: int, rows: int) -> npt.NDArray[np.uint64]:
+    """Draw a number for each row, the same on every machine, with splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    key = int.from_bytes(draw(seed, "rows")[:8], "little")
+    state = np.arange(rows, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+def draw(seed: int, name: str) -> bytes:
+    """Return 32 pseudo-random bytes for a name: SHA-256 of the seed and the name."""
+    return hashlib.sha256(f"{seed}/{name}".encode("utf-8", "surrogateescape")).digest()

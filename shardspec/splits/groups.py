@@ -1,4 +1,4 @@
-"""Groups of samples: those that have one value in a field, or share values of several."""
+"""Groups of samples that have the same value in a field, or share values of several fields."""
 
 from array import array
 from collections.abc import Iterator, Sequence
@@ -15,47 +15,47 @@ NO_GROUP = -1
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups of a dataset: its samples by their values in one field, or in several (`join_groups`).
+    """Samples of a dataset, grouped by one field, or by several (`join_groups`).
 
     Attributes
     ----------
     names : sequence of str
-        Each group's value, as text. They differ.
-    of_row : (rows,) int64
-        Each row's group; `NO_GROUP` if the row has no value: ``<field>_valid`` is false, or the text is empty.
+        Value of each group, as text. All differ.
+    of_row : int64 array, (rows,)
+        Group of each row; `NO_GROUP` if ``<field>_valid`` is false or the text is empty.
     """
 
     names: Sequence[str]
     of_row: IntArray
 
     def sizes(self) -> IntArray:
-        """Samples of each group."""
+        """Return the number of samples of each group."""
         return np.bincount(self.of_row[self.of_row != NO_GROUP], minlength=len(self.names))
 
     @property
     def without(self) -> int:
-        """Samples without a value."""
+        """Number of samples without a value."""
         return int(np.count_nonzero(self.of_row == NO_GROUP))
 
 
 def count_pairs(ones: IntArray, others: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """The different pairs of two columns of numbers from -1 on, in ascending order: both numbers, and how often."""
+    """Return the distinct pairs of two columns of numbers from -1 on, in ascending order, and the count of each."""
     width = int(others.max(initial=0)) + 2
     pairs, counts = np.unique(ones.astype(np.int64) * width + others + 1, return_counts=True)
     return pairs // width, pairs % width - 1, counts
 
 
 def join_groups(several: Sequence[Groups]) -> Groups:
-    """The groups of samples that share a value in any of several fields, directly or through other samples.
+    """Group samples that share a value in any of several fields, directly or through other samples.
 
-    If a person is in two videos, and one of these shows another person too, all samples of both persons are one group:
-    only so do parts share neither a video nor a person. A joined group is called by the first, in alphabetical order,
-    of its names in the first field.
+    If a person is in two videos, and one of these shows another person too, all samples of both people are one group.
+    Otherwise parts could share a video or a person. A joined group has the alphabetically first of its names in the
+    first field.
 
     Parameters
     ----------
     several : sequence of Groups
-        The groups by each field; every row has a value in each.
+        Groups by each field, without rows in `NO_GROUP`.
     """
     first = several[0]
     if len(several) == 1:
@@ -89,13 +89,7 @@ def join_groups(several: Sequence[Groups]) -> Groups:
 
 
 def names_of(by: str | Sequence[str]) -> tuple[str, ...]:
-    """The fields that an option names, one or several, each once.
-
-    Raises
-    ------
-    UsageError
-        If it names none.
-    """
+    """Return the distinct fields in an option, which is a name or a list of names; `UsageError` otherwise."""
     names = (by,) if isinstance(by, str) else tuple(by) if isinstance(by, Sequence) else ()
     if not names or not all(isinstance(name, str) and name for name in names):
         raise UsageError(f"by: expected the name of a field, or a list of names, found {shorten(by)}")
@@ -103,6 +97,6 @@ def names_of(by: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def in_turn(order: IntArray) -> Iterator[int]:
-    """The groups of an order, some made at a time: Python's numbers take five times the memory."""
+    """Iterate over an array as Python integers, in chunks, because a list takes five times the memory."""
     for start in range(0, len(order), 1024):
         yield from order[start : start + 1024].tolist()
