@@ -14,17 +14,17 @@ from shardspec.registry import Entry, lazy_names
 if TYPE_CHECKING:
     from readers.augment.batched import BatchCompose, BatchCrop, BatchDropRegion, BatchFlip, BatchNormalize
     from readers.augment.compose import Compose, OneOf
+    from readers.augment.crop import CropJitter
     from readers.augment.flip import HorizontalFlip, VerticalFlip
     from readers.augment.hull import BlackoutHull, KeepHull
-    from readers.augment.jitter import CropJitter
     from readers.augment.libraries.albumentations import Albumentations
     from readers.augment.libraries.kornia import Kornia
     from readers.augment.libraries.torchvision import Torchvision
     from readers.augment.paint import DropRegion, LandmarkCutout
     from readers.augment.pixels.blur import GaussianBlur
+    from readers.augment.pixels.color_jitter import ColorJitter
     from readers.augment.pixels.erasing import RandomErasing
     from readers.augment.pixels.floats import Normalize, ToFloat
-    from readers.augment.pixels.jitter import ColorJitter
     from readers.augment.pixels.mixing import BatchCutMix, BatchMixUp
     from readers.augment.pixels.policies import RandAugment, TrivialAugment
 else:
@@ -40,9 +40,9 @@ else:
             "BatchMixUp": Entry("readers.augment.pixels.mixing:BatchMixUp", "torch"),
             "BatchNormalize": Entry("readers.augment.batched:BatchNormalize", "torch"),
             "BlackoutHull": Entry("readers.augment.hull:BlackoutHull", "pack"),
-            "ColorJitter": Entry("readers.augment.pixels.jitter:ColorJitter", "pack"),
+            "ColorJitter": Entry("readers.augment.pixels.color_jitter:ColorJitter", "pack"),
             "Compose": Entry("readers.augment.compose:Compose"),
-            "CropJitter": Entry("readers.augment.jitter:CropJitter", "pack"),
+            "CropJitter": Entry("readers.augment.crop:CropJitter", "pack"),
             "DropRegion": Entry("readers.augment.paint:DropRegion"),
             "GaussianBlur": Entry("readers.augment.pixels.blur:GaussianBlur", "pack"),
             "HorizontalFlip": Entry("readers.augment.flip:HorizontalFlip", "pack"),

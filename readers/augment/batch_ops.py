@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from readers.augment.base import BOXES, are_boxes, present
-from readers.augment.draws import RowDraws
 from readers.augment.masks import MaskNames, choose_masks, describe_value
+from readers.augment.row_random import RowDraws
 from shardspec.errors import UsageError
 
 Batch = dict[str, Any]

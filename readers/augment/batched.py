@@ -1,16 +1,16 @@
-"""Augmentation of whole batches in torch, on the device that the batch is on.
+"""Augmentation of whole batches in torch, on the device that holds the batch.
 
-A batch is a dict of tensors: ``image`` (B, C, H, W), uint8 in channels_last memory as the readers give it, or floating;
-and, if they are read, ``landmarks`` (B, K, 2), ``hull`` (B, P, 2), ``regions`` (B, 4, 4), ``matrix`` (B, 2, 3),
-``landmarks_valid`` (B,), and masks (B, H, W) or (B, C, H, W). A module that is called gives a new dict and writes into
-no tensor of the given one; `BatchModule.forward_`, which the readers call with batches of their own, may write into
-them. Other fields pass through.
+A batch is a dict of tensors: ``image`` (B, C, H, W), uint8 in channels_last memory as the readers yield it, or
+floating; and, if they are read, ``landmarks`` (B, K, 2), ``hull`` (B, P, 2), ``regions`` (B, 4, 4), ``matrix``
+(B, 2, 3), ``landmarks_valid`` (B,), and masks (B, H, W) or (B, C, H, W). Other fields pass through. Calling a module
+returns a new dict and writes to no tensor of the given one. `BatchModule.forward_`, which the readers call with batches
+that they own, may write to them.
 
-Called with a batch and one seed per row, as the readers call a ``batch_transform`` (`readers.loader.device`), a module
-draws for each row from its seed, and so from (seed, epoch, row). What it makes of a row is a function of that row and
-its seed alone, but for `BatchMixUp` and `BatchCutMix`, which need the row before it too, and for modules of other
-libraries in a `BatchCompose`, whose draws depend on the seeds of the whole batch. Called with the batch alone, a module
-draws from the process's generator of torch, which is not repeatable at another number of ranks.
+The readers call a ``batch_transform`` with a batch and one seed per row (`readers.loader.device`). Each row's result is
+then a function of the row and its seed, and so of (seed, epoch, row). There are two exceptions: `BatchMixUp` and
+`BatchCutMix` also need the row before, and the draws of other libraries' modules depend on the seeds of the whole
+batch. Called with the batch alone, a module draws from torch's global generator, which is not repeatable when the
+number of ranks changes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,31 +21,31 @@ from torch import Tensor, nn
 
 from readers.arguments import as_count, as_probability, as_range
 from readers.augment.batch_ops import choose, image_of, masks_of, move, over, picked, sampled, uniform, window
-from readers.augment.draws import RowDraws
 from readers.augment.geometry import mirror_orders
-from readers.augment.libraries.modules import OtherModule, Values, looked_at
+from readers.augment.libraries.batch_modules import OtherModule, Values, looked_at
 from readers.augment.masks import as_mask_names
 from readers.augment.paint import ROWS, check_regions
+from readers.augment.row_random import RowDraws
 from shardspec.errors import UsageError
 from shardspec.points import REGIONS
 from shardspec.wording import shorten
 
 Batch = dict[str, Any]
 Seeds = Tensor | RowDraws | None
-"""One seed per row, int64 (B,) on the CPU; or the draws, from which earlier modules may have taken some."""
+"""One seed per row, int64 (B,) on the CPU; or the draws made from them, which earlier modules may have advanced."""
 
 
 class BatchModule(nn.Module):
-    """The base of modules for batches.
+    """Base of batch transforms.
 
     Attributes
     ----------
     seeded : bool
-        True: they take one seed per row.
+        True: the module takes one seed per row.
     keeps_range : bool
-        Whether they leave the range of the pictures' values as it is. Such a module also gives every tensor one name
-        and keeps none of them, since what comes after it in a `BatchCompose` may write into their memory. A module of
-        your own with another range, or of which a tensor has two names, leaves this False.
+        True if the module does not change the range of image values, returns every tensor under one name and keeps no
+        reference to them. The next module in a `BatchCompose` may then write to their memory. Leave it False in custom
+        modules that do any of these.
     """
 
     seeded: Literal[True] = True
@@ -53,40 +53,40 @@ class BatchModule(nn.Module):
 
     @property
     def threaded(self) -> bool:
-        """True if it may be called by several threads at once, as `readers.Loader` does for batches on the CPU."""
+        """True if several threads may call the module at once, as `readers.Loader` does for batches on the CPU."""
         return True
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
-        """The transformed batch."""
+        """Return the transformed batch."""
         raise NotImplementedError
 
     def forward_(self, batch: Batch, seeds: Seeds = None) -> Batch:
-        """The transformed batch, perhaps in the memory of the given one, which nobody else refers to."""
+        """Return the transformed batch, which may reuse the memory of the given one."""
         result: Batch = self(batch, seeds)
         return result
 
 
 class BatchCompose(BatchModule):
-    """Modules one after the other; those that are not a `BatchModule` (Kornia's, or functions) get the image alone.
+    """Chain of batch modules. Modules of other libraries and functions get the image alone.
 
-    One rule holds for the values of pictures: uint8 is 0 to 255, and other libraries get floating pictures from 0 to 1,
-    as they expect them. Kornia, which takes no uint8, gets floating pictures always. The chain converts where that is
-    needed, `BatchNormalize` takes either range, and what would be misread is refused.
+    uint8 images range from 0 to 255, and other libraries get floating images from 0 to 1, as they expect. Kornia always
+    gets floating images, since it does not take uint8. The chain converts images where needed, `BatchNormalize` takes
+    either range, and images that a module would misread are refused.
 
-    With seeds, the draws of torch in other modules depend on them alone, and on the place in the chain: the same batch
-    comes out the same. torchvision's modules draw once for the whole batch, and so does Kornia with ``same_on_batch``;
-    a warning says so.
+    With seeds, torch draws inside other modules depend only on the seeds and the position in the chain, so the same
+    batch gives the same result. torchvision's modules draw once for the whole batch, and so does Kornia with
+    ``same_on_batch``; a warning says so.
 
     Parameters
     ----------
     modules : sequence of nn.Module or callable
-        A callable that is no module is called with the image, (B, C, H, W), and gives an image.
+        A callable that is not a module is called with the image, (B, C, H, W), and returns an image.
 
     Raises
     ------
     UsageError
-        When made: if something is not callable, or is a transform of samples. When called: if a module would misread
-        the range of the pictures' values, or gives back no image.
+        When created: if an item is not callable, or is a sample transform. When called: if a module would misread the
+        range of the image values, or does not return an image.
     """
 
     def __init__(self, modules: Sequence[nn.Module | Callable[[Tensor], Tensor]]) -> None:
@@ -94,19 +94,19 @@ class BatchCompose(BatchModule):
         if not isinstance(modules, Iterable):
             raise UsageError(f"BatchCompose: expected a list of modules, found {shorten(modules)}: write […]")
         self.chain = nn.ModuleList(m if isinstance(m, BatchModule) else OtherModule(m) for m in modules)
-        self._seen: dict[int, Values] = {}  # what was looked at once: the values at the start, and after a module
+        self._seen: dict[int, Values] = {}  # examined ranges, by the place of the module before; -1 at the start
 
     @property
     def threaded(self) -> bool:
-        """True if all of its modules may be called by several threads at once; those of other libraries may not."""
+        """True if several threads may call all of its modules at once. Those of other libraries do not allow it."""
         return all(isinstance(module, BatchModule) and module.threaded for module in self.chain)
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
-        """The batch after the last of them."""
+        """Return the batch after the last module."""
         return self._begin(batch, seeds, False)
 
     def forward_(self, batch: Batch, seeds: Seeds = None) -> Batch:
-        """The batch after the last of them, perhaps in the memory of the given one."""
+        """Return the batch after the last module, which may reuse the memory of the given one."""
         return self._begin(batch, seeds, True)
 
     def _begin(self, batch: Batch, seeds: Seeds, owned: bool) -> Batch:
@@ -116,9 +116,9 @@ class BatchCompose(BatchModule):
     def _run(
         self, batch: Batch, draws: RowDraws | None, values: Values, owned: bool, path: tuple[int, ...] = ()
     ) -> tuple[Batch, Values, bool]:
-        """The batch after the last of them, the range of its pictures' values then, and whether its memory is ours.
+        """Return the batch after the last module, the range of its image values, and whether its memory is ours.
 
-        The path is the chain's place in the chain around it, after the path of that one.
+        `path` is the position of the chain in the chains around it.
         """
         for place, module in enumerate(self.chain):
             if isinstance(module, BatchCompose):
@@ -126,7 +126,7 @@ class BatchCompose(BatchModule):
             elif isinstance(module, BatchNormalize):
                 batch, values = module.normalized(batch, values), Values.UNIT if module.is_plain else Values.NORMAL
             elif isinstance(module, OtherModule):
-                image, owned = image_of(batch, module.name), False  # it may keep what it gives back
+                image, owned = image_of(batch, module.name), False  # the module may keep its result
                 kept, found = module.call(image, values, draws, (*path, place))
                 batch = {**batch, "image": found}
                 values = self._look(place, found) if kept is None else kept
@@ -136,12 +136,12 @@ class BatchCompose(BatchModule):
             elif isinstance(module, BatchModule) and module.keeps_range:
                 batch = module.forward_(batch, draws) if owned else module(batch, draws)
             else:
-                batch, owned = module(batch, draws), False  # of the user's own: it may give one tensor two names
+                batch, owned = module(batch, draws), False  # a custom module may return one tensor under two names
                 values = self._look(place, batch.get("image"))
         return batch, values, owned
 
     def _look(self, place: int, image: Any) -> Values:
-        """The range of a picture's values. Floating ones are looked at once, since that waits for the device."""
+        """Return the range of image values. Floating ones are examined only once, because that waits for the device."""
         if not isinstance(image, Tensor) or not image.is_floating_point():
             return Values.BYTES
         found = self._seen.get(place) or looked_at(image)
@@ -151,13 +151,14 @@ class BatchCompose(BatchModule):
 
 
 class BatchFlip(BatchModule):
-    """Mirrors each picture with probability p, with masks and geometry; the person's left becomes the right.
+    """Mirror each image with probability p, with masks and geometry; the person's left becomes the right.
 
     Parameters
     ----------
-    p : float
+    p : float, in [0, 1]
+        Probability of each row to be mirrored.
     masks : sequence of str or None
-        See `readers.augment.base.Transform`; here (B, H, W) or (B, C, H, W).
+        Masks, (B, H, W) or (B, C, H, W); None finds them by name and size (`readers.augment.base.Transform`).
     """
 
     keeps_range = True
@@ -168,7 +169,7 @@ class BatchFlip(BatchModule):
         self.masks = as_mask_names(masks, "BatchFlip")
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
-        """The batch with some of its pictures mirrored."""
+        """Mirror some of the images."""
         image = image_of(batch, "BatchFlip")
         flips = uniform(image, 1, seeds)[:, 0] < self.p
         out = dict(batch)
@@ -184,19 +185,19 @@ class BatchFlip(BatchModule):
 
 
 class BatchCrop(BatchModule):
-    """Cuts a random square out of each picture; geometry follows.
+    """Cut a random square out of each image; geometry follows.
 
-    Without `scale`, a square of `size` pixels is copied as it is. With it, a square of a random share of the picture is
-    sampled bilinearly (masks: nearest pixel); the picture is then float32, still from 0 to 255 if it was uint8.
+    Without `scale`, a square of `size` pixels is copied. With it, a square of random size is sampled bilinearly (masks:
+    nearest pixel) and the image becomes float32, still from 0 to 255 if it was uint8.
 
     Parameters
     ----------
     size : int, pixels
         Side of the result.
     scale : tuple of float, in (0, 1], or None
-        Least and largest side of the square as a share of the picture's shorter side.
+        Smallest and largest side of the square as a share of the image's shorter side.
     masks : sequence of str or None
-        See `readers.augment.base.Transform`; here (B, H, W) or (B, C, H, W).
+        Masks, (B, H, W) or (B, C, H, W); None finds them by name and size (`readers.augment.base.Transform`).
     """
 
     keeps_range = True
@@ -208,7 +209,7 @@ class BatchCrop(BatchModule):
         self.masks = as_mask_names(masks, "BatchCrop")
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
-        """The batch with another crop of each picture."""
+        """Crop each image."""
         image = image_of(batch, "BatchCrop")
         height, width = image.shape[-2:]
         least, most = (self.size, self.size) if self.scale is None else (s * min(height, width) for s in self.scale)
@@ -219,7 +220,7 @@ class BatchCrop(BatchModule):
         left, top = x * (width - side), y * (height - side)
         out = dict(batch)
         if self.scale is None:
-            # whole pixels from 0 to the room there is, all equally likely
+            # whole pixels, all equally likely
             left, top = choose(x, width - self.size + 1), choose(y, height - self.size + 1)
         for name in ("image", *masks_of(batch, self.masks, "BatchCrop")):
             if self.scale is None:
@@ -236,15 +237,16 @@ class BatchCrop(BatchModule):
 
 
 class BatchDropRegion(BatchModule):
-    """Paints over one region of each picture with probability p: its box in the ``regions`` field.
+    """Paint over one region of each image with probability p: its box in the ``regions`` field.
 
-    Rows whose ``landmarks_valid`` is false stay as they are.
+    Rows whose ``landmarks_valid`` is false stay unchanged.
 
     Parameters
     ----------
     regions : sequence of str
         As for `readers.augment.DropRegion`.
-    p : float
+    p : float, in [0, 1]
+        Probability of each row to be painted.
     fill : float
         Value of the painted pixels.
     """
@@ -262,7 +264,7 @@ class BatchDropRegion(BatchModule):
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
-        """The batch without some regions."""
+        """Paint over some regions."""
         image = image_of(batch, "BatchDropRegion")
         if "regions" not in batch:
             raise UsageError(
@@ -283,15 +285,14 @@ class BatchDropRegion(BatchModule):
 
 
 class BatchNormalize(BatchModule):
-    """Turns pictures from 0 … 255 into (x / 255 - mean) / std.
-
-    In a `BatchCompose`, it takes pictures from 0 to 1 as well.
+    """Convert images from 0 … 255 to (x / 255 - mean) / std. In a `BatchCompose`, images from 0 to 1 work too.
 
     Parameters
     ----------
     mean, std : sequence of float
-        One per channel, for pictures from 0 to 1; ImageNet's by default.
+        One per channel, for images from 0 to 1; ImageNet's by default.
     dtype : torch.dtype
+        Of the result.
     """
 
     scale: Tensor
@@ -307,27 +308,27 @@ class BatchNormalize(BatchModule):
         if len(mean) != len(std) or min(std) <= 0:
             raise UsageError(f"BatchNormalize: expected as many means as positive stds, found {mean} and {std}")
         self.dtype = dtype
-        self.is_plain = not any(mean) and set(std) == {1}  # pictures are then from 0 to 1
+        self.is_plain = not any(mean) and set(std) == {1}  # results range from 0 to 1
         spread = torch.tensor(std).view(-1, 1, 1)
         self.register_buffer("scale", 1 / (255 * spread), persistent=False)
         self.register_buffer("shift", -torch.tensor(mean).view(-1, 1, 1) / spread, persistent=False)
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
-        """The batch with floating pictures."""
+        """Normalise the images."""
         return self.normalized(batch, Values.BYTES)
 
     def normalized(self, batch: Batch, values: Values) -> Batch:
-        """The batch with floating pictures, of which the values were from 0 to 255, or from 0 to 1.
+        """Normalise images whose values range from 0 to 255 or from 0 to 1.
 
         Raises
         ------
         UsageError
-            If the values are neither.
+            If the values have another range.
         """
         if values is Values.NORMAL:
             raise UsageError(
-                f"BatchNormalize: expected pictures from 0 to 255 or from 0 to 1, found others: they are {values.value} "
-                "by a module before it, or before the chain; once is enough"
+                f"BatchNormalize: expected pictures from 0 to 255 or from 0 to 1, found others: they were already "
+                f"{values.value}, by a module before it or before the chain: normalise once"
             )
         image = image_of(batch, "BatchNormalize")
         scale, shift = self.scale.to(image.device, torch.float32), self.shift.to(image.device, torch.float32)

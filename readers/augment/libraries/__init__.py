@@ -1,1 +1,1 @@
-"""Transforms of other libraries: adapters for samples, and how a chain for batches calls modules of theirs."""
+"""Transforms of other libraries: adapters for samples, and modules in a chain of batch transforms."""

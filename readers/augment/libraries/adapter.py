@@ -1,11 +1,8 @@
-"""Code shared by the adapters for transforms of other libraries.
-
-A copy per thread, and geometry that follows the image.
-"""
+"""Base of the adapters for other libraries: a copy of the transform per thread, and geometry that follows the image."""
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, ClassVar, Literal
 
@@ -17,36 +14,55 @@ from readers.augment.geometry import enclosing, relabel
 from readers.augment.masks import as_mask_names, masks_of
 from shardspec.errors import UsageError
 
-# Small right-angled triangles that go through the transform with the landmarks: what becomes of them shows what it did
-# to the picture. Their places are no round shares, so that few of them lie across a seam where a picture is cut to tiles.
+# Small right-angled triangles that go through the transform with the landmarks, to detect mirroring and affine maps.
+# Their positions are uneven shares of the sides, so that few of them cross a seam where an image is cut into tiles.
 _PLACES = np.array([[0.22, 0.31], [0.77, 0.22], [0.31, 0.77], [0.69, 0.69], [0.46, 0.54]])  # of width and height
 _TRIANGLE = np.array([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0]])  # pixels
-_PLAUSIBLE = 4  # times greater or smaller than the median triangle: those that were torn apart tell nothing
-_TOLERANCE = 0.02  # pixels: the error that float32 points add to an exact map in a picture of some thousand pixels
+_PLAUSIBLE = 4  # triangles this many times larger or smaller than the median were torn apart and do not count
+_TOLERANCE = 0.02  # pixels: error of float32 points under an exact map, in an image of a few thousand pixels
 
 Points = npt.NDArray[np.float32]
 Masks = dict[str, npt.NDArray[Any]]
 
 
 class Adapter(ABC):
-    """Calls a transform of another library with all of a sample; fulfils `readers.transforms.SeededTransform`.
+    """Base of adapters that call another library's transform with a whole sample.
+
+    * All draws come from the generator passed with the sample. Global generators are neither used nor changed.
+    * Landmarks and hull keep all their points, even those that leave the image.
+    * If the transform mirrors the image, left and right are swapped in landmarks, hull and regions.
+    * The box of a region becomes the upright box around its four moved corners.
+    * Masks take the nearest pixel, so no new values appear except the library's fill (0). Erasing leaves masks
+    unchanged.
+    * ``matrix`` follows affine transforms; others are refused if the sample has one.
 
     Parameters
     ----------
+    transform : Any
+        Pipeline of the library.
+    chain : iterable
+        Transforms of the pipeline, named in messages.
     masks : sequence of str or None
-        See `readers.augment.base.Transform`.
+        Fields that move with the image; None finds them by name and size (`readers.augment.base.Transform`).
 
-    Notes
-    -----
-    Safe across threads, each of which has its own copy of the transform, and across fork and pickle.
+    Notes ----- Safe across threads, each of which has its own copy of the transform, and across fork and pickle. One
+    draw serves all frames of a clip.
     """
 
     seeded: ClassVar[Literal[True]] = True
+    pixel_centre: ClassVar[float] = 0.5
+    """Coordinate of the first pixel's centre, minus the library's coordinate of it."""
+    advice: ClassVar[str] = "leave out the transform that drops points"
+    """What to do about transforms that drop points, for messages."""
 
-    def __init__(self, transform: Any, masks: Sequence[str] | None) -> None:
+    def __init__(self, transform: Any, chain: Iterable[Any], masks: Sequence[str] | None) -> None:
         self.masks = as_mask_names(masks, type(self).__name__)
         self._transform = transform
+        self._names = [type(part).__name__ for part in chain]
         self._restore()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._names})"
 
     def _restore(self) -> None:
         self._local = threading.local()
@@ -59,7 +75,7 @@ class Adapter(ABC):
         self._restore()
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """The transformed sample, a new dict. The arrays of the given one are not written to."""
+        """Return the transformed sample, a new dict. The arrays of the given sample are not written to."""
         user = type(self).__name__
         image = get_image(sample, user)
         transform = getattr(self._local, "transform", None)
@@ -67,23 +83,23 @@ class Adapter(ABC):
             transform = self._local.transform = self.prepared(deepcopy(self._transform))
         names = masks_of(sample, image, self.masks, user)
         before, places = gather(sample, image.shape[-2], image.shape[-3])
-        picture, masks, after = self.call(
-            transform, image, {name: sample[name] for name in names}, before if places else None, rng
-        )
+        centre = np.float32(self.pixel_centre)
+        given = before - centre if places else None
+        picture, masks, after = self.call(transform, image, {name: sample[name] for name in names}, given, rng)
         out = dict(sample)
-        if after is not None and not np.array_equal(after, before):
-            if after.shape != before.shape:
+        if given is not None and after is not None and not np.array_equal(after, given):
+            if after.shape != given.shape:
                 raise UsageError(
-                    f"{user}: expected {len(before)} points back, found {len(after)}: {self._dropped(transform)}"
+                    f"{user}: expected {len(given)} points back from {self._names}, found {len(after)}: {self.advice}"
                 )
-            out = moved(sample, before.astype(np.float64), after.astype(np.float64), places, user)
+            out = moved(sample, before.astype(np.float64), (after + centre).astype(np.float64), places, user)
         out["image"] = picture
         for name in names:
             out[name] = masks[name].astype(sample[name].dtype, copy=False)
         return out
 
     def prepared(self, transform: Any) -> Any:
-        """A thread's own copy of the transform, made ready for calls; it may be changed."""
+        """Prepare a thread's own copy of the transform, which may be changed."""
         return transform
 
     @abstractmethod
@@ -104,9 +120,9 @@ class Adapter(ABC):
         image : ndarray, (H, W, C) or (T, H, W, C), uint8
             Must not be written to, like the masks.
         masks : mapping
-            (H, W) or (H, W, C), for a clip after its first axis.
+            (H, W) or (H, W, C); those of a clip have the same first axis.
         points : ndarray, (N, 2), float32, or None
-            x and y, where pixel (0, 0) covers [0, 1) x [0, 1). None if the sample has no geometry.
+            x and y in the library's coordinates. None if the sample has no geometry.
         rng : numpy.random.Generator
             The source of all draws.
 
@@ -115,34 +131,25 @@ class Adapter(ABC):
         image : ndarray
         masks : dict
         points : ndarray or None
-            None if none were given.
+            None if none were passed.
         """
-
-    def _dropped(self, transform: Any) -> str:
-        """Return advice about points that a transform has dropped."""
-        return "leave out the transform that drops points"
 
 
 def parts_of(pipeline: Any) -> Iterator[Any]:
-    """The transforms of a pipeline, each before those that it holds."""
+    """Iterate over the transforms of a pipeline, each before those that it contains."""
     held = getattr(pipeline, "transforms", None)
     if not isinstance(held, list | tuple):
-        held = pipeline.children() if hasattr(pipeline, "children") else ()  # of a module of torch
+        held = pipeline.children() if hasattr(pipeline, "children") else ()  # torch modules
     for part in held:
         yield part
         yield from parts_of(part)
 
 
-def names_of(pipeline: Any) -> list[str]:
-    """The names of a pipeline's own transforms, for messages."""
-    return [type(part).__name__ for part in pipeline.transforms]
-
-
 def gather(sample: Sample, width: int, height: int) -> tuple[Points, dict[str, slice]]:
-    """All points of a sample as one array (N, 2), and where each field's are in it.
+    """Collect all points of a sample in one array (N, 2), and the slice of each field in it.
 
-    The points are the reference points, the landmarks, the hull and the corners of the regions and boxes. Empty places: the
-    sample has no geometry.
+    The points are the reference points, the landmarks, the hull and the corners of the regions and boxes. The slices
+    are empty if the sample has no geometry.
     """
     boxes = boxes_of(sample)
     names = [*present(sample, ("landmarks", "hull")), *boxes]
@@ -164,12 +171,12 @@ def moved(
     places: Mapping[str, slice],
     user: str,
 ) -> Sample:
-    """A new dict with the geometry of a sample after the points of `gather` have moved.
+    """Return a new dict with the geometry of a sample after the points of `gather` have moved.
 
     Raises
     ------
     UsageError
-        If the sample has a matrix and the points were not moved by an affine map.
+        If the sample has a matrix and the map of the points is not affine.
     """
     out, boxes = dict(sample), boxes_of(sample)
     for name in (name for name in places if name):
@@ -185,7 +192,7 @@ def moved(
 
 
 def _mirrored(triangles: npt.NDArray[np.float64]) -> bool:
-    """Return whether most of the reference triangles, (3 times their number, 2), have turned over."""
+    """Return whether most of the reference triangles, (3 * count, 2), have changed their orientation."""
     first, second = (triangles[at::3] - triangles[::3] for at in (1, 2))
     turns = first[:, 0] * second[:, 1] - first[:, 1] * second[:, 0]
     areas = np.abs(turns)
@@ -197,13 +204,12 @@ def _mirrored(triangles: npt.NDArray[np.float64]) -> bool:
 def _followed(
     matrix: npt.NDArray[Any], before: npt.NDArray[np.float64], after: npt.NDArray[np.float64], user: str
 ) -> npt.NDArray[Any]:
-    """The matrix of a crop whose points have moved."""
     known = np.column_stack([before, np.ones(len(before))])
     affine = np.linalg.lstsq(known, after)[0].T
     miss = np.abs(known @ affine.T - after).max()
     if miss > _TOLERANCE:
         raise UsageError(
-            f"{user}: the field 'matrix' can follow affine transforms only, and this pipeline bends the "
+            f"{user}: the field 'matrix' can follow only affine transforms, and this pipeline bends the "
             f"picture (by {miss:.2f} pixels or more): read the dataset without that field"
         )
     new = affine[:, :2] @ matrix

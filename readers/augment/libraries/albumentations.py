@@ -1,4 +1,4 @@
-"""Albumentations pipelines on picture, masks, landmarks, hull, regions and matrix together, from a given generator.
+"""Adapter for Albumentations pipelines.
 
 Supported are the last MIT-licensed versions, 2.0.0 to 2.0.8. The successor AlbumentationsX has the same import name
 under another licence (AGPL-3.0 or commercial) and is refused.
@@ -17,13 +17,13 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from readers.augment.libraries.adapter import Adapter, Masks, Points, names_of, parts_of
+from readers.augment.libraries.adapter import Adapter, Masks, Points, parts_of
 from readers.augment.libraries.bending import bent_points
 from shardspec.errors import MissingDependencyError, UsageError
 from shardspec.wording import shorten
 
 _BENDING = ("ElasticTransform", "GridDistortion", "OpticalDistortion", "PiecewiseAffine", "ThinPlateSpline")
-"""Transforms that move the picture by a map of all pixels; they lose key points, or are off by pixels."""
+"""Transforms with a displacement per pixel, which lose key points or misplace them by pixels."""
 
 _FROM_CORNERS = (
     "CropAndPad",
@@ -32,17 +32,17 @@ _FROM_CORNERS = (
     "RandomSizedCrop",
     "Resize",
 )
-"""Transforms that take whole numbers, which are pixel centres in key points, for the corners of pixels or of tiles."""
+"""Transforms that treat integer coordinates, which are pixel centres in key points, as corners of pixels or tiles."""
 
 _SCALING = ("LongestMaxSize", "RandomScale", "SmallestMaxSize")
-"""Transforms that do so too, and scale points by a number of which the picture's sides are whole pixels."""
+"""Transforms that do the same, and ignore that the sides of the scaled image are rounded to whole pixels."""
 
 _NEEDY = {
     "BBoxSafeRandomCrop": "boxes",
     "CropNonEmptyMaskIfExists": "its own mask",
     "RandomSizedBBoxSafeCrop": "boxes",
 }
-"""What transforms need that they do not declare."""
+"""Undeclared needs of transforms."""
 
 _GIVEN = frozenset({"image", "images", "keypoints"})
 
@@ -50,13 +50,12 @@ _INSTALL = 'pip install "facepack[augment]" (albumentations>=2.0,<=2.0.8)'
 
 
 def load_albumentations() -> Any:
-    """The library, imported without the check for updates that it would otherwise make over the network.
+    """Import the library without its check for updates over the network.
 
     Raises
     ------
     MissingDependencyError
-        If it is not installed, its version is not one from 2.0.0 to 2.0.8, or AlbumentationsX is installed in its
-        place.
+        If it is not installed, its version is not one from 2.0.0 to 2.0.8, or AlbumentationsX is installed instead.
     """
     try:
         other = version("albumentationsx")
@@ -75,44 +74,39 @@ def load_albumentations() -> Any:
     if not (2, 0) <= numbers <= (2, 0, 8):
         raise MissingDependencyError(f"expected Albumentations 2.0.0 to 2.0.8, found {found}: {_INSTALL}")
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
-    return importlib.import_module("albumentations")  # here, not at the top: only after the checks above
+    return importlib.import_module("albumentations")  # only after the checks above
 
 
 class Albumentations(Adapter):
-    """Applies an Albumentations pipeline to a sample; fulfils `readers.transforms.SeededTransform`.
+    """Apply an Albumentations pipeline to a whole sample (`readers.augment.libraries.adapter.Adapter`).
 
-    * All draws come from the generator that is given with the sample. The pipeline's own seeding is not used: in worker
-      processes it repeats itself, and `Compose.set_random_seed` gives every transform the same seed, so that a flip and
-      a rotation of p=0.5 always come together. Here all transforms draw from one stream.
-    * Landmarks and hull keep all their points (``remove_invisible=False``), even those that leave the picture.
-    * If the pipeline mirrors, left and right are swapped in landmarks, hull and regions.
-    * A region's box becomes the upright box around its four mapped corners.
-    * ``matrix`` follows, as long as the pipeline is affine.
+    The pipeline's own seeding is not used: it repeats itself in worker processes, and ``Compose.set_random_seed`` gives
+    every transform the same seed, so that a flip and a rotation of p=0.5 always come together. Here all transforms draw
+    from one stream.
 
     Parameters
     ----------
     transforms : sequence of albumentations transforms, or albumentations.Compose
-        A ``Compose`` gives its transforms and its `p`; it must not have keypoint or box parameters of its own.
+        A ``Compose`` contributes its transforms and its `p`; it must not have keypoint or box parameters.
     masks : sequence of str or None
-        See `readers.augment.base.Transform`.
+        Fields that move with the image; None finds them by name and size (`readers.augment.base.Transform`).
 
     Raises
     ------
     MissingDependencyError
         As for `load_albumentations`.
     UsageError
-        When made: if `transforms` are not transforms of Albumentations, or one needs more than picture and points, such
-        as boxes. When called: if a transform changes the number
-        of points, or the pipeline is not affine and the sample has a ``matrix``.
+        When created: if `transforms` are not transforms of Albumentations, or one needs more than image and points, for
+        example boxes. When called: if a transform changes the number of points, or the pipeline is not affine and the
+        sample has a ``matrix``.
 
-    Notes
-    -----
-    Safe across threads (each has its own copy of the pipeline), fork and pickle. Where Albumentations itself loses key
-    points or is off by more than a fraction of a pixel, they are moved here: in transforms that bend the picture
-    (``ElasticTransform``, ``GridDistortion``, ``OpticalDistortion``, ``PiecewiseAffine``, ``ThinPlateSpline``), in those
-    that scale it, and in ``RandomGridShuffle``. After ``PiecewiseAffine``, which may fold the picture, about one point in
-    a hundred is still off by a pixel or more.
+    Notes ----- Where Albumentations loses key points or misplaces them by more than a fraction of a pixel, they are
+    moved here: in transforms that bend the image (``ElasticTransform``, ``GridDistortion``, ``OpticalDistortion``,
+    ``PiecewiseAffine``, ``ThinPlateSpline``), in those that scale it, and in ``RandomGridShuffle``. After
+    ``PiecewiseAffine``, which may fold the image, about one point in a hundred is still off by a pixel or more.
     """
+
+    advice = "give the one that drops points keypoint_remapping_method='direct' if it has that, or leave it out"
 
     def __init__(self, transforms: Any, masks: Sequence[str] | None = None) -> None:
         library = load_albumentations()
@@ -133,16 +127,13 @@ class Albumentations(Adapter):
         with warnings.catch_warnings():  # a pipeline that moves no points is not a mistake
             warnings.filterwarnings("ignore", message="Got processor for keypoints, but no transform to process it")
             pipeline = library.Compose(list(chain), keypoint_params=keypoints, p=p)
-            _add_masks(pipeline, ["mask mask"])  # it warns at the first only, here where warnings are ignored
+            _add_masks(pipeline, ["mask mask"])  # only the first one warns, here where warnings are ignored
         for part in parts_of(pipeline):
             _check(part)
-        super().__init__(pipeline, masks)
-
-    def __repr__(self) -> str:
-        return f"Albumentations({names_of(self._transform)})"
+        super().__init__(pipeline, chain, masks)
 
     def prepared(self, transform: Any) -> Any:
-        """The pipeline with points that go where their pixels go (see `Adapter.prepared`)."""
+        """Make the pipeline move points with their pixels."""
         library = load_albumentations()
         bending, corners, scaling = (
             tuple(getattr(library, name) for name in names) for names in (_BENDING, _FROM_CORNERS, _SCALING)
@@ -153,7 +144,7 @@ class Albumentations(Adapter):
             elif isinstance(part, corners + scaling):
                 part._key2func["keypoints"] = MethodType(_scaled if isinstance(part, scaling) else _from_corner, part)
                 if getattr(part, "mask_interpolation", None) == cv2.INTER_NEAREST:
-                    part.mask_interpolation = cv2.INTER_NEAREST_EXACT  # the other takes the pixel at the corner
+                    part.mask_interpolation = cv2.INTER_NEAREST_EXACT  # INTER_NEAREST takes the pixel at the corner
         return transform
 
     def call(
@@ -164,7 +155,7 @@ class Albumentations(Adapter):
         points: Points | None,
         rng: np.random.Generator,
     ) -> tuple[npt.NDArray[Any], Masks, Points | None]:
-        """Call the pipeline once (see `Adapter.call`)."""
+        """Call the pipeline once."""
         transform.set_random_state(rng, random.Random(int(rng.integers(2**63))))  # noqa: S311 -- nothing here is secret
         many = "s" if image.ndim == 4 else ""
         targets = {name: f"mask{many} {name}" for name in masks}
@@ -172,21 +163,15 @@ class Albumentations(Adapter):
         data: dict[str, Any] = {f"image{many}": image.copy()}
         data |= {targets[name]: _as_opencv(mask, name) for name, mask in masks.items()}
         if points is not None:
-            data["keypoints"] = points - np.float32(0.5)
+            data["keypoints"] = points
         result = transform(**data)
-        if points is not None and not np.array_equal(result["keypoints"], data["keypoints"]):
-            points = np.asarray(result["keypoints"], np.float32) + np.float32(0.5)
+        if points is not None:
+            points = np.asarray(result["keypoints"], np.float32)
         return result[f"image{many}"], {name: np.asarray(result[targets[name]]) for name in masks}, points
-
-    def _dropped(self, transform: Any) -> str:
-        return (
-            f"one of {names_of(transform)} drops points; give it keypoint_remapping_method='direct' if it has that, "
-            "or leave it out"
-        )
 
 
 def _bent(self: Any, keypoints: npt.NDArray[Any], map_x: Any, map_y: Any, **params: Any) -> npt.NDArray[Any]:
-    """Key points in a bent picture, of which Albumentations loses some and moves others by pixels too much."""
+    """Move key points in a bent image, where Albumentations loses or misplaces some."""
     height, width = map_x.shape[:2]
     field = np.stack([map_x - np.arange(width), map_y - np.arange(height)[:, None]], axis=-1)
     out = keypoints.copy()
@@ -195,7 +180,7 @@ def _bent(self: Any, keypoints: npt.NDArray[Any], map_x: Any, map_y: Any, **para
 
 
 def _from_corner(self: Any, keypoints: npt.NDArray[Any], **params: Any) -> npt.NDArray[Any]:
-    """Key points that are measured from the picture's corner, and not from the middle of its first pixel."""
+    """Move key points in coordinates that start at the image's corner instead of the first pixel's centre."""
     half = np.zeros_like(keypoints[:1])
     half[:, :2] = 0.5
     moved: npt.NDArray[Any] = type(self).apply_to_keypoints(self, keypoints + half, **params) - half
@@ -203,7 +188,7 @@ def _from_corner(self: Any, keypoints: npt.NDArray[Any], **params: Any) -> npt.N
 
 
 def _scaled(self: Any, keypoints: npt.NDArray[Any], **params: Any) -> npt.NDArray[Any]:
-    """Key points in a resized picture, by its sides, which are whole pixels."""
+    """Move key points in a resized image by the ratio of its sides, which are whole pixels."""
     height, width = params["shape"][:2]
     picture = self.apply(np.zeros((height, width), np.uint8), **params)
     out = keypoints.copy()
@@ -212,7 +197,7 @@ def _scaled(self: Any, keypoints: npt.NDArray[Any], **params: Any) -> npt.NDArra
 
 
 def _check(part: Any) -> None:
-    """Refuse what needs more than the picture, its masks and its points."""
+    """Refuse transforms that need more than the image, its masks and its points."""
     name = type(part).__name__
     declared = [target for target in getattr(part, "targets_as_params", ()) if target not in _GIVEN]
     needed = _NEEDY.get(name) or (shorten(declared[0]) if declared else None)
@@ -221,7 +206,7 @@ def _check(part: Any) -> None:
 
 
 def _as_opencv(mask: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-    """A copy of a mask in a dtype that OpenCV can move, with the same values.
+    """Copy a mask in a dtype that OpenCV can move, with the same values.
 
     Raises
     ------
@@ -242,7 +227,7 @@ def _as_opencv(mask: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
 
 
 def _add_masks(pipeline: Any, targets: Iterable[str]) -> None:
-    """Declare masks to a pipeline, each under a name of its own, since its list of masks must have one shape."""
+    """Declare masks to a pipeline, each under a separate name, since its list of masks requires equal shapes."""
     new = {target: target.partition(" ")[0] for target in targets if target not in pipeline.additional_targets}
     if new:
         pipeline.add_targets(new)

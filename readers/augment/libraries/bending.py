@@ -1,4 +1,4 @@
-"""Where points go when a picture is bent by a field of displacements."""
+"""Points in an image that is bent by a displacement per pixel."""
 
 import numpy as np
 import numpy.typing as npt
@@ -10,20 +10,19 @@ _CLOSE = 1e-3  # pixels
 
 
 def bent_points(points: FloatArray, field: npt.NDArray[np.floating]) -> FloatArray:
-    """Where points of a picture are after it was bent: where the bent picture shows what was at the points.
+    """Return the positions of points after the image was bent.
 
     Parameters
     ----------
     points : ndarray, (N, 2), float64
-        x and y, where pixel centres are whole numbers.
+        x and y, where pixel centres are integers.
     field : ndarray, (H, W, 2), floating
-        At every pixel of the bent picture, how much farther right and down in the old picture its colour comes from.
-        Outside the picture, the displacement of its rim counts.
+        Displacement of every pixel of the bent image: how far right and down of it in the old image its colour comes
+        from. Outside the image, the displacement at the border counts.
 
-    Notes
-    -----
-    The place p of a point q solves p + field(p) = q; each point takes steps of its own, halved while they lead away.
-    Where the picture is folded, one of several places is found. Points that are not finite stay as they are.
+    Notes ----- The new position p of a point q solves p + field(p) = q. Each point takes separate steps, halved while
+    they increase the error. Where the image is folded, one of several positions is found. Points that are not finite
+    are returned as they are.
     """
     finite = np.isfinite(points).all(axis=1)
     if not finite.all():
@@ -47,7 +46,7 @@ def bent_points(points: FloatArray, field: npt.NDArray[np.floating]) -> FloatArr
 
 
 def _at(field: npt.NDArray[np.floating], places: FloatArray) -> FloatArray:
-    """The displacement at places between pixels, (N, 2), bilinear."""
+    """Return the displacement at positions between pixels, (N, 2), interpolated bilinearly."""
     height, width = field.shape[:2]
     inside = np.clip(places, 0, (width - 1, height - 1))
     first = np.minimum(inside.astype(np.int64), (max(width - 2, 0), max(height - 2, 0)))

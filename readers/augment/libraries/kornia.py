@@ -1,4 +1,4 @@
-"""Augmentations of Kornia on picture, masks, landmarks, hull, regions and matrix together."""
+"""Adapter for augmentations of Kornia."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,8 +13,8 @@ from kornia.augmentation.container.base import ImageSequentialBase
 from torch import Tensor, nn
 
 from readers.augment.libraries.adapter import Adapter, Masks, Points
-from readers.augment.libraries.draws import TorchDraws
 from readers.augment.libraries.tensors import mask_array, mask_tensor, picture_array, picture_tensor
+from readers.augment.libraries.torch_random import TorchDraws
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -22,36 +22,25 @@ _KNOWN = (K.AugmentationBase2D, OperationBase, ImageSequentialBase, nn.Sequentia
 
 
 class Kornia(Adapter):
-    """Applies augmentations of Kornia to a sample; fulfils `readers.transforms.SeededTransform`.
+    """Apply augmentations of Kornia to a whole sample (`readers.augment.libraries.adapter.Adapter`).
 
-    * All draws come from the generator that is given with the sample; torch's own is neither used nor changed. Each
-      sample is drawn for alone, whatever ``same_on_batch`` says.
-    * Kornia gets the picture floating, from 0 to 1. It comes back as uint8 from 0 to 255, unless one of the
-      augmentations normalises: then as it is, float32.
-    * Landmarks and hull keep all their points, even those that leave the picture.
-    * If the augmentations mirror, left and right are swapped in landmarks, hull and regions.
-    * A region's box becomes the upright box around its four mapped corners.
-    * Masks are moved by the nearest pixel, so no new value appears but Kornia's padding (0). `RandomErasing` leaves them
-      alone. Where pictures are resized
-      with ``align_corners=True``, Kornia's default, its masks go by the other rule: at a quarter of the size they
-      are up to 1.5 pixels off, at the rim. ``align_corners=False`` makes the two meet.
-    * ``matrix`` follows, as long as the augmentations are affine.
+    Each sample has separate draws, regardless of ``same_on_batch``. Kornia gets the image floating, from 0 to 1. The
+    result is uint8 from 0 to 255, or float32 as it is if one of the augmentations normalises.
+
+    Where images are resized with ``align_corners=True``, Kornia's default, masks follow another rule than the image: at
+    a quarter of the size they are up to 1.5 pixels off at the border. ``align_corners=False`` avoids this.
 
     Parameters
     ----------
     augmentations : module of kornia.augmentation, or sequence of them
     masks : sequence of str or None
-        See `readers.augment.base.Transform`.
+        Fields that move with the image; None finds them by name and size (`readers.augment.base.Transform`).
 
     Raises
     ------
     UsageError
-        When made: if `augmentations` are not Kornia's augmentations of pictures, or mix the pictures of a batch. When
-        called: if an augmentation bends the picture and the sample has geometry, which Kornia would leave where it was.
-
-    Notes
-    -----
-    Safe across threads (each has its own copy), fork and pickle. One draw serves all frames of a clip.
+        When created: if `augmentations` are not image augmentations of Kornia, or mix the images of a batch. When
+        called: if an augmentation bends the image and the sample has geometry, which Kornia would not move.
     """
 
     def __init__(self, augmentations: Any, masks: Sequence[str] | None = None) -> None:
@@ -66,16 +55,12 @@ class Kornia(Adapter):
             for part in augmentation.modules():
                 _check(part, is_top=part is augmentation)
         parts = [part for augmentation in chain for part in augmentation.modules()]
-        self._names = [type(augmentation).__name__ for augmentation in chain]
         self._bends = [type(part).__name__ for part in parts if _bends(part)]
         self._floating = any(isinstance(part, K.Normalize | K.Denormalize) for part in parts)
-        super().__init__(K.AugmentationSequential(*chain, data_keys=["input"]), masks)
-
-    def __repr__(self) -> str:
-        return f"Kornia({self._names})"
+        super().__init__(K.AugmentationSequential(*chain, data_keys=["input"]), chain, masks)
 
     def prepared(self, transform: Any) -> Any:
-        """The augmentations, of which those that paint leave masks alone (see `Adapter.prepared`)."""
+        """Make erasing leave masks unchanged."""
         for part in transform.modules():
             if isinstance(part, K.RandomErasing):
                 part.apply_transform_mask = _kept
@@ -89,7 +74,7 @@ class Kornia(Adapter):
         points: Points | None,
         rng: np.random.Generator,
     ) -> tuple[npt.NDArray[Any], Masks, Points | None]:
-        """Call the augmentations once (see `Adapter.call`)."""
+        """Call the augmentations once."""
         if points is not None and self._bends:
             raise UsageError(
                 f"Kornia: {self._bends[0]} bends the picture and leaves points where they were: leave it out, or read "
@@ -105,18 +90,12 @@ class Kornia(Adapter):
             values.append(tensor if clip else tensor[None])
             keys.append("mask")
         if points is not None:
-            places = torch.from_numpy(points - np.float32(0.5))
-            values.append(places.expand(len(values[0]), -1, -1).clone())
+            values.append(torch.from_numpy(points).expand(len(values[0]), -1, -1).clone())
             keys.append("keypoints")
         _set_same_on_batch(transform, clip)
         with torch.no_grad(), TorchDraws(int(rng.integers(2**63))):
             found = transform(*values, data_keys=keys)
         results: list[Tensor] = list(found) if len(values) > 1 else [found]
-        moved = None
-        if points is not None:
-            moved = points
-            if not torch.equal(results[-1][0], values[-1][0]):
-                moved = results[-1][0].numpy() + np.float32(0.5)
         result = results[0] if clip else results[0][0]
         if not self._floating:
             result = result.mul(255).round_().clamp_(0, 255).to(torch.uint8)
@@ -126,7 +105,7 @@ class Kornia(Adapter):
                 name: mask_array(value if clip else value[0], mask, axes)
                 for (name, mask), value in zip(masks.items(), results[1:], strict=False)
             },
-            moved,
+            None if points is None else results[-1][0].numpy(),
         )
 
 
@@ -135,12 +114,12 @@ def _kept(mask: Tensor, *others: Any, **params: Any) -> Tensor:
 
 
 def _bends(part: nn.Module) -> bool:
-    """Return whether an augmentation moves pixels by no matrix, so that Kornia does not move points."""
+    """Return whether an augmentation moves pixels without a matrix, so that Kornia does not move points."""
     return isinstance(part, K.AugmentationBase2D) and not isinstance(part, K.RigidAffineAugmentationBase2D)
 
 
 def _check(part: nn.Module, is_top: bool) -> None:
-    """Refuse what cannot move a sample, or needs a whole batch."""
+    """Refuse modules that cannot move a sample, or need a whole batch."""
     name, of = type(part).__name__, type(part).__module__
     if isinstance(part, K.MixAugmentationBaseV2):
         raise UsageError(f"Kornia: {name} mixes the pictures of a batch: use readers.augment.BatchMixUp or BatchCutMix")
@@ -153,7 +132,7 @@ def _check(part: nn.Module, is_top: bool) -> None:
 
 
 def _set_same_on_batch(transform: nn.Module, same: bool) -> None:
-    """Return whether one draw serves all pictures of a call, which are the frames of a clip."""
+    """Set whether one draw serves all images of a call, which are the frames of a clip."""
     for part in transform.modules():
         if getattr(part, "same_on_batch", None) is not None:
             setattr(part, "same_on_batch", same)  # noqa: B010 -- typed as a submodule

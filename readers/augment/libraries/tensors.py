@@ -1,4 +1,4 @@
-"""Pictures and masks of a sample as tensors for other libraries, and back."""
+"""Conversion of a sample's image and masks to tensors for other libraries, and back."""
 
 from typing import Any
 
@@ -12,25 +12,25 @@ from shardspec.errors import UsageError
 
 
 def picture_tensor(image: npt.NDArray[np.uint8]) -> Tensor:
-    """A copy of a picture (…, H, W, C) as (…, C, H, W), uint8."""
+    """Copy an image (…, H, W, C) to a tensor (…, C, H, W), uint8."""
     return torch.from_numpy(np.moveaxis(image, -1, -3).copy())
 
 
 def mask_tensor(mask: npt.NDArray[Any], axes: int, name: str, user: str) -> Tensor:
-    """A copy of a mask as (C, H, W), or (T, C, H, W) for a clip, float32: a dtype that every operation can move.
+    """Copy a mask to a tensor (C, H, W), or (T, C, H, W) for a clip, in float32, which every operation can move.
 
     Parameters
     ----------
-    mask : ndarray, (H, W) or (H, W, C), for a clip after its first axis
+    mask : ndarray, (H, W) or (H, W, C); for a clip with the same first axis
     axes : int
-        Axes of the picture without its channels: 2, or 3 for a clip.
+        Number of axes of the image without its channels: 2, or 3 for a clip.
     name, user : str
-        The mask's and the transform's, for messages.
+        Names of the mask and of the transform, for messages.
 
     Raises
     ------
     UsageError
-        If a value is lost in float32.
+        If float32 cannot hold a value.
     """
     stack = mask[..., None] if mask.ndim == axes else mask
     values = np.moveaxis(stack, -1, -3).astype(np.float32)
@@ -46,16 +46,16 @@ def mask_tensor(mask: npt.NDArray[Any], axes: int, name: str, user: str) -> Tens
 
 
 def picture_array(picture: Any, axes: int, user: str) -> npt.NDArray[Any]:
-    """A picture (C, H, W) or (T, C, H, W) as an array with the channels last.
+    """Convert a library's result, (C, H, W) or (T, C, H, W), to an array with the channels last.
 
     Parameters
     ----------
     picture : Any
-        What a library has given back.
+        Result of the library.
     axes : int
-        See `mask_tensor`.
+        As for `mask_tensor`.
     user : str
-        The transform's name, for messages.
+        Name of the transform, for messages.
 
     Raises
     ------
@@ -73,6 +73,6 @@ def picture_array(picture: Any, axes: int, user: str) -> npt.NDArray[Any]:
 
 
 def mask_array(mask: Tensor, like: npt.NDArray[Any], axes: int) -> npt.NDArray[Any]:
-    """A mask of `mask_tensor` as an array again, with the axes and the dtype of the one that it was made from."""
+    """Convert the result of `mask_tensor` to an array with the axes and the dtype of the original mask."""
     values = np.moveaxis(mask.as_subclass(Tensor).numpy(), -3, -1)
     return np.ascontiguousarray(values[..., 0] if like.ndim == axes else values).astype(like.dtype)

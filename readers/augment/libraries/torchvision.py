@@ -1,4 +1,4 @@
-"""Transforms of torchvision v2 on picture, masks, landmarks, hull, regions and matrix together."""
+"""Adapter for transforms of torchvision v2."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from readers.augment.libraries.adapter import Adapter, Masks, Points, names_of, parts_of
+from readers.augment.libraries.adapter import Adapter, Masks, Points, parts_of
 from readers.augment.libraries.bending import bent_points
-from readers.augment.libraries.draws import TorchDraws
 from readers.augment.libraries.tensors import mask_array, mask_tensor, picture_array, picture_tensor
+from readers.augment.libraries.torch_random import TorchDraws
 from shardspec.errors import UsageError
 from shardspec.wording import cut, shorten
 
@@ -25,38 +25,32 @@ _NEED_BOXES = (v2.RandomIoUCrop, v2.SanitizeBoundingBoxes)
 
 
 class Torchvision(Adapter):
-    """Applies transforms of torchvision v2 to a sample; fulfils `readers.transforms.SeededTransform`.
+    """Apply transforms of torchvision v2 to a whole sample (`readers.augment.libraries.adapter.Adapter`).
 
-    * All draws of torch come from the generator that is given with the sample; torch's own is neither used nor changed.
-    * Landmarks and hull keep all their points, even those that leave the picture, and where a point goes, the pixel
-      under it goes: torchvision's own key points are off by a pixel after a flip, and by more after `ElasticTransform`.
-    * If the transforms mirror, left and right are swapped in landmarks, hull and regions.
-    * A region's box becomes the upright box around its four mapped corners.
-    * Masks are moved by the nearest pixel, so no new value appears but torchvision's ``fill`` (0). `RandomErasing`
-      leaves them alone.
-    * ``matrix`` follows, as long as the transforms are affine.
+    Points move with the pixels under them. torchvision's own key points are off by a pixel after a flip, and by more
+    after ``ElasticTransform``.
 
     Parameters
     ----------
     transforms : v2 transform, or sequence of them
     masks : sequence of str or None
-        See `readers.augment.base.Transform`.
+        Fields that move with the image; None finds them by name and size (`readers.augment.base.Transform`).
 
     Raises
     ------
     UsageError
-        When made: if `transforms` are not of ``torchvision.transforms.v2``, mix the pictures of a batch, make several
-        of one, need boxes of objects, or follow ``v2.ToPureTensor``, after which the picture would move alone. When
-        called: if a transform cannot take the sample, as `v2.RandAugment` with masks or points (ours can), if it drops
-        points, or if it bends the picture and the sample has a ``matrix``.
+        When created: if `transforms` are not of ``torchvision.transforms.v2``, mix the images of a batch, make several
+        images of one, need object boxes, or follow ``v2.ToPureTensor``, after which only the image would move. When
+        called: if a transform cannot take the sample, for example `v2.RandAugment` with masks or points (ours can), if
+        it drops points, or if it bends the image and the sample has a ``matrix``.
 
-    Notes
-    -----
-    Safe across threads (each has its own copy), fork and pickle. The picture goes in as uint8, and comes back in the
-    dtype that the transforms give it: ``v2.ToDtype(torch.float32, scale=True)`` and then ``v2.Normalize`` at the end
-    make floating pictures, for which nothing of ours may follow but `RandomErasing`. A clip is a video: one draw serves
-    all of its frames.
+    Notes ----- The image is passed as uint8 and keeps the dtype that the transforms give it:
+    ``v2.ToDtype(torch.float32, scale=True)`` followed by ``v2.Normalize`` makes floating images, after which only
+    `RandomErasing` of ours may follow.
     """
+
+    pixel_centre = 0.0
+    advice = "leave out the one that drops points, such as SanitizeKeyPoints"
 
     def __init__(self, transforms: Any, masks: Sequence[str] | None = None) -> None:
         chain = list(transforms) if isinstance(transforms, list | tuple | nn.Sequential) else [transforms]
@@ -70,13 +64,10 @@ class Torchvision(Adapter):
             raise UsageError(
                 "Torchvision: what follows ToPureTensor would move the picture alone: put it last, or leave it out"
             )
-        super().__init__(pipeline, masks)
-
-    def __repr__(self) -> str:
-        return f"Torchvision({names_of(self._transform)})"
+        super().__init__(pipeline, chain, masks)
 
     def prepared(self, transform: Any) -> Any:
-        """The transforms, of which those that paint leave masks alone (see `Adapter.prepared`)."""
+        """Make erasing leave masks unchanged."""
         for part in parts_of(transform):
             if isinstance(part, v2.RandomErasing):
                 part._call_kernel = MethodType(_erased, part)
@@ -90,7 +81,7 @@ class Torchvision(Adapter):
         points: Points | None,
         rng: np.random.Generator,
     ) -> tuple[npt.NDArray[Any], Masks, Points | None]:
-        """Call the transforms once (see `Adapter.call`)."""
+        """Call the transforms once."""
         axes = image.ndim - 1
         kind = tv_tensors.Video if axes == 3 else tv_tensors.Image
         data: dict[str, Any] = {"image": kind(picture_tensor(image))}
@@ -117,7 +108,7 @@ class Torchvision(Adapter):
             alone = [type(part).__name__ for part in parts_of(transform) if isinstance(part, _PICTURES_ALONE)]
             if alone and len(data) > 1:
                 raise UsageError(
-                    f"Torchvision: {alone[0]} of torchvision cannot move masks and points along: use "
+                    f"Torchvision: {alone[0]} of torchvision cannot move masks and points: use "
                     "readers.augment.RandAugment or TrivialAugment, or read the dataset without "
                     f"{_fields(data)} (fields=[…], masks=())"
                 ) from error
@@ -128,31 +119,28 @@ class Torchvision(Adapter):
             raise
         return result
 
-    def _dropped(self, transform: Any) -> str:
-        return f"one of {names_of(transform)} drops points, such as SanitizeKeyPoints; leave it out"
-
 
 class ExactPoints(tv_tensors.KeyPoints):  # type: ignore[misc] # torchvision has no types
-    """Key points in coordinates in which pixel (0, 0) covers [0, 1) x [0, 1), moved exactly.
+    """Key points that move exactly, in coordinates in which pixel (0, 0) covers [0, 1) x [0, 1).
 
-    torchvision scales points in these coordinates, but mirrors them as if pixel centres were whole numbers, rounds them
-    where a picture is bent, and forgets that a picture that is turned and expanded is rounded up to whole pixels.
+    torchvision scales points in these coordinates, but mirrors them as if pixel centres were integers, rounds them
+    where an image is bent, and ignores that a rotated and expanded image is rounded up to whole pixels.
     """
 
 
 class ExactMask(tv_tensors.Mask):  # type: ignore[misc] # torchvision has no types
-    """A mask that is resized by the nearest pixel, and not by the one at the corner, as torchvision's are."""
+    """A mask that is resized by the nearest pixel; torchvision takes the pixel at the corner."""
 
 
 def _erased(self: Any, functional: Callable[..., Any], value: Any, *args: Any, **params: Any) -> Any:
-    """Only the picture is painted over, without torchvision's warning that masks and points may be, one day."""
+    """Paint over the image alone, without torchvision's warning about masks and points."""
     if isinstance(value, ExactMask | ExactPoints):
         return value
     return v2.Transform._call_kernel(self, functional, value, *args, **params)
 
 
 def _like(points: ExactPoints, places: Tensor, canvas: tuple[int, int] | None = None) -> ExactPoints:
-    """Other places of points, on their canvas or another (height, width)."""
+    """Return points at new positions, on the same canvas or another one (height, width)."""
     wrapped: ExactPoints = tv_tensors.wrap(places, like=points, canvas_size=canvas or points.canvas_size)
     return wrapped
 
@@ -170,7 +158,7 @@ def _upside_down(points: ExactPoints, **others: Any) -> ExactPoints:
 
 
 def _padded(points: ExactPoints, padding: Any, **others: Any) -> ExactPoints:
-    """Where points go in a padded picture, whatever it is padded with; torchvision's go with ``constant`` only."""
+    """Move points in a padded image, for every padding mode; torchvision moves them only for ``constant``."""
     plain, canvas = v2.functional.pad_keypoints(points.as_subclass(Tensor), points.canvas_size, padding)
     return _like(points, plain, canvas)
 
@@ -178,7 +166,7 @@ def _padded(points: ExactPoints, padding: Any, **others: Any) -> ExactPoints:
 def _turned(
     points: ExactPoints, angle: float, expand: bool = False, center: list[float] | None = None, **others: Any
 ) -> ExactPoints:
-    """Where points go in a turned picture; an expanded one has whole pixels, and the old one's middle in its own."""
+    """Move points in a rotated image; an expanded image has whole pixels and keeps its middle."""
     height, width = points.canvas_size
     plain, _ = v2.functional.rotate_keypoints(points.as_subclass(Tensor), (height, width), angle, center=center)
     canvas = (height, width)
@@ -190,7 +178,7 @@ def _turned(
 
 
 def _bent(points: ExactPoints, displacement: Tensor, **others: Any) -> ExactPoints:
-    """Where points go in a bent picture, whose displacement is given in halves of the picture's sides."""
+    """Move points in a bent image, whose displacement is given in halves of the image's sides."""
     height, width = points.canvas_size
     field = displacement[0].double().numpy() * (width / 2, height / 2)
     plain = points.as_subclass(Tensor).reshape(-1, 2).numpy()
@@ -226,7 +214,7 @@ v2.functional.register_kernel(v2.functional.resized_crop, ExactMask)(_cut_and_re
 
 
 def _check(part: Any) -> None:
-    """Refuse what cannot move a sample, or needs a whole batch."""
+    """Refuse transforms that cannot move a sample, or need a whole batch."""
     name, module = type(part).__name__, type(part).__module__
     if isinstance(part, _BATCHES):
         raise UsageError(f"Torchvision: {name} mixes the pictures of a batch: use readers.augment.Batch{name}")

@@ -1,5 +1,5 @@
-"""Transforms of the values of pixels: colours, floating numbers, erasing, blur. One file a transform.
+"""Transforms of pixel values: colours, floating numbers, erasing, blur. One file per transform.
 
-Neighbours of this kind in a `Compose` work on one picture in memory of their own, and look-up tables that follow one
-another become one table (`readers.augment.pixels.canvas`).
+Neighbouring transforms in a `Compose` share one copy of the image, and consecutive look-up tables are merged into one
+(`readers.augment.pixels.canvas`).
 """

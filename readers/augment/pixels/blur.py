@@ -1,11 +1,11 @@
-"""A random blur."""
+"""Random Gaussian blur."""
 
 from typing import Any
 
 import cv2
 import numpy as np
 
-from readers.arguments import as_count, as_number, as_pair
+from readers.arguments import as_count, as_pair
 from readers.augment.base import Sample
 from readers.augment.pixels.canvas import Canvas, PixelTransform
 from shardspec.errors import UsageError
@@ -13,21 +13,22 @@ from shardspec.wording import shorten
 
 
 class GaussianBlur(PixelTransform[float]):
-    """Blurs with a Gaussian kernel of random width, as torchvision's ``v2.GaussianBlur``, within one grey level.
+    """Blur with a Gaussian kernel of random width; within one grey level of torchvision's ``v2.GaussianBlur``.
 
     Parameters
     ----------
     kernel_size : int or (int, int), pixels
         Width and height of the kernel, odd.
     sigma : float or (float, float), pixels
-        The standard deviation is drawn evenly from these bounds, above 0; one number is always that.
-    p : float
+        Bounds, above 0, of the uniformly drawn standard deviation; one number fixes it.
+    p : float, in [0, 1]
+        Probability of blurring.
 
     Raises
     ------
     UsageError
-        When made: if an argument is out of range. When called: if the picture is floating, or no larger than half the
-        kernel.
+        When created: if an argument is out of range. When called: if the image is floating, or at most half as large as
+        the kernel.
     """
 
     def __init__(
@@ -35,16 +36,16 @@ class GaussianBlur(PixelTransform[float]):
     ) -> None:
         super().__init__(p)
         self.kernel_size = _kernel(kernel_size)
-        self.sigma = as_pair("GaussianBlur: sigma", sigma) if _is_pair(sigma) else _twice(sigma)
+        self.sigma = as_pair("GaussianBlur: sigma", sigma if hasattr(sigma, "__len__") else (sigma, sigma))
         if not 0 < self.sigma[0] <= self.sigma[1] < np.inf:
             raise UsageError(f"GaussianBlur: expected sigma as (least, largest) above 0, found {shorten(sigma)}")
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> float:
-        """The standard deviation."""
+        """Draw the standard deviation."""
         return float(self.sigma[0] + rng.random() * (self.sigma[1] - self.sigma[0]))
 
     def paint(self, canvas: Canvas, params: float) -> None:
-        """Blur the pictures; beyond their edges they are continued as a mirror shows them."""
+        """Blur the images; beyond the edges they continue mirrored."""
         for picture in canvas.frames("GaussianBlur"):
             values = picture.values()
             if any(
@@ -54,24 +55,14 @@ class GaussianBlur(PixelTransform[float]):
                     f"GaussianBlur: expected pictures larger than half the kernel, found "
                     f"{values.shape[1]} x {values.shape[0]} for a kernel of {self.kernel_size}"
                 )
-            # not cv2.GaussianBlur, which rounds the kernel and takes twice as long
+            # cv2.GaussianBlur rounds the kernel and takes twice as long
             across, down = (cv2.getGaussianKernel(side, params, cv2.CV_32F) for side in self.kernel_size)
             blurred = cv2.sepFilter2D(values, -1, across, down, borderType=cv2.BORDER_REFLECT_101)
             picture.replace(np.asarray(blurred))
 
 
-def _is_pair(value: Any) -> bool:
-    return hasattr(value, "__len__") and not isinstance(value, str)
-
-
-def _twice(value: Any) -> tuple[float, float]:
-    number = as_number("GaussianBlur: sigma", value)
-    return number, number
-
-
 def _kernel(value: Any) -> tuple[int, int]:
-    """Width and height of a kernel."""
-    sides = tuple(value) if _is_pair(value) else (value, value)
+    sides = tuple(value) if hasattr(value, "__len__") else (value, value)
     if len(sides) != 2:
         raise UsageError(f"GaussianBlur: expected kernel_size as pixels, or (width, height), found {shorten(value)}")
     width, height = (as_count("GaussianBlur: kernel_size", side, unit="pixel") for side in sides)

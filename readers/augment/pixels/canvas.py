@@ -1,7 +1,7 @@
-"""The pictures that a chain of transforms works on: in memory of its own, with a look-up table that is not applied yet.
+"""Images on their way through a chain of transforms, with a look-up table that is not applied yet.
 
-A table maps each of the 256 values of a pixel to its new value. Tables that follow one another become one, which is
-applied when a transform needs the pixels, or at the end: then also to floating numbers, at the cost of one pass.
+A table maps each of the 256 values of a pixel to a new value. Consecutive tables are merged into one. It is applied
+when a transform needs the pixels, or at the end, where the conversion to floating numbers then costs no extra pass.
 """
 
 from abc import abstractmethod
@@ -17,20 +17,20 @@ from readers.decode.values import BFLOAT16
 from shardspec.errors import UsageError
 
 Table = npt.NDArray[Any]
-"""(256,) for all channels, or (256, C); the dtype is that of the new values."""
+"""(256,) for all channels, or (256, C), in the dtype of the new values."""
 TableMaker = Callable[[], Table]
 Quick = Callable[[npt.NDArray[Any]], npt.NDArray[Any] | None]
 
 
 class Pixels:
-    """One picture, (H, W, C), on its way through a chain of transforms.
+    """One image, (H, W, C), on its way through a chain of transforms.
 
     Parameters
     ----------
     picture : ndarray, (H, W, C), uint8, or a floating dtype
-        Not written to.
+        Never written to.
     out : ndarray, (H, W, C), optional
-        Where the floating numbers of a table are put, if they have its dtype.
+        Memory for the floating numbers of a table, used if it has their dtype.
     """
 
     def __init__(self, picture: Picture, out: npt.NDArray[Any] | None = None) -> None:
@@ -47,20 +47,20 @@ class Pixels:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values after the table."""
+        """Dtype of the values after the pending table."""
         table = self._table
         return table.dtype if isinstance(table, np.ndarray) else self._picture.dtype
 
     def look_up(self, table: Table | TableMaker, quick: Quick | None = None) -> None:
-        """Replace each value by its entry in a table; the values must be uint8 so far.
+        """Replace each value by its entry in a table; the values must still be uint8.
 
         Parameters
         ----------
         table : ndarray or callable
-            A callable makes a table of uint8, if one is needed.
+            A callable makes a uint8 table if one is needed.
         quick : callable, optional
-            Makes of a picture exactly what the table does, in less time, or None if it cannot; it is asked if no other
-            table follows.
+            Does exactly what the table does, in less time, or returns None if it cannot. Called only if no other table
+            follows.
         """
         if self._table is None:
             self._table, self._quick = table, quick
@@ -69,11 +69,11 @@ class Pixels:
         self._quick = None
         if then.ndim == first.ndim == 2:
             self._table = then[first, np.arange(then.shape[1])]
-        else:  # one of them is for all channels
-            self._table = then.take(first.astype(np.intp), axis=0)  # in a fifth of the time of ``then[first]``
+        else:  # at least one table is for all channels
+            self._table = then.take(first.astype(np.intp), axis=0)  # five times faster than ``then[first]``
 
     def values(self) -> npt.NDArray[Any]:
-        """The pixels as they are now; not to be written to."""
+        """Apply the pending table and return the pixels, which must not be written to."""
         quick, out = self._quick, self._out
         if self._table is None:
             return self._picture
@@ -89,27 +89,26 @@ class Pixels:
         return self._picture
 
     def writable(self) -> npt.NDArray[Any]:
-        """The pixels as they are now, in memory that may be written to."""
+        """Return the current pixels in memory that may be written to."""
         picture = self.values()
         if not self._owned:
             self._picture, self._owned = picture.copy(), True
         return self._picture
 
     def replace(self, picture: npt.NDArray[Any]) -> None:
-        """Go on with another picture, which must be nobody else's; cv2 drops a last axis of 1, which is put back."""
+        """Continue with another image, which no one else refers to. The last axis of 1 that cv2 drops is restored."""
         self._picture, self._table, self._owned = picture.reshape(*picture.shape[:2], -1), None, True
         self._quick = None
 
 
 def _made(table: Table | TableMaker) -> Table:
-    """The table itself."""
     return table if isinstance(table, np.ndarray) else table()
 
 
 def _looked_up(picture: npt.NDArray[Any], table: Table, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-    """The entries of a table for the values of a picture (H, W, C), uint8; in `out`, if it is given."""
+    """Look up the values of a uint8 image (H, W, C) in a table; the result goes into `out` if that is given."""
     bits = np.ascontiguousarray(table)
-    if table.dtype in (np.float16, BFLOAT16):  # OpenCV moves the bits, whatever they mean
+    if table.dtype in (np.float16, BFLOAT16):  # OpenCV only copies the bits
         bits = bits.view(np.uint16)
     if bits.ndim == 2:
         bits = bits[None]
@@ -120,15 +119,15 @@ def _looked_up(picture: npt.NDArray[Any], table: Table, out: npt.NDArray[Any] | 
 
 
 class Canvas:
-    """A sample whose pictures are being changed: its fields, and the pictures of ``image``, one or a clip's.
+    """A sample whose images are being changed: its fields, and its image or the frames of its clip.
 
     Parameters
     ----------
     sample : dict
     user : str
-        The transform's name, for messages.
+        Name of the transform, for messages.
     out : ndarray, optional
-        Where to put a single picture of floating numbers, if it has this shape and dtype.
+        Memory for a single floating image, used if it has the right shape and dtype.
 
     Raises
     ------
@@ -145,7 +144,7 @@ class Canvas:
         self.pictures = [Pixels(frame) for frame in image] if self.clip else [Pixels(image, out)]
 
     def frames(self, user: str) -> list[Pixels]:
-        """The pictures, for a transform of uint8 values.
+        """Return the images, for a transform of uint8 values.
 
         Raises
         ------
@@ -161,25 +160,25 @@ class Canvas:
         return self.pictures
 
     def sample(self) -> Sample:
-        """The sample with its new pictures: a new dict."""
+        """Return a new dict: the sample with its new images."""
         values = [picture.values() for picture in self.pictures]
         return {**self.fields, "image": np.stack(values) if self.clip else values[0]}
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """A dtype for messages."""
+    """Return the name of a dtype, for messages."""
     return "bfloat16" if dtype == BFLOAT16 else str(dtype)
 
 
 class PixelTransform(Transform[Params]):
-    """The base of transforms of the values of pixels: colours, erasing, numbers for the network."""
+    """Base of transforms of pixel values: colours, erasing, conversion to floating numbers."""
 
     @abstractmethod
     def paint(self, canvas: Canvas, params: Params) -> None:
-        """Apply drawn parameters to the pictures of a canvas. The same parameters give the same result."""
+        """Apply drawn parameters to the images of a canvas. The same parameters give the same result."""
 
     def apply(self, sample: Sample, params: Params) -> Sample:
-        """The sample with other pixels."""
+        """Return the sample with changed pixels."""
         canvas = Canvas(sample, type(self).__name__)
         self.paint(canvas, params)
         return canvas.sample()
@@ -188,7 +187,10 @@ class PixelTransform(Transform[Params]):
     def together(
         transforms: Sequence[Any], sample: Sample, rng: np.random.Generator, out: npt.NDArray[Any] | None = None
     ) -> Sample:
-        """Transforms of this kind one after the other, with the draws that they would make one by one."""
+        """Apply several transforms of this kind, with the draws that they would make one by one.
+
+        `out` is memory for ``image``, which the result may use.
+        """
         canvas = None
         for transform in transforms:
             if rng.random() >= transform.p:
@@ -199,5 +201,5 @@ class PixelTransform(Transform[Params]):
         return sample if canvas is None else canvas.sample()
 
     def write_image(self, sample: Sample, rng: np.random.Generator, out: npt.NDArray[Any]) -> Sample:
-        """The transformed sample, whose picture may be `out` itself (`readers.dataset.transforms.Chain`)."""
+        """Return the transformed sample, which may have its image in `out` (`readers.dataset.transforms.Chain`)."""
         return self.together((self,), sample, rng, out)

@@ -1,4 +1,4 @@
-"""A random rectangle painted over."""
+"""Random erasing: a random rectangle is painted over."""
 
 import math
 from collections.abc import Sequence
@@ -30,35 +30,36 @@ class _Box:
 
 
 class RandomErasing(PixelTransform[_Box | None]):
-    """Paints over a random rectangle, as torchvision's ``v2.RandomErasing``, which timm's is too.
+    """Paint over a random rectangle, as torchvision's ``v2.RandomErasing`` and timm's.
 
-    Usually put after `Normalize`, where 0 is the mean colour. Geometry stays as it is; masks do too, unless they have a
+    Usually put after `Normalize`, where 0 is the mean colour. Geometry is kept, and so are masks unless they have a
     fill.
 
     Parameters
     ----------
-    p : float
+    p : float, in [0, 1]
+        Probability of erasing.
     scale : (float, float), in (0, 1]
-        Least and largest area of the rectangle, as a share of the picture's.
+        Smallest and largest area of the rectangle, as a share of the image's.
     ratio : (float, float)
-        Least and largest height over width; drawn evenly in the logarithm.
+        Smallest and largest ratio of height to width, drawn log-uniformly.
     value : float, sequence of float, or "random"
-        The new value, for all channels or one per channel, in the picture's numbers: of uint8 from 0 to 255, after
-        `Normalize` a normalised one. ``"random"`` draws each number anew: from a standard normal distribution in
-        floating pictures, evenly from 0 to 255 in uint8.
+        New value, for all channels or one per channel, in the image's range: 0 to 255 in uint8, a normalised number
+        after `Normalize`. ``"random"`` draws every number separately: from a standard normal distribution in floating
+        images, uniformly from 0 to 255 in uint8.
     fill_mask : int or None
-        Value of the masks' pixels there; None leaves masks as they are.
+        Value of the rectangle in masks; None leaves masks unchanged.
     masks : sequence of str or None
-        See `readers.augment.base.Transform`.
+        Fields that count as masks; None finds them by name and size (`readers.augment.base.Transform`).
 
     Raises
     ------
     UsageError
-        When made: if an argument is out of range. When called: if the value does not fit the picture.
+        When created: if an argument is out of range. When called: if the value does not fit the image.
 
     Notes
     -----
-    A clip has the same rectangle in every frame. If ten draws do not fit into the picture, nothing is painted.
+    A clip has the same rectangle in every frame. If ten drawn rectangles do not fit, nothing is painted.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class RandomErasing(PixelTransform[_Box | None]):
         self.fill_mask = fill_mask
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> _Box | None:
-        """The rectangle; None if none fits."""
+        """Draw the rectangle; None if none fits."""
         height, width, channels = get_field(sample, "image", "RandomErasing").shape[-3:]
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(_TRIES):
@@ -109,11 +110,10 @@ class RandomErasing(PixelTransform[_Box | None]):
                 canvas.fields[name] = mask
 
     def _fill(self, values: npt.NDArray[Any], box: _Box) -> npt.NDArray[Any]:
-        """The new values, in the dtype of the picture's."""
         if box.noise is not None:
             if values.dtype != np.uint8:
                 return encoded(box.noise, values.dtype)
-            # the lowest bits of a normal number are even
+            # the lowest byte of a normal number is uniformly distributed
             return np.frombuffer(box.noise.tobytes(), np.uint8)[:: box.noise.itemsize].reshape(box.noise.shape)
         fill = np.asarray(self.value, np.float32)
         if fill.ndim and len(fill) != values.shape[-1]:
@@ -129,7 +129,6 @@ class RandomErasing(PixelTransform[_Box | None]):
 
 
 def _as_value(value: Any) -> float | tuple[float, ...] | str:
-    """The fill that a caller gives."""
     if isinstance(value, str):
         if value != "random":
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Floating numbers for the network, by one look-up table: 0 … 255 to 0 … 1, or normalised."""
+"""Conversion of uint8 images to floating numbers by one look-up table: 0 to 1, or normalised."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -21,18 +21,17 @@ _DTYPES: Mapping[str, np.dtype[Any]] = {
 
 
 class ToFloat(PixelTransform[None]):
-    """Turns pictures of uint8 into floating numbers from 0 to 1, as torchvision's ``v2.ToDtype(dtype, scale=True)``.
+    """Convert uint8 images to floating numbers from 0 to 1, as torchvision's ``v2.ToDtype(dtype, scale=True)``.
 
     Parameters
     ----------
     dtype : str or dtype
-        ``"float32"``, ``"float16"`` or ``"bfloat16"``, or torch's or numpy's dtype of that name. In a sample,
-        bfloat16 is an array of dtype ``V2`` with its bits, since numpy has no such dtype; in a batch it is torch's.
+        ``"float32"``, ``"float16"`` or ``"bfloat16"``, or the dtype of torch or numpy with that name. numpy has no
+        bfloat16: in a sample, it is an array of dtype ``V2`` with the bits; in a batch it is torch's.
 
-    Notes
-    -----
-    The numbers of every dtype are those of float32, rounded once. Goes last in a chain: only `RandomErasing` may
-    follow. In a `Compose`, a table before it (of `ColorJitter`, say) and its own are one.
+    Notes ----- The numbers of every dtype are those of float32, rounded once. Put it last in a chain: only
+    `RandomErasing` may follow. In a `Compose`, its table is merged with the one before it, for example that of
+    `ColorJitter`.
     """
 
     def __init__(self, dtype: Any = "float32") -> None:
@@ -40,28 +39,28 @@ class ToFloat(PixelTransform[None]):
         self.dtype = as_float_name("ToFloat", dtype)
 
     def paint(self, canvas: Canvas, params: None) -> None:
-        """Give the pictures their table."""
+        """Add the table to the images."""
         for picture in canvas.frames("ToFloat"):
             picture.look_up(_unit_table(self.dtype))
 
 
 class Normalize(PixelTransform[None]):
-    """Turns pictures of uint8 into (x / 255 - mean) / std.
+    """Convert uint8 images to (x / 255 - mean) / std.
 
-    In float32 to the last bit what torchvision's ``v2.ToDtype(torch.float32, scale=True)`` and then
-    ``v2.Normalize(mean, std)`` give.
+    float32 results equal torchvision's ``v2.ToDtype(torch.float32, scale=True)`` followed by ``v2.Normalize(mean,
+    std)`` bit for bit.
 
     Parameters
     ----------
     mean, std : sequence of float
-        One per channel, or one for all, for pictures from 0 to 1; ImageNet's by default.
+        One per channel, or one for all, for images from 0 to 1; ImageNet's by default.
     dtype : str or dtype
-        See `ToFloat`.
+        As for `ToFloat`.
 
     Raises
     ------
     UsageError
-        When made: if the numbers are not finite, or a std is not above 0. When called: if the picture has another
+        When created: if the numbers are not finite, or a std is not above 0. When called: if the image has another
         number of channels, or is floating already.
     """
 
@@ -78,7 +77,7 @@ class Normalize(PixelTransform[None]):
         self.dtype = as_float_name("Normalize", dtype)
 
     def paint(self, canvas: Canvas, params: None) -> None:
-        """Give the pictures their table."""
+        """Add the table to the images."""
         for picture in canvas.frames("Normalize"):
             if len(self.mean) not in (1, picture.shape[-1]):
                 raise UsageError(
@@ -89,12 +88,12 @@ class Normalize(PixelTransform[None]):
 
 
 def as_float_name(user: str, dtype: Any) -> str:
-    """The name of a floating dtype of numpy, torch or in text.
+    """Return the name of a floating dtype, given as a name or as a dtype of numpy or torch.
 
     Raises
     ------
     UsageError
-        If it is none of float32, float16 and bfloat16.
+        If it is not float32, float16 or bfloat16.
     """
     name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", str(dtype))
     name = name.removeprefix("torch.")
@@ -104,18 +103,10 @@ def as_float_name(user: str, dtype: Any) -> str:
 
 
 def encoded(values: npt.ArrayLike, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Numbers in a dtype of pictures, rounded to nearest, ties to even; of bfloat16 the bits.
-
-    Parameters
-    ----------
-    values : array_like
-        Finite.
-    dtype : dtype
-        float32, float16 or `BFLOAT16`.
-    """
+    """Convert finite numbers to float32, float16 or bfloat16 (its bits), rounded to nearest, ties to even."""
     numbers = np.asarray(values, np.float32)
     if dtype != BFLOAT16:
-        with np.errstate(over="ignore"):  # beyond float16's largest number: infinity, as torch has it
+        with np.errstate(over="ignore"):  # infinity beyond float16's largest number, as in torch
             return numbers.astype(dtype)
     bits = np.ascontiguousarray(numbers).view(np.uint32).reshape(numbers.shape)
     upper = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
@@ -134,7 +125,7 @@ def _normal_table(mean: tuple[float, ...], std: tuple[float, ...], dtype: str) -
 
 
 def _unit() -> npt.NDArray[np.float32]:
-    """0 to 1 as torchvision has it: times 1/255, which is not the same as divided by 255."""
+    """Return 0 to 1 as torchvision computes it: x * (1 / 255), which differs from x / 255."""
     return np.arange(256, dtype=np.float32) * np.float32(1 / 255)
 
 

@@ -1,4 +1,4 @@
-"""Mixtures of the pictures of a batch, with soft labels, each row by its own draw."""
+"""MixUp and CutMix: mixtures of the images of a batch, with soft labels and a separate draw for each row."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -15,17 +15,11 @@ from shardspec.errors import UsageError
 from shardspec.wording import span
 
 _SEED_BITS = 24
-"""Of a uniform number."""
+"""Random bits of a uniform number."""
 
 
 class _BatchMix(BatchModule):
-    """The base: each row is mixed with the row before it, the first with the last, as torchvision's modules do.
-
-    Attributes
-    ----------
-    keeps_range : bool
-        True (see `BatchModule`).
-    """
+    """Base of mixtures. Each row is mixed with the row before it, the first with the last, as in torchvision."""
 
     keeps_range = True
 
@@ -39,17 +33,19 @@ class _BatchMix(BatchModule):
         self.p = as_probability(user, p)
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
-        """The batch with mixed pictures, and ``label`` as shares, (B, num_classes), float32."""
+        """Return the batch with mixed images, and ``label`` as class shares, (B, num_classes), float32."""
         return self._mix(batch, seeds, False)
 
     def forward_(self, batch: Batch, seeds: Seeds = None) -> Batch:
-        """The same; pictures on the CPU are mixed in the batch's own memory, where their dtype allows it."""
+        """Mix like `forward`, on the CPU in the batch's own memory if the dtype allows it."""
         return self._mix(batch, seeds, True)
 
     def _mix(self, batch: Batch, seeds: Seeds, owned: bool) -> Batch:
         image = image_of(batch, type(self).__name__)
         soft = self._soft(batch.get("label"), len(image))
-        numbers = uniform(torch.empty(len(image), 0), 5, seeds)  # not on the device, which would have to be waited for
+        numbers = uniform(
+            torch.empty(len(image), 0), 5, seeds
+        )  # on the CPU: reading them back would wait for the device
         kept = self._shares(numbers[:, :3]).to(image.device, non_blocking=True)
         out, kept = self.mixed(batch, kept, numbers[:, 3:].to(image.device, non_blocking=True), owned)
         if image.is_contiguous(memory_format=torch.channels_last):
@@ -59,7 +55,7 @@ class _BatchMix(BatchModule):
 
     @abstractmethod
     def mixed(self, batch: Batch, kept: Tensor, numbers: Tensor, owned: bool) -> tuple[Batch, Tensor]:
-        """The batch with mixed pictures, given each row's own share (B,), and two numbers in [0, 1), (B, 2).
+        """Mix the images, given each row's own share (B,), and two numbers in [0, 1), (B, 2).
 
         Parameters
         ----------
@@ -74,7 +70,7 @@ class _BatchMix(BatchModule):
         """
 
     def _shares(self, numbers: Tensor) -> Tensor:
-        """Each row's own share, (B,), float32: of Beta(alpha, alpha), and 1 where the row is not mixed."""
+        """Return each row's own share, (B,), float32: drawn from Beta(alpha, alpha), or 1 if the row is not mixed."""
         drawn = numbers.double().numpy()
         shares = np.ones(len(drawn), np.float32)
         bits = (drawn[:, 1:] * 2**_SEED_BITS).astype(np.int64)
@@ -83,10 +79,10 @@ class _BatchMix(BatchModule):
         return torch.from_numpy(shares)
 
     def _soft(self, label: object, rows: int) -> Tensor:
-        """The labels as shares of the classes, (B, num_classes), float32."""
+        """Return the labels as class shares, (B, num_classes), float32."""
         user, classes = type(self).__name__, self.num_classes
         if isinstance(label, Tensor) and label.is_floating_point() and label.shape == (rows, classes):
-            return label.float()  # mixed before
+            return label.float()  # already mixed
         if not isinstance(label, Tensor) or label.is_floating_point() or label.shape != (rows,):
             raise UsageError(
                 f"{user}: expected label as whole numbers {(rows,)}, or as shares {(rows, classes)}, "
@@ -101,32 +97,33 @@ class _BatchMix(BatchModule):
 
 
 class BatchMixUp(_BatchMix):
-    """Blends each picture with the one before it, as torchvision's ``v2.MixUp``, but by a share of each row's own.
+    """Blend each image with the one before it, as torchvision's ``v2.MixUp``, but with a separate share for each row.
 
     The share is drawn from Beta(alpha, alpha). ``label`` becomes (B, num_classes): the same blend of both labels, as
-    torch's cross-entropy takes it. Pictures of uint8 become float32, still from 0 to 255. All other fields, masks and
-    geometry too, stay as they are.
+    torch's cross-entropy takes it. uint8 images become float32, still from 0 to 255. All other fields, including masks
+    and geometry, are unchanged.
 
     Parameters
     ----------
     num_classes : int
+        Number of classes; labels range from 0 to num_classes - 1.
     alpha : float
         Above 0.
-    p : float
-        Probability of each row that it is mixed.
+    p : float, in [0, 1]
+        Probability of each row to be mixed.
 
     Raises
     ------
     UsageError
-        When made: if an argument is out of range. When called: if ``image`` is not a tensor (B, C, H, W), or ``label``
-        is neither (B,) nor mixed before.
+        When created: if an argument is out of range. When called: if ``image`` is not a tensor (B, C, H, W), or
+        ``label`` is neither (B,) nor mixed before.
     """
 
     def __init__(self, num_classes: int, alpha: float = 1.0, p: float = 1.0) -> None:
         super().__init__(num_classes, alpha, p)
 
     def mixed(self, batch: Batch, kept: Tensor, numbers: Tensor, owned: bool) -> tuple[Batch, Tensor]:
-        """Blended pictures."""
+        """Blend the images."""
         image: Tensor = batch["image"]
         if _by_rows(image):
             own = image if image.is_floating_point() and owned else image.to(_blended(image), copy=True)
@@ -141,18 +138,18 @@ class BatchMixUp(_BatchMix):
 
 
 class BatchCutMix(_BatchMix):
-    """Pastes a rectangle of the picture before into each, as torchvision's ``v2.CutMix``, but one for each row.
+    """Paste a rectangle of the image before into each image, as torchvision's ``v2.CutMix``, but one per row.
 
-    The rectangle covers a share of the picture that is drawn from Beta(alpha, alpha), and is cut off at the rim.
-    ``label`` becomes (B, num_classes): both labels by their shares of the pixels. Masks go along with the picture; all
-    other fields stay as they are.
+    The rectangle covers a share of the image drawn from Beta(alpha, alpha), and is clipped at the border. ``label``
+    becomes (B, num_classes): both labels weighted by their shares of the pixels. Masks follow the image; all other
+    fields are unchanged.
 
     Parameters
     ----------
     num_classes, alpha, p
-        See `BatchMixUp`.
+        As for `BatchMixUp`.
     masks : sequence of str or None
-        See `readers.augment.base.Transform`; here (B, H, W) or (B, C, H, W).
+        Masks, (B, H, W) or (B, C, H, W); None finds them by name and size (`readers.augment.base.Transform`).
 
     Raises
     ------
@@ -167,7 +164,7 @@ class BatchCutMix(_BatchMix):
         self.masks = as_mask_names(masks, "BatchCutMix")
 
     def mixed(self, batch: Batch, kept: Tensor, numbers: Tensor, owned: bool) -> tuple[Batch, Tensor]:
-        """Pictures with a rectangle of another."""
+        """Paste the rectangles."""
         image: Tensor = batch["image"]
         height, width = image.shape[-2:]
         half = 0.5 * (1 - kept.double()).sqrt()
@@ -194,23 +191,22 @@ class BatchCutMix(_BatchMix):
 
 
 def _by_rows(image: Tensor) -> bool:
-    """Return whether rows are mixed one by one: fewer passes over memory, but on a GPU too many small operations."""
+    """Return whether to mix row by row: fewer passes over memory on the CPU, but too many small operations on a GPU."""
     return image.device.type == "cpu"
 
 
 def _from_the_last(values: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Each row and the value of the row before it, from the last row on: the rows may be changed on the way."""
+    """Yield each row and the row before it, starting with the last, so that rows may be changed in place."""
     last = values[-1].clone() if len(values) else None
     for row in range(len(values) - 1, -1, -1):
         yield row, values[row - 1] if row or last is None else last
 
 
 def _blended(image: Tensor) -> torch.dtype:
-    """The dtype of blended pictures."""
     return image.dtype if image.is_floating_point() else torch.float32
 
 
 def _side(middle: Tensor, half: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """The first pixels within and beyond a rectangle, along one side of the picture."""
+    """Return the first pixel inside and the first pixel beyond a rectangle, along one axis."""
     reach = (half * length).long()
     return (middle - reach).clamp(min=0), (middle + reach).clamp(max=length)

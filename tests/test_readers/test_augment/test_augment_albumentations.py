@@ -145,7 +145,7 @@ def test_points_that_a_transform_drops_are_an_error():
 
     with pytest.raises(
         UsageError,
-        match=r"expected 75 points back, found 74: .* \['Forgetful'\] drops .* keypoint_remapping_method='direct'",
+        match=r"expected 75 points back from \['Forgetful'\], found 74: .* drops .* keypoint_remapping_method='direct'",
     ):
         Albumentations([Forgetful(p=1)])(face_sample(), sample_rng(0, 0, 0))
 

@@ -16,7 +16,7 @@ from readers.augment import (
     DropRegion,
     HorizontalFlip,
 )
-from readers.augment.draws import RowDraws
+from readers.augment.row_random import RowDraws
 from readers.seeding import sample_rng
 from readers.transforms import is_seeded
 from shardspec.errors import UsageError

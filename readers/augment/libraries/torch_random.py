@@ -1,4 +1,4 @@
-"""Torch's random draws from a generator of one's own, in one thread, without touching the process's generator."""
+"""Torch's random draws from a separate generator, in one thread, without touching the global generator."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -32,32 +32,33 @@ _DRAWS = frozenset(
         Tensor.uniform_,
     )
 )
-"""Functions of torch that draw from the generator given as ``generator``."""
+"""Functions of torch with an argument ``generator``."""
 
 _LIKE: Mapping[Callable[..., Tensor], Callable[..., Tensor]] = {
     torch.rand_like: torch.rand,
     torch.randint_like: torch.randint,
     torch.randn_like: torch.randn,
 }
-"""Functions that draw numbers of the shape of a tensor; not in every version of torch do they take a generator."""
+"""Functions that draw numbers in the shape of a tensor. Not every version of torch accepts a generator for them."""
 
 
 class TorchDraws(TorchFunctionMode):
-    """While it is entered, draws of torch in this thread come from generators of its own.
+    """Context in which torch draws in this thread from separate generators.
 
-    The process's generator is neither used nor changed, so threads do not disturb one another, nor the training loop.
+    The global generators are neither used nor changed, so threads do not affect each other or the training loop.
 
     Parameters
     ----------
     seed : int or None
-        0 to 2**63 - 1, for a generator on each device that is drawn on. None leaves the draws to the process's
-        generators and only watches them.
+        0 to 2**63 - 1, for a generator on each device. None leaves the draws to the global generators and only counts
+        them.
     rows : int
+        Size below which a draw counts as small.
 
     Attributes
     ----------
     small : int
-        How many draws so far had fewer than `rows` numbers.
+        Number of draws so far with fewer than `rows` numbers.
     """
 
     def __init__(self, seed: int | None, rows: int = 0) -> None:
@@ -84,7 +85,6 @@ class TorchDraws(TorchFunctionMode):
         return drawn
 
     def _generator(self, args: Sequence[Any], given: Mapping[str, Any]) -> torch.Generator:
-        """The generator of the device on which a function will draw."""
         tensors = [value for value in (*args, *given.values()) if isinstance(value, Tensor)]
         named = given.get("device")
         device = torch.device(named) if named is not None else tensors[0].device if tensors else None

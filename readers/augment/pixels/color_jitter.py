@@ -1,4 +1,4 @@
-"""Random brightness, contrast, saturation and hue."""
+"""Random changes of brightness, contrast, saturation and hue."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -30,33 +30,32 @@ _CHANGES: tuple[tuple[str, Callable[[Pixels, float], None]], ...] = (
 
 
 class _Jitter(NamedTuple):
-    order: tuple[int, ...]  # of the changes, by their number
-    factors: tuple[float | None, ...]  # None: this one is not made
+    order: tuple[int, ...]  # indices of `_CHANGES`
+    factors: tuple[float | None, ...]  # by index; None skips the change
 
 
 class ColorJitter(PixelTransform[_Jitter]):
-    """Changes brightness, contrast, saturation and hue in a random order, as torchvision's ``v2.ColorJitter``.
+    """Change brightness, contrast, saturation and hue in a random order, as torchvision's ``v2.ColorJitter``.
 
     Parameters
     ----------
     brightness, contrast, saturation : float, or (float, float), or None
-        The factor is drawn evenly from these bounds, 0 or more; one number x means (max(0, 1 - x), 1 + x). None
-        leaves it out.
+        Bounds of the uniformly drawn factor, 0 or more; one number x means (max(0, 1 - x), 1 + x). None skips the
+        change.
     hue : float, or (float, float), or None
-        The turn of the colour circle is drawn evenly from these bounds, from -0.5 to 0.5; one number x means (-x, x).
-    p : float
+        Bounds of the uniformly drawn turn of the colour circle, from -0.5 to 0.5; one number x means (-x, x).
+    p : float, in [0, 1]
+        Probability of any change.
 
     Raises
     ------
     UsageError
-        When made: if a bound is out of range. When called: if the picture is floating, or has neither one nor three
+        When created: if a bound is out of range. When called: if the image is floating, or does not have one or three
         channels.
 
-    Notes
-    -----
-    On the same factors, in the same order, brightness is torchvision's to the last bit; each of the others is within
-    one grey level of it (with factors up to 2). In a `Compose`, a brightness or contrast that comes last and the table
-    of `Normalize` or `ToFloat` are one.
+    Notes ----- With the same factors in the same order, brightness equals torchvision's bit for bit, and each other
+    change is within one grey level of it (for factors up to 2). In a `Compose`, a final change of brightness or
+    contrast is merged with the table of `Normalize` or `ToFloat`.
     """
 
     def __init__(
@@ -74,9 +73,9 @@ class ColorJitter(PixelTransform[_Jitter]):
         self.hue = _bounds("hue", hue, -0.5, 0.5)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> _Jitter:
-        """The order and the factors."""
+        """Draw the order and the factors."""
         order = list(range(len(_CHANGES)))
-        rng.shuffle(order)  # what `permutation` gives, in a third of the time, and without letting go of the GIL
+        rng.shuffle(order)  # the same as `permutation`, three times faster and without releasing the GIL
         bounds = (self.brightness, self.contrast, self.saturation, self.hue)
         factors = [
             None if between is None else between[0] + share * (between[1] - between[0])
@@ -95,7 +94,6 @@ class ColorJitter(PixelTransform[_Jitter]):
 
 
 def _factors(name: str, value: Any) -> tuple[float, float] | None:
-    """Bounds of a factor; one number is the distance from 1."""
     if value is None or isinstance(value, Sequence | np.ndarray):
         return _bounds(name, value, 0.0, np.inf)
     spread = as_number(f"ColorJitter: {name}", value)
@@ -105,7 +103,6 @@ def _factors(name: str, value: Any) -> tuple[float, float] | None:
 
 
 def _bounds(name: str, value: Any, floor: float, ceiling: float) -> tuple[float, float] | None:
-    """Bounds that a caller gives; one number x is (-x, x)."""
     if value is None:
         return None
     if isinstance(value, Sequence | np.ndarray):

@@ -1,4 +1,4 @@
-"""Modules of other libraries, and functions, in a chain for batches: range of values, draws, and what they cannot do."""
+"""Modules of other libraries, and functions, in a chain of batch transforms."""
 
 import hashlib
 import warnings
@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from readers.augment.draws import RowDraws
-from readers.augment.libraries.draws import TorchDraws
+from readers.augment.libraries.torch_random import TorchDraws
+from readers.augment.row_random import RowDraws
 from readers.transforms import library_of, refuse_bare
 from shardspec.errors import UsageError
 from shardspec.wording import cut, shorten
 
 
 class Values(Enum):
-    """The range of the values of pictures."""
+    """Range of image values."""
 
     BYTES = "from 0 to 255"
     UNIT = "from 0 to 1"
@@ -36,14 +36,14 @@ _CHANGES_RANGE = (
     "ToDtype",
     "ToTensor",
 )
-"""Modules of torchvision and Kornia after which floating pictures may have another range than before."""
+"""Modules of torchvision and Kornia that may change the range of floating images."""
 
 _NORMALIZES = ("Denormalize", "LinearTransformation", "Normalize")
-"""Those of them after which pictures are normalised, whatever their values look like, unless they were so before."""
+"""Modules after which images count as normalised, regardless of their values, unless they were normalised before."""
 
 
 class OtherModule(nn.Module):
-    """A module of another library, or a function, that gets the pictures of a batch, (B, C, H, W), and gives others.
+    """A module of another library, or a function, that maps the images of a batch, (B, C, H, W), to new images.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class OtherModule(nn.Module):
     Raises
     ------
     UsageError
-        If it is not callable, or is a transform of samples.
+        If it is not callable, or is a sample transform.
     """
 
     def __init__(self, function: nn.Module | Callable[[Tensor], Tensor]) -> None:
@@ -65,7 +65,7 @@ class OtherModule(nn.Module):
             refuse_bare("batch_transform", function, batches=True)
         if self._library == "torchvision" and self.name in ("CutMix", "MixUp"):
             raise UsageError(
-                f"BatchCompose: {self.name} of torchvision mixes labels too, and gets pictures alone here: "
+                f"BatchCompose: {self.name} of torchvision mixes labels too, but modules here get only pictures: "
                 f"use readers.augment.Batch{self.name}"
             )
         if not isinstance(function, nn.Module) and getattr(function, "seeded", False) is True:
@@ -78,39 +78,39 @@ class OtherModule(nn.Module):
         self._changes_range = self._library is None or any(type(part).__name__ in _CHANGES_RANGE for part in parts)
         self._normalizes = self._library is not None and any(type(part).__name__ in _NORMALIZES for part in parts)
         self._draws_once = self._library == "kornia" and any(
-            # Kornia's Normalize and Denormalize say so too, and draw nothing
+            # Kornia's Normalize and Denormalize have the attribute too, but draw nothing
             getattr(part, "same_on_batch", None) is True and type(part).__name__ not in _NORMALIZES
             for part in parts
         )
-        # with p of 0 or 1 it draws whether it acts, and the answer is always the same
+        # with a p of 0 or 1, the draw that decides whether to act always gives the same answer
         self._certain = getattr(function, "p", None) in (0, 1)
         self._warned = False
 
     def call(
         self, image: Tensor, values: Values, draws: RowDraws | None, path: tuple[int, ...]
     ) -> tuple[Values | None, Tensor]:
-        """Call it with pictures in the range that it expects.
+        """Call the module with images in the range that it expects.
 
         Parameters
         ----------
         image : Tensor, (B, C, H, W)
         values : Values
-            The range of the pictures' values.
+            Range of the image values.
         draws : RowDraws or None
-            What its draws of torch depend on; None: on torch's generators.
+            Source of torch draws in the module; None for torch's global generators.
         path : tuple of int
-            Its place in the chain, after those of the chain in the chains around it.
+            Position in the chain, after the positions of the chain in the chains around it.
 
         Returns
         -------
         values : Values or None
-            The range of the result; None if it has to be looked at.
+            Range of the result; None if it has to be examined.
         image : Tensor
 
         Raises
         ------
         UsageError
-            If it takes no pictures of uint8, or gives back no picture.
+            If the module does not take uint8 images, or does not return an image.
         """
         if values is not Values.NORMAL and self._wants_floats(image, values):
             image = image / 255 if image.is_floating_point() else image.to(torch.float32).div_(255)
@@ -123,16 +123,16 @@ class OtherModule(nn.Module):
             )
         if self._draws_once or (self._library == "torchvision" and watched.small > self._certain):
             self._warn(len(image))
-        if self._normalizes and values is not Values.NORMAL:  # once normalised, it may be turned back: look
+        if self._normalizes and values is not Values.NORMAL:  # a second one may undo the first: examine the values
             return Values.NORMAL, result
         kept = not self._changes_range and image.dtype == result.dtype
         return (values if kept else None), result
 
     def check_not_cut(self, before: Tensor, after: Tensor) -> None:
-        """Refuse a module that has cut normalised pictures off to 0 to 1."""
+        """Refuse a module that has clipped normalised images to 0 to 1."""
         if self._library and float(before.amin()) < 0 <= float(after.amin()) and float(after.amax()) <= 1:
             raise UsageError(
-                f"{self.name}: expected pictures from 0 to 1, found normalised ones, which it cuts off: put "
+                f"{self.name}: expected pictures from 0 to 1, found normalised ones, which it clips: put "
                 "BatchNormalize after it"
             )
 
@@ -169,7 +169,7 @@ class OtherModule(nn.Module):
 
 
 def looked_at(image: Tensor) -> Values:
-    """The range of the values of floating pictures, judged by the least and the greatest."""
+    """Return the range of floating images, judged by their smallest and largest value."""
     if not image.numel():
         return Values.ANY
     least, most = torch.stack(torch.aminmax(image.detach())).tolist()
@@ -181,7 +181,7 @@ def looked_at(image: Tensor) -> Values:
 
 
 def _seed(draws: RowDraws, path: tuple[int, ...]) -> int:
-    """A number from 0 to 2**63 - 1 for the draws of a module: a function of the rows' seeds and of its path."""
-    numbers = deepcopy(draws).uniform(2).tobytes()  # of a copy: other modules draw as without this one
+    """Return a seed, 0 to 2**63 - 1, for the draws of a module: a function of the rows' seeds and the module's path."""
+    numbers = deepcopy(draws).uniform(2).tobytes()  # from a copy, so that this module does not change later draws
     places = b"".join(place.to_bytes(4) for place in path)
     return int.from_bytes(hashlib.blake2b(numbers + places, digest_size=8).digest()) >> 1
