@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from readers.drawing.show import show
     from readers.loader.diagnosis import diagnose
     from readers.loader.loader import Loader
-    from readers.order.ready_made import BalancedBatches, PairBatches, PKBatches
+    from readers.order.grouped import BalancedBatches, PairBatches, PKBatches
     from readers.order.sampler import class_balanced_weights
     from readers.seeding import sample_rng
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "BalancedBatches": Entry("readers.order.ready_made:BalancedBatches"),
+            "BalancedBatches": Entry("readers.order.grouped:BalancedBatches"),
             "CenterCrop": Entry("readers.decode.crops:CenterCrop", "pack"),
             "ClipDataset": Entry("readers.dataset.clips:ClipDataset", "torch"),
             "Encoded": Entry("readers.decode.plans:Encoded"),
@@ -48,9 +48,9 @@ else:
             "Loader": Entry("readers.loader.loader:Loader", "torch"),
             "MixedDataset": Entry("readers.dataset.mixed:MixedDataset", "torch"),
             "NpyDataset": Entry("readers.dataset.packed:NpyDataset", "torch"),
-            "PKBatches": Entry("readers.order.ready_made:PKBatches"),
+            "PKBatches": Entry("readers.order.grouped:PKBatches"),
             "PackedDataset": Entry("readers.dataset.packed:PackedDataset", "torch"),
-            "PairBatches": Entry("readers.order.ready_made:PairBatches"),
+            "PairBatches": Entry("readers.order.grouped:PairBatches"),
             "ParquetDataset": Entry("readers.dataset.packed:ParquetDataset", "torch"),
             "RandomResizedCrop": Entry("readers.decode.crops:RandomResizedCrop", "pack"),
             "Resize": Entry("readers.decode.crops:Resize", "pack"),

@@ -1,4 +1,4 @@
-"""From the number of a batch to the batch: its picks, the work that makes it, and the memory that it is made in."""
+"""Construction of batches: their picks, the work that fills them, and their memory."""
 
 import math
 import threading
@@ -17,22 +17,22 @@ from readers.dataset.collate import collate_columns, stored_dtype
 from readers.decode.values import BatchLayout, empty_aligned
 from readers.loader.device import BatchTransform, SeededBatch, apply_transform
 from readers.loader.threads import Divided, ReadAhead
+from readers.order.custom import CustomEpoch
 from readers.order.order import Cut, EpochOrder, Picks
-from readers.order.own import OwnEpoch
 from readers.order.permutation import mix_array, mix_words
 from shardspec.columns import Columns
 
 _POSITIONS = 4096
-"""Positions of the order that are computed together."""
+"""Number of positions of the order that are computed together."""
 
 _PART_S = 0.005
-"""Least time of a part of a batch that the Loader's threads put together: dividing takes about 1 % of that."""
+"""Minimum time of a part of a divided batch: dividing takes about 1 % of it."""
 
 _LAST_PARTS = 8
-"""Most parts for each thread of an epoch's last batch."""
+"""Maximum number of parts per thread of an epoch's last batch."""
 
 _LEASE_BYTES_MIN = 1 << 16
-"""Smaller arrays are allocated each time, which costs less than keeping track of them."""
+"""Smaller arrays are allocated each time, which costs less than tracking them."""
 
 
 class BatchPicks:
@@ -40,17 +40,21 @@ class BatchPicks:
 
     Parameters
     ----------
-    sequence : EpochOrder or OwnEpoch
+    sequence : EpochOrder or CustomEpoch
         Not shared with any other object.
     cut : Cut
+        The share of this rank.
     consumed : int
-        Samples of the epoch that all ranks together had consumed before.
+        Samples of the epoch that all ranks had consumed before; batches, if the order yields batches.
     length : int
-        Samples that this rank takes.
+        Samples, or batches, that this rank takes.
     batch_size : int
+        Samples of a batch; 1 if the order yields batches.
     """
 
-    def __init__(self, sequence: EpochOrder | OwnEpoch, cut: Cut, consumed: int, length: int, batch_size: int) -> None:
+    def __init__(
+        self, sequence: EpochOrder | CustomEpoch, cut: Cut, consumed: int, length: int, batch_size: int
+    ) -> None:
         self._sequence = sequence
         self._cut = cut
         self._consumed = consumed
@@ -61,7 +65,9 @@ class BatchPicks:
         self._start = 0
 
     def __call__(self, number: int) -> Picks:
-        """The picks of batch `number` of this rank."""
+        """Return the picks of batch `number` of this rank."""
+        if isinstance(self._sequence, CustomEpoch) and self._sequence.batched:
+            return self._sequence.batch(int(self._cut.positions(number, number + 1, self._consumed)[0]))
         start = number * self._batch_size
         stop = start + self.size(number)
         with self._lock:
@@ -72,49 +78,23 @@ class BatchPicks:
             return self._picks.part(start - self._start, stop - self._start)
 
     def size(self, number: int) -> int:
-        """Number of samples of batch `number`."""
+        """Return the number of samples of batch `number`."""
+        if isinstance(self._sequence, CustomEpoch) and self._sequence.batched:
+            return len(self(number))
         return min(self._batch_size, self._length - number * self._batch_size)
 
 
-class OwnBatchPicks:
-    """The picks of every batch of an iteration over an order of batches, which no rank divides. Safe between threads.
-
-    Parameters
-    ----------
-    sequence : OwnEpoch
-    cut : Cut
-    consumed : int
-        Batches of the epoch that all ranks together had consumed before.
-    """
-
-    def __init__(self, sequence: OwnEpoch, cut: Cut, consumed: int) -> None:
-        self._sequence = sequence
-        self._cut = cut
-        self._consumed = consumed
-
-    def __call__(self, number: int) -> Picks:
-        """The picks of batch `number` of this rank."""
-        return self._sequence.batch(int(self._cut.positions(number, number + 1, self._consumed)[0]))
-
-    def size(self, number: int) -> int:
-        """Number of samples of batch `number`."""
-        return len(self(number))
-
-
-AnyBatchPicks = BatchPicks | OwnBatchPicks
-
-
 class Pace:
-    """How long samples take a thread of a Loader: the latest figure, in seconds; 0 before the first batch."""
+    """Time per sample of a thread of a Loader in seconds, as last measured; 0 before the first batch."""
 
     sample_s = 0.0
 
 
 class BatchWork:
-    """Puts batches together: what the Loader's threads do.
+    """Puts batches together in the Loader's threads.
 
-    A batch that takes long is divided among the threads, so the first batch of an epoch comes sooner. The last one is
-    divided further, so that at the end no thread is idle for as long as a part takes.
+    A batch that takes long is divided among the threads, so the first batch of an epoch comes sooner. The last batch is
+    divided further, so that no thread is idle at the end for as long as a part takes.
 
     Parameters
     ----------
@@ -126,7 +106,7 @@ class BatchWork:
         self,
         dataset: SampleDataset,
         layout: BatchLayout,
-        picks: AnyBatchPicks,
+        picks: BatchPicks,
         buffers: "Buffers",
         seeds_wanted: bool,
         ahead: ReadAhead | None,
@@ -147,7 +127,7 @@ class BatchWork:
         self._last = last
 
     def __call__(self, number: int) -> SeededBatch | Divided[SeededBatch]:
-        """Batch `number` of this rank, and the seeds of its samples; or parts of the work, each with some samples."""
+        """Return batch `number` of this rank and the seeds of its samples, or the work divided into parts."""
         if self._ahead is not None:
             self._ahead.begin(number)
         picks = self._picks(number)
@@ -162,43 +142,42 @@ class BatchWork:
         return Divided(parts, partial(self._end, picks, columns))
 
     def _read(self, picks: Picks, columns: Columns, start: int, stop: int) -> None:
-        """Put samples ``start`` … ``stop - 1`` of a batch into its columns."""
         begin = perf_counter()
         self._dataset.read_picks(picks.part(start, stop), columns, np.arange(start, stop))
         self._pace.sample_s = (perf_counter() - begin) / max(1, stop - start)
 
     def _end(self, picks: Picks, columns: Columns) -> SeededBatch:
-        """The batch that columns hold, and its seeds."""
+        """Collate and transform the filled columns."""
         seeds = torch.from_numpy(sample_seeds(self._dataset.origins(picks))) if self._seeds_wanted else None
         batch = collate_columns(columns, self._layout)
         return apply_transform(self._transform, batch, seeds), seeds
 
 
 def sample_seeds(origins: Picks) -> npt.NDArray[np.int64]:
-    """A number for each sample, a function of seed, epoch and row in the base dataset: int64, (n,)."""
+    """Return a number per sample, a function of seed, epoch and row in the base dataset: int64, (n,)."""
     mixed = mix_array(origins.seeds ^ mix_array(origins.rows, mix_words(origins.epoch)), 0)
     return mixed.view(np.int64)
 
 
 class Buffers(Protocol):
-    """The memory that batches are put into."""
+    """Memory for batches."""
 
     def take(self, layout: BatchLayout, rows: int) -> Columns:
-        """Columns to fill with a batch of `rows` rows. They are the caller's for as long as anything refers to them."""
+        """Return columns for a batch of `rows` rows, which belong to the caller as long as anything refers to them."""
         ...
 
 
 class Ring:
-    """Buffers in ordinary memory. If none is free, one is allocated; nothing waits. Safe between threads.
+    """Buffers in ordinary memory. If none is free, one is allocated without waiting. Safe between threads.
 
-    Memory that was used before is mapped already, which makes filling it twice as fast.
+    Memory that was used before is already mapped, which makes filling it twice as fast.
 
     Parameters
     ----------
     rows : int
         Rows of the largest batch.
     keep : int
-        Most unused buffers kept per field; others are freed.
+        Number of unused buffers kept per field; others are freed.
     """
 
     def __init__(self, rows: int, keep: int) -> None:
@@ -207,10 +186,10 @@ class Ring:
         self._free: dict[str, deque[npt.NDArray[Any]]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._rows, self._keep)  # without the memory
+        return type(self), (self._rows, self._keep)  # without the buffers
 
     def take(self, layout: BatchLayout, rows: int) -> Columns:
-        """Columns to fill with a batch of `rows` rows. One larger than any before makes the ring's memory larger."""
+        """Return columns for a batch of `rows` rows. A batch larger than all before enlarges the ring's buffers."""
         out: Columns = {}
         most = self._rows = max(self._rows, rows)
         for name, value in layout.items():
@@ -240,11 +219,11 @@ class Ring:
 class PinnedBuffers:
     """Buffers in page-locked memory, from torch's caching host allocator.
 
-    The allocator uses a buffer again only after the copies to the device that read it have finished.
+    The allocator reuses a buffer only after the copies to the device that read it have finished.
     """
 
     def take(self, layout: BatchLayout, rows: int) -> Columns:
-        """Columns to fill with a batch of `rows` rows."""
+        """Return columns for a batch of `rows` rows."""
         out: Columns = {}
         for name, value in layout.items():
             if value.shape is None or value.dtype is None:
@@ -252,17 +231,17 @@ class PinnedBuffers:
             else:
                 stored = stored_dtype(value.dtype)
                 like = torch.from_numpy(np.empty(0, stored))
-                # The array keeps the tensor, and with it the page-locked memory.
+                # The array keeps the tensor, and so the page-locked memory, alive.
                 pinned = torch.empty((rows, *value.shape), dtype=like.dtype, pin_memory=True)
                 out[name] = pinned.numpy().view(value.dtype)
         return out
 
 
 class _Lease:
-    """Stands between a piece of memory and the arrays made of it.
+    """Owner of a buffer, between the buffer and the arrays made of it.
 
-    Every view that numpy makes of such an array, and every tensor that torch makes of it, refers to this object and to
-    the memory only through it. So it is freed when none of them is left.
+    Every numpy view of such an array, and every tensor made of it, refers to this object, and to the buffer only
+    through it. So this object is freed when none of them is left.
     """
 
     def __init__(self, memory: npt.NDArray[Any], shape: tuple[int, ...]) -> None:
@@ -276,6 +255,6 @@ class _Lease:
 
 
 def _give_back(free: "deque[npt.NDArray[Any]]", memory: npt.NDArray[Any], keep: int) -> None:
-    """Runs when nothing refers to a lease any more, in the thread that dropped the last reference."""
+    """Return the memory of a lease to the ring, in the thread that dropped the last reference."""
     if len(free) < keep:
         free.append(memory)

@@ -1,4 +1,4 @@
-"""Batches on the way to the device: copies on a side stream, then transforms of whole batches."""
+"""Batches on their way to the device: copies on a side stream, then batch transforms."""
 
 import time
 import warnings
@@ -14,31 +14,31 @@ from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
 BatchTransform = Callable[..., Batch]
-"""Any callable or ``nn.Module`` from batch to batch. One with ``seeded = True`` is called with the batch and with
-``seeds``, int64 (B,) on the CPU, one per sample: functions of seed, epoch and row. One with ``threaded = True`` as
-well runs in the Loader's threads if batches stay on the CPU; if it has a method ``forward_``, that is called instead,
-which may write into the batch. Others run in the training loop's own thread. Runs without gradients."""
+"""Any callable or ``nn.Module`` from batch to batch, run without gradients. With ``seeded = True`` it is called with the
+batch and ``seeds``, int64 (B,) on the CPU, one per sample: functions of seed, epoch and row. With ``threaded = True`` as
+well, it runs in the Loader's threads if batches stay on the CPU; its method ``forward_``, if it has one, is then called
+instead, which may write to the batch. Other transforms run in the training loop's thread."""
 
 SeededBatch = tuple[Batch, torch.Tensor | None]
 """A batch, and the seeds of its samples if the transform takes them."""
 
 
 def wants_seeds(transform: BatchTransform | None) -> bool:
-    """Return whether a batch transform is called with a seed for each sample."""
+    """Return whether a batch transform takes a seed for each sample."""
     return getattr(transform, "seeded", False) is True
 
 
 def runs_in_threads(transform: BatchTransform | None, device: torch.device | None) -> bool:
-    """Return whether a batch transform runs in the Loader's threads, not in the training loop's own or on a GPU."""
+    """Return whether a batch transform runs in the Loader's threads: not in the training loop's thread or on a GPU."""
     on_cpu = device is None or device.type == "cpu"
     return on_cpu and wants_seeds(transform) and getattr(transform, "threaded", False) is True
 
 
 def as_device(device: torch.device | str | int) -> torch.device:
-    """A device that torch can use here.
+    """Check that torch can use a device here.
 
-    GPUs are counted, not tried: a context would take memory of the GPU, and the process may still fork before the first
-    batch.
+    GPUs are counted but not initialised: a context would take GPU memory, and the process may still fork before the
+    first batch.
 
     Raises
     ------
@@ -58,9 +58,9 @@ def as_device(device: torch.device | str | int) -> torch.device:
 
 
 def can_pin() -> bool:
-    """Return whether there is a device to pin memory for.
+    """Return whether there is a device to pin memory for; warn if not.
 
-    If not, a warning says so, as with torch's DataLoader: a script for a GPU may be tried without one.
+    As in torch's DataLoader, this is not an error, so that a script for a GPU can be tried without one.
     """
     try:
         if torch.cuda.device_count() == 0:
@@ -80,21 +80,21 @@ def _first_line(error: Exception) -> str:
 
 
 class OneAhead:
-    """Keeps the next batch, made before it is asked for. An error in making it is raised when it is asked for."""
+    """Holds the next batch, made before it is requested. An error while making it is raised at the request."""
 
     def __init__(self) -> None:
         self._made: SeededBatch | None = None
         self._error: Exception | None = None
 
     def begin(self, make: Callable[[], SeededBatch]) -> None:
-        """Make the next batch, and keep it or the error."""
+        """Make the next batch and store it, or the error."""
         try:
             self._made = make()
         except Exception as error:
             self._error = error
 
     def take(self, make: Callable[[], SeededBatch]) -> SeededBatch:
-        """The batch that is kept, or, if there is none, one that is made now."""
+        """Return the stored batch, or make one now if none is stored."""
         made, error = self._made, self._error
         self._made = self._error = None
         try:
@@ -102,25 +102,26 @@ class OneAhead:
                 raise error
             return make() if made is None else made
         finally:
-            # Its traceback refers to this frame. If the frame referred to it too, an epoch's batches would stay in
-            # memory until the garbage collector runs.
+            # The traceback refers to this frame. If the frame referred to the error too, an epoch's batches would stay
+            # in memory until the garbage collector runs.
             del error
 
 
 class DeviceStage:
     """Moves batches to a device and transforms them there.
 
-    On CUDA, copies run on a stream of their own, so that they overlap with the consumer's work, whose stream waits for
-    them. The next batch's copy is begun one batch ahead if that batch is ready; waiting for it would only delay the
-    present one.
+    On CUDA, copies run on a side stream, so that they overlap with the consumer's work, whose stream waits for them.
+    The copy of the next batch starts one batch early if that batch is ready; waiting for it would delay the current
+    one.
 
     Parameters
     ----------
     batches : Stage
-        Gives the batches with their seeds.
+        Yields the batches with their seeds.
     device : torch.device or None
         None leaves batches where they are.
     transform : callable, optional
+        Transform of whole batches.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class DeviceStage:
         if self._side is None:
             batch, seeds = next(self._batches)
             return self._transformed(self._to_device(batch), seeds)
-        # Only on CUDA: elsewhere a copy ahead would run at once, in the consumer's own time.
+        # Only on CUDA: elsewhere an early copy would run at once and delay the consumer.
         batch, seeds = self._copies.take(self._copy)
         stream = torch.cuda.current_stream(self._device)
         stream.wait_stream(self._side)
@@ -150,7 +151,6 @@ class DeviceStage:
         return self._transformed(batch, seeds)
 
     def _copy(self) -> SeededBatch:
-        """Start the next batch's copy."""
         batch, seeds = next(self._batches)
         with torch.cuda.stream(self._side):
             return self._to_device(batch), seeds
@@ -158,7 +158,7 @@ class DeviceStage:
     def _to_device(self, batch: Batch) -> Batch:
         if self._device is None:
             return batch
-        # Asynchronous on CUDA only: elsewhere nothing keeps memory from being used again while a copy still reads it.
+        # Asynchronous on CUDA only: elsewhere nothing keeps memory from being reused while a copy still reads it.
         with self._timed():
             return {name: _move(value, self._device, self._side is not None) for name, value in batch.items()}
 
@@ -170,14 +170,14 @@ class DeviceStage:
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        """Count the time that the block takes. On a GPU much of the work continues after the block."""
+        """Measure the time of the block. On a GPU much of the work continues after the block."""
         begin = time.monotonic()
         yield
         self._batches.times.moving += time.monotonic() - begin
 
 
 def apply_transform(transform: BatchTransform | None, batch: Batch, seeds: torch.Tensor | None) -> Batch:
-    """The transformed batch, made without gradients."""
+    """Apply a batch transform without gradients."""
     if transform is None:
         return batch
     try:
@@ -192,19 +192,19 @@ def apply_transform(transform: BatchTransform | None, batch: Batch, seeds: torch
 
 
 def move(batch: Batch, device: torch.device | None) -> Batch:
-    """The batch on a device; None leaves it where it is."""
+    """Move a batch to a device; None leaves it where it is."""
     return batch if device is None else {name: _move(value, device, False) for name, value in batch.items()}
 
 
 class _Pinned(dict[str, Any]):
-    """A batch that a DataLoader's ``pin_memory`` leaves alone: device memory, where it may be, cannot be pinned."""
+    """A batch that a DataLoader's ``pin_memory`` leaves alone, since device memory cannot be pinned."""
 
     def pin_memory(self) -> "_Pinned":
         return self
 
 
 def as_pinned(batch: Batch) -> Batch:
-    """A batch that a DataLoader takes to be pinned. Anything but a dict, which a transform may give, is left alone."""
+    """Mark a batch as pinned for a DataLoader. Results of a transform that are not dicts are returned as they are."""
     return _Pinned(batch) if type(batch) is dict else batch
 
 
@@ -213,7 +213,7 @@ def _new_stream(device: torch.device) -> "torch.cuda.Stream":
 
 
 def _move(value: Any, device: torch.device, ahead: bool) -> Any:
-    """The tensors of a value on a device; with `ahead` the copies may still be running. Encoded bytes stay."""
+    """Move the tensors of a value to a device, without waiting if `ahead`. Encoded bytes stay on the CPU."""
     if isinstance(value, torch.Tensor):
         return value.to(device, non_blocking=ahead)
     moves = isinstance(value, list) and not isinstance(value, EncodedValues)
@@ -221,7 +221,7 @@ def _move(value: Any, device: torch.device, ahead: bool) -> Any:
 
 
 def _record(value: Any, stream: "torch.cuda.Stream") -> None:
-    """Inform the allocator that a tensor made on the side stream is used on another."""
+    """Tell the allocator that a tensor made on the side stream is used on another."""
     if isinstance(value, torch.Tensor):
         value.record_stream(stream)
     elif isinstance(value, list) and not isinstance(value, EncodedValues):

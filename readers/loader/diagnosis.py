@@ -1,4 +1,4 @@
-"""Find out what slows a training loop: measurements, and a verdict that names the setting to change."""
+"""Diagnosis of a training loop: measurements, and a verdict that names the setting to change."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,42 +24,42 @@ from shardspec.wording import counted, shorten
 
 _CACHED_BATCHES = 4
 _WAITING_MATTERS = 0.05  # of the loop's time
-_HELD_BACK = 0.8  # share of the step's rate alone; a loop below it that does not wait is slowed by the loader's threads
-_CPU_BOUND = 0.7  # processor time over elapsed time, above which a read does not wait for a disk
-_ONE_AT_A_TIME = 1.2  # processors; threads that keep fewer busy, and wait for nothing else, take turns
+_HELD_BACK = 0.8  # of the step's own rate; a slower loop that does not wait is slowed down by the loader's threads
+_CPU_BOUND = 0.7  # CPU time over elapsed time, above which a read does not wait for a disk
+_ONE_AT_A_TIME = 1.2  # processors; threads that keep fewer busy, and wait for nothing else, run one at a time
 _PROBE_SAMPLES = 256
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The measurements. Printing it gives the verdict.
+    """Measurements of a training loop. Printing it shows the verdict.
 
     Attributes
     ----------
     loop_rate : float
         Samples per second of loader and step together.
     waiting : float
-        Fraction of the loop's time that it waited for batches.
+        Fraction of the loop's time spent waiting for batches.
     moving : float
-        Fraction of the loop's time that copies to the device and `batch_transform` need, which run in its own thread;
-        part of `waiting`. Limited to the time that they take without the loader's threads, since the transforms in
-        those threads are to blame if they have to wait for Python's lock.
+        Fraction of the loop's time for copies to the device and `batch_transform`, which run in the loop's thread; part
+        of `waiting`. Limited to their time without the loader's threads, because waiting for Python's lock is the fault
+        of the transforms in those threads.
     loader_rate : float
         Samples per second of the loader alone.
     step_rate : float
         Samples per second of the step alone, on cached batches: the rate with a perfect loader.
     processors : float
-        Processors that this process kept busy, or asked for where the system says so (Linux), while the loader ran
-        alone: on a machine that others use too, it does not get all that it asks for.
+        Processors that this process kept busy while the loader ran alone. On Linux, time spent waiting for a processor
+        counts too, because other processes may use the machine.
     read_s, transform_s : float
-        Seconds per sample in one thread: reading and decoding, and the transforms, with a `batch_transform` that the
-        loader's threads run.
+        Seconds per sample in one thread: reading and decoding, and the transforms, including a `batch_transform` that
+        runs in the loader's threads.
     read_processor, transform_processor : float
-        Fraction of these times that the processor worked, or was waited for where the system says so (Linux); the rest
-        waited for a disk or network.
+        Fraction of these times on a processor or, on Linux, waiting for one; the rest waited for a disk or network.
     verdict : str
+        What limits the training loop, and what to change.
     order : str
-        The order, why it is that one, and how many batches are read ahead.
+        The order, the reason for it, and the number of batches read ahead.
     """
 
     loop_rate: float
@@ -80,19 +80,19 @@ class Diagnosis:
 
 
 def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) -> Diagnosis:
-    """Measure a loader and a training step, apart and together.
+    """Measure a loader and a training step, separately and together.
 
-    Takes three to four times as long as the batches take in training. The step really runs, even on cached batches: let
-    it use a copy of the model if it trains. The loader's place in its epochs is kept: the measurements read epochs
-    after the present one.
+    This takes three to four times as long as the batches take in training. The step really runs, even on cached
+    batches: pass a copy of the model if it trains. The loader's position in its epochs is kept: the measurements read
+    later epochs.
 
     Parameters
     ----------
     loader : Loader
     step : callable
-        Called with a batch; does with it what the training loop does.
+        Called with a batch; does what the training loop does.
     batches : int
-        Batches per measurement; fewer if the epoch is shorter. The first few of each measurement warm up.
+        Batches per measurement, or fewer if the epoch is shorter. The first few of each measurement warm up.
 
     Raises
     ------
@@ -138,9 +138,9 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
 def _measure(
     loader: Loader, step: Callable[[Batch], Any], batches: int, asked: "_Processors | None" = None
 ) -> tuple[float, float, float]:
-    """Samples per second of a loop, and the fractions of its time spent waiting for batches and moving them.
+    """Return the samples per second of a loop, and its fractions of time spent waiting for batches and moving them.
 
-    `asked` looks after every batch, since the system forgets the times of threads that have ended.
+    `asked` is updated after every batch, since the system drops the times of threads that have ended.
     """
     warm = min(loader.prefetch, min(batches, len(loader)) // 4)
     samples, waited, moved, begin = 0, 0.0, 0.0, time.perf_counter()
@@ -167,7 +167,7 @@ def _measure(
 
 
 def _read_some(loader: Loader) -> list[tuple[Batch, int]]:
-    """A few batches, and the number of samples of each, which a transformed batch itself may not show."""
+    """Return a few batches with their number of samples, which a transformed batch itself may not show."""
     found: list[tuple[Batch, int]] = []
     iterator = iter(loader)
     for batch in islice(iterator, _CACHED_BATCHES):
@@ -177,7 +177,6 @@ def _read_some(loader: Loader) -> list[tuple[Batch, int]]:
 
 
 def _measure_step(cached: list[tuple[Batch, int]], step: Callable[[Batch], Any], batches: int) -> float:
-    """Samples per second of the step on batches that were read before."""
     device = next((tensor.device for batch, _ in cached for tensor in _tensors(batch)), None)
     samples, begin = 0, time.perf_counter()
     for number in range(batches):
@@ -190,7 +189,7 @@ def _measure_step(cached: list[tuple[Batch, int]], step: Callable[[Batch], Any],
 
 @dataclass(frozen=True)
 class _Work:
-    """Time that one thread needs for a sample, in seconds: in total, and CPU time, including work it waited for."""
+    """Seconds per sample in one thread: elapsed, and on a processor or waiting for one."""
 
     seconds: float = 0.0
     processor_s: float = 0.0
@@ -199,12 +198,12 @@ class _Work:
         return _Work(self.seconds + other.seconds, self.processor_s + other.processor_s)
 
     def minus(self, other: "_Work") -> "_Work":
-        """Return the difference to other work, at least 0."""
+        """Return the difference, at least 0."""
         return _Work(max(0.0, self.seconds - other.seconds), max(0.0, self.processor_s - other.processor_s))
 
     @property
     def share(self) -> float:
-        """The fraction of the time that the processor worked."""
+        """Fraction of the time on a processor."""
         return min(1.0, self.processor_s / max(self.seconds, 1e-9))
 
 
@@ -219,7 +218,7 @@ _OWN_THREAD = Path("/proc/thread-self")
 
 
 def _waited_s(thread: Path) -> float:
-    """Seconds that a thread could have worked, and had no processor; 0 where the system does not say."""
+    """Return the seconds that a thread was ready but had no processor; 0 if the system does not say."""
     try:
         return int((thread / "schedstat").read_bytes().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
@@ -227,7 +226,6 @@ def _waited_s(thread: Path) -> float:
 
 
 def _threads() -> list[Path]:
-    """Threads of this process, if the system lists them."""
     try:
         return list(Path("/proc/self/task").iterdir())
     except OSError:
@@ -235,7 +233,7 @@ def _threads() -> list[Path]:
 
 
 class _Processors:
-    """Processors that this process keeps busy, and those that it waits for, until it last looked."""
+    """Processors that this process keeps busy or waits for, up to the last look."""
 
     def __init__(self) -> None:
         self.mean = 0.0
@@ -244,7 +242,7 @@ class _Processors:
         self._begin, self._worked = time.perf_counter(), time.process_time()
 
     def look(self) -> None:
-        """Take the mean of the time so far, in which threads that have ended since the last look count up to then."""
+        """Update the mean. Threads that have ended since the last look count up to that look."""
         elapsed = max(time.perf_counter() - self._begin, 1e-9)
         self._waited |= self._waits()
         waited = sum(now - self._before.get(thread, 0.0) for thread, now in self._waited.items())
@@ -256,7 +254,7 @@ class _Processors:
 
 
 def _measure_transforming(loader: Loader, batches: int) -> _Work:
-    """Copies to the device and `batch_transform`, while no other thread works."""
+    """Measure copies to the device and `batch_transform` while no other thread works."""
     plain = copy(loader)
     plain.device = plain.batch_transform = None
     cached = _read_some(plain)
@@ -273,7 +271,7 @@ def _measure_transforming(loader: Loader, batches: int) -> _Work:
 
 
 def _measure_reading(dataset: SampleDataset) -> tuple[_Work, _Work]:
-    """Reading with decoding, and the transforms."""
+    """Measure reading with decoding, and the transforms."""
     count = min(_PROBE_SAMPLES, len(dataset))
     rows = np.sort(np.random.default_rng(0).permutation(len(dataset))[:count])
     picks = Picks(rows, np.zeros(count, np.uint64), 0)
@@ -286,7 +284,6 @@ def _measure_reading(dataset: SampleDataset) -> tuple[_Work, _Work]:
 
 
 def _verdict(loader: Loader, measured: Diagnosis) -> str:
-    """The sentence."""
     waits = (
         f"the loop waits {measured.waiting:.0%} of its time for data ({measured.loop_rate:.0f} samples/s; "
         f"the step alone {measured.step_rate:.0f}, the loader alone {measured.loader_rate:.0f})."
@@ -341,17 +338,16 @@ def _verdict(loader: Loader, measured: Diagnosis) -> str:
 
 
 def _takes_turns(loader: Loader, measured: Diagnosis) -> bool:
-    """Return whether the transforms need most of the time, and hold Python's lock."""
+    """Return whether the transforms take most of the time and hold Python's lock."""
     return (
         min(loader.workers, available_processors(), len(loader) // 2) > 1
         and measured.transform_s > measured.read_s
-        and measured.transform_processor > _CPU_BOUND  # they work, and do not wait for anything
+        and measured.transform_processor > _CPU_BOUND
         and measured.processors < _ONE_AT_A_TIME
     )
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a batch of any form."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping | list | tuple):

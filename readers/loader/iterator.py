@@ -1,4 +1,4 @@
-"""One epoch of a `Loader`: the threads that make its batches, and how far it was consumed."""
+"""One epoch of a `Loader`: the threads that make its batches, and its progress."""
 
 import weakref
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import torch
 from readers.dataset.base import SampleDataset
 from readers.dataset.collate import Batch
 from readers.formats.pool import explain_thread
-from readers.loader.batches import AnyBatchPicks, BatchWork
+from readers.loader.batches import BatchPicks, BatchWork
 from readers.loader.device import DeviceStage, SeededBatch, runs_in_threads, wants_seeds
 from readers.loader.threads import ReadAhead, Stage, StageTimes, take_one_thread
 from shardspec.errors import DatasetError
@@ -19,12 +19,10 @@ if TYPE_CHECKING:
 
 
 class LoaderIterator(Iterator[Batch]):
-    """One epoch of a `Loader`. It begins with its first batch, so an iterator that gives none uses up no epoch.
+    """One epoch of a `Loader`. It begins with its first batch, so an iterator that yields none uses up no epoch.
 
-    Libraries make iterators for other reasons than to read, as Lightning to find out whether it can; and they may set
-    the epoch after that.
-
-    Its threads end when it is exhausted, closed or no longer referred to.
+    Libraries create iterators for other purposes, for example Lightning to check that it can, and may set the epoch
+    after that. The threads end when the iterator is exhausted, closed or no longer referred to.
     """
 
     def __init__(self, loader: "Loader") -> None:
@@ -34,7 +32,6 @@ class LoaderIterator(Iterator[Batch]):
         self._times = StageTimes()
 
     def _begin(self) -> None:
-        """Begin the epoch, unless it was begun."""
         loader, self._loader = self._loader, None
         if loader is None:
             return
@@ -45,7 +42,7 @@ class LoaderIterator(Iterator[Batch]):
         self._left = length
         self._picks = loader._picks(iteration)
         self._number = 0
-        # Getting the layout runs the transform, which may fail; so it comes before there are threads to end.
+        # Getting the layout runs the transform, which may fail. So it comes before any thread is started.
         layout = dataset.layout if jobs else {}
         ahead = None
         if loader.read_ahead:
@@ -67,13 +64,12 @@ class LoaderIterator(Iterator[Batch]):
             pace=loader._pace,
             last=jobs - 1,
         )
-        torch.get_num_threads()  # otherwise this thread would adopt what the Loader's threads set for themselves
+        torch.get_num_threads()  # otherwise this thread would adopt the setting of the Loader's threads
         self._stage: Stage[SeededBatch] = Stage(
             work, jobs, loader.workers, loader.prefetch, loader.timeout_s, explain_thread, take_one_thread
         )
         self._times = self._stage.times
-        # Not a method of this object, which the threads must not keep alive. At exit it runs before the interpreter
-        # ends.
+        # Not a method, which would keep this object alive. At exit it runs before the interpreter ends.
         self._finalizer = weakref.finalize(self, _end, self._stage, ahead)
         self._batches = DeviceStage(self._stage, loader.device, later)
 
@@ -96,12 +92,12 @@ class LoaderIterator(Iterator[Batch]):
 
     @property
     def samples(self) -> int:
-        """Samples that were handed out."""
+        """Number of samples yielded so far."""
         return self._samples
 
     @property
     def times(self) -> StageTimes:
-        """Where the time goes."""
+        """Time spent in each stage."""
         return self._times
 
     def close(self) -> None:
@@ -112,9 +108,9 @@ class LoaderIterator(Iterator[Batch]):
 
 
 class _Asker:
-    """Asks the system for the bytes of a batch. Has no reference to the iterator, which its thread would keep alive."""
+    """Requests the bytes of a batch from the system. A reference to the iterator would keep it alive in its thread."""
 
-    def __init__(self, dataset: SampleDataset, picks: AnyBatchPicks) -> None:
+    def __init__(self, dataset: SampleDataset, picks: BatchPicks) -> None:
         self._dataset = dataset
         self._picks = picks
 

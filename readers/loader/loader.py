@@ -2,14 +2,14 @@
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from inspect import signature
 from typing import Any, ClassVar, Never
 
 import numpy.typing as npt
 import torch
-from torch.utils.data import get_worker_info
+from torch.utils.data import Sampler, SequentialSampler, get_worker_info
 
 from readers.arguments import as_count, as_number, refuse_unknown
 from readers.dataset.base import SampleDataset, check_dataset
@@ -17,15 +17,14 @@ from readers.dataset.collate import Batch
 from readers.dataset.views import ViewDataset
 from readers.formats.machine import available_processors
 from readers.loader.batches import (
-    AnyBatchPicks,
     BatchPicks,
     Buffers,
-    OwnBatchPicks,
     Pace,
     PinnedBuffers,
     Ring,
     sample_seeds,
 )
+from readers.loader.custom_order import choose_custom
 from readers.loader.device import (
     BatchTransform,
     apply_transform,
@@ -36,14 +35,13 @@ from readers.loader.device import (
     wants_seeds,
 )
 from readers.loader.iterator import LoaderIterator
-from readers.loader.own_orders import choose_own
-from readers.loader.samplers import LoaderBatchSampler, LoaderSampler
 from readers.loader.threads import StageTimes, default_depth
 from readers.order.auto import AnyShuffle, Choice, agree, choose_apart, choose_shuffle, find_residence
+from readers.order.custom import CustomEpoch, RowsOfEpoch
 from readers.order.order import WINDOW_BLOCKS, Cut, Order, Picks
-from readers.order.own import OwnEpoch, RowsOfEpoch
 from readers.order.progress import EpochProgress, Iteration, Resumable
-from readers.order.ranks import Mark, check_ranks, ranks_together
+from readers.order.ranks import Mark, check_ranks, own_rank, ranks_together
+from readers.seeding import SampledIndex
 from readers.transforms import AnyTransform, SampleTransform, SeededTransform, check_transform
 from shardspec.errors import UsageError
 from shardspec.wording import counted, shorten
@@ -52,80 +50,84 @@ from shardspec.wording import counted, shorten
 class Loader(Resumable):
     """Batches of a dataset, read and decoded by threads straight into the batches' memory.
 
-    Iterating gives dicts of torch tensors: pictures as uint8 (B, 3, H, W) in channels_last memory, other fields as (B,
-    ...), fields of varying shape and text as lists. A batch's memory is used again once nothing refers to it or to any
-    view of it, so batches may be kept (``list(loader)`` works).
+    Iterating yields dicts of torch tensors: images as uint8 (B, 3, H, W) in channels_last memory, other fields as (B,
+    ...), fields of varying shape and text as lists. A batch's memory is reused once nothing refers to it or to any view
+    of it, so batches may be kept (``list(loader)`` works).
 
     Iterating again takes the next epoch, which begins with its first batch; `set_epoch` chooses one. Every rank gets
-    the same number of batches. Under ``torch.distributed`` the ranks compare what they are about to read when the first
-    epoch begins, which all must therefore begin together, and every epoch of an order of one's own; not with
-    ``shuffle=False``, nor if `world_size` is given.
+    the same number of batches. Under ``torch.distributed`` the ranks compare what they are about to read, so all of
+    them must begin the epoch together. They do so in the first epoch, and in every epoch of a custom order; but not
+    with ``shuffle=False`` or if `world_size` is given.
 
     Parameters
     ----------
     dataset : SampleDataset
         From `readers.open_dataset`; or a subset, clips, a mixture.
     batch_size : int
-        Samples of a batch, per rank. With an order of batches it is left out, and as an attribute it is the size of the
+        Samples of a batch, per rank. Leave it out for an order of batches; the attribute is then the size of the
         largest batch.
     shuffle : {"auto", "full", "blocks", False}
         ``"blocks"`` reads `window` blocks of neighbouring samples at a time and mixes them: for data larger than memory
         and for network file systems. ``"auto"`` chooses it for such data if the dataset has blocks, and ``"full"``
-        otherwise; `order` and `order_reason` say which and why. The choice is made when the first epoch begins. Under
-        ``torch.distributed`` rank 0 makes it for all ranks, which therefore must begin the epoch together. If
-        `world_size` is given, the ranks cannot ask each other, and if each decided for itself, two orders might be
-        mixed; the choice is then ``"full"``. A state that is loaded brings its order with it. True is ``"full"``.
-    seed : int
+        otherwise; `order` and `order_reason` tell which and why. The choice is made when the first epoch begins. Under
+        ``torch.distributed`` rank 0 makes it for all ranks, which must therefore begin the epoch together. If
+        `world_size` is given, the ranks cannot communicate and might choose differently, so the choice is ``"full"``. A
+        loaded state determines the order. True is ``"full"``.
+    seed : int, 0 to 2**64 - 1
         Seed of the order and of seeded transforms.
     drop_last : bool
         Leave out the samples that fill no batch. Otherwise the last batch is smaller, and if the samples do not divide
         by the ranks, the first few, fewer than there are ranks, are repeated.
     workers : int, optional
-        Number of threads; by default the number of processors that this process may use. More threads help if reading
-        waits for a disk or network. Operations of torch in sample transforms use no further threads, whatever
-        ``torch.set_num_threads`` says.
+        Number of threads; by default the number of processors available to this process. More threads help if reading
+        waits for a disk or network. torch operations in sample transforms use no further threads, regardless of
+        ``torch.set_num_threads``.
     prefetch : int, optional
-        Batches ahead of the training loop, including those in work; ``workers + 2`` by default. About ``prefetch + 2``
-        batches are in memory.
+        Batches ahead of the training loop, including unfinished ones; ``workers + 2`` by default. About
+        ``prefetch + 2`` batches are in memory.
     read_ahead : int, optional
-        Batches, after those that the threads have begun, whose bytes the system is asked to read. By default 0 if the
-        data are expected to stay in memory; otherwise four, or fewer if they would take more than an eighth of the
-        memory that may hold them.
-    weights, draws
-        Draws with replacement (`readers.order.order.Order`).
+        Number of batches, after those that the threads have begun, whose bytes the system is asked to read. By default
+        0 if the data are expected to stay in memory; otherwise four, or fewer if they would take more than an eighth of
+        the memory available for them.
+    window : int
+        Blocks that ``"blocks"`` mixes with each other.
+    weights : float array, (N,), optional
+        Relative probabilities of draws with replacement, for example from `readers.class_balanced_weights`.
+    draws : int, optional
+        Length of an epoch with `weights`; by default the number of samples.
     order : callable, optional
-        An order of one's own: a function of the epoch that gives the rows to visit, (n,), in their sequence. Without
-        `batch_size` it gives batches of rows, ``[[4, 2], [0, 7, 1]]``. Marked by ``seeded = True``, it is called with
-        (epoch, seed). It must give the same for the same arguments, on every rank: each takes its share of the rows, or
-        of the whole batches. A row that is repeated is augmented with draws of its own each time. Ready-made ones are
-        `readers.BalancedBatches`, `readers.PairBatches` and `readers.PKBatches`.
+        A custom order: a function of the epoch that returns the rows to visit, (n,), in sequence. Without `batch_size`
+        it returns batches of rows, ``[[4, 2], [0, 7, 1]]``. With an attribute ``seeded = True`` it is called with
+        (epoch, seed). It must return the same for the same arguments, on every rank: each takes its share of the rows,
+        or of the whole batches. Every repetition of a row is augmented differently. `readers.BalancedBatches`,
+        `readers.PairBatches` and `readers.PKBatches` are such functions.
     sampler, batch_sampler : iterable, optional
-        The same for a sampler of torch's kind, not divided by ranks: what it draws from torch's, numpy's and Python's
-        generators, and from its own, becomes a function of (seed, epoch).
+        A custom order as a torch sampler that is not divided by ranks. Its draws from the generators of torch, numpy
+        and Python, and from generators that it holds, become a function of (seed, epoch).
     views : int or sequence of callable, optional
-        Number of views of each sample, which are augmented apart; or a transform for each view, after all others
-        (None for none). Fields get an axis of views behind the batch's: ``image`` is (B, V, 3, H, W). Numbers and text
-        come once, from the first view.
+        Number of views of each sample, which are augmented separately; or a transform for each view, applied after all
+        others (None for no transform). Fields get an axis of views after the batch's: ``image`` is (B, V, 3, H, W).
+        Numbers and text come once, from the first view.
     rank, world_size : int, optional
         By default those of ``torch.distributed`` if it is initialised, otherwise 0 of 1.
     sample_transform : callable, optional
-        One more transform of samples, after the dataset's own (`readers.transforms`), run in the threads.
+        One more sample transform, after the dataset's own (`readers.transforms`), run in the threads.
     batch_transform : callable, optional
         Transform of whole batches, run on the device (`readers.loader.device`). On the CPU the modules of
-        `readers.augment` run in the threads, and any other in the training loop's own.
+        `readers.augment` run in the threads, and any other in the training loop's thread.
     device : torch.device or str, optional
         The device that batches are moved to.
     pin_memory : bool, optional
-        Whether batches are in page-locked memory; by default if `device` is a CUDA device. If there is no device to
-        copy to, a warning says so.
+        Whether batches are in page-locked memory; by default if `device` is a CUDA device. A warning is issued if there
+        is no device to copy to.
     timeout_s : float
-        Time limit for one batch; a read that hangs then raises an error that names the file. Also the limit for the
-        wait for other ranks that do not begin the epoch; after 10 s, the log of `readers` names them.
+        Time limit for one batch in seconds; a read that hangs then raises an error that names the file. Also limits the
+        wait for other ranks to begin the epoch; after 10 s, the log of `readers` names the missing ones.
 
     Raises
     ------
     UsageError
-        If an argument is invalid, exists in torch's DataLoader only, or asks for a device that is not there.
+        If an argument is invalid, exists only in torch's DataLoader, or requests a device that does not exist.
     """
 
     def __init__(
@@ -177,12 +179,12 @@ class Loader(Resumable):
         wanted = (self.device is not None and self.device.type == "cuda") if pin_memory is None else pin_memory
         self.pin_memory = bool(wanted) and can_pin()
         self._ranks = None if rank is None or world_size is None else Cut(rank, world_size, drop_last)
-        own, batch_size = choose_own(
+        own, batch_size = choose_custom(
             len(self.dataset), seed, batch_size, order, sampler, batch_sampler, shuffle, weights, draws
         )
         self._batched = own is not None and own.batched
         self.batch_size = batch_size
-        self._step = 1 if self._batched else batch_size  # a batch, in what the order counts
+        self._step = 1 if self._batched else batch_size  # a batch in the units that the order counts
         if own is None:
             chosen = self.dataset.order("full" if shuffle == "auto" else shuffle, seed, window, weights, draws)
             self._progress = EpochProgress(chosen, self._cut(), auto=shuffle == "auto")
@@ -193,7 +195,7 @@ class Loader(Resumable):
         self._pace = Pace()
         self._iterator: weakref.ref[LoaderIterator] | None = None
         self._compared = False  # whether the ranks have compared their sequences for the last time
-        self._handed: Picks | None = None  # picks of the batch whose indices were given last
+        self._handed: Picks | None = None  # picks of the batch whose indices were yielded last
 
     def __len__(self) -> int:
         return self._batches(self._cut().length(self._progress.total))
@@ -213,7 +215,7 @@ class Loader(Resumable):
         Raises
         ------
         UsageError
-            Always. Without this method, torch's DataLoader around a Loader would say that it is not subscriptable.
+            Always. Without this method, torch's DataLoader around a Loader would report that it is not subscriptable.
         """
         raise UsageError(
             f"Loader: expected to be iterated over, since it makes batches itself, found index {shorten(index)} (a "
@@ -237,30 +239,27 @@ class Loader(Resumable):
             self.decide_order(self._choose())
         elif self._asks() and self._progress.shuffle is not False and not self._compared:
             check_ranks(self._mark(), self.timeout_s, self.device)
-        # What a function of the user's own gives may change with what a rank has learnt since.
+        # A custom function may depend on what a rank has learnt since.
         self._compared = isinstance(self._progress.order, Order)
         return iteration
 
     def _length(self, iteration: Iteration) -> int:
-        """Samples that this rank takes of an iteration, or batches if the order is one of batches."""
+        """Return the samples that this rank takes of an iteration; batches, if the order consists of batches."""
         order, cut = self._progress.order, self._progress.cut
         length = cut.length(order.length(iteration.epoch), iteration.consumed)
         return length - length % self._step if self.drop_last else length
 
-    def _picks(self, iteration: Iteration) -> AnyBatchPicks:
-        """The picks of an iteration's batches."""
+    def _picks(self, iteration: Iteration) -> BatchPicks:
         sequence, cut = self._progress.order.epoch(iteration.epoch), self._progress.cut
-        if self._batched and isinstance(sequence, OwnEpoch):
-            return OwnBatchPicks(sequence, cut, iteration.consumed)
-        return BatchPicks(sequence, cut, iteration.consumed, self._length(iteration), self.batch_size)
+        return BatchPicks(sequence, cut, iteration.consumed, self._length(iteration), self._step)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy, or a pickle, begins at the same place in the epochs and is independent from then on.
+        # A copy or a pickle starts at the same position in the epochs and is independent from then on.
         progress = copy(self._progress)
         progress.running = copy(progress.running)
         return {**vars(self), "_progress": progress, "_iterator": None, "_handed": None}
 
-    # Attributes that libraries read to make a DataLoader of a Loader: accelerate's `skip_first_batches`, by which
+    # Attributes read by libraries that make a DataLoader from a Loader: accelerate's `skip_first_batches`, with which
     # Hugging Face's Trainer resumes.
 
     num_workers: ClassVar[int] = 0
@@ -269,18 +268,18 @@ class Loader(Resumable):
     """None, since there are no worker processes; without this attribute accelerate would take 2."""
 
     @property
-    def sampler(self) -> LoaderSampler:
-        """The indices of this rank's samples; iterating takes an epoch of this Loader's."""
+    def sampler(self) -> "LoaderSampler":
+        """The indices of this rank's samples; iterating takes an epoch of the Loader."""
         return LoaderSampler(self)
 
     @property
-    def batch_sampler(self) -> LoaderBatchSampler:
-        """The indices of each batch; iterating takes an epoch of this Loader's."""
+    def batch_sampler(self) -> "LoaderBatchSampler":
+        """The indices of each batch; iterating takes an epoch of the Loader."""
         return LoaderBatchSampler(self)
 
     @property
     def collate_fn(self) -> Callable[[Sequence[dict[str, Any]]], Batch]:
-        """Turns samples, read in this process at `batch_sampler`'s indices, into the batches of an iteration."""
+        """Function that turns samples, read in this process at the indices of `batch_sampler`, into batches."""
         return self._collate
 
     def _collate(self, samples: Sequence[dict[str, Any]]) -> Batch:
@@ -306,7 +305,7 @@ class Loader(Resumable):
 
     @property
     def times(self) -> StageTimes | None:
-        """Where the time of the running iteration goes; None if none is running."""
+        """Time spent in each stage of the running iteration; None if none is running."""
         iterator = None if self._iterator is None else self._iterator()
         return None if iterator is None else iterator.times
 
@@ -324,20 +323,18 @@ class Loader(Resumable):
         return self._progress.mark(self.dataset.origins, self.dataset.stores)
 
     def _asks(self) -> bool:
-        """Return whether there are other ranks, and this one can ask them."""
+        """Return whether there are other ranks that this one can communicate with."""
         return self._ranks is None and ranks_together() > 1
 
     def _cut(self) -> Cut:
-        """The part of this rank as it is now: torch.distributed is often initialised after the Loader is made."""
+        """Return this rank's current share: torch.distributed is often initialised after the Loader is made."""
         if self._ranks is not None:
             return self._ranks
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            return Cut(torch.distributed.get_rank(), torch.distributed.get_world_size(), self.drop_last)
-        return Cut(drop=self.drop_last)
+        return Cut(own_rank(), ranks_together(), self.drop_last)
 
 
 def _refuse_worker() -> None:
-    """Refuse a worker process of a DataLoader: its copy of the Loader knows nothing of the other workers."""
+    """Refuse a worker process of a DataLoader, whose copy of the Loader does not know the other workers."""
     worker = get_worker_info()
     if worker is not None:
         raise UsageError(
@@ -345,3 +342,88 @@ def _refuse_worker() -> None:
             "DataLoader, each of which would give the whole epoch: iterate over the Loader itself, which has threads, "
             "or make the DataLoader over the dataset, with sampler=dataset.sampler() and collate_fn=dataset.collate"
         )
+
+
+class LoaderBatchSampler(Sampler[list[int]]):
+    """Indices of a `Loader`'s batches, for libraries that expect a torch DataLoader."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        loader = self._loader
+        iteration = loader._begin()
+        picks = loader._picks(iteration)
+        length = loader._length(iteration)
+        for number in range(-(-length // loader._step)):
+            loader._handed = batch = picks(number)
+            iteration.taken = min(iteration.taken + loader._step, length)
+            pairs = zip(batch.rows.tolist(), batch.seeds.tolist(), strict=True)
+            yield [SampledIndex(row, seed, iteration.epoch) for row, seed in pairs]
+        iteration.ended = True
+
+    @property
+    def batch_size(self) -> int:
+        """Batch size of the Loader.
+
+        Raises
+        ------
+        UsageError
+            If there are several ranks: code that reads this attribute, as accelerate's `prepare_data_loader` does,
+            would divide the batches among the ranks again.
+        """
+        if self._loader._cut().world_size > 1:
+            raise UsageError(
+                "Loader: expected to be left as it is, since its batches are already this rank's share, found an "
+                "attempt to divide them again: leave it out of prepare_data_loader (accelerator.prepare lets it be)"
+            )
+        return self._loader.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """True if the Loader drops an incomplete last batch."""
+        return self._loader.drop_last
+
+    @property
+    def sampler(self) -> "LoaderSampler":
+        """The same indices one by one."""
+        return LoaderSampler(self._loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the Loader's next iteration that of `epoch`."""
+        self._loader.set_epoch(epoch)
+
+
+class LoaderSampler(SequentialSampler):
+    """Indices of a `Loader`'s samples, one by one.
+
+    It is a `SequentialSampler` so that Lightning's ``overfit_batches`` does not try to replace it.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        super().__init__(loader.dataset)
+        self._loader = loader
+
+    def __len__(self) -> int:
+        loader = self._loader
+        progress, cut = loader._progress, loader._cut()
+        length = cut.length(progress.total)
+        sequence = progress.order.epoch(progress.epoch)
+        if loader._batched and isinstance(sequence, CustomEpoch):
+            return sum(len(sequence.batch(position)) for position in cut.positions(0, length).tolist())
+        return length - length % loader.batch_size if loader.drop_last else length
+
+    def __iter__(self) -> Iterator[int]:
+        for batch in LoaderBatchSampler(self._loader):
+            yield from batch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the Loader's next iteration that of `epoch`, unless a later one is due.
+
+        Lightning calls this with its own epoch number, in which a Loader may be iterated over several times, for
+        example as the shorter of two. No epoch is then repeated.
+        """
+        self._loader._progress.move_on_to(epoch)

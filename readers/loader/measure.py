@@ -1,9 +1,9 @@
-"""The reading side of `packer bench`, in a process of its own: ``python -m readers.loader.measure``.
+"""The reading side of `packer bench`, in a separate process: ``python -m readers.loader.measure``.
 
 The first line of standard input is JSON with ``path``, ``batch_size``, ``workers``, ``seconds`` and ``batches``. One
 epoch, or as much of it as can be read in ten times the seconds, warms the page cache. The answer is ``{"event":
-"ready", "samples": n}``; then every further line starts one run, whose answer is ``"done"`` with ``samples``,
-``seconds``, ``cpu_s``. An error gives ``"failed"`` with its ``message``. The process ends when its standard input does.
+"ready", "samples": n}``. Every further line starts one run, whose answer is ``"done"`` with ``samples``, ``seconds``
+and ``cpu_s``. An error is answered by ``"failed"`` with its ``message``. The process ends when its standard input ends.
 """
 
 import json
@@ -49,14 +49,14 @@ def measure_run(loader: "readers.Loader", seconds: float, batches: int) -> dict[
     ----------
     loader : Loader
     seconds : float
-        Least time.
+        Minimum time.
     batches : int
-        Least number of batches.
+        Minimum number of batches.
 
     Returns
     -------
     dict
-        ``samples``; ``seconds``; ``cpu_s``, the processor time of this process.
+        ``samples``; ``seconds``; ``cpu_s``, the CPU time of this process.
     """
     stream = _endless(loader)
     for _ in range(loader.prefetch):
@@ -74,7 +74,6 @@ def measure_run(loader: "readers.Loader", seconds: float, batches: int) -> dict[
 
 
 def _endless(loader: "readers.Loader") -> Generator[dict[str, Any], None, None]:
-    """The batches of one epoch after another."""
     while True:
         yield from loader
 

@@ -1,4 +1,4 @@
-"""The Loader's threads: those that work on numbered jobs ahead of a consumer, and the one that reads ahead of them."""
+"""The Loader's threads: workers on numbered jobs ahead of a consumer, and one that reads ahead of them."""
 
 import contextlib
 import os
@@ -31,9 +31,9 @@ class Divided(Generic[T]):
     Parameters
     ----------
     parts : sequence of callable
-        Called once each, in any of the threads.
+        Each is called once, in any of the threads.
     end : callable
-        Called after the last part; gives the job's result.
+        Called after the last part; returns the job's result.
     """
 
     def __init__(self, parts: Sequence[Callable[[], None]], end: Callable[[], T]) -> None:
@@ -44,21 +44,23 @@ class Divided(Generic[T]):
 
 
 class Stage(Iterator[T]):
-    """Runs ``work(number)`` for 0 … jobs-1 in threads; iterating gives the results in order.
+    """Runs ``work(number)`` for 0 … jobs-1 in threads; iterating yields the results in order.
 
-    At most `ahead` jobs are begun before their results are taken. For one consumer. A stage cannot be used in the child
-    of a fork, which has no threads.
+    For one consumer. A stage cannot be used in the child of a fork, which has no threads.
 
     Parameters
     ----------
     work : callable
-        Called from any of the threads, once for each number. Gives the result, or a `Divided` job: its parts go before
-        jobs that are not begun yet.
-    jobs, threads, ahead : int
+        Called from any of the threads, once for each number. Returns the result, or a `Divided` job, whose parts go
+        before new jobs.
+    jobs, threads : int
+        Number of jobs and of threads.
+    ahead : int
+        Most jobs that are begun before their results are taken.
     timeout_s : float
-        Time limit for one result.
+        Time limit for one result, in seconds.
     explain : callable
-        Called with a thread's identifier; says what the thread is doing, for the timeout's message.
+        Called with a thread's identifier; describes what the thread is doing, for the message of a timeout.
     enter : callable, optional
         Called by each thread before its first job.
     """
@@ -79,14 +81,14 @@ class Stage(Iterator[T]):
         self._timeout_s = timeout_s
         self._explain = explain
         self._enter = enter
-        # Reentrant: if the garbage collector finalises the consumer in one of the threads, `stop` may run in it while
-        # it holds the lock.
+        # Reentrant: the garbage collector may finalise the consumer in one of the threads, and so call `stop` while
+        # that thread holds the lock.
         self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
         self._done = threading.Condition(self._lock)
         self._started = self._taken = 0
         self._results: dict[int, tuple[T | None, BaseException | None]] = {}
-        self._running: dict[int, dict[int, float]] = {}  # by job: when each thread, by its identifier, began with it
+        self._running: dict[int, dict[int, float]] = {}  # start times by job and thread identifier
         # parts of divided jobs, with the jobs' numbers
         self._parts: deque[tuple[int, Callable[[], T | Divided[T]]]] = deque()
         self._stopped = False
@@ -100,7 +102,7 @@ class Stage(Iterator[T]):
             thread.start()
 
     def __next__(self) -> T:
-        """The next job's result. An error in the job is raised here, and ends the stage.
+        """Return the next job's result. An error in the job is raised here, and ends the stage.
 
         Raises
         ------
@@ -149,7 +151,7 @@ class Stage(Iterator[T]):
             self._parts.clear()
             self._room.notify_all()
             self._done.notify_all()
-        if threading.current_thread() in self._threads:  # it may hold the lock that the others need in order to end
+        if threading.current_thread() in self._threads:  # it may hold the lock that the others need to end
             return
         deadline = time.monotonic() + _JOIN_S
         for thread in self._threads:
@@ -162,7 +164,7 @@ class Stage(Iterator[T]):
             pass
 
     def _act(self) -> bool:
-        """Do a part of a divided job, or begin one; False at the end. No reference to a result outlives the call."""
+        """Do a part of a divided job, or begin a job; return False at the end. No reference to a result is kept."""
         begin, thread = time.monotonic(), threading.get_ident()
         with self._lock:
             while not self._stopped and not self._parts and not self._may_begin() and not self._all_done():
@@ -188,7 +190,7 @@ class Stage(Iterator[T]):
             error = raised
         with self._lock:
             self.times.working += time.monotonic() - start
-            # Without it if another thread has ended the job since this one did its part.
+            # Absent if another thread has ended the job since this one did its part.
             self._running.get(number, {}).pop(thread, None)
             if self._stopped:
                 return True
@@ -207,14 +209,14 @@ class Stage(Iterator[T]):
         return self._started < min(self._jobs, self._taken + self._ahead)
 
     def _all_done(self) -> bool:
-        """Return whether all jobs were done.
+        """Return whether all jobs are done, so that the threads end (see "MKL" in docs/training.md).
 
-        Called with the lock held. Threads end then: see "MKL" in docs/training.md.
+        Called with the lock held.
         """
         return self._started >= self._jobs and not self._running
 
     def _do_part(self, job: Divided[T], part: Callable[[], None]) -> T | Divided[T]:
-        """Do a part of a job, and end the job if it was the last: its result, or the job itself if parts are left."""
+        """Do a part of a job. Return the job's result if it was the last part, otherwise the job."""
         try:
             if job.error is None:
                 part()
@@ -230,7 +232,7 @@ class Stage(Iterator[T]):
         return job.end()
 
     def _late(self, number: int) -> str:
-        """The timeout's message; called with the lock held."""
+        """Return the message of a timeout; called with the lock held."""
         running = self._running.get(number)
         if not running:
             return f"batch {number}: expected within {self._timeout_s:g} s, but no thread has begun it"
@@ -244,18 +246,18 @@ class Stage(Iterator[T]):
 
 @dataclass
 class StageTimes:
-    """Where the time went, in seconds.
+    """Time spent in each stage, in seconds.
 
     Attributes
     ----------
     working : float
-        Time of all threads together inside jobs.
+        Time of all threads inside jobs.
     blocked : float
-        Time of all threads together waiting for the consumer to take results.
+        Time of all threads waiting for the consumer to take results.
     waiting : float
         Time of the consumer waiting for results.
     moving : float
-        Time of the consumer in copies to the device and in transforms of whole batches.
+        Time of the consumer in copies to the device and in batch transforms.
     jobs : int
         Number of results taken.
     """
@@ -268,7 +270,7 @@ class StageTimes:
 
 
 def not_an_end(error: BaseException) -> BaseException:
-    """An error as it is, but `StopIteration`, which would end the consumer's loop as if all were done, as another."""
+    """Replace `StopIteration`, which would silently end the consumer's loop, by a RuntimeError; return other errors."""
     if not isinstance(error, StopIteration):
         return error
     other = RuntimeError("a transform raised StopIteration, which would have ended the epoch")
@@ -277,14 +279,14 @@ def not_an_end(error: BaseException) -> BaseException:
 
 
 class ReadAhead:
-    """Calls ``ask(number)`` for the batches after those that were begun, in a thread of its own.
+    """Calls ``ask(number)`` for the batches after those that were begun, in a separate thread.
 
     Nothing is decoded or kept here: the bytes wait in the system's page cache.
 
     Parameters
     ----------
     ask : callable
-        Its errors are ignored: the read itself meets them too, and reports them.
+        Its errors are ignored, since the read itself meets and reports them.
     jobs : int
         Number of batches.
     depth : int
@@ -303,7 +305,7 @@ class ReadAhead:
         self._thread.start()
 
     def begin(self, number: int) -> None:
-        """Note that a thread begins with batch `number`."""
+        """Record that a thread begins batch `number`."""
         with self._changed:
             self._begun = max(self._begun, number + 1)
             self._changed.notify()
@@ -333,7 +335,7 @@ class ReadAhead:
 
 
 def default_depth(residence: Residence, batch_bytes: float) -> int:
-    """Batches to read ahead of a dataset: none if the data stay in memory, otherwise a few, as memory allows."""
+    """Return the number of batches to read ahead: 0 if the data stay in memory, otherwise a few, as memory allows."""
     if residence.in_memory:
         return 0
     room = _BATCHES if residence.memory is None else int(residence.memory / _SHARE / max(1.0, batch_bytes))
@@ -341,14 +343,14 @@ def default_depth(residence: Residence, batch_bytes: float) -> int:
 
 
 _LOCK = threading.Lock()
-if hasattr(os, "register_at_fork"):  # a child begins with the program's setting, and with a free lock
+if hasattr(os, "register_at_fork"):  # a child starts with the program's setting and with a free lock
     os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
 def take_one_thread() -> None:
-    """Make the operations of torch that the calling thread runs use this thread alone.
+    """Limit torch operations in the calling thread to this thread.
 
-    Otherwise every thread that runs them would start as many more as ``torch.set_num_threads`` says.
+    Otherwise every thread that runs them would start as many more as ``torch.set_num_threads`` allows.
     """
     if not _counts_by_thread():
         return
@@ -356,9 +358,9 @@ def take_one_thread() -> None:
         found: list[int] = []
         try:
             _run_apart(lambda: found.append(torch.get_num_threads()))
-        except RuntimeError:  # there is no room for another thread, or the program is ending
+        except RuntimeError:  # no more threads can be started, or the program is ending
             return
-        torch.get_num_threads()  # a thread that has not asked yet would adopt what others set later
+        torch.get_num_threads()  # a thread that has not called this yet would adopt later settings
         torch.set_num_threads(1)
         try:
             _run_apart(lambda: torch.set_num_threads(found[0]))
@@ -367,7 +369,7 @@ def take_one_thread() -> None:
 
 
 def _run_apart(work: Callable[[], None]) -> None:
-    """Run something in a new thread, which has the settings of torch that new threads begin with."""
+    """Run something in a new thread, which has torch's initial settings."""
     thread = threading.Thread(target=work, name="readers-torch-threads")
     thread.start()
     thread.join()
@@ -375,8 +377,5 @@ def _run_apart(work: Callable[[], None]) -> None:
 
 @cache
 def _counts_by_thread() -> bool:
-    """Return whether torch has a setting per thread, as with OpenMP.
-
-    Other builds share one pool, which needs no limit.
-    """
+    """Return whether torch has a setting per thread, as with OpenMP. Other builds share one pool and need no limit."""
     return "parallel backend: OpenMP" in torch.__config__.parallel_info()

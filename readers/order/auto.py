@@ -1,4 +1,4 @@
-"""The order ``"auto"``: how it is chosen, by what memory holds of the data, and agreed upon by all ranks."""
+"""The order ``"auto"``: chosen by whether the data stay in memory, and the same on all ranks."""
 
 import logging
 from collections.abc import Sequence
@@ -14,8 +14,7 @@ from readers.order.store import Store
 from shardspec.errors import DatasetError
 
 MEMORY_SHARE = 0.75
-"""Share of the memory that this process may use which the page cache is expected to keep for a dataset during training.
-"""
+"""Share of this process's memory limit that the page cache is expected to keep for a dataset during training."""
 
 AnyShuffle = Shuffle | Literal["auto"]
 
@@ -24,14 +23,14 @@ _log = logging.getLogger("readers")
 
 @dataclass(frozen=True)
 class Choice:
-    """An order, and why it was chosen."""
+    """An order, and the reason for it."""
 
     shuffle: Shuffle
     reason: str
 
 
 def choose_shuffle(stores: Sequence[Store], has_blocks: bool) -> Choice:
-    """``"full"`` if the data stay in memory and are on a local file system, or have no blocks; else ``"blocks"``."""
+    """Choose ``"full"`` if the data stay in memory on a local file system, or have no blocks; else ``"blocks"``."""
     if not has_blocks:
         return Choice("full", "the dataset has no blocks")
     residence = find_residence(stores)
@@ -39,23 +38,23 @@ def choose_shuffle(stores: Sequence[Store], has_blocks: bool) -> Choice:
 
 
 def choose_apart() -> Choice:
-    """The order for ranks that cannot ask each other, and whose memory and mounts may differ."""
+    """Choose for ranks that cannot communicate, and whose memory and mounts may differ."""
     return Choice(
         "full",
-        "the same on all ranks, which were given by number and cannot agree: "
-        "choose shuffle='blocks' for data larger than memory",
+        "the same on all ranks, which cannot communicate because rank and world_size were given: "
+        "set shuffle='blocks' for data larger than memory",
     )
 
 
 def agree(has_blocks: bool, mark: Mark, timeout_s: float, device: torch.device | None = None) -> Choice:
-    """The choice of rank 0 of torch.distributed, on all of its ranks, which must all call this at the same point.
+    """Return rank 0's choice on all ranks of torch.distributed, which must all call this at the same point.
 
     Parameters
     ----------
     mark : Mark
-        Of the sequence that the ranks are about to read, whatever its shuffle will be.
+        State of the sequence that the ranks are about to read, whatever its shuffle will be.
     timeout_s, device
-        See `from_rank_0`.
+        As for `from_rank_0`.
 
     Raises
     ------
@@ -67,7 +66,7 @@ def agree(has_blocks: bool, mark: Mark, timeout_s: float, device: torch.device |
     if torch.distributed.get_rank() == 0:
         try:
             mine = (mark, choose_shuffle(mark.stores, has_blocks))
-        except Exception as error:  # the other ranks wait for an answer
+        except Exception as error:  # the other ranks are waiting for an answer
             failure = error
     sent: tuple[Mark, Choice] | None = from_rank_0(mine, timeout_s, device)
     if failure is not None:
@@ -80,23 +79,23 @@ def agree(has_blocks: bool, mark: Mark, timeout_s: float, device: torch.device |
 
 
 def announce(choice: Choice) -> None:
-    """Log a choice, once per loader; the order ``"blocks"``, which mixes less, as a warning."""
+    """Log a choice, once per loader. ``"blocks"``, which mixes less, is logged as a warning."""
     level = logging.WARNING if choice.shuffle == "blocks" else logging.INFO
     _log.log(level, "shuffle='auto' is %r: %s", choice.shuffle, choice.reason)
 
 
 @dataclass(frozen=True)
 class Residence:
-    """Expectation that stores stay in the page cache, and the reason.
+    """Estimate of whether stores stay in the page cache.
 
     Attributes
     ----------
     bytes : int
         Bytes of all stores.
     memory : int or None
-        Bytes that the page cache may keep (`MEMORY_SHARE`); None if that is not known.
+        Bytes that the page cache may keep (`MEMORY_SHARE`); None if unknown.
     network : tuple of str
-        ``"nfs4 at /data"`` for every network file system that a store lies on.
+        ``"nfs4 at /data"`` for every network file system that holds a store.
     """
 
     bytes: int
@@ -121,7 +120,7 @@ class Residence:
 
 
 def find_residence(stores: Sequence[Store]) -> Residence:
-    """Look at the stores' file systems and at this process's memory."""
+    """Examine the stores' file systems and this process's memory."""
     network = []
     for root in dict.fromkeys(store.root for store in stores):
         place, kind = file_system_of(root)

@@ -19,7 +19,7 @@ class Blocks:
     stretch_rows : int array, (S,)
         Rows of each stretch.
     block_rows : int array, (S,)
-        Rows of each block in it, 1 or more; the last of a stretch may be shorter.
+        Rows of each block in the stretch, 1 or more; its last block may be shorter.
     """
 
     def __init__(self, stretch_rows: IntArray, block_rows: IntArray) -> None:
@@ -35,7 +35,7 @@ class Blocks:
         return int(self._block_ends[-1]) if len(self._block_ends) else 0
 
     def bounds(self, blocks: IntArray) -> tuple[IntArray, IntArray]:
-        """The first row of each of some blocks, and the row after its last."""
+        """Return the first row of each given block, and the row after its last."""
         stretch = np.searchsorted(self._block_ends, blocks, side="right")
         step = self._block_rows[stretch]
         start = self._row_starts[stretch] + (blocks - self._block_starts[stretch]) * step
@@ -43,7 +43,7 @@ class Blocks:
 
     @classmethod
     def of_shards(cls, shards: Iterable[Shard]) -> "Blocks":
-        """The blocks of a dataset: each shard's own units, joined until a block has `MIN_BLOCK_ROWS`."""
+        """Return the blocks of a dataset: the units of each shard, joined until a block has `MIN_BLOCK_ROWS`."""
         pairs = [
             (s.samples, min(s.samples, -(-MIN_BLOCK_ROWS // s.block_rows) * s.block_rows)) for s in shards if s.samples
         ]
@@ -52,5 +52,5 @@ class Blocks:
 
     @classmethod
     def even(cls, rows: int, block_rows: int = MIN_BLOCK_ROWS) -> "Blocks":
-        """Blocks of equal length, for rows that are not in shards."""
+        """Return blocks of equal length, for rows that are not in shards."""
         return cls(np.array([rows], np.int64), np.array([block_rows], np.int64))

@@ -1,7 +1,7 @@
-"""The order: which samples an epoch visits, in which sequence, as a pure function of integers.
+"""Order: the sequence of samples that an epoch visits, as a pure function of integers.
 
 All ranks share one sequence per epoch: rank r of W takes the positions c + r, c + r + W, …, where c is the first
-position that no rank has consumed. So c, one integer, is all that a resume needs, at any number of ranks and workers.
+position that no rank has consumed. So a resume needs only the integer c, at any number of ranks and workers.
 """
 
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ Shuffle = Literal["full", "blocks", True, False]
 
 SHUFFLES: tuple[Shuffle, ...] = ("full", "blocks", True, False)
 WINDOW_BLOCKS = 16
-"""Blocks that are mixed with each other in the order ``"blocks"``."""
+"""Number of blocks that the order ``"blocks"`` mixes with each other."""
 
 _SIZING_CHUNK = 1 << 14
 _DRAW_TAG, _BLOCK_TAG, _WINDOW_TAG, _FULL_TAG = range(4)
@@ -39,12 +39,12 @@ class Picks:
     ----------
     rows : int64 array, (n,)
     seeds : uint64 array, (n,)
-        The order's seed. Draws with replacement have a seed each, and so have the second and later occurrences of a
-        row, so that each copy of a row is augmented with draws of its own.
+        The order's seed. Draws with replacement have separate seeds, and so have repetitions of a row, so that every
+        copy of a row is augmented differently.
     epoch : int
     keys : int64 array, (n,), or None
-        The rows in the base dataset that key the random draws, together with `seeds` as they are. None if both follow
-        from `rows` and the datasets down to the base. Frames of a clip share one.
+        Rows in the base dataset that, together with `seeds`, key the random draws. None: both follow from `rows` and
+        the datasets down to the base. All frames of a clip share one key.
     """
 
     rows: IntArray
@@ -56,26 +56,27 @@ class Picks:
         return len(self.rows)
 
     def part(self, start: int, stop: int) -> "Picks":
-        """The picks start … stop-1."""
+        """Return the picks start … stop-1."""
         keys = None if self.keys is None else self.keys[start:stop]
         return Picks(self.rows[start:stop], self.seeds[start:stop], self.epoch, keys)
 
     def again(self, occurrences: IntArray, level: int) -> "Picks":
-        """The same rows with a seed for each occurrence: occurrence 0 of a row keeps its seed, others get new ones.
+        """Return the same rows with a seed per occurrence: occurrence 0 of a row keeps its seed, others get new ones.
 
         Parameters
         ----------
         occurrences : int64 array, (n,)
+            How often each row came before.
         level : int
-            What repeats the rows: −1 for the shares of a mixture, 0 for a sampler, 1 for a part, 2 for a part of a part,
-            and so on. The copies of each level differ.
+            What repeats the rows: −1 for the shares of a mixture, 0 for a sampler, 1 for a part, 2 for a part of a
+            part, and so on. The copies of each level differ.
         """
         apart = mix_array(self.seeds ^ mix_array(occurrences, mix_words(_REPEAT_TAG, level)), 0)
         return replace(self, seeds=np.where(occurrences == 0, self.seeds, apart))
 
 
 def count_occurrences(values: npt.NDArray[Any]) -> IntArray:
-    """How often each value came before in the array, (n,): int64, (n,)."""
+    """Return how often each value came before in the array: int64, (n,)."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(values) else order
@@ -92,21 +93,23 @@ class Order:
     Attributes
     ----------
     samples : int
-        Rows of the dataset that is sampled.
+        Rows of the dataset.
     shuffle : {"full", "blocks", False}
-        ``"full"`` permutes the samples. ``"blocks"`` permutes blocks and mixes the samples within `window` of them.
-        Neither takes memory that grows with the dataset. True is ``"full"``.
+        ``"full"`` permutes the samples. ``"blocks"`` permutes blocks and mixes the samples within `window` of them. The
+        memory of both does not grow with the dataset. True is ``"full"``.
     seed : int
+        0 to 2**64 - 1.
     blocks : Blocks or None
-        ``"blocks"`` needs them.
+        Required for ``"blocks"``.
     window : int
         Number of blocks that are mixed with each other.
     weights : float64 array, (samples,), or None
-        Relative probabilities of draws with replacement; `shuffle` is then ignored. 8 bytes a sample.
+        Relative probabilities of draws with replacement; `shuffle` is then ignored. 8 bytes per sample.
     draws : int or None
         Length of a weighted epoch; None for the number of samples, or for the mixture's `Shares.samples`.
     shares : Shares or None
-        Of a mixture: ``"full"`` reads each dataset's share. Weighted draws and False, the order of the rows, ignore them.
+        Shares of a mixture: ``"full"`` reads each dataset's share. Weighted draws and False, the order of the rows,
+        ignore them.
     """
 
     samples: int
@@ -127,7 +130,7 @@ class Order:
                 "shuffle: expected 'full', 'blocks' or False ('auto' in a Loader or a sampler), "
                 f"found {shorten(self.shuffle)}"
             )
-        if not isinstance(self.shuffle, str):  # a state with numpy's False, say, could not be saved
+        if not isinstance(self.shuffle, str):  # a state with numpy's False, for example, could not be saved
             object.__setattr__(self, "shuffle", "full" if self.shuffle else False)
         if self.draws is not None:
             object.__setattr__(self, "draws", as_count("draws", self.draws, least=0))
@@ -149,7 +152,7 @@ class Order:
 
     @property
     def takes_shuffle(self) -> bool:
-        """True if the shuffle matters: it does not to weighted draws."""
+        """True if the shuffle has an effect; weighted draws ignore it."""
         return self.weights is None
 
     @property
@@ -158,21 +161,21 @@ class Order:
         return "weighted" if self.weights is not None else self.shuffle
 
     def length(self, epoch: int) -> int:
-        """Samples of an epoch: the same of all."""
+        """Return the number of samples of an epoch, the same for all epochs."""
         return len(self)
 
     def with_shuffle(self, shuffle: Shuffle, seed: int) -> "Order":
-        """The same order with another shuffle and seed."""
+        """Return the same order with another shuffle and seed."""
         return replace(self, shuffle=shuffle, seed=seed)
 
     def epoch(self, epoch: int) -> "EpochOrder":
-        """The sequence of one epoch."""
+        """Return the sequence of one epoch."""
         return EpochOrder(self, check_epoch(epoch))
 
     def state(self, epoch: int) -> dict[str, int | str | bool | None]:
         """Return the state that a resume compares, the same in all epochs.
 
-        Orders of equal state have equal sequences if their blocks and weights are equal.
+        Orders with equal states have equal sequences if their blocks and weights are equal.
         """
         return {
             "length": len(self),
@@ -183,7 +186,7 @@ class Order:
 
 
 class EpochOrder:
-    """The sequence of one epoch, read at any positions; ascending ones are cheapest. Not for use by several threads."""
+    """The sequence of one epoch, readable at any positions; ascending ones are cheapest. Not safe between threads."""
 
     def __init__(self, order: Order, epoch: int) -> None:
         self.order = order
@@ -197,7 +200,7 @@ class EpochOrder:
         return len(self.order)
 
     def at(self, positions: IntArray) -> Picks:
-        """The picks at some positions. Those from the length on wrap around: they pad the ranks to equal lengths."""
+        """Return the picks at some positions. Those beyond the length wrap around, so all ranks get equally many."""
         order = self.order
         if len(order) == 0:
             return Picks(np.empty(0, np.int64), np.empty(0, np.uint64), self.epoch)
@@ -231,7 +234,6 @@ class _Windows:
         self._load(0, 0)
 
     def at(self, positions: IntArray) -> IntArray:
-        """The rows at some positions, each below the number of rows."""
         out = np.empty(len(positions), np.int64)
         if not len(positions):
             return out
@@ -248,7 +250,7 @@ class _Windows:
         return out
 
     def _skip_to(self, position: int) -> None:
-        """Load the window that holds a position at or after the start of the present one."""
+        """Load the window that contains a position at or after the start of the present one."""
         if position < self._start + len(self._rows):
             return
         if self._number + 1 < self._count:  # the usual case
@@ -267,13 +269,12 @@ class _Windows:
             number, start = number + len(sizes), int(ends[-1])
 
     def _sizes(self, first: int, last: int) -> IntArray:
-        """Rows of the windows first … last-1, as far as they exist."""
+        """Return the number of rows of the windows first … last-1 that exist."""
         places = np.arange(first * self._window, min(last * self._window, len(self._blocks)), dtype=np.int64)
         starts, stops = self._blocks.bounds(self._permuted(places))
         return np.add.reduceat(stops - starts, np.arange(0, len(places), self._window))
 
     def _load(self, number: int, start: int) -> None:
-        """Make the rows of a window, whose first position is `start`."""
         self._number, self._start = number, start
         places = np.arange(number * self._window, min((number + 1) * self._window, len(self._blocks)), dtype=np.int64)
         starts, stops = self._blocks.bounds(self._permuted(places))
@@ -283,7 +284,6 @@ class _Windows:
 
 
 def _cumulate(weights: npt.NDArray[np.float64], samples: int) -> npt.NDArray[np.float64]:
-    """Check the weights and give their running sums."""
     if weights.shape != (samples,):
         raise UsageError(f"weights: expected one for each of {samples} samples, found shape {weights.shape}")
     if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
@@ -293,13 +293,14 @@ def _cumulate(weights: npt.NDArray[np.float64], samples: int) -> npt.NDArray[np.
 
 @dataclass(frozen=True)
 class Cut:
-    """The part of every epoch that one rank takes.
+    """The share of every epoch that one rank takes.
 
     Attributes
     ----------
     rank, world_size : int
+        0 <= rank < world_size.
     drop : bool
-        If the number of samples is not a multiple of the ranks: leave out the last few (fewer than there are ranks),
+        If the number of samples is not a multiple of the ranks: leave out the last few (fewer than there are ranks)
         instead of repeating a few from the start of the sequence. Either way all ranks have the same length.
     """
 
@@ -318,10 +319,10 @@ class Cut:
         return f"rank {self.rank} of {self.world_size}"
 
     def length(self, total: int, consumed: int = 0) -> int:
-        """Samples left for this rank in an epoch of `total`, of which all ranks together have consumed `consumed`."""
+        """Return the samples left for this rank in an epoch of `total`, of which all ranks have consumed `consumed`."""
         left = max(0, total - consumed)
         return left // self.world_size if self.drop else -(-left // self.world_size)
 
     def positions(self, start: int, stop: int, consumed: int = 0) -> IntArray:
-        """Positions in the sequence of this rank's samples start … stop-1, counted after the consumed ones."""
+        """Return the positions of this rank's samples start … stop-1, counted after the consumed ones."""
         return consumed + self.rank + self.world_size * np.arange(start, stop, dtype=np.int64)

@@ -18,7 +18,7 @@ _HALF = np.uint64(32)
 
 
 def mix_words(*words: int) -> int:
-    """One 64-bit number from several integers, by splitmix64; any change of one of them changes it."""
+    """Hash several integers to one 64-bit number by splitmix64."""
     state = 0
     for word in words:
         state = (state + STEP + (word & _MASK)) & _MASK
@@ -29,7 +29,7 @@ def mix_words(*words: int) -> int:
 
 
 def mix_array(values: npt.NDArray[Any], key: int) -> npt.NDArray[np.uint64]:
-    """A 64-bit number for each value, by splitmix64 under a key."""
+    """Hash each value to a 64-bit number by splitmix64 under a key."""
     state = values.astype(np.uint64)
     state *= np.uint64(STEP)
     state += np.uint64(key)
@@ -37,14 +37,14 @@ def mix_array(values: npt.NDArray[Any], key: int) -> npt.NDArray[np.uint64]:
 
 
 def finalise(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """splitmix64's finaliser, in place: a bijection in which every input bit reaches every output bit."""
+    """Apply splitmix64's finaliser in place: a bijection in which every input bit affects every output bit."""
     _multiply(state)
     state ^= state >> np.uint64(31)
     return state
 
 
 def _multiply(state: npt.NDArray[np.uint64]) -> None:
-    """The finaliser up to its last shift, in place: the high bits are mixed then, the low ones less so."""
+    """Apply the finaliser without its last shift, in place. This mixes the high bits well, the low bits less so."""
     state ^= state >> np.uint64(30)
     state *= np.uint64(_MIX_A)
     state ^= state >> np.uint64(27)
@@ -52,11 +52,11 @@ def _multiply(state: npt.NDArray[np.uint64]) -> None:
 
 
 class Permutation:
-    """A pseudorandom permutation of ``range(n)``: any part of it at any time, without the rest.
+    """A pseudorandom permutation of ``range(n)``, any part of which can be computed without the rest.
 
-    A generalised Feistel network (Black and Rogaway 2002) on a nearly square grid of n or more places; a value of n or
-    more is put through the network again until it is below n. It uses nothing but 64-bit integer arithmetic, so its
-    values are the same on every machine and with every version of numpy.
+    A generalised Feistel network (Black and Rogaway 2002) on a nearly square grid of n or more places. A value of n or
+    more goes through the network again until it is below n. All arithmetic is on 64-bit integers, so the values are the
+    same on every machine and with every version of numpy.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Permutation:
         self._keys = [mix_words(key, number) for number in range(2 * _DOUBLE_ROUNDS)]
 
     def __call__(self, positions: IntArray) -> IntArray:
-        """The values at some positions, each in 0 … n-1."""
+        """Return the values at some positions, each in 0 … n-1."""
         out = self._walk(positions.astype(np.uint64))
         beyond = np.flatnonzero(out >= self.n)
         while len(beyond):
@@ -83,7 +83,6 @@ class Permutation:
         return out.astype(np.int64)
 
     def _walk(self, places: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        """One pass of the network over the whole grid."""
         low = np.uint64(self._low)
         left = places // low
         right = places - left * low
@@ -96,7 +95,7 @@ class Permutation:
 
 
 def _round(half: npt.NDArray[np.uint64], key: int, size: int) -> npt.NDArray[np.uint64]:
-    """A keyed number in 0 … size-1 for each value; `size` is below 2**32."""
+    """Return a keyed number in 0 … size-1 for each value; `size` is below 2**32."""
     state = half + np.uint64(key)
     _multiply(state)
     state >>= _HALF
@@ -106,6 +105,5 @@ def _round(half: npt.NDArray[np.uint64], key: int, size: int) -> npt.NDArray[np.
 
 
 def _add_modulo(half: npt.NDArray[np.uint64], amount: npt.NDArray[np.uint64], size: int) -> None:
-    """``half = (half + amount) % size`` in place, for values below `size`."""
     half += amount
     np.subtract(half, np.uint64(size), out=half, where=half >= size)

@@ -1,4 +1,4 @@
-"""How far an epoch of an order has been consumed: counted, saved and restored."""
+"""How far an epoch has been consumed: counted, saved and restored."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -11,8 +11,8 @@ import numpy as np
 
 from readers.arguments import as_integer
 from readers.order.auto import Choice, announce
+from readers.order.custom import CustomEpoch, CustomOrder
 from readers.order.order import Cut, Order, Picks
-from readers.order.own import OwnEpoch, OwnOrder
 from readers.order.ranks import Mark
 from readers.order.store import Store
 from readers.seeding import check_epoch
@@ -20,7 +20,7 @@ from shardspec.errors import UsageError
 from shardspec.wording import counted, shorten
 
 _COMPARED = 1024
-"""Rows that ranks compare; of an order of the user's own, all."""
+"""Number of rows that ranks compare; they compare all rows of a custom order."""
 
 
 @dataclass
@@ -31,12 +31,11 @@ class Iteration:
     ----------
     epoch : int
     consumed : int
-        Samples of the epoch that all ranks together had consumed when the iteration began.
+        Samples of the epoch that all ranks had consumed when the iteration began.
     taken : int
-        Samples that this rank has handed out since.
+        Samples that this rank has yielded since.
     ended : bool
-        Whether nothing is left; samples that were left out because they fill no batch, or do not divide by the ranks,
-        do not count.
+        Whether nothing is left. Samples that fill no batch, or do not divide by the ranks, do not count.
     """
 
     epoch: int
@@ -46,28 +45,28 @@ class Iteration:
 
 
 class EpochProgress:
-    """The epoch that is running or comes next, and how many of its samples all ranks together have consumed.
+    """The current or next epoch, and how many of its samples all ranks together have consumed.
 
     Every `begin` after the first takes the next epoch, unless `set_epoch` or `load_state_dict` was called in between.
 
     Parameters
     ----------
-    order : Order or OwnOrder
-        Orders of batches count batches where this says samples.
+    order : Order or CustomOrder
+        An order of batches counts batches instead of samples.
     cut : Cut
     auto : bool
-        Whether the shuffle of `order` is still to be chosen, by `decide` or by a state that is loaded.
+        Whether the shuffle of `order` is still to be chosen, by `decide` or by a loaded state.
 
     Attributes
     ----------
     undecided : bool
     reason : str
-        Why the order is what it is.
+        Reason for the order.
     running : Iteration or None
-        The iteration that was begun last; None if an epoch was set or a state loaded since.
+        The newest iteration; None if an epoch was set or a state loaded since.
     """
 
-    def __init__(self, order: Order | OwnOrder, cut: Cut, auto: bool = False) -> None:
+    def __init__(self, order: Order | CustomOrder, cut: Cut, auto: bool = False) -> None:
         self.order = order
         self.cut = cut
         self.undecided = self._auto = auto and order.takes_shuffle
@@ -82,26 +81,26 @@ class EpochProgress:
         return f"order {self.shuffle!r}, seed {self.order.seed}"
 
     def decide(self, choice: Choice) -> None:
-        """Use the order that was chosen."""
+        """Use a chosen order."""
         if isinstance(self.order, Order):
             self.order = self.order.with_shuffle(choice.shuffle, self.order.seed)
         self.undecided, self.reason = False, choice.reason
 
     @property
     def shuffle(self) -> str | bool:
-        """The order's name; ``"auto"`` until it is decided."""
+        """Name of the order; ``"auto"`` until it is decided."""
         return "auto" if self.undecided else self.order.name
 
     def begin(self, least: int = 1, unused_again: bool = False) -> Iteration:
-        """Start an iteration, with a count of its own.
+        """Start an iteration, with a separate count.
 
         Parameters
         ----------
         least : int
-            Samples that this rank must have left in a restored epoch. With fewer, the epoch counts as finished, and the
-            next one begins.
+            Samples that this rank needs in a restored epoch. With fewer, the epoch counts as finished, and the next one
+            begins.
         unused_again : bool
-            Whether an epoch that was begun, but never used (`use`), is begun again instead of the next one.
+            Whether an epoch that was begun but never used (`use`) is begun again instead of the next one.
         """
         if self.running is not None:
             onward = self._used or not unused_again
@@ -117,7 +116,7 @@ class EpochProgress:
         return self.running
 
     def use(self, iteration: Iteration) -> None:
-        """Note that samples are taken from an iteration, whether the newest or an older one."""
+        """Record that samples are taken from an iteration, which may be an older one."""
         self._used = self._used or iteration.epoch == self._epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -129,52 +128,46 @@ class EpochProgress:
         self.running, self._chosen = None, True
 
     def move_on_to(self, epoch: int) -> None:
-        """Make the next iteration that of `epoch`, if not of a later one."""
+        """Make the next iteration that of `epoch`, unless a later one is due."""
         if check_epoch(epoch) > self._epoch:
             self.set_epoch(epoch)
 
     def mark(self, origins: Callable[[Picks], Picks], stores: Sequence[Store]) -> Mark:
-        """Return the state that all ranks must share where they start or continue the current epoch.
+        """Return the state that must be equal on all ranks when they start or continue the current epoch.
 
         Parameters
         ----------
         origins : callable
-            Of the dataset (`readers.dataset.base.SampleDataset.origins`): ranks may have different parts of one.
+            `readers.dataset.base.SampleDataset.origins`: ranks may hold different parts of a dataset.
         stores : sequence of Store
-            Of the dataset.
+            Stores of the dataset.
         """
         sequence = self.order.epoch(self._epoch)
         coming = sequence.at(self._consumed + np.arange(min(_COMPARED, len(sequence)), dtype=np.int64))
         content = blake2b(origins(coming).rows.astype("<i8").tobytes(), digest_size=8)
-        content.update(str(self.shuffle).encode())  # a rank that has it from a state does not ask for a choice
-        if isinstance(sequence, OwnEpoch):
+        content.update(str(self.shuffle).encode())  # a rank with a loaded state does not take part in the choice
+        if isinstance(sequence, CustomEpoch):
             content.update(sequence.digest().encode())
         return Mark(f"epoch {self._epoch} after {self._consumed} of {self.total}", content.hexdigest(), stores)
 
     @property
     def epoch(self) -> int:
-        """The epoch that is running or comes next."""
+        """The current or next epoch."""
         return self._epoch
 
     @property
     def total(self) -> int:
-        """Samples of the present epoch, over all ranks."""
+        """Samples of the current epoch, over all ranks."""
         return self.order.length(self._epoch)
 
     def length(self, consumed: int = 0) -> int:
-        """Samples that this rank takes of the present epoch after the first `consumed` of all ranks."""
+        """Return the samples that this rank takes of the current epoch after the first `consumed` of all ranks."""
         return self.cut.length(self.total, consumed)
 
     def warn_if_empty(self, least: int) -> None:
-        """Warn if `drop_last` leaves nothing of the present epoch.
-
-        Parameters
-        ----------
-        least : int
-            Samples that this rank needs for a batch.
-        """
+        """Warn if `drop_last` leaves nothing of the current epoch; `least` is the size of a batch of this rank."""
         if self.total and self.length() < least:
-            noun = "batch" if isinstance(self.order, OwnOrder) and self.order.batched else "sample"
+            noun = "batch" if isinstance(self.order, CustomOrder) and self.order.batched else "sample"
             warnings.warn(
                 f"drop_last=True leaves no batch of an epoch of {counted(self.total, noun)}, because every step takes "
                 f"{counted(least, noun)} on each of {counted(self.cut.world_size, 'rank')}. Use a smaller "
@@ -183,18 +176,14 @@ class EpochProgress:
             )
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
-        """The state after all ranks together have consumed `consumed` samples of the present epoch.
+        """Return the state after `consumed` samples of the current epoch (`Resumable.state_dict`).
 
-        Parameters
-        ----------
-        consumed : int, optional
-            By default the number that the running iteration has handed out, taken to be the same on all ranks.
+        A few more than the order's length are allowed, since samples are repeated to make the ranks' lengths equal.
 
         Raises
         ------
         UsageError
-            If the epoch does not have so many; a few more than the order's length are allowed, since samples are
-            repeated to make the ranks' lengths equal.
+            If the epoch does not have that many.
         """
         total, running = self.total, self.running
         if consumed is None:
@@ -215,16 +204,15 @@ class EpochProgress:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state: the next iteration continues where the saved one was, at any number of ranks.
 
-        If the order was still to be chosen, it is from now on that of the state, whatever this machine would choose.
+        If the order was still to be chosen, it becomes that of the state, whatever this machine would choose.
 
         Raises
         ------
         UsageError
-            If the state belongs to another order (the message shows both), or says that more samples were consumed than
-            there are.
+            If the state belongs to another order (the message shows both), or counts more samples than there are.
         """
         if not isinstance(state, Mapping):
-            raise UsageError(f"state: expected what state_dict() gave, found {shorten(state)}")
+            raise UsageError(f"state: expected a result of state_dict(), found {shorten(state)}")
         order, undecided, reason = self.order, self.undecided, self.reason
         if self._auto and isinstance(order, Order) and state.get("shuffle") in ("full", "blocks"):
             order, undecided = order.with_shuffle(state["shuffle"], order.seed), False
@@ -236,7 +224,7 @@ class EpochProgress:
         if found != expected:
             differing = [name for name in expected if found[name] != expected[name]]
             raise UsageError(
-                f"state: expected one of this order, found another; they differ in {', '.join(differing)}: "
+                f"state: expected the state of this order, found another; they differ in {', '.join(differing)}: "
                 f"here {expected}, in the state {found}: make the dataset and the loader as they were when it was saved"
             )
         epoch, consumed = check_epoch(state.get("epoch")), as_integer("consumed", state.get("consumed"))
@@ -249,7 +237,7 @@ class EpochProgress:
 
 
 class Resumable:
-    """The public methods of everything that iterates over the epochs of an order: `readers.Loader` and the sampler.
+    """Public methods of objects that iterate over the epochs of an order: `readers.Loader` and the sampler.
 
     Attributes
     ----------
@@ -260,16 +248,16 @@ class Resumable:
 
     @property
     def order(self) -> str | bool:
-        """``"full"``, ``"blocks"``, False, ``"weighted"`` or ``"own"``; ``"auto"`` until it is decided."""
+        """``"full"``, ``"blocks"``, False, ``"weighted"`` or ``"custom"``; ``"auto"`` until it is decided."""
         return self._progress.shuffle
 
     @property
     def order_reason(self) -> str:
-        """Why it is that order."""
+        """Reason for the order."""
         return self._progress.reason
 
     def decide_order(self, choice: Choice) -> None:
-        """Use an order that all ranks have agreed on, before the first epoch. Weighted draws and own orders stay."""
+        """Use an order that all ranks agreed on, before the first epoch. Weighted draws and custom orders are kept."""
         if self._progress.order.takes_shuffle:
             self._progress.decide(choice)
             if self._progress.cut.rank == 0:
@@ -280,26 +268,26 @@ class Resumable:
         self._progress.set_epoch(epoch)
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
-        """The state from which `load_state_dict` continues, at any number of ranks and workers and any batch size.
+        """Return the state from which `load_state_dict` continues, at any number of ranks, workers and batch size.
 
         Parameters
         ----------
         consumed : int, optional
-            Samples of this epoch that the training loops of all ranks together have consumed; by default the number
-            that was handed out here, times the number of ranks. An order of batches counts batches. The default is
-            right for a `Loader`, and for a sampler in a StatefulDataLoader, which keeps the state of every batch. The
-            workers of torch's DataLoader run ahead of the loop, so there only the loop knows the number: steps × batch
-            size × ranks, with the last batch counted by the samples in it.
+            Samples of this epoch that the training loops of all ranks have consumed; for an order of batches, batches.
+            The default is the number yielded here, times the number of ranks. It is right for a `Loader`, and for a
+            sampler in a StatefulDataLoader, which keeps the state of every batch. The workers of torch's DataLoader run
+            ahead of the loop, so there only the loop knows the number: steps × batch size × ranks, with the last batch
+            counted by its samples.
 
         Raises
         ------
         UsageError
-            If the epoch does not have so many.
+            If the epoch does not have that many.
         """
         return self._progress.state_dict(consumed)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state: the next iteration gives the rest of its epoch.
+        """Continue from a state: the next iteration yields the rest of its epoch.
 
         Raises
         ------
@@ -309,6 +297,6 @@ class Resumable:
         self._progress.load_state_dict(state)
 
 
-def _order_state(order: Order | OwnOrder, undecided: bool, epoch: Any) -> dict[str, int | str | bool | None]:
-    """Return the state that a resume compares. An order that is not decided yet has no name."""
+def _order_state(order: Order | CustomOrder, undecided: bool, epoch: Any) -> dict[str, int | str | bool | None]:
+    """Return the state that a resume compares, in which an undecided order is called ``"auto"``."""
     return order.state(epoch) | ({"shuffle": "auto", "window": None} if undecided else {})

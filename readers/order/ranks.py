@@ -20,26 +20,33 @@ _log = logging.getLogger("readers")
 
 
 def ranks_together() -> int:
-    """Number of ranks of torch.distributed; 1 if it is not initialised."""
+    """Return the number of ranks of torch.distributed; 1 if it is not initialised."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_world_size()
     return 1
 
 
+def own_rank() -> int:
+    """Return this process's rank in torch.distributed; 0 if it is not initialised."""
+    return torch.distributed.get_rank() if ranks_together() > 1 else 0
+
+
 def from_rank_0(value: Any, timeout_s: float, device: torch.device | None = None) -> Any:
-    """The value that rank 0 gives, on every rank.
+    """Return rank 0's value on every rank.
 
     Parameters
     ----------
+    value : Any
+        Ignored on other ranks.
     timeout_s : float
-        Time limit for the wait until all ranks ask.
+        Time limit for the wait until all ranks call this, in seconds.
     device : torch.device, optional
-        The rank's own device, through which NCCL sends; by default torch's current one.
+        This rank's device, through which NCCL sends; by default torch's current device.
 
     Raises
     ------
     DatasetError
-        If a rank does not ask within `timeout_s`.
+        If a rank does not call this within `timeout_s`.
     """
     store = torch.distributed.distributed_c10d._get_default_store()
     if store is not None:  # MPI has none
@@ -63,9 +70,11 @@ def await_ranks(
     Parameters
     ----------
     add : callable
-        Adds a number to one of the counters that all ranks share, by name, and returns its value.
+        Adds a number to a counter that all ranks share, by name, and returns its value.
     rank, ranks : int
+        This rank, and the number of ranks.
     timeout_s : float
+        Time limit in seconds.
 
     Raises
     ------
@@ -97,16 +106,16 @@ def await_ranks(
 
 @dataclass(frozen=True)
 class Mark:
-    """By what ranks see whether they are about to read the same sequence.
+    """State that ranks compare to make sure that they are about to read the same sequence.
 
     Attributes
     ----------
     place : str
-        Where in which epoch.
+        Position and epoch.
     digest : str
-        Of rows that come next, over all ranks.
+        Digest of the next rows, over all ranks.
     stores : sequence of Store
-        Where the rows are. Each rank may have copies of its own.
+        Stores of the rows. Each rank may have separate copies.
     """
 
     place: str
@@ -114,12 +123,12 @@ class Mark:
     stores: Sequence[Store]
 
     def check(self, theirs: "Mark") -> None:
-        """Check that rank 0 reads the same sequence. Each rank takes its share of it, so samples would be lost.
+        """Check that rank 0 reads the same sequence. Otherwise samples would be lost, since each rank takes a share.
 
         Raises
         ------
         DatasetError
-            If it reads another, or one with the same rows out of other datasets.
+            If rank 0 reads another sequence, or the same rows of other datasets.
         """
         for mine, its in zip(self.stores, theirs.stores, strict=False):
             if mine.digest != its.digest:
@@ -144,9 +153,9 @@ def check_ranks(mark: Mark, timeout_s: float, device: torch.device | None = None
     Raises
     ------
     DatasetError
-        If rank 0 has another.
+        If rank 0 has another mark.
     """
-    theirs, _ = from_rank_0((mark, None), timeout_s, device)  # as what `readers.order.auto.agree` sends
+    theirs, _ = from_rank_0((mark, None), timeout_s, device)  # of the form that `readers.order.auto.agree` sends
     mark.check(theirs)
 
 

@@ -10,31 +10,32 @@ import numpy.typing as npt
 from torch.utils.data import BatchSampler, DistributedSampler, Sampler
 
 from readers.order.auto import Choice
+from readers.order.custom import CustomOrder
+from readers.order.grouped import Values, number_values
 from readers.order.order import Cut, Order
-from readers.order.own import OwnOrder
 from readers.order.progress import EpochProgress, Iteration, Resumable
-from readers.order.ready_made import Values, number_values
 from readers.seeding import SampledIndex
 from shardspec.errors import UsageError
 
 _CHUNK = 4096
 _ACCELERATE_DIVIDES = ("BatchSamplerShard", "DataLoaderDispatcher")
-"""Classes that iterate over a sampler to divide its indices, or what was read at them."""
+"""Classes that iterate over a sampler to divide its indices, or the samples read at them."""
 
 
 class OrderSampler(Resumable, Sampler[int]):
     """Yields this rank's part of every epoch, as indices that carry the seed and the epoch to the dataset.
 
-    The length is the same on every rank. It is that of a whole epoch, even after a state was loaded and the next
-    iteration yields the rest of one, as with torch's ``DistributedSampler`` and torchdata's stateful samplers.
-    Iterating again takes the next epoch; `set_epoch` chooses one. If there are several iterators, each gives its whole
-    epoch, and the state is that of the newest.
+    The length is the same on every rank. It is that of a whole epoch, even if a loaded state makes the next iteration
+    yield the rest of one, as in torch's ``DistributedSampler`` and torchdata's stateful samplers. Iterating again takes
+    the next epoch; `set_epoch` chooses one. If there are several iterators, each yields its whole epoch, and the state
+    is that of the newest.
 
     Parameters
     ----------
-    order : Order or OwnOrder
-        An order of rows.
+    order : Order or CustomOrder
+        An order of rows, not of batches.
     rank, world_size : int
+        0 <= rank < world_size.
     drop_last : bool
         If the samples do not divide by the ranks, leave out the last few instead of repeating the first few.
     choice : Choice, optional
@@ -43,7 +44,7 @@ class OrderSampler(Resumable, Sampler[int]):
 
     def __init__(
         self,
-        order: Order | OwnOrder,
+        order: Order | CustomOrder,
         rank: int = 0,
         world_size: int = 1,
         drop_last: bool = False,
@@ -60,8 +61,8 @@ class OrderSampler(Resumable, Sampler[int]):
         return f"{type(self).__name__}: {len(self)} samples an epoch, {self._progress}, {self._progress.cut}"
 
     def __iter__(self) -> Iterator[int]:
-        # Not a generator itself: the epoch begins when the iterator is made, not at its first element. An iterator from
-        # which nothing is taken uses up no epoch, since torchdata makes several for each one that it reads.
+        # Not a generator: the epoch begins when the iterator is made, not at its first element. An iterator from which
+        # nothing is taken uses up no epoch, since torchdata makes several for each one that it reads.
         iteration, order = self._progress.begin(unused_again=True), self._progress.order
         batches = next((caller for caller in _callers() if isinstance(caller, BatchSampler)), None)
         # A subclass need not call torch's constructor.
@@ -69,7 +70,7 @@ class OrderSampler(Resumable, Sampler[int]):
         self._progress.warn_if_empty(size if drops and size else 1)
         return _Indices(self._iterate(iteration, order), lambda: self._left(iteration, order))
 
-    def _iterate(self, iteration: Iteration, order: Order | OwnOrder) -> Iterator[int]:
+    def _iterate(self, iteration: Iteration, order: Order | CustomOrder) -> Iterator[int]:
         self._progress.use(iteration)
         epoch, consumed, cut = iteration.epoch, iteration.consumed, self._progress.cut
         sequence = order.epoch(epoch)
@@ -81,16 +82,15 @@ class OrderSampler(Resumable, Sampler[int]):
                 yield SampledIndex(row, seed, epoch)
         iteration.ended = True
 
-    def _left(self, iteration: Iteration, order: Order | OwnOrder) -> int:
-        """Indices that an iteration has still to give."""
+    def _left(self, iteration: Iteration, order: Order | CustomOrder) -> int:
         return self._progress.cut.length(order.length(iteration.epoch), iteration.consumed) - iteration.taken
 
 
 class RankSampler(OrderSampler, DistributedSampler[Any]):
     """An `OrderSampler` of one of several ranks.
 
-    By its class libraries such as Lightning see that the samples are divided already; otherwise they would divide this
-    rank's share once more. Nothing else of torch's sampler is used. accelerate does not look at the class, so it is
+    Libraries such as Lightning recognise by its base class that the samples are already divided; otherwise they would
+    divide this rank's share again. Nothing else of torch's sampler is used. accelerate ignores the class, so it is
     refused.
     """
 
@@ -101,7 +101,7 @@ class RankSampler(OrderSampler, DistributedSampler[Any]):
 
     @property
     def generator(self) -> Never:
-        """Refuse ``accelerator.prepare``, which by default looks for a generator in the sampler that it divides.
+        """Refuse ``accelerator.prepare``, which reads this attribute of the sampler that it divides.
 
         Raises
         ------
@@ -122,7 +122,7 @@ class RankSampler(OrderSampler, DistributedSampler[Any]):
 
 
 def _callers() -> list[Any]:
-    """The objects whose methods have led to this call, from the innermost one outwards."""
+    """Return the objects whose methods led to this call, innermost first."""
     found: list[Any] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -140,17 +140,17 @@ def _divided_twice() -> UsageError:
 
 
 class _Indices(Iterator[int]):
-    """The indices of one iteration, with a state that torchdata saves beside the sampler's.
+    """The indices of one iteration, with a state that torchdata saves next to the sampler's.
 
-    The sampler's state after a whole epoch makes the next iteration that of the next epoch. But torchdata, when it
-    restores a finished epoch, first iterates over what is left of it, and only then begins the next one: without this
-    state it would read ahead in the next epoch, drop that, and go on with the one after.
+    The sampler's state after a whole epoch makes the next iteration that of the next epoch. But when torchdata restores
+    a finished epoch, it first iterates over the rest of it before it begins the next one. Without this state it would
+    read ahead in the next epoch, discard that, and continue with the one after.
 
     Parameters
     ----------
     indices : iterator of int
     left : callable
-        Gives the number of indices that are still to come.
+        Returns the number of indices still to come.
     """
 
     def __init__(self, indices: Iterator[int], left: Callable[[], int]) -> None:
@@ -166,20 +166,21 @@ class _Indices(Iterator[int]):
         return {"ended": self._restored_end or self._left() == 0}
 
     def load_state_dict(self, state: dict[str, bool]) -> None:
-        """Give nothing if the saved iteration was at its end; the sampler's next one then begins an epoch."""
+        """Yield nothing if the saved iteration was at its end; the sampler's next one then begins an epoch."""
         if state["ended"]:
             self._indices, self._restored_end = iter(()), True
 
 
 def class_balanced_weights(labels: Values) -> npt.NDArray[np.float64]:
-    """Weights that draw every class equally often: 1 over the number of samples in the sample's class.
+    """Return weights that draw every class equally often: 1 over the number of samples in the sample's class.
 
-    Samples of no class are never drawn: their weight is 0.
+    Samples without a class have the weight 0 and are never drawn.
 
     Parameters
     ----------
     labels : array of int or sequence of str, (N,)
-        The class of each row: ``ds.column("label")``. A negative number, an empty text and a missing value are no class.
+        The class of each row: ``ds.column("label")``. A negative number, an empty text and a missing value are no
+        class.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The shares of several datasets in the epochs of a mixture, as a pure function of integers."""
+"""Shares of the datasets of a mixture in each epoch, as a pure function of integers."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ _MIX_TAG = 0x6D6978
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """Number of samples of an epoch that each dataset of a mixture contributes, and the rows that these are.
+    """Number of samples that each dataset of a mixture contributes to an epoch, and their rows.
 
     The rows of the first dataset come first, then the rows of the second, and so on. Each dataset is read in
     permutations that continue from epoch to epoch, so no row is repeated before all rows of its dataset were read.
@@ -24,8 +24,9 @@ class Shares:
     quotas : int64 array, (D,)
         Samples of each dataset in an epoch.
     seed : int
+        Of the permutations.
     within : tuple of Shares or None, (D,)
-        The shares inside each dataset that is a mixture itself.
+        Shares inside each dataset that is itself a mixture.
     """
 
     sizes: IntArray

@@ -1,4 +1,4 @@
-"""Packed datasets that are read, each with its place, size and identity."""
+"""Where a dataset that is read is stored."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ class Store:
     bytes : int
         Bytes that an epoch reads if it reads all fields.
     digest : str
-        The dataset's identity (`shardspec.manifest.Manifest.digest`), whatever part of it is read.
+        Identity of the whole dataset (`shardspec.manifest.Manifest.digest`).
     """
 
     root: Path

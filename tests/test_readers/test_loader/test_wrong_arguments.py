@@ -207,8 +207,8 @@ def test_what_is_no_index_in_a_batch(raw_path, indices):
             lambda d: d.split([0.5, 0.6]),
             "fractions: expected numbers above 0 with a sum of at most 1, found [0.5, 0.6]",
         ),
-        (lambda d: Loader(d, 4).load_state_dict(None), "state: expected what state_dict() gave, found None"),
-        (lambda d: d.sampler().load_state_dict([]), "state: expected what state_dict() gave, found []"),
+        (lambda d: Loader(d, 4).load_state_dict(None), "state: expected a result of state_dict(), found None"),
+        (lambda d: d.sampler().load_state_dict([]), "state: expected a result of state_dict(), found []"),
     ],
 )
 def test_a_parts_and_a_states(raw_path, make, message):

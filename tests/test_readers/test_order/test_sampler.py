@@ -211,7 +211,7 @@ def test_states_of_other_orders_are_refused(dataset):
         dataset.sampler(seed=1, shuffle=False),
         dataset.subset(range(9)).sampler(seed=1),
     ):
-        with pytest.raises(UsageError, match="expected one of this order, found another"):
+        with pytest.raises(UsageError, match="expected the state of this order, found another"):
             other.load_state_dict(state)
 
 

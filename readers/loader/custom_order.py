@@ -1,4 +1,4 @@
-"""Custom orders for a `Loader`, and samplers of torch's kind as functions of (epoch, seed)."""
+"""Custom orders of a `Loader`, and torch samplers as functions of (epoch, seed)."""
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from readers.dataset.transforms import GENERATORS, fresh_generator, parts_of
 from readers.order.auto import AnyShuffle
-from readers.order.own import OwnOrder, RowsOfEpoch, take_finite
+from readers.order.custom import CustomOrder, RowsOfEpoch, take_finite
 from readers.order.permutation import mix_words
 from readers.order.progress import Resumable
 from shardspec.errors import UsageError
@@ -22,7 +22,7 @@ from shardspec.wording import shorten
 _SAMPLER_TAG = 0x73616D706C6572
 
 
-def choose_own(
+def choose_custom(
     samples: int,
     seed: int,
     batch_size: int | None,
@@ -32,13 +32,13 @@ def choose_own(
     shuffle: AnyShuffle = "auto",
     weights: npt.ArrayLike | None = None,
     draws: int | None = None,
-) -> tuple[OwnOrder | None, int]:
-    """The order of the user's own that was given, None if none was; and the samples of a batch, or of the largest.
+) -> tuple[CustomOrder | None, int]:
+    """Return the custom order that the arguments describe, or None; and the samples of a batch, or of the largest one.
 
     Raises
     ------
     UsageError
-        If several were given, or one does not fit together with the other arguments.
+        If several orders were given, or one does not fit the other arguments.
     """
     given = {"order": order, "sampler": sampler, "batch_sampler": batch_sampler}
     names = [name for name, value in given.items() if value is not None]
@@ -57,8 +57,8 @@ def choose_own(
     if order is None:
         (name,) = names
         order = TorchSampler(name, given[name], samples)
-    own = OwnOrder(samples, order, seed, batched=batch_size is None)
-    first = own.epoch(0)  # what is wrong with it is reported now
+    own = CustomOrder(samples, order, seed, batched=batch_size is None)
+    first = own.epoch(0)  # report errors now
     if shuffle not in ("auto", False) or weights is not None or draws is not None:
         raise UsageError(
             "shuffle, weights, draws: expected none beside an order of your own (order=, sampler= or "
@@ -68,17 +68,17 @@ def choose_own(
 
 
 class TorchSampler:
-    """A sampler of torch's kind as a function of (epoch, seed).
+    """A torch sampler as a function of (epoch, seed).
 
-    Every epoch iterates over a copy of the sampler as it was given, with all random generators that it holds, and the
-    global ones of torch, numpy and Python, seeded by (seed, epoch). The global ones are restored afterwards.
+    Every epoch iterates over a copy of the original sampler. All random generators that it holds, and the global ones
+    of torch, numpy and Python, are seeded by (seed, epoch). The global ones are restored afterwards.
 
     Parameters
     ----------
     name : str
-        The argument's name, for messages.
+        Name of the argument, for messages.
     sampler : iterable
-        Of rows, or of batches of them. Its ``set_epoch`` is called, if it has one.
+        Yields rows, or batches of them. Its ``set_epoch`` is called, if it has one.
     samples : int
         Rows of the dataset.
     """
@@ -105,7 +105,7 @@ class TorchSampler:
         self._kept = self._copy(None)
 
     def _copy(self, seed: int | None) -> Any:
-        """A copy that shares the datasets it refers to; with `seed`, its generators are seeded."""
+        """Copy the sampler but not the datasets that it refers to; with `seed`, its generators are seeded."""
         memo: dict[int, Any] = {}
         for number, part in enumerate(parts_of(self._sampler if seed is None else self._kept, _APART, set())):
             if isinstance(part, Dataset):
@@ -117,7 +117,7 @@ class TorchSampler:
         return deepcopy(self._sampler if seed is None else self._kept, memo)
 
     def __call__(self, epoch: int, seed: int) -> list[Any]:
-        """The rows of an epoch, or its batches."""
+        """Return the rows of an epoch, or its batches."""
         key = mix_words(seed, epoch, _SAMPLER_TAG)
         sampler = self._copy(key)
         with _seeded_globally(key):
@@ -131,7 +131,7 @@ _APART = (*GENERATORS, Dataset)
 
 @contextmanager
 def _seeded_globally(key: int) -> Iterator[None]:
-    """The global generators of torch, numpy and Python seeded; restored at the end."""
+    """Seed the global generators of torch, numpy and Python, and restore them at the end."""
     numpys, pythons = np.random.get_state(), random.getstate()  # noqa: NPY002 # samplers draw from it
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key)

@@ -1,4 +1,4 @@
-"""Orders of the user's own: a function of the epoch gives the rows to visit, or whole batches of them."""
+"""Custom orders: a function of the epoch returns the rows to visit, or whole batches of them."""
 
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
@@ -14,30 +14,31 @@ from shardspec.errors import UsageError
 from shardspec.wording import shorten, span
 
 RowsOfEpoch = Callable[..., Any]
-"""Called with the epoch, and with the seed as a second argument if it is marked by ``seeded = True``."""
+"""Called with the epoch, or with (epoch, seed) if it has an attribute ``seeded = True``."""
 
 _MOST_TIMES = 1000
-"""An epoch that takes each row more often than this on average is taken for one without an end."""
+"""An epoch that takes each row more often than this on average is assumed to be endless."""
 _LEAST_BOUND = 1 << 20
 
 
-class OwnOrder:
-    """The sequences that a function gives. It counts rows, or batches if the function gives batches.
+class CustomOrder:
+    """The sequences that a function returns. It counts rows, or batches if the function returns batches.
 
     Parameters
     ----------
     samples : int
         Rows of the dataset.
     rows_of : callable
-        A function of the epoch, or of (epoch, seed) if it is marked by ``seeded = True``. It gives rows, (n,), or
-        batches of rows, each of one row or more; the same for the same arguments, on every rank.
+        Function of the epoch, or of (epoch, seed) if its attribute ``seeded`` is True. Returns rows, (n,), or batches
+        of one row or more; the same for the same arguments, on every rank.
     seed : int
         Seed of the samples' draws.
     batched : bool
-        Whether the function gives batches, which no rank divides.
+        Whether the function returns batches, which ranks do not divide.
     """
 
     takes_shuffle = False
+    name = "custom"
 
     def __init__(self, samples: int, rows_of: RowsOfEpoch, seed: int, batched: bool) -> None:
         if not callable(rows_of):
@@ -46,38 +47,33 @@ class OwnOrder:
         self.seed = check_seed(seed)
         self.batched = batched
         self.rows_of = rows_of
-        self._last: OwnEpoch | None = None
-
-    @property
-    def name(self) -> str:
-        """``"own"``."""
-        return "own"
+        self._last: CustomEpoch | None = None
 
     def length(self, epoch: int) -> int:
-        """Rows of an epoch, or its batches."""
+        """Return the number of rows, or batches, of an epoch."""
         return len(self.epoch(epoch))
 
-    def always_first(self) -> "OwnOrder":
-        """The order whose every epoch has the rows of epoch 0."""
+    def always_first(self) -> "CustomOrder":
+        """Return an order whose every epoch has the rows of epoch 0."""
         seeded = getattr(self.rows_of, "seeded", False)
-        return OwnOrder(
+        return CustomOrder(
             self.samples,
             lambda epoch: self.rows_of(0, self.seed) if seeded else self.rows_of(0),
             self.seed,
             self.batched,
         )
 
-    def epoch(self, epoch: Any) -> "OwnEpoch":
-        """The sequence of one epoch. The last one is kept, so that the function is called once for it."""
+    def epoch(self, epoch: Any) -> "CustomEpoch":
+        """Return the sequence of one epoch. The last one is kept, so that the function is called once for it."""
         epoch = check_epoch(epoch)
         if self._last is None or self._last.epoch != epoch:
             given = self.rows_of(epoch, self.seed) if getattr(self.rows_of, "seeded", False) else self.rows_of(epoch)
             rows, ends = _as_batches(given, self.samples) if self.batched else (_as_rows(given, self.samples), None)
-            self._last = OwnEpoch(rows, ends, self.seed, epoch)
+            self._last = CustomEpoch(rows, ends, self.seed, epoch)
         return self._last
 
     def state(self, epoch: Any) -> dict[str, int | str | bool | None]:
-        """Return the state that a resume compares: the function must give the epoch the same rows."""
+        """Return the state that a resume compares: the function must return the same rows for the epoch."""
         sequence = self.epoch(epoch)
         return {
             "length": len(sequence),
@@ -88,14 +84,14 @@ class OwnOrder:
         }
 
 
-class OwnEpoch:
-    """The sequence of one epoch. Each copy of a row has draws of its own.
+class CustomEpoch:
+    """The sequence of one epoch. Every copy of a row has separate draws.
 
     Parameters
     ----------
     rows : int64 array, (n,)
     ends : int64 array, (b,), or None
-        Where each batch ends; None if the sequence is one of rows.
+        End of each batch; None if the sequence consists of rows.
     """
 
     def __init__(self, rows: IntArray, ends: IntArray | None, seed: int, epoch: int) -> None:
@@ -108,8 +104,13 @@ class OwnEpoch:
         return len(self._picks) if self._ends is None else len(self._ends)
 
     @property
+    def batched(self) -> bool:
+        """True if the epoch consists of batches."""
+        return self._ends is not None
+
+    @property
     def largest(self) -> int:
-        """Rows of the largest batch; of a sequence of rows, all."""
+        """Rows of the largest batch, or of the whole epoch if it has no batches."""
         if self._ends is None or not len(self._ends):
             return len(self._picks)
         return int(np.diff(self._ends, prepend=0).max())
@@ -120,18 +121,18 @@ class OwnEpoch:
         return self._picks.rows
 
     def at(self, positions: IntArray) -> Picks:
-        """The picks at some positions of a sequence of rows. Those from the length on wrap around."""
+        """Return the picks at some positions of a sequence of rows. Positions beyond the length wrap around."""
         places = positions % max(1, len(self))
         return Picks(self._picks.rows[places], self._picks.seeds[places], self.epoch)
 
     def batch(self, position: int) -> Picks:
-        """The picks of the batch at a position. Positions from the length on wrap around."""
+        """Return the picks of the batch at a position. Positions beyond the length wrap around."""
         assert self._ends is not None
         number = position % len(self._ends)
         return self._picks.part(int(self._ends[number - 1]) if number else 0, int(self._ends[number]))
 
     def digest(self) -> str:
-        """A short digest of the rows and the batches."""
+        """Return a short digest of the rows and the batches."""
         if self._digest is None:
             state = blake2b(self._picks.rows.astype("<i8").tobytes(), digest_size=8)
             state.update(b"" if self._ends is None else self._ends.astype("<i8").tobytes())
@@ -140,12 +141,12 @@ class OwnEpoch:
 
 
 def take_finite(values: Iterable[Any], samples: int) -> list[Any]:
-    """The values as a list.
+    """Return the values as a list.
 
     Raises
     ------
     UsageError
-        If there is no end to them.
+        If they do not end.
     """
     most = max(_LEAST_BOUND, _MOST_TIMES * samples)
     found = list(islice(values, most + 1))
@@ -155,12 +156,11 @@ def take_finite(values: Iterable[Any], samples: int) -> list[Any]:
 
 
 def _as_rows(given: Any, samples: int) -> IntArray:
-    """Rows that were given, checked."""
     if hasattr(given, "__next__"):
         given = take_finite(given, samples)
     try:
         rows = np.asarray(given)
-    except (TypeError, ValueError):  # rows of differing lengths
+    except (TypeError, ValueError):  # rows of different lengths
         rows = np.empty((0, 0), object)
     if rows.ndim != 1 or (rows.dtype.kind not in "iu" and rows.size):
         hint = ""
@@ -176,10 +176,10 @@ def _as_rows(given: Any, samples: int) -> IntArray:
 
 
 def _as_batches(given: Any, samples: int) -> tuple[IntArray, IntArray]:
-    """The rows of all batches that were given, and where each batch ends."""
+    """Return the rows of all batches, and the end of each batch."""
     if not isinstance(given, Iterable) or isinstance(given, str | bytes | dict):
         raise UsageError(f"order: expected batches of rows, such as [[4, 2], [0, 7]], found {shorten(given)}")
-    if isinstance(given, np.ndarray) and given.ndim == 2 and given.shape[1]:  # quicker than batch by batch
+    if isinstance(given, np.ndarray) and given.ndim == 2 and given.shape[1]:  # faster than batch by batch
         rows = _as_rows(given.reshape(-1), samples)
         return rows, given.shape[1] * np.arange(1, len(given) + 1)
     batches = take_finite(given, samples)

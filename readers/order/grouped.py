@@ -1,4 +1,4 @@
-"""Ready-made orders for `readers.Loader`: batches balanced over classes, P × K batches, pairs in one batch."""
+"""Orders of batches composed by group: balanced over classes, P × K samples, or pairs."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -18,27 +18,27 @@ Values = npt.ArrayLike | Sequence[str]
 
 
 class BalancedBatches:
-    """Batches with equally many samples of every class: exactly half and half for two.
+    """Batches with equally many samples of every class: exactly half and half for two classes.
 
     An epoch has every sample of the largest class once, and every sample of the others once or more, as evenly as
-    possible; the last batch is filled up by repetition. Each copy of a sample is augmented with draws of its own. In a
-    batch the classes take turns: with two, every other sample is of the second.
+    possible; the last batch is filled up by repetition. Every copy of a sample is augmented differently. In a batch the
+    classes alternate: with two classes, every other sample is of the second.
 
     Parameters
     ----------
     labels : array of int or sequence of str, (N,)
-        The class of each row of the dataset that is read: ``ds.column("label")``. Rows of no class are left out: a
+        The class of each row of the dataset that is read: ``ds.column("label")``. Rows without a class are left out: a
         negative number, an empty text, a missing value.
     batch_size : int
         Samples of a batch, per rank: a multiple of the number of classes.
     repeat : bool
-        False: an epoch ends when the smallest class has no whole share of a batch left, and nothing is repeated in it.
-        Of larger classes the next epochs take other samples, as long as there are enough for a whole epoch.
+        False: an epoch ends when the smallest class cannot fill its share of another batch, and repeats nothing. The
+        next epochs take other samples of larger classes, as long as there are enough for a whole epoch.
 
     Raises
     ------
     UsageError
-        If the labels are not one for each row, or the size is no multiple of the number of classes.
+        If the labels are not one per row, or the batch size is not a multiple of the number of classes.
 
     Examples
     --------
@@ -78,7 +78,7 @@ class BalancedBatches:
         )
 
     def __call__(self, epoch: int, seed: int) -> IntArray:
-        """The batches of an epoch: int64, (batches, batch_size)."""
+        """Return the batches of an epoch: int64, (batches, batch_size)."""
         quota = self._batches * self._share
         columns = []
         for number, size in enumerate(self._groups.sizes.tolist()):
@@ -94,26 +94,26 @@ class BalancedBatches:
 
 
 class PKBatches:
-    """Batches of P values with K samples each, as for triplet and other metric losses: P people, K pictures of each.
+    """Batches of P values with K samples each, for triplet and other metric losses: P people, K images of each.
 
-    An epoch has every sample once or more. A value whose samples do not divide by K has a few of them twice, in
-    different batches if it has K or more; and some are taken again to give every batch P different values. Each copy
-    is augmented with draws of its own. In a batch the K samples of a value follow one another.
+    An epoch has every sample once or more. If the samples of a value do not divide by K, a few of them come twice, in
+    different batches if there are K or more. Some more are repeated to give every batch P different values. Every copy
+    is augmented differently. In a batch the K samples of a value are adjacent.
 
     Parameters
     ----------
     values : array of int or sequence of str, (N,)
-        What each row of the dataset that is read belongs to: ``ds.column("person")``. Rows of none are left out: a
+        The group of each row of the dataset that is read: ``ds.column("person")``. Rows without a group are left out: a
         negative number, an empty text, a missing value.
     p : int
-        Different values of a batch.
+        Different values in a batch.
     k : int
-        Samples of each.
+        Samples of each value.
 
     Raises
     ------
     UsageError
-        If the values are not one for each row, or there are fewer than `p`.
+        If the values are not one per row, or there are fewer than `p` different ones.
 
     Examples
     --------
@@ -140,19 +140,19 @@ class PKBatches:
         )
 
     def __call__(self, epoch: int, seed: int) -> IntArray:
-        """The batches of an epoch: int64, (batches, p · k)."""
+        """Return the batches of an epoch: int64, (batches, p · k)."""
         groups, batches = self._groups, self._batches
         pieces = self._pieces.copy()
         places = np.arange(len(pieces))
         shuffled = Permutation(len(pieces), seed, epoch, _FILL_TAG)(places)
         missing = batches * self.p - int(pieces.sum())
-        while missing:  # one more piece for values in turn, none with more pieces than there are batches
+        while missing:  # give values one more piece in turn, but none more pieces than there are batches
             more = shuffled[pieces[shuffled] < batches][:missing]
             pieces[more] += 1
             missing -= len(more)
         sequence = Permutation(len(pieces), seed, epoch, _VALUES_TAG)(places)
-        # The pieces of a value follow one another, and there are no more of them than batches. So when pieces are dealt
-        # to the batches in turn, no batch gets two of one value.
+        # The pieces of a value are adjacent and no more than the batches. So when pieces are dealt to the batches in
+        # turn, no batch gets two of one value.
         of_piece = np.repeat(sequence, pieces[sequence])
         nth = np.arange(len(of_piece)) - np.repeat(np.cumsum(pieces[sequence]) - pieces[sequence], pieces[sequence])
         within = (nth[:, None] * self.k + np.arange(self.k)) % groups.sizes[of_piece][:, None]
@@ -162,27 +162,27 @@ class PKBatches:
 
 
 class PairBatches:
-    """Batches of pairs: two samples of one value, such as a video, or the real and the fake of one original.
+    """Batches of pairs: two samples with the same value, such as a video, or the real and the fake of one original.
 
-    An epoch has every sample that has a partner once or more: of a value with an odd number of samples, one comes
-    twice; with `labels`, the fewer ones of a value are repeated evenly. Each copy is augmented with draws of its own.
-    Samples 2i and 2i + 1 of a batch are a pair; the last batch may be smaller.
+    An epoch has every sample that has a partner once or more. Of a value with an odd number of samples, one comes
+    twice; with `labels`, the class with fewer samples is repeated evenly. Every copy is augmented differently. Samples
+    2i and 2i + 1 of a batch are a pair; the last batch may be smaller.
 
     Parameters
     ----------
     values : array of int or sequence of str, (N,)
-        What the two of a pair have in common, for each row of the dataset that is read: ``ds.column("original")``.
-        Rows of none (a negative number, an empty text, a missing value) are left out, and so are rows without a
-        partner; the ``repr`` counts them.
+        What a pair has in common, for each row of the dataset that is read: ``ds.column("original")``. Rows without a
+        value (a negative number, an empty text, a missing value) and rows without a partner are left out; the ``repr``
+        counts them.
     batch_size : int
         Samples of a batch, per rank: an even number.
     labels : array of int or sequence of str, (N,), optional
-        Two classes, of which a pair has one each, the lesser first.
+        Two classes; a pair has one sample of each, the smaller label first.
 
     Raises
     ------
     UsageError
-        If the values are not one for each row, the size is odd, or there is no pair.
+        If the values are not one per row, the batch size is odd, or there is no pair.
 
     Examples
     --------
@@ -229,7 +229,7 @@ class PairBatches:
         return f"{type(self).__name__}: {counted(len(self), 'batch')} of {self.batch_size} samples in pairs{left_out}"
 
     def __call__(self, epoch: int, seed: int) -> list[IntArray]:
-        """The batches of an epoch: int64, (batch_size,), the last one perhaps smaller."""
+        """Return the batches of an epoch: int64, (batch_size,); the last one may be smaller."""
         of_pair = np.repeat(np.arange(len(self._pairs)), self._pairs)
         nth = np.arange(len(of_pair)) - np.repeat(np.cumsum(self._pairs) - self._pairs, self._pairs)
         places = [2 * nth, 2 * nth + 1] if len(self._sides) == 1 else [nth, nth]
@@ -244,12 +244,12 @@ class PairBatches:
 
 
 class _Groups:
-    """Rows by value. Rows of no value are in no group.
+    """Rows by value. Rows without a value are in no group.
 
     Attributes
     ----------
     sizes, starts : int64 array, (G,)
-        Of each group in `shuffled`.
+        Size and first place of each group in `shuffled`.
     """
 
     def __init__(self, name: str, values: Values) -> None:
@@ -261,12 +261,11 @@ class _Groups:
         self._sorted = self._rows[np.argsort(self._of_row, kind="stable")]
 
     def members(self, number: int) -> IntArray:
-        """The rows of a group, ascending."""
         start = int(self.starts[number])
         return self._sorted[start : start + int(self.sizes[number])]
 
     def shuffled(self, seed: int, epoch: int) -> IntArray:
-        """All rows, group by group, in each of them at random."""
+        """Return all rows, group by group, shuffled within each group."""
         drawn = Permutation(len(self._rows), seed, epoch, _ROWS_TAG)(np.arange(len(self._rows)))
         return self._rows[drawn[np.argsort(self._of_row[drawn], kind="stable")]]
 

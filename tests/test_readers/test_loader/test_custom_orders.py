@@ -47,7 +47,7 @@ def batches_of(epoch: int) -> list[list[int]]:
 
 def test_a_function_gives_the_rows_of_each_epoch(dataset):
     loader = Loader(dataset, 4, order=rows_of, workers=2)
-    assert (loader.order, len(loader)) == ("own", 6)
+    assert (loader.order, len(loader)) == ("custom", 6)
     for epoch in range(3):
         found = flat(loader)
         assert found == rows_of(epoch).tolist()
@@ -205,7 +205,7 @@ def test_a_sequential_and_a_batch_sampler(dataset):
     assert sorted(flat(loader)) == list(range(60))
 
 
-def test_the_ready_made_ones(dataset):
+def test_balanced_pair_and_pk_batches(dataset):
     labels = dataset.column("label")
     for batch in Loader(dataset, order=BalancedBatches(labels, 12), rank=0, world_size=2):
         assert torch.bincount(batch["label"], minlength=3).tolist() == [4, 4, 4]
@@ -230,7 +230,9 @@ def test_another_functions_state_is_refused(dataset):
     next(iter(loader))
     state = loader.state_dict()
     other = Loader(dataset, 4, order=lambda epoch: rows_of(epoch)[::-1])
-    with pytest.raises(UsageError, match=r"^state: expected one of this order, found another; they differ in rows: "):
+    with pytest.raises(
+        UsageError, match=r"^state: expected the state of this order, found another; they differ in rows: "
+    ):
         other.load_state_dict(state)
     with pytest.raises(UsageError, match="differ in length, shuffle"):
         Loader(dataset, 4, shuffle="full").load_state_dict(state)
