@@ -1,4 +1,4 @@
-"""Checks of a caller's arguments: each gives the value in the form used from then on, or an error that names it."""
+"""Checks of arguments. Each returns the value in its final form, or raises an error that names the argument."""
 
 from collections.abc import Iterable
 from operator import index
@@ -9,10 +9,10 @@ from shardspec.wording import did_you_mean, shorten
 
 _ORDER = (
     "the order is chosen by shuffle=, seed= and weights=; "
-    "readers.Loader takes one of your own by order=, sampler= or batch_sampler="
+    "readers.Loader takes a custom one as order=, sampler= or batch_sampler="
 )
 
-_NO_PROCESSES = "leave it out, since batches are made by threads, and no process is started"
+_NO_PROCESSES = "leave it out, since threads make the batches, and no process is started"
 
 _INSTEAD = {
     "batch_sampler": _ORDER,
@@ -32,7 +32,7 @@ _INSTEAD = {
 
 
 def as_integer(name: str, value: Any) -> int:
-    """An integer of any library's kind, as an ``int``.
+    """Return an integer of any library's type as an ``int``.
 
     Raises
     ------
@@ -48,12 +48,12 @@ def as_integer(name: str, value: Any) -> int:
 
 
 def as_count(name: str, value: Any, least: int = 1, unit: str = "") -> int:
-    """An integer that is no less than `least`.
+    """Return an integer of at least `least`.
 
     Parameters
     ----------
     unit : str
-        What is counted, for the message: singular or plural as it suits `least`.
+        What is counted, for the message: singular or plural to suit `least`.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def as_count(name: str, value: Any, least: int = 1, unit: str = "") -> int:
 
 
 def as_number(name: str, value: Any) -> float:
-    """A number as a float.
+    """Return a number as a float.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def as_number(name: str, value: Any) -> float:
 
 
 def as_pair(name: str, value: Any) -> tuple[float, float]:
-    """Two numbers.
+    """Return two numbers.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def as_pair(name: str, value: Any) -> tuple[float, float]:
 
 
 def as_range(user: str, name: str, value: Any) -> tuple[float, float]:
-    """The least and the largest share of something, between which a transform draws.
+    """Return the bounds, smallest and largest, between which a transform draws a share.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def as_range(user: str, name: str, value: Any) -> tuple[float, float]:
 
 
 def as_probability(user: str, value: Any) -> float:
-    """A transform's ``p``.
+    """Return a transform's ``p``.
 
     Raises
     ------
@@ -126,12 +126,12 @@ def as_probability(user: str, value: Any) -> float:
 
 
 def refuse_unknown(names: Iterable[str], known: Iterable[str], user: str = "Loader") -> None:
-    """Refuse arguments that the Loader, or another `user` of these names, does not have.
+    """Refuse arguments that the Loader, or another `user`, does not have.
 
     Raises
     ------
     UsageError
-        If there is one; the message says what to use instead.
+        If there are any; the message says what to use instead.
     """
     for name in names:
         instead = _INSTEAD.get(name)

@@ -1,6 +1,6 @@
-"""Select rows by a condition on small fields: a predicate, or an expression such as ``"label == 'fake'"``.
+"""Selection of rows by a condition on small fields: a callable, or an expression such as ``"label == 'fake'"``.
 
-The readers and the pages of the pack stage choose rows by this one rule, so an expression means the same in both.
+The readers and the pages of the pack stage use the same rule, so an expression means the same in both.
 
 Missing values follow the rule of SQL. A comparison with a missing value is unknown, and so is its negation. A condition
 selects the rows for which it is known to hold.
@@ -28,30 +28,22 @@ Mask = npt.NDArray[np.bool_]
 
 
 class SmallFields(Protocol):
-    """Samples whose small fields can be compared: a dataset of `readers`, or one that is looked at.
-
-    Attributes
-    ----------
-    small_fields : tuple of str
-        The fields with a number or a text for each sample.
-    classes : tuple of str or None
-        The names of the classes of ``label``.
-    """
+    """Samples whose small fields can be compared: a dataset of `readers`, or one that `packer` browses."""
 
     @property
     def small_fields(self) -> tuple[str, ...]:
-        """See the attributes."""
+        """Fields with a number or a text per sample."""
         ...
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """See the attributes."""
+        """Names of the classes of ``label``."""
         ...
 
     def __len__(self) -> int: ...
 
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
-        """One field of all samples, its missing values marked (`shardspec.columns.mark_missing`)."""
+        """Return one field of all samples, with missing values marked (`shardspec.columns.mark_missing`)."""
         ...
 
 
@@ -69,36 +61,37 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 
 def rows_where(dataset: SmallFields, condition: Condition, fields: Sequence[str] | None = None) -> IntArray:
-    """The rows for which a condition on small fields holds, ascending. Pictures are not read.
+    """Return the rows for which a condition on small fields holds, ascending. Images are not read.
 
     Parameters
     ----------
+    dataset : SmallFields
     condition : str or callable
         An expression of comparisons (``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``), ``and``,
-        ``or``, ``not`` and parentheses, of names of fields with numbers or text, and of constants. Names of classes are
-        compared with ``label``.
+        ``or``, ``not`` and parentheses, of names of fields with numbers or text, and of constants. ``label`` is
+        compared with names of classes.
 
-        A row without a value of a field matches neither a comparison of that field nor its negation: neither
-        ``age > 30`` nor ``not (age > 30)``. ``age is missing`` and ``age is not missing`` select by missing values.
-        ``a or b`` holds if one of them holds, even if the other one compares a missing value.
+        A row without a value of a field matches neither a comparison of that field nor its negation: neither ``age >
+        30`` nor ``not (age > 30)``. ``age is missing`` and ``age is not missing`` select by missing values. ``a or b``
+        holds if one of them holds, even if the other one compares a missing value.
 
-        A callable is called once with the whole column of each field, in order, and returns booleans, (N,). Texts are
-        an array too, of numpy's ``StringDType``, so that ``split == "train"`` and `numpy.strings` work on whole
-        columns; other fields of varying shape are lists. An array with missing values is a `numpy.ma.MaskedArray`. Rows
-        that are masked in the result are not selected.
+        A callable is called once with the whole column of each field, in order, and returns booleans, (N,). Texts come
+        as an array of numpy's ``StringDType``, so that ``split == "train"`` and `numpy.strings` work on whole columns;
+        other fields of varying shape are lists. An array with missing values is a `numpy.ma.MaskedArray`. Rows that are
+        masked in the result are not selected.
     fields : sequence of str, optional
-        Those that a callable gets. Scalar fields come from the dataset's index; any other field is read from the
+        Fields to pass to a callable. Scalar fields come from the dataset's index; any other field is read from the
         shards, from the first row to the last.
 
     Raises
     ------
     UsageError
-        If the expression has something else in it, or compares what cannot be compared; or if the callable does not
-        return booleans, (N,).
+        If the expression contains anything else, or an invalid comparison; or if the callable does not return booleans,
+        (N,).
     """
     if isinstance(condition, str):
         if fields is not None:
-            raise UsageError("fields: expected none beside an expression, which names its fields itself, found some")
+            raise UsageError("fields: expected none with an expression, which names its fields itself, found some")
         return np.flatnonzero(_Expression(dataset, condition).rows())
     if not callable(condition) or fields is None:
         raise UsageError(
@@ -114,20 +107,20 @@ def rows_where(dataset: SmallFields, condition: Condition, fields: Sequence[str]
 
 
 def comparable(column: npt.NDArray[Any] | list[Any]) -> npt.NDArray[Any] | list[Any]:
-    """A column that is compared value by value: texts as an array; anything else as it is."""
+    """Return a column that can be compared value by value: texts as an array; other columns unchanged."""
     if isinstance(column, np.ndarray) or not all(value is None or isinstance(value, str) for value in column):
         return column
     texts = [value or "" for value in column]
     try:
         found: Column = np.array(texts, np.dtypes.StringDType())
-    except UnicodeEncodeError:  # names of files that are not UTF-8
+    except UnicodeEncodeError:  # file names that are not UTF-8
         found = np.array([*texts, None], object)[:-1]
     marked: Column = mark_missing(found, ~missing_in(column))
     return marked
 
 
 class _Truth(NamedTuple):
-    """For each row, whether a condition holds and whether it fails; neither if that depends on a missing value."""
+    """Truth of a condition for each row: it holds, it fails, or neither if that depends on a missing value."""
 
     holds: Mask
     fails: Mask
@@ -147,7 +140,7 @@ class _Truth(NamedTuple):
 
 
 class _Expression:
-    """An expression on a dataset's fields. Its parts are taken from the syntax tree; nothing of it is run as code."""
+    """An expression on a dataset's fields, evaluated from its syntax tree. No part of it is executed as code."""
 
     def __init__(self, dataset: SmallFields, text: str) -> None:
         self._dataset = dataset
@@ -166,7 +159,7 @@ class _Expression:
             ) from error
 
     def rows(self) -> Mask:
-        """Return whether each row meets it: bool, (N,)."""
+        """Return whether each row meets the condition: bool, (N,)."""
         return self._truth(self._tree, 0).holds
 
     def _truth(self, node: ast.expr, depth: int) -> _Truth:
@@ -223,7 +216,6 @@ class _Expression:
         return _Truth.of(np.asarray(compare(*values), np.bool_), known)
 
     def _value(self, node: ast.expr) -> Any:
-        """A column, or a constant."""
         if isinstance(node, ast.Name):
             return np.ma.getdata(self._column(node.id))
         sign = 1

@@ -1,7 +1,7 @@
-"""Randomness as a pure function of integers: (seed, epoch, row) gives a sample's generator, at any number of workers.
+"""Randomness as a pure function of (seed, epoch, row), which gives a sample's generator at any number of workers.
 
-The seed and the epoch travel with the sampled index (`SampledIndex`), because persistent worker processes never see the
-training loop's objects change. A *row* is always the row in the base dataset: subsets and mixtures keep it.
+The seed and the epoch travel with the sampled index (`SampledIndex`), because persistent worker processes do not see
+changes of the training loop's objects. A *row* is always a row of the base dataset: subsets and mixtures keep it.
 """
 
 from typing import Any, Self
@@ -13,30 +13,29 @@ from readers.arguments import as_count, as_integer
 from shardspec.errors import UsageError
 
 ROW_BITS = 40
-"""Rows are below 2**40, epochs below 2**24, seeds below 2**64: together they fill a Philox key."""
+"""Rows are below 2**40, epochs below 2**24 and seeds below 2**64. Together they fill a Philox key."""
 
 _MAX_EPOCH = (1 << (64 - ROW_BITS)) - 1
 _MAX_SEED = (1 << 64) - 1
 _COUNTER = np.zeros(4, np.uint64)
-"""Philox's counter at its beginning; as an array it is taken in half the time of an integer."""
+"""Philox's initial counter, as an array because that is twice as fast as an integer."""
 
 
 class _Key(np.random.bit_generator.ISeedSequence):
-    """Hands a key to Philox as it is; ``Philox(key=...)`` would first read the system's entropy, at thrice the cost."""
+    """Passes a key to Philox. ``Philox(key=...)`` would first read the system's entropy, at three times the cost."""
 
     def __init__(self, words: npt.NDArray[np.uint64]) -> None:
         self._words = words
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> npt.NDArray[Any]:
-        """The key."""
         return self._words
 
 
 def sample_rng(seed: int, epoch: int, row: int) -> np.random.Generator:
-    """The generator of one sample in one epoch: Philox 4x64 with the key (seed, epoch · 2**40 + row).
+    """Return the generator of one sample in one epoch: Philox 4x64 with the key (seed, epoch · 2**40 + row).
 
-    Philox is a keyed function of a counter: streams of different keys are independent, however similar the keys are. A
-    generator takes about 3 µs to make.
+    Philox is a keyed function of a counter: streams of different keys are independent, however similar the keys are.
+    Making a generator takes about 3 µs.
 
     Parameters
     ----------
@@ -51,7 +50,7 @@ def sample_rng(seed: int, epoch: int, row: int) -> np.random.Generator:
 
 
 def sample_rngs(seeds: npt.ArrayLike, epoch: int, rows: npt.ArrayLike) -> list[np.random.Generator]:
-    """The generators of some samples in one epoch, as `sample_rng` makes them.
+    """Return the generators of several samples in one epoch (`sample_rng`).
 
     Parameters
     ----------
@@ -67,22 +66,21 @@ def sample_rngs(seeds: npt.ArrayLike, epoch: int, rows: npt.ArrayLike) -> list[n
 
 
 def _generator(key: npt.NDArray[np.uint64]) -> np.random.Generator:
-    """Philox with a key, (2,)."""
     philox = np.random.Philox(_Key(key), counter=_COUNTER)  # type: ignore[arg-type] # numpy's stub has no ISeedSequence
     return np.random.Generator(philox)
 
 
 def uniforms(rng: np.random.Generator, count: int) -> list[float]:
-    """Return the values of ``rng.random(count)`` without releasing the GIL: taking it back may take ten times as long.
+    """Return the values of ``rng.random(count)`` without releasing the GIL: taking it back may be slow.
 
-    For a few numbers: one takes 0.3 µs.
+    Regaining the GIL may take ten times as long as the draws. Meant for a few numbers, 0.3 µs each.
     """
     draw = rng.random
     return [draw() for _ in range(count)]
 
 
 def check_seed(seed: int) -> int:
-    """The seed; an error if it is not an integer from 0 to 2**64 - 1."""
+    """Check that a seed is an integer from 0 to 2**64 - 1."""
     number = as_integer("seed", seed)
     if not 0 <= number <= _MAX_SEED:
         raise UsageError(f"seed: expected 0 to 2**64 - 1, found {seed}")
@@ -90,7 +88,7 @@ def check_seed(seed: int) -> int:
 
 
 def check_epoch(epoch: Any) -> int:
-    """The epoch; an error if it is not an integer from 0 to 2**24 - 1."""
+    """Check that an epoch is an integer from 0 to 2**24 - 1."""
     number = as_integer("epoch", epoch)
     if not 0 <= number <= _MAX_EPOCH:
         raise UsageError(f"epoch: expected 0 to {_MAX_EPOCH}, found {epoch}")
@@ -98,13 +96,13 @@ def check_epoch(epoch: Any) -> int:
 
 
 class SampledIndex(int):
-    """A row index that carries the seed and the epoch under which it was sampled. It is an integer like any other.
+    """A row index that carries the seed and the epoch under which it was sampled. Otherwise a normal integer.
 
     Attributes
     ----------
     seed, epoch : int
     occurrence : int
-        How often the row came before in the epoch; each copy of a row is augmented with draws of its own.
+        How often the row came before in the epoch; every copy of a row is augmented differently.
     """
 
     seed: int
@@ -112,7 +110,7 @@ class SampledIndex(int):
     occurrence: int
 
     def __new__(cls, index: int, seed: int, epoch: int, occurrence: int = 0) -> Self:
-        """An index with its seed, epoch and occurrence."""
+        """Make an index."""
         self = super().__new__(cls, index)
         self.seed = seed
         self.epoch = epoch
@@ -120,7 +118,7 @@ class SampledIndex(int):
         return self
 
     def again(self, occurrence: int) -> "SampledIndex":
-        """The same row as copy number `occurrence`, 0 or more, for samplers that repeat rows."""
+        """Return the same row as copy number `occurrence`, 0 or more, for samplers that repeat rows."""
         return SampledIndex(int(self), self.seed, self.epoch, as_count("occurrence", occurrence, 0))
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Transforms of samples: what they are, how they are called, and which are refused, with the line that works."""
+"""Transforms of samples: their protocol, how they are called, and which are refused with a hint."""
 
 from typing import Any, Literal, Protocol, TypeGuard
 
@@ -11,9 +11,9 @@ from shardspec.wording import shorten
 class SeededTransform(Protocol):
     """A transform of one sample that takes all its random draws from a given generator.
 
-    It is marked by ``seeded = True``; a transform without the mark is called with the sample alone. One object may be
-    called from several threads at once only if it keeps no state between calls. A transform with state needs a copy per
-    thread, and the `readers` make one by ``copy.deepcopy`` for every worker thread, seeded or not.
+    It has an attribute ``seeded = True``; a transform without it is called with the sample alone. An object may be
+    called from several threads at once only if it keeps no state between calls. The `readers` therefore copy every
+    transform for every worker thread with ``copy.deepcopy``, seeded or not.
 
     It is called with a sample, a dict of numpy values (``image`` (H, W, 3) uint8 RGB), which it may change in place,
     and with ``rng``, which differs for every (seed, epoch, row). It returns the sample, with any fields.
@@ -22,19 +22,19 @@ class SeededTransform(Protocol):
     seeded: Literal[True]
 
     def __call__(self, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-        """The transformed sample."""
+        """Return the transformed sample."""
         ...
 
 
 class SampleTransform(Protocol):
-    """A transform of one sample: a dict of numpy values in, a dict out.
+    """A transform of one sample, from dict to dict.
 
-    Random draws of its own are not repeatable: in the copies for the threads, generators that the object holds
-    (numpy's, torch's, Python's) are replaced by new ones, seeded by the system.
+    Its random draws are not repeatable: in the copies for the threads, generators that the object holds (numpy's,
+    torch's, Python's) are replaced by new ones, seeded by the system.
     """
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """The transformed sample."""
+        """Return the transformed sample."""
         ...
 
 
@@ -42,17 +42,17 @@ AnyTransform = SampleTransform | SeededTransform
 
 
 def is_seeded(transform: AnyTransform) -> TypeGuard[SeededTransform]:
-    """Return whether a transform takes a generator: its attribute ``seeded`` is true."""
+    """Return whether a transform takes a generator: its attribute ``seeded`` is True."""
     return getattr(transform, "seeded", False) is True
 
 
 def call_transform(transform: AnyTransform, sample: dict[str, Any], rng: np.random.Generator | None) -> dict[str, Any]:
-    """The sample that a transform returns. One that is not seeded does not get the generator, and needs none.
+    """Call a transform, with the generator if it is seeded.
 
     Raises
     ------
     UsageError
-        If it returns None, because a ``return`` was forgotten.
+        If it returns None, because of a forgotten ``return``.
     """
     call: Any = transform
     result: dict[str, Any] | None = call(sample, rng) if is_seeded(transform) else call(sample)
@@ -63,7 +63,7 @@ def call_transform(transform: AnyTransform, sample: dict[str, Any], rng: np.rand
 
 
 def check_transform(option: str, transform: Any, batches: bool = False) -> None:
-    """Refuse what is no transform of samples, or none of batches; the message has the line that works.
+    """Check that a value is a transform of samples, or of batches; the message of an error has the line that works.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def check_transform(option: str, transform: Any, batches: bool = False) -> None:
         Where it was given: an option such as ``"transform"``, or a class such as ``"Compose"``.
     transform : Any
     batches : bool
-        Whether one of batches is expected.
+        Whether a transform of batches is expected.
 
     Raises
     ------
@@ -102,19 +102,19 @@ def check_transform(option: str, transform: Any, batches: bool = False) -> None:
 
 
 def _takes_batches(transform: Any) -> bool | None:
-    """Return whether a transform of `readers.augment` takes batches, and not samples; None of others."""
+    """Return whether a transform of `readers.augment` takes batches instead of samples; None for other transforms."""
     if not any(base.__module__.startswith("readers.augment") for base in type(transform).__mro__):
         return None
     return hasattr(type(transform), "threaded")
 
 
 def refuse_bare(option: str, transform: Any, batches: bool = False) -> None:
-    """Refuse a transform of another library, which takes pictures, where one of samples or batches is expected.
+    """Refuse an image transform of another library where a transform of samples or batches is expected.
 
     Parameters
     ----------
     option, transform, batches
-        See `check_transform`.
+        As for `check_transform`.
 
     Raises
     ------
@@ -151,14 +151,14 @@ _LIBRARIES = {
     "kornia": ("Kornia", "K"),
     "torchvision": ("Torchvision", "v2"),
 }
-"""Of each library the adapter, and the name under which its transforms are usually imported."""
+"""The adapter of each library, and the name under which its transforms are usually imported."""
 
 
 def library_of(transform: Any) -> str | None:
-    """Return which of torchvision, Kornia and Albumentations a transform is of; None if of none.
+    """Return the library of a transform, torchvision, Kornia or Albumentations, or None.
 
-    Counted by the class that defines the call, so a class of one's own that calls in its own way is of none. A
-    ``Sequential`` of torch is of the library of its first module.
+    The class that defines the call decides, so a custom class with its own call belongs to none. A ``Sequential`` of
+    torch belongs to the library of its first module.
     """
     if isinstance(transform, type) or not callable(transform):
         return None

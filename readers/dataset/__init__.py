@@ -1,1 +1,1 @@
-"""Map-style datasets: packed ones, parts, clips and mixtures of them."""
+"""Map-style datasets: packed datasets, and parts, clips and mixtures of them."""

@@ -1,4 +1,4 @@
-"""The base of packed datasets, subsets, clips and mixtures: samples, batches, collation and samplers, map-style."""
+"""Base of all datasets: samples, batches, collation and samplers."""
 
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
     Parameters
     ----------
     transform : callable, optional
-        See `readers.transforms`.
+        Sample transform (`readers.transforms`).
     """
 
     def __init__(self, transform: AnyTransform | None = None) -> None:
@@ -48,24 +48,24 @@ class SampleDataset(Dataset[dict[str, Any]]):
         self._layout: BatchLayout | None = None
         self._collates = False
 
-    # What a subclass defines.
+    # Defined by subclasses.
 
     def __len__(self) -> int:
         raise NotImplementedError
 
     @property
     def blocks(self) -> Blocks | None:
-        """The runs of rows that are cheap to read together; None if there are none."""
+        """Runs of rows that are cheap to read together; None if there are none."""
         return None
 
     @property
     def shares(self) -> Shares | None:
-        """The shares of a mixture's datasets in a shuffled epoch; None if it visits every row once."""
+        """Shares of a mixture's datasets in a shuffled epoch; None if it visits every row once."""
         return None
 
     @property
     def raw_layout(self) -> BatchLayout:
-        """How values are laid out before the transform."""
+        """Layout of the values before the transform."""
         raise NotImplementedError
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
@@ -74,23 +74,23 @@ class SampleDataset(Dataset[dict[str, Any]]):
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        """Where the samples are stored, and how many bytes an epoch reads there; empty if that is not known."""
+        """Where the samples are stored, and how many bytes an epoch reads there; empty if unknown."""
         return ()
 
     @property
     def sample_bytes(self) -> float:
-        """Mean number of bytes that a sample takes in the stores."""
+        """Mean number of bytes of a sample in the stores."""
         return sum(store.bytes for store in self.stores) / max(1, len(self))
 
     def read_ahead(self, picks: Picks) -> None:
         """Ask the system for the bytes of rows that will be read soon. Does nothing if they are not in files."""
 
     def origins(self, picks: Picks) -> Picks:
-        """The rows in the base dataset and the seeds, which together key the transforms' random draws."""
+        """Return the rows in the base dataset and the seeds, which together key the transforms' random draws."""
         return picks if picks.keys is None else Picks(picks.keys, picks.seeds, picks.epoch)
 
     def describe(self, row: int) -> str:
-        """Where a row comes from, for messages."""
+        """Describe where a row comes from, for messages."""
         raise NotImplementedError
 
     @property
@@ -100,35 +100,35 @@ class SampleDataset(Dataset[dict[str, Any]]):
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """The names of the classes of ``label``; None if there is no such field, or its classes have no names."""
+        """Names of the classes of ``label``; None if there is no such field, or its classes have no names."""
         return None
 
     @property
     def small_fields(self) -> tuple[str, ...]:
-        """The fields with a number or a text for each sample, which `column` gives without reading pictures."""
+        """Fields with a number or a text per sample, which `column` returns without reading images."""
         layout = self.raw_layout
         return tuple(n for n, v in layout.items() if v.shape == () or (v.shape is None and not v.picture))
 
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
-        """One field of the whole dataset: an array, (N, *shape), or a list if the shape varies.
+        """Return one field of the whole dataset: an array, (N, *shape), or a list if the shape varies.
 
-        Missing values of numbers are masked (`numpy.ma`), those of texts are None.
+        Missing numbers are masked (`numpy.ma`), missing texts are None.
         """
         raise NotImplementedError
 
     def item_numbers(self) -> IntArray:
-        """The number of each sample's item, such as its video: int64, (N,). Reads the column ``key``."""
+        """Return the number of each sample's item, such as its video: int64, (N,). Reads the column ``key``."""
         return np.fromiter((_item_of(key) for key in self.column("key")), np.int64, len(self))
 
-    # What every dataset has.
+    # Common to all datasets.
 
     def find(self, key: str) -> int:
-        """The row of the sample with a key; the first, if rows are repeated. Reads the column ``key``.
+        """Return the row of the sample with a key; the first one if rows are repeated. Reads the column ``key``.
 
         Raises
         ------
         UsageError
-            If there is none.
+            If no sample has the key.
         """
         if not isinstance(key, str):
             raise UsageError(f"key: expected a text such as '00000003-000012', found {shorten(key)}")
@@ -139,19 +139,19 @@ class SampleDataset(Dataset[dict[str, Any]]):
             raise UsageError(f"key: expected that of one of the {len(self)} samples, found {shorten(key)}") from None
 
     def show(self, rows: Sequence[int] | IntArray | None = None) -> Strip:
-        """Some samples to look at: in a notebook, pictures with their geometry and a table of the fields.
+        """Show some samples: in a notebook, images with their geometry and a table of the fields.
 
-        Samples are shown as `__getitem__` gives them. The drawing for files and windows is `readers.show`.
+        Samples are shown as `__getitem__` returns them. `readers.show` draws to files and windows.
 
         Parameters
         ----------
         rows : sequence of int, optional
-            By default eight from all over the dataset.
+            By default eight, spread over the dataset.
 
         Raises
         ------
         IndexError
-            If there is no such row.
+            If a row does not exist.
         """
         chosen = evenly(len(self), _SHOWN) if rows is None else rows
         numbers = [int(row) for row in chosen]
@@ -159,11 +159,11 @@ class SampleDataset(Dataset[dict[str, Any]]):
         return Strip(tuple(numbers), samples, repr(self), self.classes)
 
     def _repr_html_(self) -> str:
-        """For notebooks: some samples."""
+        """Show some samples in a notebook."""
         return self.show()._repr_html_()
 
     def with_transform(self, transform: AnyTransform | None) -> Self:
-        """The same dataset with one more transform after its own."""
+        """Return the same dataset with one more transform after its own."""
         if transform is None:
             return self
         other = copy(self)
@@ -172,15 +172,15 @@ class SampleDataset(Dataset[dict[str, Any]]):
         return other
 
     def with_decode(self, decode: Mapping[str, DecodePlan] | None) -> Self:
-        """The same samples, transforms and draws with other decode plans, in place of those that it was opened with.
+        """Return the same samples, transforms and draws with other decode plans.
 
-        So a dataset is split once, and training and validation crop in their own ways. Parts, clips and datasets with
-        other labels have it too.
+        This lets you split a dataset once, and crop differently for training and validation. Parts, clips and datasets
+        with other labels have this method too.
 
         Parameters
         ----------
         decode : dict of str to DecodePlan, or None
-            All plans (`readers.PackedDataset`); None or ``{}`` for none.
+            All plans (`readers.PackedDataset`), which replace those of this dataset; None or ``{}`` for none.
 
         Raises
         ------
@@ -189,7 +189,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         """
         raise UsageError(
             f"decode: expected a packed dataset, or a view of one, found {type(self).__name__}: "
-            "give the plans to the datasets that it is made of"
+            "give the plans to the datasets that it consists of"
         )
 
     @property
@@ -199,7 +199,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
 
     @property
     def layout(self) -> BatchLayout:
-        """How values are laid out in a batch. With a transform, a few samples are transformed to find out."""
+        """Layout of the values in a batch. With a transform, a few samples are transformed to find out."""
         if not self.has_transform:
             return self.raw_layout
         if self._layout is None:
@@ -216,7 +216,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         return self.__getitems__([index if isinstance(index, int) else index.__index__()])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """The samples at some indices, read as one batch."""
+        """Return the samples at some indices, read as one batch."""
         picks = self._picks(indices)
         columns = self._collates and not self.has_transform
         out = allocate_batch(self.raw_layout, len(picks)) if columns else allocate_values(self.raw_layout, len(picks))
@@ -229,13 +229,13 @@ class SampleDataset(Dataset[dict[str, Any]]):
         return list(self._transform(samples, picks))
 
     def __add__(self, other: Dataset[dict[str, Any]]) -> ConcatDataset[dict[str, Any]]:
-        """Concatenate datasets, as torch does; for `Loader` and samplers take `readers.MixedDataset`."""
+        """Concatenate datasets, as in torch. For `Loader` and samplers use `readers.MixedDataset`."""
         if isinstance(other, SampleDataset) and "label" in self.raw_layout and "label" in other.raw_layout:
             check_classes("datasets", {"the first": self, "the second": other})
         return super().__add__(other)
 
     def read_batch(self, indices: Sequence[int] | IntArray) -> Columns:
-        """The samples at some indices as columns: a stacked array per field, a list if its shape varies."""
+        """Return the samples at some indices as columns: a stacked array per field, or a list if its shape varies."""
         out = allocate_values(self.layout, len(indices))
         self.read_into(indices, out)
         return out
@@ -255,7 +255,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
             scratch = allocate_values(self.raw_layout, len(part))
             self.read_raw(part, scratch, np.arange(len(part)))
             places = at[first : first + CHUNK_ROWS].tolist()
-            # where a transform may put its picture at once
+            # memory in which a transform may create its image
             images = [out["image"][place] for place in places] if _is_stacked(layout, "image") else [None] * len(part)
             for i, sample in enumerate(self._transform(rows_of(scratch, 0, len(part)), part, images)):
                 try:
@@ -266,10 +266,10 @@ class SampleDataset(Dataset[dict[str, Any]]):
 
     @property
     def collate(self) -> Callable[[Sequence[dict[str, Any]]], Batch]:
-        """For a DataLoader's ``collate_fn``: turns samples into the batches that `Loader` gives.
+        """For a DataLoader's ``collate_fn``: function that turns samples into the batches that `Loader` yields.
 
-        Reading this property announces that samples will be collated, so worker processes read straight into shared
-        memory.
+        Reading this property announces that samples will be collated, so that worker processes read straight into
+        shared memory.
         """
         self._collates = True
         return self._collate
@@ -285,7 +285,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         weights: npt.ArrayLike | None = None,
         draws: int | None = None,
     ) -> Order:
-        """The order of every epoch over this dataset (`readers.order.order.Order`)."""
+        """Return the order of every epoch over this dataset (`readers.order.order.Order`)."""
         try:
             weighed = None if weights is None else np.ma.asarray(weights, np.float64).filled(0)
         except (TypeError, ValueError) as error:
@@ -303,20 +303,25 @@ class SampleDataset(Dataset[dict[str, Any]]):
         weights: npt.ArrayLike | None = None,
         draws: int | None = None,
     ) -> OrderSampler:
-        """A sampler for a DataLoader over this dataset (`readers.order.sampler.OrderSampler`).
+        """Return a sampler for a DataLoader over this dataset (`readers.order.sampler.OrderSampler`).
 
         Parameters
         ----------
+        seed : int, 0 to 2**64 - 1
+            Seed of the order and of seeded transforms.
+        rank, world_size : int
+            0 <= rank < world_size.
         shuffle : {"auto", "full", "blocks", False}
-            ``"auto"`` is decided now, by what this machine's memory holds (`readers.Loader`). With several ranks it is
-            ``"full"``, because a sampler cannot ask the other ranks.
+            ``"auto"`` is decided now, by this machine's memory (`readers.Loader`). With several ranks it is ``"full"``,
+            because a sampler cannot communicate with the other ranks.
         drop_last : bool
             Make the ranks' lengths equal by leaving out the last few samples instead of repeating the first few.
+        window : int
+            Blocks that ``"blocks"`` mixes with each other.
         weights : float array, (N,), optional
-            Relative probabilities of draws with replacement (`readers.order.sampler.class_balanced_weights`). A masked
-            weight is 0.
+            Relative probabilities of draws with replacement (`readers.class_balanced_weights`). A masked weight is 0.
         draws : int, optional
-            Length of a weighted epoch.
+            Length of a weighted epoch; by default the number of samples.
         """
         choice: Choice | None = None
         if shuffle == "auto":
@@ -327,15 +332,14 @@ class SampleDataset(Dataset[dict[str, Any]]):
         return kind(order, rank, world_size, drop_last, choice)
 
     def _picks(self, indices: Sequence[int] | IntArray) -> Picks:
-        """Rows, with the seeds and the epoch that their indices carry.
+        """Return rows with the seeds and the epoch that their indices carry.
 
-        For indices without a seed (torch's own samplers), one is drawn from torch's generator, so that transforms
-        differ from epoch to epoch and follow ``torch.manual_seed``. An index that is repeated in the batch counts as
-        another occurrence of its row.
+        Indices without a seed (of torch's own samplers) get one from torch's generator, so that transforms differ from
+        epoch to epoch and follow ``torch.manual_seed``. A repeated index counts as another occurrence of its row.
         """
         length = len(self)
         given = np.asarray(indices)
-        if given.dtype.kind not in "iu" and given.size:  # a mask, say, would be read as rows 0 and 1
+        if given.dtype.kind not in "iu" and given.size:  # a mask, for example, would be read as rows 0 and 1
             raise UsageError(f"indices: expected integers, found {given.dtype}: a mask's rows are np.flatnonzero(mask)")
         rows = given.astype(np.int64).reshape(-1)
         if len(rows) and not (-length <= rows.min() and rows.max() < length):
@@ -359,15 +363,15 @@ class SampleDataset(Dataset[dict[str, Any]]):
         picks: Picks,
         images: Sequence[npt.NDArray[Any] | None] | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """The transformed samples, one by one; an error carries the sample's key and shard.
+        """Yield the transformed samples; an error carries the sample's key and shard.
 
-        `images` is memory for their pictures, which may lie there.
+        `images` is memory that the transforms may use for the images.
         """
-        rngs = self._transforms.generators(self.origins(picks))  # at once, while their code is in the caches
+        rngs = self._transforms.generators(self.origins(picks))  # together, while their code is in the CPU cache
         for i, sample in enumerate(samples):
             try:
                 transformed = self._transforms(sample, rngs[i], None if images is None else images[i])
-            except StopIteration as error:  # leaving a generator by it would make another error, without the note
+            except StopIteration as error:  # would become another error, without the note
                 other = RuntimeError("the transform raised StopIteration")
                 other.add_note(self.describe(int(picks.rows[i])))
                 raise other from error
@@ -377,7 +381,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
             yield transformed
 
     def _probe(self) -> BatchLayout:
-        """The layout of transformed samples, found by transforming a few from all over the dataset."""
+        """Find the layout of transformed samples by transforming a few from all over the dataset."""
         count = min(_PROBES, len(self))
         if count == 0:
             raise UsageError("expected one sample or more to try the transform on, found an empty dataset")
@@ -398,7 +402,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
 
 
 def _item_of(key: str) -> int:
-    """The item's number in a sample's key: ``"00000003-000012"`` belongs to item 3."""
+    """Return the item's number in a sample's key: ``"00000003-000012"`` belongs to item 3."""
     item, separator, _ = key.partition("-")
     if not separator or not item.isdecimal():
         raise UsageError(f"key: expected an item's number, '-' and the sample's number within it, found {shorten(key)}")
@@ -406,17 +410,16 @@ def _item_of(key: str) -> int:
 
 
 def _is_stacked(layout: BatchLayout, name: str) -> bool:
-    """Return whether the values of a field are the rows of one array."""
     return name in layout and layout[name].shape is not None
 
 
 def check_dataset(name: str, dataset: Any) -> None:
-    """Check that something is a dataset of readers.
+    """Check that a value is a dataset of readers.
 
     Raises
     ------
     UsageError
-        If it is not; the message says how to read several datasets as one.
+        If it is not; the message explains how to read several datasets as one.
     """
     if isinstance(dataset, SampleDataset):
         return
@@ -427,7 +430,7 @@ def check_dataset(name: str, dataset: Any) -> None:
 
 
 def check_classes(user: str, datasets: Mapping[str, SampleDataset]) -> None:
-    """Check that a label means the same class in all of some datasets, which messages call by the given names.
+    """Check that a label means the same class in all given datasets, by their names for messages.
 
     Raises
     ------
@@ -449,7 +452,6 @@ def check_classes(user: str, datasets: Mapping[str, SampleDataset]) -> None:
 
 
 def _remedy(ours: Sequence[str], theirs: Sequence[str]) -> str:
-    """How labels of two datasets come to mean the same."""
     if ours and theirs and not set(ours).isdisjoint(theirs):
         return "number both by one list with ds.with_classes([...]) (in packing: --classes-from DATASET)"
     if ours and theirs:
@@ -462,7 +464,7 @@ def _class_at(classes: Sequence[str], label: int) -> str:
 
 
 def _sampled_picks(rows: IntArray, indices: Sequence[SampledIndex], epoch: int) -> Picks:
-    """The picks of sampled indices; copies of a row have seeds of their own, even if a sampler repeats one index."""
+    """Return the picks of sampled indices. Copies of a row get different seeds, even if a sampler repeats one index."""
     picks = Picks(rows, np.array([i.seed for i in indices], np.uint64), epoch)
     occurrences = np.array([i.occurrence for i in indices], np.int64)
     if occurrences.any():

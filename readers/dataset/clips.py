@@ -1,11 +1,11 @@
 """Clips: consecutive samples of one video, or of one track of a face, as one sample."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,6 @@ from readers.arguments import as_count
 from readers.dataset.base import SampleDataset
 from readers.dataset.derived import DerivedDataset, flattened
 from readers.dataset.parts import WithParts, as_rows
-from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, ValueLayout, allocate_values
 from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order.order import Picks, count_occurrences
@@ -26,7 +25,7 @@ from shardspec.errors import SchemaError, UsageError
 from shardspec.wording import shorten
 
 ONCE = ("key", "label", "source", "track")
-"""Fields that a clip has once: the value of its first sample."""
+"""Fields that a clip has once by default: the value of its first sample."""
 
 _log = logging.getLogger("readers")
 
@@ -34,12 +33,12 @@ _GAP = 1.5  # times the median distance between neighbours
 
 
 class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
-    """Every field gets a leading axis of `length` samples, ``image`` (T, H, W, 3), except for those named in `once`.
+    """Clips of consecutive samples: fields get a leading axis of `length` samples, except for those in `once`.
 
-    A clip's samples are neighbours: they have the same item (the key's part before the ``-``), the same value of `by`
-    and, if ``label`` is among `once`, the same label; they are in the order of ``frame``, without a gap. Random decode
-    plans draw once per clip. The base dataset's transform is for single samples and is not applied; a clip has its own,
-    which gets the whole clip.
+    The samples of a clip have the same item (the part of the key before the ``-``), the same value of `by` and, if
+    ``label`` is among `once`, the same label. They are in the order of ``frame``, without a gap. Random decode plans
+    draw once per clip. The base dataset's transform is for single samples and is not applied; the transform of the
+    clips gets the whole clip, with ``image`` as (T, H, W, 3).
 
     Parameters
     ----------
@@ -53,20 +52,21 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         A field of integers or of text; samples with a negative integer, or without a value, belong to no clip. None: by
         item alone.
     once : sequence of str
+        Fields that a clip has once: the value of its first sample.
     max_step : int, optional
-        Most frames from one neighbour to the next; a longer step is a gap. By default a sampled frame that is missing
-        is one (``frame_position``). In a dataset without that field, a step of more than 1.5 times the track's median
+        Maximum number of frames from one sample to the next; a longer step is a gap. By default a missing sampled frame
+        is a gap (``frame_position``). In a dataset without that field, a step of more than 1.5 times the track's median
         step is a gap.
     transform : callable, optional
-        See `readers.transforms`. ``image`` is (T, H, W, 3) there.
+        Transform of clips (`readers.transforms`).
 
     Attributes
     ----------
     videos : int
-        Items of which `base` has samples.
+        Number of items with samples in `base`.
     videos_without : int
-        Items that gave no clip, because they are too short, have gaps, or have no track. The log of ``readers`` and the
-        ``repr`` show the number.
+        Number of items without a clip, because they are too short, have gaps, or have no track. The log of ``readers``
+        and the ``repr`` show the number.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         self.videos_without = self.videos - len(np.unique(items[self._sequence[self._firsts]]))
         if self.videos_without:
             advice = "take a smaller length, a larger max_step or another by=, or pack more frames"
-            if self.videos == len(base) and self.length > 1:  # as a Writer numbers them
-                advice = "every sample is a video of its own, by the number before the '-' of its key"
+            if self.videos == len(base) and self.length > 1:  # as in datasets of `packer.Writer`
+                advice = "every sample is a separate video, according to the number before the '-' of its key"
             _log.warning(
-                "%d of %d videos gave no clip of %d samples: %s", self.videos_without, self.videos, self.length, advice
+                "%d of %d videos have no clip of %d samples: %s", self.videos_without, self.videos, self.length, advice
             )
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         )
 
     def subset(self, rows: npt.ArrayLike) -> "ClipDataset":
-        """Some of the clips, in the given order. Each copy of a clip that is repeated has draws of its own."""
+        """Return some of the clips, in the given order. Every copy of a repeated clip has separate draws."""
         other = copy(self)
         other._firsts = self._firsts[as_rows(rows, len(self))]
         repeated = len(np.unique(other._firsts)) < len(other._firsts)
@@ -125,13 +125,9 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         other._layout = None
         return other
 
-    def with_decode(self, decode: Mapping[str, DecodePlan] | None) -> Self:
-        """The same clips with other decode plans (`SampleDataset.with_decode`)."""
-        return self._on(self.base.with_decode(decode))
-
     @property
     def rows(self) -> IntArray:
-        """The rows of every clip in the base dataset: int64, (N, length). Made on demand."""
+        """Rows of every clip in the base dataset: int64, (N, length). Made on demand."""
         return self._rows_of(np.arange(len(self)))
 
     @property
@@ -147,12 +143,12 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         return None
 
     def item_numbers(self) -> IntArray:
-        """The number of each clip's item: int64, (N,)."""
+        """Return the number of each clip's item: int64, (N,)."""
         return self.base.item_numbers()[self._sequence[self._firsts]]
 
     @property
     def raw_layout(self) -> BatchLayout:
-        """The base dataset's, with a leading axis for every field that is not in `once`."""
+        """Layout of the base dataset, with a leading axis for every field that is not in `once`."""
         return {
             name: value if name in self._once else self._stacked(value) for name, value in self.base.raw_layout.items()
         }
@@ -163,7 +159,7 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         return replace(value, shape=(self.length, *value.shape))
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
-        """Read clips, clip i into place ``at[i]``; pictures go straight into the batch."""
+        """Read clips, clip i into place ``at[i]``; images go straight into the batch."""
         rows = self._rows_of(picks.rows)
         origins = self.origins(picks)
         keys, seeds = np.repeat(origins.rows, self.length), np.repeat(origins.seeds, self.length)
@@ -175,7 +171,7 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         if not apart:
             self.base.read_raw(flat, columns, places)
             return
-        # Values of fields apart go into short lists made here, the others into the batch; both use the same places.
+        # Fields in `apart` are read into temporary columns, the others into the batch; both use the same places.
         count = int(places.max()) + 1 if len(places) else 0
         columns.update(allocate_values(apart, count))
         self.base.read_raw(flat, columns, places)
@@ -187,12 +183,11 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
     @property
     def stores(self) -> tuple[Store, ...]:
         """Stores of the base dataset, with the share of their bytes that the clips use."""
-        share = min(1.0, len(self) / max(1, self._all))
-        return tuple(replace(store, bytes=int(store.bytes * share)) for store in self.base.stores)
+        return self._stores_of(len(self) / max(1, self._all))
 
     @property
     def sample_bytes(self) -> float:
-        """Mean number of bytes that the `length` samples of a clip take in the stores."""
+        """Mean number of bytes of a clip's samples in the stores."""
         return self.length * self.base.sample_bytes
 
     def read_ahead(self, picks: Picks) -> None:
@@ -201,7 +196,7 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         self.base.read_ahead(Picks(rows, np.repeat(picks.seeds, self.length), picks.epoch))
 
     def origins(self, picks: Picks) -> Picks:
-        """Each clip's first row in the base dataset, which keys its transforms' random draws."""
+        """Return each clip's first row in the base dataset, which keys its transforms' random draws."""
         firsts = Picks(self._sequence[self._firsts[picks.rows]], picks.seeds, picks.epoch)
         if self._occurrences is not None:
             firsts = firsts.again(self._occurrences[picks.rows], self.nesting)
@@ -213,12 +208,12 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         return self.base.nesting + (self._occurrences is not None)
 
     def describe(self, row: int) -> str:
-        """Where a clip begins, for messages."""
+        """Describe where a clip begins, for messages."""
         first = int(self._sequence[self._firsts[row]])
         return f"clip {row} of {self.length} samples; its first {self.base.describe(first)}"
 
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
-        """A field of every clip's first sample."""
+        """Return a field of every clip's first sample."""
         column = self.base.column(name)
         rows = self._sequence[self._firsts]
         return column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows]
@@ -229,7 +224,7 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
 
 
 def _groups(base: SampleDataset, items: IntArray, by: str | None, with_label: bool) -> IntArray:
-    """Number the samples by groups, of which clips are made: int64, (N,); −1 for samples that belong to no clip."""
+    """Number the samples by the groups of which clips are made: int64, (N,); −1 for samples that belong to no clip."""
     parts = [items]
     if by is not None:
         parts.append(_numbers(by, base.column(by)))
@@ -243,7 +238,7 @@ def _groups(base: SampleDataset, items: IntArray, by: str | None, with_label: bo
 
 
 def _numbers(by: str, column: npt.NDArray[Any] | list[Any]) -> IntArray:
-    """A column's integers as they are, or its texts numbered: int64, (N,); −1 where a value is missing."""
+    """Return a column's integers, or number its texts: int64, (N,); −1 where a value is missing."""
     if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "iub":
         return fill_missing(column)
     if isinstance(column, list) and all(value is None or isinstance(value, str) for value in column):
@@ -254,7 +249,7 @@ def _numbers(by: str, column: npt.NDArray[Any] | list[Any]) -> IntArray:
 
 
 def _positions(base: SampleDataset) -> IntArray | None:
-    """Return each sample's place among the sampled frames of its video, None if the dataset lacks it."""
+    """Return each sample's position among the sampled frames of its video; None if the dataset lacks it."""
     try:
         return np.asarray(base.column("frame_position"), np.int64)
     except (SchemaError, UsageError):
@@ -264,7 +259,7 @@ def _positions(base: SampleDataset) -> IntArray | None:
 def _runs(
     groups: IntArray, frames: IntArray, positions: IntArray | None, max_step: int | None
 ) -> tuple[IntArray, IntArray]:
-    """All samples in groups, sorted by group and frame; and where runs without a gap begin, and the last one ends."""
+    """Return the samples sorted by group and frame, and the starts of runs without a gap, with the end of the last."""
     order = np.lexsort((np.arange(len(groups)), frames, groups))
     order = order[groups[order] >= 0]
     group, frame = groups[order], frames[order]

@@ -1,4 +1,4 @@
-"""Numpy values as the tensors of a batch: stacked per field, pictures as (B, 3, H, W) in channels_last memory."""
+"""Collation: numpy values to the tensors of a batch, stacked per field, with images as channels_last (B, 3, H, W)."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -17,22 +17,21 @@ from shardspec.errors import SchemaError
 _KINDS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 
 Batch = dict[str, Any]
-"""Field name to a tensor (B, ...), or to a list of B values if shapes vary (tensors) or the values are text or objects.
-"""
+"""Field name to a tensor (B, ...), or to a list of B tensors if shapes vary, or of B texts or objects."""
 
 
 class EncodedValues(list[Any]):
-    """The encoded bytes of a batch's field: tensors, (N,) uint8, that stay in the CPU's memory."""
+    """Encoded bytes of a batch's field: tensors, (N,) uint8, that stay in CPU memory."""
 
 
 class SampleList(list[dict[str, Any]]):
-    """Samples that were read as one batch, so that `collate` need not stack them again.
+    """Samples that were read as one batch, so that `collate` does not need to stack them again.
 
     Parameters
     ----------
     samples : sequence of dict
     columns : dict
-        The batch that the samples are rows of, made by `allocate_batch`.
+        The batch whose rows the samples are, made by `allocate_batch`.
     """
 
     def __init__(self, samples: Sequence[dict[str, Any]], columns: Mapping[str, Any]) -> None:
@@ -42,7 +41,7 @@ class SampleList(list[dict[str, Any]]):
 
     @property
     def columns(self) -> Mapping[str, Any] | None:
-        """The batch; None if the samples are no longer its rows, because a caller has changed them before `collate`."""
+        """The batch; None if the samples are no longer its rows, because a caller changed them before `collate`."""
         names = list(self._columns)
         same = len(self) == len(self._read) and all(
             sample is read and list(sample) == names and all(map(is_, sample.values(), values))
@@ -52,12 +51,12 @@ class SampleList(list[dict[str, Any]]):
 
 
 def collate_columns(columns: Mapping[str, Any], layout: BatchLayout) -> Batch:
-    """Columns of numpy values as tensors, without a copy."""
+    """Convert columns of numpy values to tensors without a copy."""
     return {name: _tensor_of_column(column, layout[name]) for name, column in columns.items()}
 
 
 def collate_samples(samples: Sequence[Mapping[str, Any]], layout: BatchLayout) -> Batch:
-    """Samples as one batch. In a worker process the tensors are made in shared memory, as torch's own collate does."""
+    """Collate samples to a batch. In a worker process the tensors are in shared memory, as those of torch's collate."""
     columns = samples.columns if isinstance(samples, SampleList) else None
     if columns is not None:
         return collate_columns(columns, layout)
@@ -74,12 +73,11 @@ def collate_samples(samples: Sequence[Mapping[str, Any]], layout: BatchLayout) -
 
 
 def _called(sample: Mapping[str, Any], place: int) -> str:
-    """Return the name of a sample of a batch for messages."""
     return f"the sample with key {sample['key']!r}" if "key" in sample else f"sample {place} of the batch"
 
 
 def _collate_field(name: str, samples: Sequence[Mapping[str, Any]], layout: ValueLayout | None) -> Any:
-    """The values of one field, stacked if the layout says so, or, for a field not in the layout, the first value."""
+    """Collate the values of one field: stacked if the layout, or the first value of an unknown field, says so."""
     values = [sample[name] for sample in samples]
     for place, value in enumerate(values):
         try:
@@ -88,7 +86,7 @@ def _collate_field(name: str, samples: Sequence[Mapping[str, Any]], layout: Valu
             error.add_note(f"found in {_called(samples[place], place)}")
             raise
     first = values[0]
-    # A tensor in the place of a stored array: its picture is (3, H, W) already.
+    # A tensor that replaces a stored array: its image is (3, H, W) already.
     if layout is None or (layout.shape is not None and isinstance(first, torch.Tensor)):
         layout = layout_of_value(first)
     if layout.shape is None:
@@ -106,20 +104,19 @@ def _collate_field(name: str, samples: Sequence[Mapping[str, Any]], layout: Valu
 
 
 def write_value(name: str, value: Any, column: npt.NDArray[Any], place: int, expected: ValueLayout, model: str) -> None:
-    """Copy a value of a field into its place of a column.
+    """Copy a value of a field into its place in a column.
 
     Raises
     ------
     SchemaError
-        If its shape or dtype is not the expected one, which is that of `model`.
+        If its shape or dtype differs from the expected one, which is that of `model`.
     """
     if isinstance(value, np.ndarray | np.generic) and value.dtype == expected.dtype and value.shape == expected.shape:
         column[place] = value
         return
     array = as_array(value) if isinstance(value, torch.Tensor) else value
     found = as_array(array)
-    # Python's numbers have no dtype of their own: an integer may be stored among floats, but not a float among
-    # integers.
+    # Python's numbers have no dtype: an integer may be stored among floats, but not a float among integers.
     same = found.dtype == expected.dtype
     fits = same if hasattr(array, "dtype") else same or _kind_rank(found.dtype) <= _kind_rank(expected.dtype)
     if found.shape != expected.shape or not fits:
@@ -128,8 +125,8 @@ def write_value(name: str, value: Any, column: npt.NDArray[Any], place: int, exp
             "give every sample the same shape and dtype"
         )
     try:
-        column[place] = array  # not `found`: only for Python's own numbers does numpy check that they fit
-    except (OverflowError, TypeError) as error:  # the latter where the others are bfloat16
+        column[place] = array  # not `found`: numpy checks only for Python's numbers that they fit
+    except (OverflowError, TypeError) as error:  # TypeError among bfloat16 values
         raise SchemaError(
             f"expected field {name!r} as {expected.dtype}, as in {model}, found {array}: "
             "give every sample the same dtype"
@@ -137,7 +134,7 @@ def write_value(name: str, value: Any, column: npt.NDArray[Any], place: int, exp
 
 
 def check_dtype(name: str, value: Any) -> None:
-    """Refuse arrays, alone or in lists, of which torch makes no tensor. Text and other objects are listed in a batch.
+    """Refuse arrays, alone or in lists, that torch cannot convert. Text and other objects become lists in a batch.
 
     Raises
     ------
@@ -160,21 +157,20 @@ def check_dtype(name: str, value: Any) -> None:
 def _has_tensors(dtype: np.dtype[Any]) -> bool:
     try:
         as_tensor(np.empty(0, dtype))
-    except (TypeError, ValueError):  # the latter for another byte order
+    except (TypeError, ValueError):  # ValueError for another byte order
         return False
     return True
 
 
 def _kind_rank(dtype: np.dtype[Any] | None) -> int:
-    """The rank of a kind of number; a number can be written as any kind of the same or a greater rank."""
+    """Return the rank of a kind of number, which can be stored as any kind of the same or a higher rank."""
     return _KINDS.get("" if dtype is None else dtype.kind, len(_KINDS))
 
 
 def layout_of_value(value: Any, picture: bool = False) -> ValueLayout:
-    """The layout of a value that no schema describes: arrays, tensors and numbers are stacked, anything else is listed.
+    """Return the layout of a value that no schema describes: arrays, tensors and numbers are stacked, the rest listed.
 
-    `picture` says whether an array whose last axes are (H, W, 3) is a picture; a tensor is taken to be (3, H, W)
-    already.
+    `picture` tells whether an array with last axes (H, W, 3) is an image. A tensor is assumed to be (3, H, W) already.
     """
     if isinstance(value, list):
         return ValueLayout(None, None, picture)
@@ -196,19 +192,19 @@ def _tensor_of_column(column: Any, layout: ValueLayout) -> Any:
 
 
 def _tensor_of_value(value: Any, picture: bool) -> Any:
-    """One value of a field of varying shape, or a clip's list of them; text and objects stay as they are."""
+    """Convert one value of a field of varying shape, or a clip's list of them. Text and objects are kept."""
     if isinstance(value, list):
         return [_tensor_of_value(item, picture) for item in value]
     if not isinstance(value, np.ndarray):
         return value
-    if not value.flags.writeable or min(value.strides, default=0) < 0:  # torch takes no such memory
+    if not value.flags.writeable or min(value.strides, default=0) < 0:  # torch does not accept such memory
         value = value.copy()
     tensor = as_tensor(value)
     return tensor.movedim(-1, -3) if picture else tensor
 
 
 def as_array(value: Any) -> npt.NDArray[Any]:
-    """A value as an array; that of a tensor on the CPU has its memory."""
+    """Convert a value to an array; a tensor on the CPU shares its memory."""
     if not isinstance(value, torch.Tensor):
         return np.asarray(value)
     tensor = value.detach().cpu()
@@ -216,19 +212,19 @@ def as_array(value: Any) -> npt.NDArray[Any]:
 
 
 def as_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
-    """An array as a tensor of the same memory."""
+    """Convert an array to a tensor that shares its memory."""
     if array.dtype == BFLOAT16:
         return torch.from_numpy(array.view(stored_dtype(array.dtype))).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 
 def stored_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """A dtype of the same size that numpy and torch both have."""
+    """Return a dtype of the same size that both numpy and torch have."""
     return np.dtype(np.int16) if dtype == BFLOAT16 else dtype
 
 
 def allocate_batch(layout: BatchLayout, rows: int) -> Columns:
-    """Columns to fill, in memory that can be handed to the training process: shared memory within a worker process."""
+    """Allocate columns, in a worker process in shared memory so that they can be passed to the training process."""
     return {
         name: [None] * rows if value.shape is None or value.dtype is None else _empty((rows, *value.shape), value.dtype)
         for name, value in layout.items()
@@ -236,7 +232,6 @@ def allocate_batch(layout: BatchLayout, rows: int) -> Columns:
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """An uninitialised array, in shared memory within a worker process."""
     size = int(np.prod(shape, dtype=np.int64))
     if get_worker_info() is None or size == 0:
         return np.empty(shape, dtype)

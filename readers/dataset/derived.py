@@ -1,13 +1,15 @@
-"""The base of datasets that are made of another: parts, clips, other labels, several views."""
+"""Base of datasets derived from another one: parts, clips, other labels, several views."""
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from copy import copy
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from readers.dataset.base import SampleDataset
+from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout
 from readers.order.blocks import Blocks
 from readers.order.order import Picks
@@ -19,7 +21,7 @@ from shardspec.errors import UsageError
 
 
 class DerivedDataset(SampleDataset):
-    """The samples of a base dataset, one for one and with its transform, unless a subclass says otherwise.
+    """The samples of a base dataset, one for one and with its transform, unless a subclass defines otherwise.
 
     Parameters
     ----------
@@ -42,7 +44,7 @@ class DerivedDataset(SampleDataset):
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """The names of the classes of ``label``."""
+        """Names of the classes of ``label``."""
         return self.base.classes
 
     @property
@@ -52,12 +54,12 @@ class DerivedDataset(SampleDataset):
 
     @property
     def shares(self) -> Shares | None:
-        """The shares of the base dataset."""
+        """Shares of the base dataset."""
         return self.base.shares
 
     @property
     def raw_layout(self) -> BatchLayout:
-        """How values are laid out in the base dataset."""
+        """Layout of the base dataset."""
         return self.base.layout
 
     @property
@@ -75,7 +77,7 @@ class DerivedDataset(SampleDataset):
         self.base.read_ahead(picks)
 
     def origins(self, picks: Picks) -> Picks:
-        """The rows in the base dataset and the seeds, which together key the transforms' random draws."""
+        """Return the rows in the base dataset and the seeds, which together key the transforms' random draws."""
         return self.base.origins(picks)
 
     @property
@@ -89,41 +91,49 @@ class DerivedDataset(SampleDataset):
         return self.base.nesting
 
     def describe(self, row: int) -> str:
-        """Key and place of a row, for messages."""
+        """Describe key and place of a row, for messages."""
         return self.base.describe(row)
 
     def item_numbers(self) -> IntArray:
-        """The number of each sample's item: int64, (N,)."""
+        """Return the number of each sample's item: int64, (N,)."""
         return self.base.item_numbers()
 
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
-        """One field of the whole base dataset."""
+        """Return one field of the whole base dataset."""
         return self.base.column(name)
 
+    def with_decode(self, decode: Mapping[str, DecodePlan] | None) -> Self:
+        """Return the same samples with other decode plans (`SampleDataset.with_decode`)."""
+        return self._on(self.base.with_decode(decode))
+
     def _on(self, base: SampleDataset) -> Self:
-        """A copy of this dataset on another base dataset, of the same rows."""
+        """Return a copy of this dataset over another base dataset with the same rows."""
         other = copy(self)
         other.base = base
         other._layout = None
         return other
 
+    def _stores_of(self, share: float) -> tuple[Store, ...]:
+        """Return the stores of the base dataset with a share of their bytes."""
+        return tuple(replace(store, bytes=int(store.bytes * min(1.0, share))) for store in self.base.stores)
+
 
 def flattened(out: Columns, layout: BatchLayout, apart: Container[str]) -> Columns:
-    """The columns of a batch of several base samples each as columns of base samples, in the same memory.
+    """Return the columns of a batch of groups of base samples as columns of base samples, in the same memory.
 
     Parameters
     ----------
     out : dict
-        The batch, whose stacked values have a leading axis more than in `layout`.
+        The batch, whose stacked values have one more leading axis than `layout`.
     layout : BatchLayout
-        That of the base samples.
+        Layout of the base samples.
     apart : container of str
-        Fields that are left out.
+        Fields to leave out.
 
     Raises
     ------
     UsageError
-        If samples do not follow one another in the caller's array.
+        If samples are not contiguous in the caller's array.
     """
     columns: Columns = {}
     for name, value in layout.items():

@@ -1,4 +1,4 @@
-"""Labels that become other numbers at reading, so that they mean the classes that a user wants."""
+"""Relabelling: labels are mapped to other classes while reading."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
@@ -17,12 +17,12 @@ Classes = tuple[str, ...] | None
 
 
 class Relabelling:
-    """Mapping of labels to new labels.
+    """A mapping from labels to new labels.
 
     Parameters
     ----------
     numbers : dict of int to int
-        The new label of each that samples have, `NO_CLASS` aside.
+        The new label of every label that samples have, except `NO_CLASS`.
     """
 
     def __init__(self, numbers: Mapping[int, int]) -> None:
@@ -36,12 +36,12 @@ class Relabelling:
         return dtype.kind in "iu" and np.iinfo(dtype).min <= self._least and self._most <= np.iinfo(dtype).max
 
     def __call__(self, labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The new labels of some old ones, of the same dtype and shape.
+        """Map labels to new labels of the same dtype and shape.
 
         Raises
         ------
         UsageError
-            If a label is none of those that the dataset had when it was relabelled.
+            If the dataset did not have a label when it was relabelled.
         """
         places = np.minimum(np.searchsorted(self._old, labels), len(self._old) - 1)
         strange = self._old[places] != labels
@@ -54,7 +54,7 @@ class Relabelling:
 
 
 def name_classes(dataset: SampleDataset, classes: Sequence[str]) -> tuple[Relabelling, Classes]:
-    """How labels are numbered by a given list of classes.
+    """Number labels by a given list of classes.
 
     Raises
     ------
@@ -89,12 +89,12 @@ def name_classes(dataset: SampleDataset, classes: Sequence[str]) -> tuple[Relabe
 
 
 def map_classes(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> tuple[Relabelling, Classes]:
-    """How a mapping from class to class, or from number to number or class, changes labels.
+    """Change labels by a mapping from class to class, or from number to number or class.
 
     Raises
     ------
     UsageError
-        If the mapping names a class that there is none of, or leaves out one that samples have.
+        If the mapping names an unknown class, or leaves out one that samples have.
     """
     if not isinstance(mapping, Mapping) or not mapping:
         raise UsageError(f"mapping: expected a dict such as {{'deepfakes': 'fake'}}, found {shorten(mapping)}")
@@ -128,7 +128,7 @@ def map_classes(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> tuple[Rel
 
 
 def _numbers_of(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> dict[int, Any]:
-    """The values of a mapping by the numbers of its keys."""
+    """Return the values of a mapping by the numbers of its keys."""
     if dataset.classes is None:
         strange = [key for key in mapping if not _is_number(key)]
         if strange:
@@ -148,7 +148,7 @@ def _numbers_of(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> dict[int,
 
 
 def _labels_of(dataset: SampleDataset) -> tuple[list[int], dict[int, int]]:
-    """The labels that samples have, ascending and without `NO_CLASS`, and how many have each."""
+    """Return the labels of the samples, ascending and without `NO_CLASS`, and the number of samples of each."""
     column = dataset.column("label")
     labels = np.asarray(column)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":

@@ -1,4 +1,4 @@
-"""Several datasets as one, in given proportions."""
+"""Mixtures: several datasets as one, in given proportions."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from shardspec.wording import shorten
 
 _MIX_TAG = 0x6D6978
 _LISTED = 4
-"""Most fields that a message lists."""
+"""Maximum number of fields in a message."""
 
 
 class MixedDataset(DivisibleDataset):
@@ -33,13 +33,13 @@ class MixedDataset(DivisibleDataset):
     Row numbers are fixed: the rows of the first dataset come first, then the rows of the second, and so on. Columns,
     parts, weights and samplers use these numbers. A clip has samples of one dataset only.
 
-    The shares apply to the shuffled epochs of `Loader` and of this dataset's ``sampler``. No sample of a dataset is
-    repeated before all of its samples were read. Each dataset is read in permutations that continue from epoch to
-    epoch. A dataset larger than its share shows other samples in the next epoch. A dataset smaller than its share shows
-    some samples several times in an epoch, and each copy is augmented differently.
+    The shares apply to the shuffled epochs of `Loader` and of this dataset's ``sampler``. Each dataset is read in
+    permutations that continue from epoch to epoch, so no sample is repeated before all samples of its dataset were
+    read. A dataset larger than its share shows other samples in the next epoch. A dataset smaller than its share shows
+    some samples several times in an epoch, and every copy is augmented differently.
 
-    The shares do not apply if the rows are chosen in another way: by `weights`, `order` or `sampler` of a `Loader`, or by
-    a sampler of torch. An epoch of a part, of clips or with ``shuffle=False`` has every row once.
+    The shares do not apply if the rows are chosen in another way: by `weights`, `order` or `sampler` of a `Loader`, or
+    by a torch sampler. An epoch of a part, of clips or with ``shuffle=False`` has every row once.
 
     A mixture takes no memory per sample. It has no blocks: mix datasets that were packed shuffled, or read in the order
     ``"full"``.
@@ -49,11 +49,11 @@ class MixedDataset(DivisibleDataset):
     datasets : sequence of SampleDataset
         With the same fields, shapes and dtypes, after their transforms, and the same classes.
     weights : sequence of float, optional
-        The shares, of any sum; by default each dataset's number of samples.
+        Relative shares; by default each dataset's number of samples.
     length : int, optional
-        Samples of an epoch, shuffled or drawn by weights; the sum of all lengths by default.
-    seed : int
-        Of the permutations.
+        Samples of an epoch, shuffled or drawn by weights; by default the sum of all lengths.
+    seed : int, 0 to 2**64 - 1
+        Seed of the permutations.
     transform : callable, optional
         One more transform, after those of the datasets.
     """
@@ -67,7 +67,7 @@ class MixedDataset(DivisibleDataset):
         transform: AnyTransform | None = None,
     ) -> None:
         super().__init__(transform)
-        # A dataset is iterable too: taken for a list of datasets, it would be read to its end.
+        # A dataset is iterable too, and would be read to its end if taken for a list of datasets.
         several = isinstance(datasets, Iterable) and not isinstance(datasets, SampleDataset)
         self.datasets = tuple(datasets) if several else ()
         if not several or not all(isinstance(dataset, SampleDataset) for dataset in self.datasets):
@@ -105,17 +105,17 @@ class MixedDataset(DivisibleDataset):
 
     @property
     def shares(self) -> Shares:
-        """The shares of the datasets in a shuffled epoch."""
+        """Shares of the datasets in a shuffled epoch."""
         return self._shares
 
     @property
     def raw_layout(self) -> BatchLayout:
-        """How values are laid out in each of the datasets."""
+        """Layout of each of the datasets."""
         return self.datasets[0].layout
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """The names of the classes of ``label``, the same in all."""
+        """Names of the classes of ``label``, the same in all datasets."""
         return self.datasets[0].classes
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
@@ -125,12 +125,12 @@ class MixedDataset(DivisibleDataset):
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        """The stores of all datasets, whole: later epochs read what this one leaves out."""
+        """Stores of all datasets, whole: later epochs read what this one leaves out."""
         return tuple(store for dataset in self.datasets for store in dataset.stores)
 
     @property
     def sample_bytes(self) -> float:
-        """Mean number of bytes that a sample takes in the stores, weighted by the shares of the datasets."""
+        """Mean number of bytes of a sample in the stores, weighted by the shares of the datasets."""
         parts = zip(self._shares.quotas.tolist(), self.datasets, strict=True)
         return sum((quota * dataset.sample_bytes for quota, dataset in parts), 0.0) / self._shares.samples
 
@@ -140,7 +140,7 @@ class MixedDataset(DivisibleDataset):
             dataset.read_ahead(part)
 
     def origins(self, picks: Picks) -> Picks:
-        """The rows in the base datasets, and the seeds, which differ by dataset."""
+        """Return the rows in the base datasets, and the seeds, which differ by dataset."""
         rows, seeds = np.empty(len(picks), np.int64), np.empty(len(picks), np.uint64)
         for dataset, part, places in self._in_datasets(picks):
             origins = dataset.origins(part)
@@ -154,28 +154,28 @@ class MixedDataset(DivisibleDataset):
 
     @property
     def nesting(self) -> int:
-        """The largest of any of the datasets."""
+        """Largest nesting of the datasets."""
         return max(dataset.nesting for dataset in self.datasets)
 
     def describe(self, row: int) -> str:
-        """Return the place of a row and the number of its dataset, for messages."""
+        """Describe the place of a row and the number of its dataset, for messages."""
         number = int(np.searchsorted(self._ends, row, side="right"))
         within = row - int(self._ends[number]) + len(self.datasets[number])
         return f"{self.datasets[number].describe(within)}, in dataset number {number} of a mixture"
 
     @property
     def small_fields(self) -> tuple[str, ...]:
-        """The fields with a number or a text for each sample that all datasets have."""
+        """Fields with a number or a text per sample that all datasets have."""
         known = [dataset.small_fields for dataset in self.datasets]
         return tuple(name for name in known[0] if all(name in names for names in known))
 
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
-        """One field of all datasets, in the order of the rows (`PackedDataset.column`).
+        """Return one field of all datasets, in the order of the rows (`PackedDataset.column`).
 
         Raises
         ------
         UsageError
-            If the datasets have values of different kinds or shapes, or the labels of different classes.
+            If the datasets have values of different kinds or shapes, or labels of different classes.
         """
         if name == "label":
             self._check_classes()
@@ -194,7 +194,7 @@ class MixedDataset(DivisibleDataset):
         return list(chain.from_iterable(columns))
 
     def item_numbers(self) -> IntArray:
-        """The number of each sample's item: int64, (N,). Items of different datasets have different numbers."""
+        """Return the number of each sample's item: int64, (N,). Items of different datasets have different numbers."""
         parts, found = [], 0
         for dataset in self.datasets:
             items, of_row = np.unique(dataset.item_numbers(), return_inverse=True)
@@ -216,7 +216,7 @@ class MixedDataset(DivisibleDataset):
         check_classes("datasets", dict(zip(names, self.datasets, strict=True)))
 
     def _in_datasets(self, picks: Picks) -> Iterator[tuple[SampleDataset, Picks, IntArray]]:
-        """For each dataset that has some of the picks: the dataset, its picks, and their places in the batch."""
+        """Yield each dataset that has some of the picks, its picks, and their places in the batch."""
         which = np.searchsorted(self._ends, picks.rows, side="right")
         for number in np.unique(which).tolist():
             dataset, places = self.datasets[number], np.flatnonzero(which == number)
@@ -225,13 +225,13 @@ class MixedDataset(DivisibleDataset):
             if picks.keys is None:
                 # Equal rows of different datasets have different draws.
                 seeds = mix_array(seeds, mix_words(_MIX_TAG, number))
-            else:  # the seeds already went through here by `origins`
+            else:  # `origins` already passed the seeds through here
                 keys = picks.keys[places]
             yield dataset, Picks(rows, seeds, picks.epoch, keys), places
 
 
 def _kind(column: npt.NDArray[Any] | list[Any]) -> str:
-    """The kind and shape of a column's values, in which texts, and arrays of varying shape, are alike."""
+    """Describe the kind and shape of a column's values; texts and arrays of varying shape are one kind."""
     if not isinstance(column, np.ndarray):
         return "texts or arrays of varying shape"
     kind = {"b": "booleans", "i": "integers", "u": "integers", "f": "floats"}.get(column.dtype.kind, str(column.dtype))
@@ -239,7 +239,6 @@ def _kind(column: npt.NDArray[Any] | list[Any]) -> str:
 
 
 def _difference(first: BatchLayout, other: BatchLayout, number: int) -> str:
-    """The fields in which the layouts of two datasets differ, and how."""
     names = [name for name in {**first, **other} if first.get(name) != other.get(name)]
     texts = [
         f"{name!r} {first.get(name, 'missing')} in datasets[0], {other.get(name, 'missing')} in datasets[{number}]"

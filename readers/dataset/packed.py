@@ -1,4 +1,4 @@
-"""Packed datasets for torch: map-style, read by the batch, with one class per format."""
+"""Packed datasets: map-style datasets of any format, read by the batch."""
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
@@ -35,27 +35,27 @@ class PackedDataset(DivisibleDataset):
 
     ``ds[i]`` is a dict of numpy values: ``image`` (H, W, 3) uint8 RGB, text as ``str``. Opening a dataset reads only
     the manifest and the sizes of the shards. Shards are opened when they are first read, and hold no file descriptors.
-    A dataset may be used from several threads and after a fork, and be pickled: no open handle is pickled with it.
+    A dataset may be used from several threads and after a fork, and be pickled: open handles are not pickled.
 
     Parameters
     ----------
     path : path-like
-        The folder.
+        Folder of the dataset.
     fields : sequence of str, optional
-        The fields to read, in this order; all of them by default. Fields that are not named are not read from the disk.
+        Fields to read, in this order; all by default. Other fields are not read from the disk.
     transform : callable, optional
-        Called with every sample (`readers.transforms`); one marked ``seeded`` gets a generator that is a function of seed,
-        epoch and row.
+        Called with every sample (`readers.transforms`). A transform with an attribute ``seeded = True`` gets a
+        generator that is a function of seed, epoch and row.
     verify : {"size", "digest", "off"} or bool
-        ``"size"``: check now that every shard and column exists and has its size. ``"digest"``: check also the SHA-256 of
-        these, and of the index's files, once per process, before each is first opened. True is ``"digest"``, False is
-        ``"off"``.
+        ``"size"``: check now that every shard and column exists and has its size. ``"digest"``: also check their
+        SHA-256, and that of the index files, once per process, before each is first opened. True is ``"digest"``, False
+        is ``"off"``.
     checksums : bool
-        Whether the format's own checksums, if it has any, are checked at every read.
+        Whether the format's own checksums, if any, are checked at every read.
     decode : dict of str to DecodePlan, optional
-        For picture fields: a crop or size to decode to (`readers.decode.crops`), or the JPEG decoder's faster modes
-        (`readers.Whole`). A crop or size for ``image`` is that of its masks too, by their nearest pixels; ``landmarks``
-        and other geometry on the stored picture cannot be read then.
+        For image fields: a crop or size to decode to (`readers.decode.crops`), or the JPEG decoder's faster modes
+        (`readers.Whole`). A crop or size for ``image`` also applies to its masks, by the nearest pixels; ``landmarks``
+        and other geometry of the stored image cannot be read then.
 
     Raises
     ------
@@ -64,7 +64,7 @@ class PackedDataset(DivisibleDataset):
     ShardMissingError, ShardCorruptError
         If a file is missing or differs.
     UsageError
-        If an argument is invalid, or a plan of `decode` would make one of the fields wrong (`readers.decode.plans`).
+        If an argument is invalid, or a plan of `decode` would make a field wrong (`readers.decode.plans`).
     """
 
     format: ClassVar[str | None] = None
@@ -107,33 +107,33 @@ class PackedDataset(DivisibleDataset):
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """Folder of the dataset."""
         return self.pool.layout.root
 
     @property
     def schema(self) -> Schema:
-        """The fields that are read."""
+        """Fields that are read."""
         return self._decoding.schema
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """The names of the classes of ``label``; None if there is no such field, or its classes have no names."""
+        """Names of the classes of ``label``; None if there is no such field, or its classes have no names."""
         schema = self.pool.schema
         return schema["label"].classes if "label" in schema else None
 
     @property
     def small_fields(self) -> tuple[str, ...]:
-        """The fields with a number or a text for each sample, read or not, those of joined tables too."""
+        """Fields with a number or a text per sample, including those that are not read and those of joined tables."""
         return tuple(field.name for field in self.pool.schema if field.is_small)
 
     @property
     def blocks(self) -> Blocks:
-        """The runs of rows that are cheap to read together."""
+        """Runs of rows that are cheap to read together."""
         return self._blocks
 
     @property
     def raw_layout(self) -> BatchLayout:
-        """How values are laid out before the transform."""
+        """Layout of the values before the transform."""
         return self._decoding.layout
 
     @property
@@ -146,7 +146,7 @@ class PackedDataset(DivisibleDataset):
         self._decoding.read_into(picks, out, at)
 
     def with_decode(self, decode: Mapping[str, DecodePlan] | None) -> Self:
-        """The same dataset with other decode plans (`SampleDataset.with_decode`)."""
+        """Return the same dataset with other decode plans (`SampleDataset.with_decode`)."""
         other = copy(self)
         other._decoding = Decoding(self.pool, self.schema, {} if decode is None else decode)
         other._layout = None
@@ -162,17 +162,17 @@ class PackedDataset(DivisibleDataset):
         self.pool.read_ahead(picks.rows, self.schema.names)
 
     def describe(self, row: int) -> str:
-        """Key and place of a row, for messages."""
+        """Describe key and place of a row, for messages."""
         return self._decoding.describe(row)
 
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
-        """One field of the whole dataset, even if it is not among `fields`.
+        """Return one field of the whole dataset, even if it is not among `fields`.
 
-        Scalar fields come from the index, mapped into memory, without touching a shard. Any other field is read from
-        the shards, and a picture field decoded, from the first row to the last.
+        Scalar fields come from the index, mapped into memory, without reading a shard. Any other field is read from the
+        shards, and images are decoded, from the first row to the last.
 
-        Missing values of numbers are masked, those of texts are None. Other fields have zeros or nothing in their
-        place; ``<field>_valid`` says where.
+        Missing numbers are masked, missing texts are None. Other fields have zeros or nothing instead;
+        ``<field>_valid`` tells where.
 
         Returns
         -------
@@ -191,7 +191,6 @@ class PackedDataset(DivisibleDataset):
     def _join(
         self, frame: Any, on: str | Sequence[str], required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]
     ) -> Self:
-        """Join a table; rows that are not `required` may be without a value."""
         schema = self.pool.schema
         keys = [self._keys(field) for field in key_fields(schema, on)]
         found = join_frame(frame, keys, taken=schema.names, required=required, **how)
@@ -202,7 +201,6 @@ class PackedDataset(DivisibleDataset):
         return other
 
     def _keys(self, field: Field) -> DatasetKeys:
-        """The values by which rows are found, and which of them are known."""
         column = self.column(field.name)
         valid = ~missing_in(column)
         if field.is_fixed:
@@ -221,7 +219,6 @@ class PackedDataset(DivisibleDataset):
 
 
 def _are_names(fields: Any) -> bool:
-    """Return whether something is a list, or another collection, of one name or more."""
     named = isinstance(fields, Collection) and not isinstance(fields, str) and len(fields) > 0
     return named and all(isinstance(name, str) for name in fields)
 
@@ -277,6 +274,6 @@ def open_dataset(
 ) -> PackedDataset:
     """Open a packed dataset of any format. The parameters are those of `PackedDataset`."""
     dataset = PackedDataset(path, fields, transform, verify, checksums, decode)
-    # the class of a format adds its name alone, and the manifest, which says which it is, takes long enough to read once
+    # The class of a format adds only its name. Choosing it first would mean reading the manifest twice.
     dataset.__class__ = _CLASSES.get(dataset.manifest.format, PackedDataset)
     return dataset

@@ -1,4 +1,4 @@
-"""Parts of a dataset, by row, condition, split and fold; its small fields as a data frame to choose them by."""
+"""Parts of a dataset by row, condition, split and fold, and its small fields as a data frame."""
 
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
@@ -21,11 +21,11 @@ class WithParts(SampleDataset, Generic[Part]):
     """A dataset that can be divided into parts, which can be divided again. A subclass defines `subset`."""
 
     def subset(self, rows: npt.ArrayLike) -> Part:
-        """Some rows of this dataset, in the given order."""
+        """Return some rows of this dataset, in the given order."""
         raise NotImplementedError
 
     def where(self, condition: Condition, fields: Sequence[str] | None = None) -> Part:
-        """The rows for which a condition holds: ``"label == 'fake' and score > 0.9"``, or a callable on some fields.
+        """Return the rows that meet a condition: ``"label == 'fake' and score > 0.9"``, or a callable on some fields.
 
         The parameters are those of `readers.conditions.rows_where`.
         """
@@ -38,7 +38,7 @@ class WithParts(SampleDataset, Generic[Part]):
         by: str | Sequence[str] | None = None,
         stratify: str | None = None,
     ) -> tuple[Part, ...]:
-        """Disjoint random parts; equal values of the field `by` stay together, and those of `stratify` are spread evenly.
+        """Return disjoint random parts. Equal values of `by` stay together, and those of `stratify` are spread evenly.
 
         The parameters are those of `readers.dataset.splits.split_rows`.
         """
@@ -47,7 +47,7 @@ class WithParts(SampleDataset, Generic[Part]):
     def folds(
         self, k: int, by: str | Sequence[str] | None = None, stratify: str | None = None, seed: int = 0
     ) -> list[tuple[Part, Part]]:
-        """For each of k folds: the samples of the other folds, for training, and its own, for validation.
+        """Return, for each of k folds, the samples of the other folds for training, and its own for validation.
 
         Every sample is in one fold. The same seed gives the folds of ``packer split --folds``. The parameters are those
         of `readers.dataset.splits.fold_rows`.
@@ -59,23 +59,23 @@ class WithParts(SampleDataset, Generic[Part]):
         ]
 
     def to_pandas(self, fields: Sequence[str] | None = None) -> Any:
-        """Small fields as a pandas DataFrame. Its index is the row, so ``ds.subset(frame.query(...).index)`` works.
+        """Return small fields as a pandas DataFrame. Its index is the row: ``ds.subset(frame.query(...).index)`` works.
 
         Parameters
         ----------
         fields : sequence of str, optional
-            Fields with a number or a text for each sample; by default all of them.
+            Fields with a number or a text per sample; by default all of them.
 
         Returns
         -------
         pandas.DataFrame
-            ``label`` is a categorical column if its classes have names. Missing values are NA: a column that has any is of
-            a nullable type, such as ``Int64`` or ``string``.
+            ``label`` is a categorical column if its classes have names. Missing values are NA: a column with missing
+            values has a nullable type, such as ``Int64`` or ``string``.
 
         Raises
         ------
         UsageError
-            If pandas is not installed, or a field is none of these.
+            If pandas is not installed, or a field is not one of these.
         """
         known = self.small_fields
         names = known if fields is None else tuple(fields)
@@ -100,7 +100,6 @@ class WithParts(SampleDataset, Generic[Part]):
 
 
 def _nullable(column: npt.NDArray[Any] | list[Any]) -> str:
-    """The name of the type that pandas has for a column with missing values."""
     if isinstance(column, list):
         return "string[python]"
     if column.dtype.kind == "b":
@@ -110,7 +109,7 @@ def _nullable(column: npt.NDArray[Any] | list[Any]) -> str:
 
 
 def as_rows(rows: npt.ArrayLike, length: int) -> IntArray:
-    """Rows of a dataset that has `length` rows: int64, (n,).
+    """Check rows of a dataset that has `length` rows: int64, (n,).
 
     Raises
     ------

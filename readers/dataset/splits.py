@@ -1,4 +1,4 @@
-"""Split the rows of a dataset into parts: at random, by groups, evenly over classes, in folds."""
+"""Splits of a dataset's rows: random, by groups, evenly over classes, in folds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -30,18 +30,20 @@ def split_rows(
     """Split a dataset at random into disjoint parts; a function of the seed.
 
     With `by`, the fractions are met as closely as whole groups allow, and each part gets a group of every class of
-    ``label`` if there are enough; the same seed gives the same parts as ``packer split``
+    ``label`` if there are enough. The same seed gives the same parts as ``packer split``
     (`shardspec.splits.assignment.assign_rows`).
 
     Parameters
     ----------
+    dataset : SampleDataset
     fractions : sequence of float
         Each part's share of the samples: above 0, with a sum of at most 1. A sum of 1 leaves nothing out.
+    seed : int, 0 to 2**64 - 1
     by : str or sequence of str, optional
-        A field whose equal values stay in one part: ``"source"`` keeps the frames of a video together. Of several
-        fields, samples that share a value in any stay together, directly or through others.
+        A field whose equal values stay in one part: ``"source"`` keeps the frames of a video together. With several
+        fields, samples that share a value of any field stay together, directly or through other samples.
     stratify : str, optional
-        A field, such as ``"label"``, of whose values each part gets its share, as closely as whole groups allow.
+        A field, such as ``"label"``, whose values are spread evenly over the parts, as closely as whole groups allow.
 
     Returns
     -------
@@ -51,8 +53,8 @@ def split_rows(
     Raises
     ------
     UsageError
-        If the fractions are invalid, or leave a part without a sample; if samples have no value of `by`; or if a value
-        of `stratify` is in fewer groups than there are parts.
+        If the fractions are invalid, or leave a part empty; if samples have no value of `by`; or if a value of
+        `stratify` is in fewer groups than there are parts.
     """
     if not isinstance(fractions, Iterable) or isinstance(fractions, Mapping | str):
         raise UsageError(f"fractions: expected a list of numbers such as [0.9, 0.1], found {shorten(fractions)}")
@@ -91,14 +93,15 @@ def fold_rows(
     stratify: str | None = None,
     seed: int = 0,
 ) -> IntArray:
-    """The fold of each row, 0 to k - 1; a function of the seed.
+    """Return the fold of each row, 0 to k - 1; a function of the seed.
 
     Parameters
     ----------
+    dataset : SampleDataset
     k : int
         Number of folds, 2 to 100.
-    by, stratify
-        See `split_rows`.
+    by, stratify, seed
+        As for `split_rows`.
 
     Raises
     ------
@@ -127,7 +130,7 @@ def _assign(
 
 
 def _joined_groups(dataset: SampleDataset, by: str | Sequence[str] | None) -> tuple[Groups | None, tuple[str, ...]]:
-    """The groups by one field or several, and these fields."""
+    """Return the groups by one field or several, and the names of these fields."""
     if by is None:
         return None, ()
     fields = names_of(by)
@@ -143,7 +146,7 @@ def _joined_groups(dataset: SampleDataset, by: str | Sequence[str] | None) -> tu
 
 
 def _groups(dataset: SampleDataset, field: str) -> Groups:
-    """The groups of samples by a field, named as ``packer split`` names them."""
+    """Return the groups of samples by a field, named as ``packer split`` names them."""
     column = comparable(dataset.column(field))
     if isinstance(column, list) or column.ndim != 1:
         found_shape = "one of varying shape" if isinstance(column, list) else f"one of shape {column.shape[1:]}"

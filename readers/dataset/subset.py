@@ -1,7 +1,6 @@
-"""Views of a dataset: some of its rows; other labels."""
+"""Views of a dataset: some of its rows, or other labels."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +11,6 @@ from readers.dataset.clips import ONCE, ClipDataset
 from readers.dataset.derived import DerivedDataset
 from readers.dataset.labels import Relabelling, map_classes, name_classes
 from readers.dataset.parts import WithParts, as_rows
-from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout
 from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order.order import Picks, count_occurrences
@@ -25,7 +23,7 @@ from shardspec.wording import list_some
 
 
 class DivisibleDataset(WithParts["Subset"]):
-    """A dataset of single samples: it can be divided into parts and made into clips, and its labels can be changed."""
+    """A dataset of single samples that can be divided into parts, turned into clips and relabelled."""
 
     def clips(
         self,
@@ -36,11 +34,11 @@ class DivisibleDataset(WithParts["Subset"]):
         max_step: int | None = None,
         transform: AnyTransform | None = None,
     ) -> ClipDataset:
-        """Clips of consecutive samples of one video, or of one track in it (`readers.dataset.clips.ClipDataset`)."""
+        """Return clips of consecutive samples of a video, or of a track in it (`readers.dataset.clips.ClipDataset`)."""
         return ClipDataset(self, length, stride, by, once, max_step, transform)
 
     def subset(self, rows: npt.ArrayLike) -> "Subset":
-        """Some rows of this dataset, in the given order."""
+        """Return some rows of this dataset, in the given order."""
         return Subset(self, rows)
 
     def join(
@@ -53,7 +51,7 @@ class DivisibleDataset(WithParts["Subset"]):
         allow_missing: bool = False,
         allow_unknown: bool = False,
     ) -> Self:
-        """The same dataset with the columns of a table as further fields. Nothing is written.
+        """Return the same dataset with the columns of a table as further fields. Nothing is written.
 
         The values of all rows of the packed dataset are held in memory, in the types that ``packer.add`` would store.
 
@@ -62,18 +60,18 @@ class DivisibleDataset(WithParts["Subset"]):
         frame : mapping of str to array or list; pandas, polars or pyarrow table; or sequence of mappings (rows)
             Scores, labels, texts, embeddings. A missing value is None, or NaN for a single number.
         on : str or sequence of str
-            The dataset's field that is compared with the keys: ``"key"``, or another of text or integers. One row of the
-            table goes to all samples with the same value, such as a row per video to its frames (``"source"``). Several
-            fields are compared together, such as those of a row per frame (``["source", "frame"]``).
+            The dataset's field to match with the keys: ``"key"``, or another field of text or integers. One row of the
+            table goes to all samples with the same value, for example a row per video to its frames (``"source"``).
+            Several fields are matched together, for example ``["source", "frame"]`` for a row per frame.
         key : str or sequence of str, optional
-            The table's column of keys, or one for each field of `on`; by default those called like `on`.
+            The table's column of keys, or one for each field of `on`; by default the columns named like `on`.
         fields : sequence of str, optional
-            The columns to take; by default all but the keys.
+            Columns to take; by default all but the keys.
         allow_missing : bool
-            Whether samples may be without a value. They get a sentinel (0, false, "", nothing), and ``<field>_valid``
-            is false.
+            Whether samples may lack a value. They get a sentinel (0, false, "", nothing), and ``<field>_valid`` is
+            false.
         allow_unknown : bool
-            Whether to leave out rows of the table whose key no sample has.
+            Whether to ignore rows of the table whose key no sample has.
 
         Raises
         ------
@@ -86,14 +84,14 @@ class DivisibleDataset(WithParts["Subset"]):
     def _join(
         self, frame: Any, on: str | Sequence[str], required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]
     ) -> Self:
-        """Join a table whose rows must give values to those rows of this dataset that are `required`; None for all."""
+        """Join a table that must have values for the `required` rows of this dataset; None for all."""
         raise NotImplementedError
 
     def with_classes(self, classes: Sequence[str]) -> "Relabelled":
-        """The dataset with labels numbered by another list of classes: the same names in another order, more, or fewer.
+        """Return the dataset with labels numbered by another list of classes: reordered, extended or shortened.
 
-        Labels without names are named by it, number 0 first. Transforms that this dataset has already get labels as
-        they were.
+        If labels have no names, the list names them, starting with number 0. Existing transforms of this dataset still
+        get the old labels.
 
         Parameters
         ----------
@@ -108,7 +106,7 @@ class DivisibleDataset(WithParts["Subset"]):
         return Relabelled(self, *name_classes(self, classes))
 
     def map_labels(self, mapping: Mapping[Any, Any]) -> "Relabelled":
-        """The dataset with other classes: ``{"original": "real", "deepfakes": "fake", "face2face": "fake"}``.
+        """Return the dataset with other classes: ``{"original": "real", "deepfakes": "fake", "face2face": "fake"}``.
 
         The new classes are numbered in the order in which the mapping first names them. Labels without names are mapped
         by number, to numbers or names.
@@ -121,7 +119,7 @@ class DivisibleDataset(WithParts["Subset"]):
         Raises
         ------
         UsageError
-            If it names a class that there is none of, or leaves out one that samples have.
+            If the mapping names an unknown class, or leaves out one that samples have.
         """
         return Relabelled(self, *map_classes(self, mapping))
 
@@ -129,8 +127,8 @@ class DivisibleDataset(WithParts["Subset"]):
 class Subset(DerivedDataset, DivisibleDataset):
     """Some rows of a dataset, in a given order. Samples keep the base dataset's transform and randomness.
 
-    A subset takes 8 bytes of memory a row, and another 8 if rows are repeated. Each copy of a row is augmented with
-    draws of its own, the first as in the base dataset.
+    A subset takes 8 bytes of memory per row, and another 8 if rows are repeated. Every copy of a row is augmented
+    differently, the first as in the base dataset.
 
     Parameters
     ----------
@@ -155,7 +153,7 @@ class Subset(DerivedDataset, DivisibleDataset):
 
     @property
     def blocks(self) -> Blocks | None:
-        """Runs of rows in one block of the base dataset, or in a few; None if this subset's rows do not ascend."""
+        """Runs of rows in one or a few blocks of the base dataset; None if this subset's rows do not ascend."""
         return self._blocks
 
     @property
@@ -164,7 +162,7 @@ class Subset(DerivedDataset, DivisibleDataset):
         return None
 
     def item_numbers(self) -> IntArray:
-        """The number of each sample's item: int64, (N,)."""
+        """Return the number of each sample's item: int64, (N,)."""
         return self.base.item_numbers()[self.rows]
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
@@ -174,55 +172,49 @@ class Subset(DerivedDataset, DivisibleDataset):
     @property
     def stores(self) -> tuple[Store, ...]:
         """Stores of the base dataset, with this subset's share of their bytes."""
-        share = min(1.0, len(self) / max(1, len(self.base)))
-        return tuple(replace(store, bytes=int(store.bytes * share)) for store in self.base.stores)
+        return self._stores_of(len(self) / max(1, len(self.base)))
 
     def read_ahead(self, picks: Picks) -> None:
         """Ask the system for the bytes of rows that will be read soon."""
         self.base.read_ahead(self._in_base(picks))
 
     def origins(self, picks: Picks) -> Picks:
-        """The rows in the base dataset and the seeds, which together key the transforms' random draws."""
+        """Return the rows in the base dataset and the seeds, which together key the transforms' random draws."""
         return self.base.origins(self._in_base(picks))
 
     @property
     def nesting(self) -> int:
-        """One more than in the base dataset."""
+        """Nesting of the base dataset, plus one."""
         return 1 + self.base.nesting
 
     def describe(self, row: int) -> str:
-        """Key and place of a row, for messages."""
+        """Describe key and place of a row, for messages."""
         return self.base.describe(int(self.rows[row]))
 
-    def with_decode(self, decode: Mapping[str, DecodePlan] | None) -> Self:
-        """The same samples with other decode plans (`SampleDataset.with_decode`)."""
-        return self._on(self.base.with_decode(decode))
-
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
-        """One field of all rows of the subset (`PackedDataset.column`)."""
+        """Return one field of all rows of the subset (`PackedDataset.column`)."""
         column = self.base.column(name)
         return column[self.rows] if isinstance(column, np.ndarray) else [column[row] for row in self.rows]
 
     def _join(
         self, frame: Any, on: str | Sequence[str], required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]
     ) -> Self:
-        """Join a table with the base dataset; only rows of the subset need a value."""
         needed = np.zeros(len(self.base), np.bool_)
         needed[self.rows if required is None else self.rows[required]] = True
         return self._on(divisible(self.base)._join(frame, on, needed, how))
 
     def _in_base(self, picks: Picks) -> Picks:
         inside = Picks(self.rows[picks.rows], picks.seeds, picks.epoch, picks.keys)
-        # Picks with keys have their clips' seeds, which already went through here by `origins`.
+        # Picks with keys have the seeds of their clips, which `origins` already passed through here.
         if self._occurrences is None or picks.keys is not None:
             return inside
         return inside.again(self._occurrences[picks.rows], self.nesting)
 
 
 class Relabelled(DerivedDataset, DivisibleDataset):
-    """A dataset whose labels mean other classes (`DivisibleDataset.with_classes`, `DivisibleDataset.map_labels`).
+    """A dataset with other labels (`DivisibleDataset.with_classes`, `DivisibleDataset.map_labels`).
 
-    Samples keep the base dataset's transform and randomness. Its transform gets the labels as they were, those added
+    Samples keep the base dataset's transform and randomness. The base's transform gets the old labels; transforms added
     to this dataset get the new ones.
 
     Parameters
@@ -230,7 +222,7 @@ class Relabelled(DerivedDataset, DivisibleDataset):
     base : SampleDataset
     relabelling : Relabelling
     classes : tuple of str or None
-        The names of the new classes; None if labels are numbers without names.
+        Names of the new classes; None if labels are numbers without names.
     """
 
     def __init__(self, base: SampleDataset, relabelling: Relabelling, classes: tuple[str, ...] | None) -> None:
@@ -247,12 +239,12 @@ class Relabelled(DerivedDataset, DivisibleDataset):
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """The names of the new classes."""
+        """Names of the new classes."""
         return self._classes
 
     @property
     def raw_layout(self) -> BatchLayout:
-        """How values are laid out in the base dataset."""
+        """Layout of the base dataset."""
         layout = self.base.layout
         label = layout.get("label")
         if label is not None and (label.dtype is None or not self._relabelling.fits(label.dtype)):
@@ -265,12 +257,8 @@ class Relabelled(DerivedDataset, DivisibleDataset):
         if "label" in out:
             out["label"][at] = self._relabelling(out["label"][at])
 
-    def with_decode(self, decode: Mapping[str, DecodePlan] | None) -> Self:
-        """The same samples with other decode plans (`SampleDataset.with_decode`)."""
-        return self._on(self.base.with_decode(decode))
-
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
-        """One field of the whole dataset; ``label`` with its new numbers."""
+        """Return one field of the whole dataset; ``label`` with its new numbers."""
         column = self.base.column(name)
         if name != "label":
             return column
@@ -280,12 +268,11 @@ class Relabelled(DerivedDataset, DivisibleDataset):
     def _join(
         self, frame: Any, on: str | Sequence[str], required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]
     ) -> Self:
-        """Join a table with the base dataset."""
         return self._on(divisible(self.base)._join(frame, on, required, how))
 
 
 def divisible(base: SampleDataset) -> DivisibleDataset:
-    """The dataset that a view is of, for a join.
+    """Return the base of a view, for a join.
 
     Raises
     ------
@@ -298,7 +285,6 @@ def divisible(base: SampleDataset) -> DivisibleDataset:
 
 
 def _repeats(rows: IntArray, length: int) -> bool:
-    """Return whether any of the rows, each below `length`, is repeated."""
     if len(rows) < 2 or bool((rows[1:] > rows[:-1]).all()):
         return False
     met = np.zeros(length, np.bool_)
@@ -307,7 +293,7 @@ def _repeats(rows: IntArray, length: int) -> bool:
 
 
 def _blocks_of(base: Blocks | None, rows: IntArray) -> Blocks | None:
-    """The blocks of a base dataset as they cut ascending rows; blocks with few of the rows are joined.
+    """Return the blocks of a base dataset for some of its rows, ascending; blocks with few of the rows are joined.
 
     An order mixes a fixed number of blocks, so blocks of few rows would hardly mix anything.
     """

@@ -1,4 +1,4 @@
-"""How transforms are applied: a copy per thread, a generator per sample, and the layout of the transformed values."""
+"""Application of transforms: a copy per thread, a generator per sample, and the layout of transformed values."""
 
 import random
 import threading
@@ -20,19 +20,19 @@ from readers.transforms import AnyTransform, call_transform, check_transform, is
 from shardspec.errors import SchemaError, UsageError
 
 CHUNK_ROWS = 16
-"""Samples that are read together before they are transformed one by one: 16 pictures of 224 px fit into a processor's
-cache."""
+"""Samples that are read together before they are transformed one by one: 16 images of 224 px fit into a CPU cache."""
 
 
 class Chain:
-    """Transforms one after the other. Safe between threads: every thread but the first has copies of its own.
+    """A chain of transforms. Safe between threads: every thread but the first has its own copies.
 
-    A library's transform often keeps state during a call; shared between threads, it would silently give wrong samples.
+    Transforms of libraries often keep state during a call; shared between threads, they would silently return wrong
+    samples.
 
     Attributes
     ----------
     seeded : bool
-        Whether one of them takes the sample's generator.
+        Whether a transform takes the sample's generator.
     """
 
     def __init__(self, transforms: Sequence[AnyTransform]) -> None:
@@ -57,11 +57,11 @@ class Chain:
         return len(self._transforms)
 
     def then(self, transform: AnyTransform) -> "Chain":
-        """A chain with one more transform at its end."""
+        """Return a chain with one more transform at its end."""
         return Chain((*self._transforms, transform))
 
     def generators(self, picks: Picks) -> list[np.random.Generator | None]:
-        """A generator for each sample, by its row in the base dataset; None if no transform takes one."""
+        """Return a generator for each sample, by its row in the base dataset; None if no transform takes one."""
         if not self.seeded:
             return [None] * len(picks)
         return list(sample_rngs(picks.seeds, picks.epoch, picks.rows))
@@ -69,7 +69,7 @@ class Chain:
     def __call__(
         self, sample: dict[str, Any], rng: np.random.Generator | None, image: npt.NDArray[Any] | None = None
     ) -> dict[str, Any]:
-        """The transformed sample. If `image` is given, the last transform may make its picture in that memory."""
+        """Return the transformed sample. The last transform may write its image into `image`, if that is given."""
         transforms = self._own()
         for transform in transforms:
             writes = image is not None and transform is transforms[-1] and is_seeded(transform)
@@ -78,7 +78,6 @@ class Chain:
         return sample
 
     def _own(self) -> tuple[AnyTransform, ...]:
-        """The calling thread's copies."""
         if threading.get_ident() == self._owner:
             return self._transforms
         found: tuple[AnyTransform, ...] | None = getattr(self._local, "transforms", None)
@@ -88,17 +87,17 @@ class Chain:
 
 
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
-"""The kinds of random generators that transforms and samplers hold."""
+"""Random generators that transforms and samplers may contain."""
 
 
 def _copy(transform: AnyTransform) -> AnyTransform:
-    """A thread's own copy. Generators that the transform holds are replaced by new ones: no two copies draw alike."""
+    """Copy a transform for a thread. New random generators replace those in it, so that no two copies draw alike."""
     found = parts_of(transform, GENERATORS, set())
     return deepcopy(transform, {id(generator): fresh_generator(generator) for generator in found})
 
 
 def parts_of(value: Any, kinds: tuple[type, ...], seen: set[int]) -> Iterator[Any]:
-    """The objects of some kinds that a value is or holds, in its attributes and in lists, tuples, dicts and sets."""
+    """Yield the objects of some kinds that a value is or contains, in its attributes, lists, tuples, dicts and sets."""
     if id(value) in seen:
         return
     seen.add(id(value))
@@ -120,7 +119,7 @@ def parts_of(value: Any, kinds: tuple[type, ...], seen: set[int]) -> Iterator[An
 
 
 def fresh_generator(generator: Any, seed: int | None = None) -> Any:
-    """A generator of the same kind, with a 64-bit seed, or seeded by the system."""
+    """Return a generator of the same kind, with a 64-bit seed, or seeded by the system."""
     if isinstance(generator, np.random.Generator):
         return np.random.Generator(type(generator.bit_generator)(seed))
     if isinstance(generator, torch.Generator):
@@ -131,7 +130,7 @@ def fresh_generator(generator: Any, seed: int | None = None) -> Any:
 
 
 def rows_of(columns: dict[str, Any], start: int, stop: int) -> Iterator[dict[str, Any]]:
-    """The rows start … stop-1 of a batch as samples: views of its arrays, and numpy scalars for 0-d fields."""
+    """Yield the rows start … stop-1 of a batch as samples: views of its arrays, and numpy scalars for 0-d fields."""
     for i in range(start, stop):
         yield {name: column[i] for name, column in columns.items()}
 
@@ -139,19 +138,19 @@ def rows_of(columns: dict[str, Any], start: int, stop: int) -> Iterator[dict[str
 def probe_layout(
     raw: BatchLayout, inputs: list[dict[str, tuple[int, ...] | None]], outputs: list[dict[str, Any]]
 ) -> BatchLayout:
-    """How transformed values are laid out in a batch, judged by a few transformed samples.
+    """Return the layout of transformed values in a batch, judged by a few transformed samples.
 
-    A field that has one shape in all of them is stacked, unless its shape varies in the dataset and the transform has
-    not changed any.
+    A field with one shape in all of them is stacked, unless its shape varies in the dataset and the transform has not
+    changed it.
 
     Parameters
     ----------
     raw : BatchLayout
-        The layout before the transform.
+        Layout before the transform.
     inputs : list of dict
-        The shapes of the arrays of each sample before the transform.
+        Shapes of the arrays of each sample before the transform.
     outputs : list of dict
-        The samples after the transform.
+        Samples after the transform.
     """
     layout: dict[str, ValueLayout] = {}
     for name, first in outputs[0].items():
@@ -167,14 +166,14 @@ def probe_layout(
 
 
 def check_sample(sample: Any) -> None:
-    """Refuse what no batch can be made of: anything but a dict, and arrays of which torch makes no tensors.
+    """Check that a batch can be made of a sample: a dict, whose arrays torch can convert.
 
     Raises
     ------
     UsageError
-        If `sample` is no dict.
+        If `sample` is not a dict.
     SchemaError
-        If an array's dtype is not one of torch's.
+        If torch lacks the dtype of an array.
     """
     if not isinstance(sample, dict):
         raise UsageError(f"transform: expected a dict of the sample's fields, found {type(sample).__name__}")
@@ -189,7 +188,7 @@ def store(
     layout: BatchLayout,
     image: npt.NDArray[Any] | None = None,
 ) -> None:
-    """Copy a transformed sample into its place of a batch, but not the picture if it is `image`, which lies there."""
+    """Copy a transformed sample into its place in a batch, except for its image if that is already there (`image`)."""
     check_sample(sample)
     if sample.keys() != layout.keys():
         raise SchemaError(

@@ -1,4 +1,4 @@
-"""Several views of each sample, augmented apart, as one sample: for contrastive and self-supervised training."""
+"""Several views of each sample, augmented separately: for contrastive and self-supervised training."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,16 +17,16 @@ from shardspec.wording import shorten
 
 
 class ViewDataset(DerivedDataset):
-    """Every field gets a leading axis of views, ``image`` (V, H, W, 3); numbers and text come once, from the first.
+    """Several views of each sample: fields get a leading axis of views, ``image`` (V, H, W, 3).
 
-    The views of a sample have draws of their own, in random decode plans and in transforms; those of the first are the
-    draws that the sample has without views.
+    The views of a sample have separate draws, in random decode plans and in transforms; the first view has the draws of
+    the sample without views. Numbers and text come once, from the first view.
 
     Parameters
     ----------
     base : SampleDataset
     views : int or sequence of callable
-        How many; or the transform of each view, after those of `base`, and None for none.
+        Number of views; or the transform of each view, after those of `base`, with None for no transform.
 
     Raises
     ------
@@ -54,7 +54,7 @@ class ViewDataset(DerivedDataset):
 
     @property
     def raw_layout(self) -> BatchLayout:
-        """The base dataset's with an axis of views, or without for numbers and text."""
+        """Layout of the base dataset with an axis of views, except for numbers and text."""
         if self._stacked is None:
             first, *others = [view.layout for view in self._views]
             for number, other in enumerate(others, 1):
@@ -77,7 +77,7 @@ class ViewDataset(DerivedDataset):
         count, layout = len(self._views), self._views[0].layout
         apart = {n: v for n, v in layout.items() if n in self._once or v.shape is None}
         columns = flattened(out, layout, apart)
-        # Values of fields apart are read into columns made here, the others into the batch; all use the same places.
+        # Fields in `apart` are read into temporary columns, the others into the batch; all use the same places.
         columns.update(allocate_values(apart, (int(at.max()) + 1) * count if len(at) else 0))
         for number, view in enumerate(self._views):
             occurrences = np.full(len(picks), number, np.int64)
@@ -88,6 +88,8 @@ class ViewDataset(DerivedDataset):
                 once = name in self._once or isinstance(values[0], str)
                 out[name][place] = values[0] if once else list(values)
 
+    with_decode = SampleDataset.with_decode  # the views are made from the base dataset
+
     @property
     def draws_at_random(self) -> bool:
         """True if reading draws from a sample's generator."""
@@ -95,5 +97,5 @@ class ViewDataset(DerivedDataset):
 
     @property
     def nesting(self) -> int:
-        """One more than in the base dataset."""
+        """Nesting of the base dataset, plus one."""
         return 1 + self.base.nesting

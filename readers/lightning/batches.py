@@ -30,12 +30,12 @@ def as_dataset(
     checksums: bool,
     decode: Mapping[str, DecodePlan] | None,
 ) -> SampleDataset:
-    """A dataset with a transform; a path is opened first, by the parameters of `readers.PackedDataset`.
+    """Return a dataset with a transform; a path is opened first, with the parameters of `readers.PackedDataset`.
 
     Raises
     ------
     UsageError
-        If `source` is neither, or `fields` or `decode` is given with a dataset that is open already.
+        If `source` is neither, or `fields` or `decode` is given for an open dataset.
     """
     if isinstance(source, str | PathLike):
         return open_dataset(source, fields, transform, verify, checksums, decode)
@@ -55,13 +55,13 @@ class TrainBatches:
     ----------
     batches : Loader or DataLoader
     source : Loader or OrderSampler
-        What decides the order of `batches`.
+        Determines the order of `batches`.
     samples_per_step : int
-        Samples of a step of all ranks together; with an order of batches, batches.
+        Samples of a step of all ranks together; batches, for an order of batches.
     processed : callable
-        Gives the number of this epoch's batches that the training loop has processed.
+        Returns the number of this epoch's batches that the training loop has processed.
     epoch : int
-        The epoch that comes next.
+        The next epoch.
     begin : callable
         Called when an epoch begins.
     """
@@ -99,19 +99,19 @@ class TrainBatches:
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration that of `epoch`. Progress is kept if `epoch` is the one that was just restored."""
+        """Make the next iteration that of `epoch`. Setting the epoch that was just restored keeps its progress."""
         if self._begun_at is not None or epoch != self._epoch:
             self._consumed = 0
         self._source.set_epoch(epoch)
         self._epoch, self._begun_at = epoch, None
 
     def left(self) -> int:
-        """Batches that are left in this epoch at its beginning, which may be a restored one."""
+        """Return the batches left at the beginning of this epoch, which may have been restored."""
         samples = self._samples() - self._consumed
         return samples // self.samples_per_step if self._drop_last else -(-samples // self.samples_per_step)
 
     def consumed_state(self) -> dict[str, Any]:
-        """The state after the batches that the training loop has processed."""
+        """Return the state after the batches that the training loop has processed."""
         consumed = self._consumed
         if self._begun_at is not None:
             processed = self._processed()
@@ -122,11 +122,11 @@ class TrainBatches:
         return {**self._source.state_dict(consumed), "samples_per_step": self.samples_per_step}
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the data module saves the state. To Lightning the method itself means that a resume is exact."""
+        """Return nothing: the data module saves the state. To Lightning, the method means an exact resume."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state of `consumed_state`. The empty state of `state_dict` (Lightning's) changes nothing."""
+        """Continue from a state of `consumed_state`; ignore the empty state that Lightning passes."""
         if state:
             self._source.load_state_dict(state)
             self._epoch, self._consumed, self._begun_at = state["epoch"], state["consumed"], None
@@ -148,7 +148,6 @@ class TrainBatches:
         yield from batches
 
     def _samples(self) -> int:
-        """Samples of an epoch."""
         return int(self._source.state_dict(0)["length"])
 
 
@@ -180,7 +179,7 @@ class EvalBatches:
 
 
 class RowsOfBatches(_IndexBatchSamplerWrapper):  # type: ignore[misc] # lightning is not looked into
-    """The rows of each batch of this rank, computed when asked for.
+    """The rows of each batch of this rank, computed on request.
 
     Lightning looks for them in ``seen_batch_indices`` of its own class.
     """

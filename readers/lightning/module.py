@@ -1,4 +1,4 @@
-"""Packed datasets for Lightning: a data module that is exact under DDP and after a resume in mid-epoch."""
+"""A data module for Lightning that is exact under DDP and after a resume within an epoch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
@@ -6,7 +6,6 @@ from typing import Any, Literal, Never
 from weakref import WeakSet
 
 import numpy.typing as npt
-import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import DataLoader
@@ -18,14 +17,14 @@ from readers.decode.plans import DecodePlan
 from readers.formats.machine import available_processors
 from readers.formats.pool import Verify
 from readers.lightning.batches import Batches, EvalBatches, Source, TrainBatches, as_dataset
+from readers.loader.custom_order import choose_custom
 from readers.loader.device import BatchTransform
 from readers.loader.loader import Loader
-from readers.loader.own_orders import choose_own
 from readers.order.auto import AnyShuffle, Choice, agree, choose_shuffle
+from readers.order.custom import CustomOrder, RowsOfEpoch
 from readers.order.order import WINDOW_BLOCKS, Cut
-from readers.order.own import OwnOrder, RowsOfEpoch
 from readers.order.progress import EpochProgress
-from readers.order.ranks import check_ranks, ranks_together
+from readers.order.ranks import check_ranks, own_rank, ranks_together
 from readers.order.sampler import OrderSampler
 from readers.transforms import AnyTransform
 from shardspec.errors import UsageError
@@ -40,29 +39,30 @@ LOADERS: tuple[LoaderKind, ...] = ("threads", "processes")
 class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning is not looked into
     """Packed datasets as a data module.
 
-    It works with any setting of ``Trainer(use_distributed_sampler=…)``: Lightning replaces samplers of a
-    ``DataLoader`` only, and this module hands it plain iterables that know their rank. Every rank gets the same number
-    of batches; if the samples do not divide by the ranks, the first few, fewer than there are ranks, are repeated
-    (with `drop_last`, the last few are left out), in validation and test too.
+    It works with any setting of ``Trainer(use_distributed_sampler=…)``: Lightning replaces only samplers of a
+    ``DataLoader``, and this module passes it iterables that know their rank. Every rank gets the same number of
+    batches; if the samples do not divide by the ranks, the first few, fewer than there are ranks, are repeated (with
+    `drop_last`, the last few are left out), in validation and test too.
 
     A checkpoint holds the number of samples that the training loop has consumed, without those that were read ahead.
-    Resumed with ``fit(ckpt_path=…)``, the epoch continues with the very next sample, at any number of ranks and
-    workers and any batch size, also if ``max_steps``, ``max_time`` or ``trainer.should_stop`` ended the run.
+    Resumed with ``fit(ckpt_path=…)``, the epoch continues with the very next sample, at any number of ranks and workers
+    and any batch size, also if ``max_steps``, ``max_time`` or ``trainer.should_stop`` ended the run.
 
     Parameters
     ----------
     train : SampleDataset or path
+        Training dataset.
     val, test, predict : SampleDataset or path, or a list of them, optional
         Read in stored order; random transforms draw the same every time. (Predictions of several ranks: sample i of
-        rank r of W is row i W + r; samples past the end are repetitions. ``BasePredictionWriter`` gets these rows.) With
-        a list, Lightning reads one dataset after the other, and its steps take ``dataloader_idx``.
+        rank r of W is row i W + r; samples past the end are repetitions. ``BasePredictionWriter`` gets these rows.)
+        With a list, Lightning reads one dataset after the other, and its steps take ``dataloader_idx``.
     batch_size : int, optional
-        Samples of a training batch, per rank. With an order of batches it is left out, and as an attribute it is the
-        size of the largest batch.
+        Samples of a training batch, per rank. Leave it out for an order of batches; the attribute is then the size of
+        the largest batch.
     loader : {"threads", "processes"}
-        ``"threads"``: `readers.Loader`. ``"processes"``: torch's DataLoader, for transforms that are heavy Python.
+        ``"threads"``: `readers.Loader`. ``"processes"``: torch's DataLoader, for transforms with slow Python code.
     eval_batch_size : int, optional
-        Samples of any other batch, per rank; by default `batch_size`, also after it is changed.
+        Samples of any other batch, per rank; by default `batch_size`, even after it is changed.
     fields, verify, checksums
         For all datasets that are given as a path (`readers.PackedDataset`).
     transform, decode, sample_transform, batch_transform
@@ -70,14 +70,14 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
     eval_transform, eval_decode, eval_batch_transform
         For everything but training.
     shuffle, seed, drop_last, window, weights, draws
-        For training (`readers.Loader`). Rank 0 decides ``shuffle="auto"`` for all ranks.
-        ``Trainer(overfit_batches=…)`` turns shuffling off.
+        For training (`readers.Loader`). Rank 0 decides ``shuffle="auto"`` for all ranks. ``Trainer(overfit_batches=…)``
+        turns shuffling off.
     order, sampler, batch_sampler, views
         For training (`readers.Loader`). Orders of batches need ``"threads"``. If the epochs of an order differ in
-        length, Lightning has to ask anew: ``Trainer(reload_dataloaders_every_n_epochs=1)``. With
+        length, Lightning has to ask again in each: ``Trainer(reload_dataloaders_every_n_epochs=1)``. With
         ``Trainer(overfit_batches=…)`` every epoch has the rows of epoch 0.
     workers : int, optional
-        Threads or processes per rank; by default the number of processors that this process may use, divided by the
+        Threads or processes per rank; by default the number of processors available to this process, divided by the
         ranks of the node.
     prefetch : int, optional
         Batches ahead of the training loop; with ``"processes"``, per worker.
@@ -86,7 +86,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
     pin_memory : bool, optional
         By default True if batches go to a CUDA device.
     timeout_s : float
-        Time limit for one batch.
+        Time limit for one batch, in seconds.
 
     Attributes
     ----------
@@ -161,7 +161,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         if labelled:
             check_classes("train, val, test, predict", labelled)
         batch_size = None if batch_size is None else as_count("batch_size", batch_size)
-        self._own, self.batch_size = choose_own(
+        self._own, self.batch_size = choose_custom(
             len(self.train), seed, batch_size, order, sampler, batch_sampler, shuffle, weights, draws
         )
         if self._own is not None and self._own.batched and loader == "processes":
@@ -179,13 +179,13 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         self._prefetch = None if prefetch is None else as_count("prefetch", prefetch)
         self._read_ahead, self._pin_memory, self._timeout_s = read_ahead, pin_memory, timeout_s
         self._batches: TrainBatches | None = None
-        # With `reload_dataloaders_every_n_epochs` Lightning asks for new ones, and drops those that it had.
+        # With `reload_dataloaders_every_n_epochs` Lightning requests new ones and drops the old ones.
         self._eval: WeakSet[EvalBatches] = WeakSet()
         self._state: dict[str, Any] | None = None
         self._choice: Choice | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the batches, for which a copy is asked anew: ``strategy="ddp_spawn"`` sends one to every rank."""
+        """Return all but the batches, which a copy creates again: ``strategy="ddp_spawn"`` sends one to every rank."""
         return {name: value for name, value in vars(self).items() if name not in ("_batches", "_eval")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -201,7 +201,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         self._eval_batch_size = as_count("eval_batch_size", value)
 
     def train_dataloader(self) -> TrainBatches:
-        """Batches of `train` for this rank."""
+        """Return batches of `train` for this rank."""
         order, own = dict(self._order), self._own
         if self.trainer is not None and self.trainer.overfit_batches > 0:
             order["shuffle"] = False
@@ -212,13 +212,13 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         batches, source = self._make(
             self.train, self.batch_size, self._drop_last, self._transforms[0], order, choice, own
         )
-        step = 1 if own is not None and own.batched else self.batch_size  # a batch, in what the order counts
+        step = 1 if own is not None and own.batched else self.batch_size  # a batch in the units that the order counts
         source._progress.warn_if_empty(step if self._drop_last else 1)
         epoch = 0 if self.trainer is None else self.trainer.current_epoch
         ranks = self._ranks()[1]
 
         def begin() -> None:
-            if 1 < ranks == ranks_together():  # otherwise they are not those that the samples are divided between
+            if 1 < ranks == ranks_together():  # otherwise other ranks divide the samples
                 check_ranks(source._progress.mark(self.train.origins, self.train.stores), self._timeout_s)
 
         state = self._state_to_resume()
@@ -227,24 +227,24 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
             self._batches.load_state_dict(state)
             self._move_progress(state, self._batches)
             self._state = None
-            if choice is not None:  # Lightning may ask for batches again, which then keep the state's order
+            if choice is not None:  # Lightning may request batches again, which then keep the state's order
                 self._choice = Choice("blocks" if source.order == "blocks" else "full", source.order_reason)
         return self._batches
 
     def val_dataloader(self) -> EvalBatches | list[EvalBatches]:
-        """Batches of `val` for this rank, in stored order."""
+        """Return batches of `val` for this rank, in stored order."""
         return self._eval_batches(self.val)
 
     def test_dataloader(self) -> EvalBatches | list[EvalBatches]:
-        """Batches of `test` for this rank, in stored order."""
+        """Return batches of `test` for this rank, in stored order."""
         return self._eval_batches(self.test)
 
     def predict_dataloader(self) -> EvalBatches | list[EvalBatches]:
-        """Batches of `predict` for this rank, in stored order."""
+        """Return batches of `predict` for this rank, in stored order."""
         return self._eval_batches(self.predict)
 
     def state_dict(self) -> dict[str, Any]:
-        """The epoch, and the number of its samples that the training loops of all ranks have consumed."""
+        """Return the epoch, and the number of its samples that the training loops of all ranks have consumed."""
         if self._batches is None:
             return {} if self._state is None else self._state
         return self._batches.consumed_state()
@@ -276,9 +276,9 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         batch_transform: BatchTransform | None,
         order: dict[str, Any],
         choice: Choice | None = None,
-        own: OwnOrder | None = None,
+        own: CustomOrder | None = None,
     ) -> tuple[Batches, Loader | OrderSampler]:
-        """The batches of a dataset, and what decides their order."""
+        """Return the batches of a dataset, and the object that determines their order."""
         rank, world_size = self._ranks()
         device = None if self.trainer is None else self.trainer.strategy.root_device
         cuda = device is not None and device.type == "cuda"
@@ -309,7 +309,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         return loader, sampler
 
     def _choose(self) -> Choice:
-        """The order that rank 0 chooses for every rank, once for this module."""
+        """Return the order that rank 0 chooses for every rank, once for this module."""
         if self._choice is None:
             stores, has_blocks = self.train.stores, self.train.blocks is not None
             choice = choose_shuffle(stores, has_blocks)
@@ -322,22 +322,20 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         return self._choice
 
     def _ranks(self) -> tuple[int, int]:
-        """The rank of this process, and the number of ranks that the samples are divided between."""
+        """Return the rank of this process, and the number of ranks that divide the samples."""
         if self.trainer is not None:
             shares = self.trainer.distributed_sampler_kwargs
             return (0, 1) if shares is None else (shares["rank"], shares["num_replicas"])
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            return torch.distributed.get_rank(), torch.distributed.get_world_size()
-        return 0, 1
+        return own_rank(), ranks_together()
 
     def _processed(self) -> int:
-        """Batches of this epoch that this rank's training loop has processed, as Lightning counts them."""
+        """Return the batches of this epoch that this rank's training loop has processed, as Lightning counts them."""
         if self.trainer is None:
             return 0
         return int(self.trainer.fit_loop.epoch_loop.batch_progress.current.processed)
 
     def _state_to_resume(self) -> dict[str, Any] | None:
-        """The state that was loaded, or that of the epoch in which the last `fit` of this trainer was stopped."""
+        """Return the loaded state, or the state of the epoch in which the last `fit` of this trainer was stopped."""
         if self._state is not None or self.trainer is None or self._batches is None:
             return self._state
         last = self._batches.consumed_state()
@@ -345,17 +343,17 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         return last if _counts_as_processed(loop, last) and not loop.epoch_loop.batch_progress.is_last_batch else None
 
     def _move_progress(self, state: Mapping[str, Any], batches: TrainBatches) -> None:
-        """Make Lightning's counts agree with a state that was restored, and warn about gradients that are lost."""
+        """Make Lightning's counts agree with a restored state, and warn about lost gradients."""
         if self.trainer is None:
             return
         loop = self.trainer.fit_loop
         progress = loop.epoch_loop.batch_progress
         if _counts_as_processed(loop, state):
             stopped = not progress.is_last_batch
-            if stopped:  # `max_steps` or `should_stop` ended the run inside the epoch, which is to be continued
+            if stopped:  # `max_steps` or `should_stop` ended the run within the epoch, which now continues
                 for epochs in (loop.epoch_progress.total, loop.epoch_progress.current):
                     epochs.processed = epochs.completed = epochs.ready - 1
-            # With `max_steps`, Lightning would otherwise continue an epoch that is finished, and skip the next one.
+            # With `max_steps`, Lightning would otherwise continue a finished epoch, and skip the next one.
             loop._restarting = loop.epoch_loop.restarting = stopped
         lost = progress.current.processed % self.trainer.accumulate_grad_batches
         if lost and not progress.is_last_batch:
@@ -374,12 +372,11 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
 
 
 def _counts_as_processed(loop: Any, state: Mapping[str, Any]) -> bool:
-    """Return whether Lightning counts the epoch of a state as processed, as it does when a run ends, in mid-epoch too."""
+    """Return whether Lightning counts the epoch of a state as processed, as it does even if a run ends within it."""
     return bool(loop.epoch_progress.current.processed == state["epoch"] + 1)
 
 
 def _check_kind(loader: str, *batch_transforms: BatchTransform | None) -> None:
-    """Check that the kind of loader exists, and that it can run the transforms that it is given."""
     if loader not in LOADERS:
         raise UsageError(f"loader: expected 'threads' or 'processes', found {shorten(loader)}")
     if loader == "processes" and any(transform is not None for transform in batch_transforms):

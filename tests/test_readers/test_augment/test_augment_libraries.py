@@ -432,7 +432,7 @@ def test_what_cannot_move_a_sample_is_refused_when_made(make, message):
 @pytest.mark.parametrize(
     ("adapted", "message"),
     [
-        (Torchvision(v2.RandAugment()), r"cannot move masks and points along: use readers.augment.RandAugment"),
+        (Torchvision(v2.RandAugment()), r"cannot move masks and points: use readers.augment.RandAugment"),
         (Torchvision(v2.SanitizeKeyPoints()), r"expected \d+ points back from \['SanitizeKeyPoints'\]"),
         (Torchvision(v2.ToPILImage()), "expected the picture back as a tensor .*, found Image"),
         (Torchvision(v2.RandomPerspective(0.3, 1.0)), "this pipeline bends the picture"),

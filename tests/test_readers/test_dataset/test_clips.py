@@ -203,7 +203,7 @@ def test_videos_that_give_no_clip_are_counted(video_path, caplog):
     assert (clips.videos, clips.videos_without, len(clips)) == (2, 1, 2)
     assert repr(clips).startswith("ClipDataset: 2 clips of 11 samples each, none from 1 of 2 videos, from LMDBDataset(")
     assert "none from 1 of 2 videos" in repr(Loader(clips, 2))
-    assert [record.getMessage()[:45] for record in caplog.records] == ["1 of 2 videos gave no clip of 11 samples: tak"]
+    assert [record.getMessage()[:45] for record in caplog.records] == ["1 of 2 videos have no clip of 11 samples: tak"]
     part = dataset.where(lambda label: label == 1, ["label"]).clips(11)
     assert (part.videos, part.videos_without) == (1, 1)
 
@@ -219,8 +219,8 @@ def test_a_dataset_whose_samples_are_all_items_of_their_own_is_told_why_it_gives
     assert len(open_dataset(tmp_path / "numbered").clips(2, by="source")) == 0
     (record,) = caplog.records
     assert record.getMessage() == (
-        "8 of 8 videos gave no clip of 2 samples: every sample is a video of its own, by the number before the '-' of "
-        "its key"
+        "8 of 8 videos have no clip of 2 samples: every sample is a separate video, according to the number before the '-' "
+        "of its key"
     )
     assert len(open_dataset(tmp_path / "keyed").clips(2, by="source")) == 6
 
@@ -232,6 +232,6 @@ def test_samples_of_no_group_give_no_clips(video_path, caplog, max_step):
     clips = dataset.subset([untracked]).clips(1, max_step=max_step)
     assert (len(clips), clips.videos, clips.videos_without) == (0, 1, 1)
     assert list(Loader(clips, 2)) == []
-    assert [record.getMessage()[:44] for record in caplog.records] == ["1 of 1 videos gave no clip of 1 samples: tak"]
+    assert [record.getMessage()[:44] for record in caplog.records] == ["1 of 1 videos have no clip of 1 samples: tak"]
     empty = dataset.subset([]).clips(1, by=None, max_step=max_step)
     assert (len(empty), empty.videos, empty.videos_without) == (0, 0, 0)

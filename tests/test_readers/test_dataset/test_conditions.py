@@ -159,7 +159,7 @@ def test_a_callable_needs_fields_and_an_expression_none(table):
     assert table.where(lambda label: label == 1, ["label"]).rows.tolist() == np.flatnonzero(LABELS == 1).tolist()
     with pytest.raises(UsageError, match=r"found <function .* without fields"):
         table.where(lambda label: label == 1)
-    with pytest.raises(UsageError, match="expected none beside an expression"):
+    with pytest.raises(UsageError, match="expected none with an expression"):
         table.where("label == 1", ["label"])
     with pytest.raises(UsageError, match="or a callable and the fields that it gets, found 5"):
         table.where(5)
