@@ -105,8 +105,10 @@ def run_build(
         return planned
     plan, notes, growth = planned
     done = Job(plan, out, options, listener).run()
-    more = {name: getattr(plan, name) for name in ("marked", "refilled", "broken_tracks", "unused_boxes")}
-    growth = None if growth is None else dataclasses.replace(growth, mended=plan.mended)
+    more: dict[str, Any] = {}
+    if (totals := plan.totals) is not None:
+        more = {name: getattr(totals, name) for name in ("marked", "refilled", "broken_tracks", "unused_boxes")}
+        growth = None if growth is None else dataclasses.replace(growth, mended=totals.mended)
     result = BuildResult(**vars(done), **more, growth=growth, notes=notes)
     check_rejects(result, options)
     return result

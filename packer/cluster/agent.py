@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from operator import add
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import Any
 
 from packer.assembly.plan import ShardPlan
 from packer.assembly.shard import published_shard
-from packer.builds.job import BuildJob, shares_detector
+from packer.builds.assembly import BuildAssembler
+from packer.builds.job import shares_detector
 from packer.builds.planning.plan import BuildPlan
 from packer.cluster.limits import TimeLimit
 from packer.cluster.phase import PAUSE_S, Phase, Share, WatchedEngine
@@ -300,13 +301,14 @@ class _Worker:
 
     def _cut_alone(self) -> None:
         space = self._space
-        job = BuildJob.of_workspace(space, self._document, self._options)
         self._listener.on_message(f"{program()}: all tasks are done; this agent cuts the rows into shards")
         cut = space.set_aside()
         cut.final.parent.mkdir()
         try:
             cut.final.mkdir()
-            cut_into_shards(job, cut).staging.mkdir()
+            rejects = self._options.on_error != "fail"
+            with closing(BuildAssembler.of_workspace(cut, self._document, rejects=rejects)) as assembler:
+                cut_into_shards(assembler.assemble, cut).staging.mkdir()
             note_whole(space)
             take_cut(cut, space)
         finally:

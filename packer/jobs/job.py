@@ -12,7 +12,7 @@ from typing import Any
 
 from packer.assembly.plan import ShardPlan
 from packer.jobs.hosts.base import run_agents
-from packer.jobs.plan import JobPlan, Made
+from packer.jobs.plan import JobPlan, Made, TaskResults
 from packer.jobs.progress import ProgressListener
 from packer.jobs.result import JobResult
 from packer.jobs.stages.early import EarlyShards, clear_early
@@ -93,7 +93,7 @@ class Job:
             return found
         made = self._entry.find_finished()
         if made is None:
-            for line in () if self._uses_agents else self.plan.notes:
+            for line in () if self._uses_agents else self.plan.settings.notes:
                 self._listener.on_message(line)
             with locked(self.workspace, self._listener.on_message) as self._lock:
                 made = self._entry.enter_alone()
@@ -104,10 +104,9 @@ class Job:
 
     def _run_agents(self) -> JobResult | None:
         """Have agents on the hosts of a cluster do the tasks and shards; return the dataset if it is finished already."""
-        if self.plan.kind != "build":
-            raise UsageError(
-                f"engine: {self._options.engine} runs builds only, found {self.plan.kind}: leave the option out"
-            )
+        kind = self.plan.settings.kind
+        if kind != "build":
+            raise UsageError(f"engine: {self._options.engine} runs builds only, found {kind}: leave the option out")
         found = self.open_to_agents(lambda: None, dict)
         if found is None:
             run_agents(self.plan, self.workspace, self._options, self._listener)
@@ -136,7 +135,7 @@ class Job:
         space, options = self.workspace, self._options
         made = self._entry.find_finished()
         if made is None:
-            for line in self.plan.notes:
+            for line in self.plan.settings.notes:
                 self._listener.on_message(line)
             with locked(space, self._listener.on_message) as self._lock:
                 check()
@@ -191,21 +190,21 @@ class Job:
             if self.workspace.assembly.exists():
                 assembly = ShardPlan.load(self.workspace)
             else:
-                with self.plan.taking_in(self.workspace) as take_in:
+                with self.plan.collect(self.workspace) as results:
                     rejects = self._options.on_error != "fail"
                     early = run_tasks(
-                        self.plan, self.workspace, self._workers, self._listener, take_in, rejects=rejects
+                        self.plan, self.workspace, self._workers, self._listener, results, rejects=rejects
                     )
-                    assembly, written = self._cut(early), early.written
+                    assembly, written = self._cut(results, early), early.written
             clear_early(self.workspace, except_of=assembly.key)
             shards = assemble_shards(assembly, self._workers.run, self._listener, written)
         finally:
             self._workers.close()
         return self._commit(assembly, shards)
 
-    def _cut(self, early: EarlyShards) -> ShardPlan:
+    def _cut(self, results: TaskResults, early: EarlyShards) -> ShardPlan:
         """Write reports and index, and cut the rows into shards. The assembly plan is written last."""
-        assembly = cut_into_shards(self.plan, self.workspace, early.adopt)
+        assembly = cut_into_shards(results.assemble, self.workspace, early.adopt)
         for number in early.adopted:
             append_line(self.workspace.journal, {"did": "shard", "number": number})
         return assembly
@@ -213,18 +212,18 @@ class Job:
     def _commit(self, assembly: ShardPlan, shards: Sequence[Shard]) -> Manifest:
         """Put the manifest into place and remove the workspace."""
         self._check_lock(at_once=True)
+        finished = datetime.now(UTC).isoformat(timespec="seconds")
+        contents = self.plan.contents(self.workspace, finished, self._done("task", "join"))
         wall_clock = {
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "finished": finished,
             "seconds": round(time.time() - self._started_s, 3),
             "sessions": self._entry.sessions,
-            **self.plan.facts(self._done("task", "join")),
             "shards_written": self._done("shard"),
+            **contents.wall_clock,
         }
-        generations = _share_out(self.plan.generations(self.workspace), assembly.cuts, shards)
-        history = self.plan.history(self.workspace, generations[-1], str(wall_clock["finished"]))
-        wall_clock |= {} if history is None else {"history": history}
-        columns = self.plan.columns(self.workspace)
-        manifest = commit(self.workspace, assembly.format, assembly.source.schema, generations, wall_clock, columns)
+        generations = _share_out(contents.generations, assembly.cuts, shards)
+        schema = assembly.source.schema
+        manifest = commit(self.workspace, assembly.format, schema, generations, wall_clock, contents.columns)
         assembly.source.close()
         self.workspace.remove()
         return manifest

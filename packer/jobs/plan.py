@@ -4,7 +4,7 @@ import re
 from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, overload
 
@@ -30,9 +30,9 @@ row, of items that yielded one sample each, with ``"packed"``, the index of the 
 GIVEN_UP = "given_up"
 """Key of the result of a unit whose shard could not be written; the last stage tries again, and reports why."""
 
-TakeIn = Callable[[Iterable[int]], Iterable[ShardPlan]]
-"""Called again and again, with the tasks whose results were made meanwhile; takes no longer than a moment, and returns
-plans of one shard each, which are whole now and were not before, if nothing that follows changes the form of the rows."""
+ReadResults = Callable[[Iterable[int]], Iterable[ShardPlan]]
+"""Called again and again with the tasks that finished meanwhile. It returns soon, with plans of one shard each: the shards
+that have become complete, unless the schema or the columns of the rows still change."""
 
 
 class Task(NamedTuple):
@@ -182,69 +182,123 @@ class Made(NamedTuple):
     rows: int
 
 
-class JobPlan(Protocol):
-    """Plan of a job. `packer.jobs.job.Job` runs it; a resume compares it with the unfinished plan.
+@dataclass(frozen=True)
+class TaskResults:
+    """Results of a job's tasks, which are read while tasks still run.
+
+    Attributes
+    ----------
+    finished : collection of int
+        The tasks that left their complete result before; it may contain numbers that are no tasks.
+    assemble : callable
+        Call it after the last task. It writes the reports, and returns how the rows become shards. It raises a
+        `BuildError` if there is nothing to write.
+    read : callable
+        Call it with the tasks that have finished since the last call.
+    """
+
+    finished: Collection[int]
+    assemble: Callable[[], Assembly]
+    read: ReadResults = lambda _: ()
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Generations, columns and times that the manifest of a job's dataset will list, apart from new shards.
+
+    Attributes
+    ----------
+    generations : sequence of Made
+        All generations, in order.
+    columns : sequence of FieldColumn
+        The columns. The files of new columns are in ``space.columns``, in a folder named like the field.
+    wall_clock : mapping
+        Further keys of ``wall_clock``.
+    """
+
+    generations: Sequence[Made]
+    columns: Sequence[FieldColumn] = ()
+    wall_clock: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """Settings that say how a job is run and shown.
 
     Attributes
     ----------
     kind : str
         A key of `packer.jobs.worker.WORKS`.
     preset : str
-        A key of `packer.recipe.resources.WORKER_BYTES`: how much memory is allowed for a worker.
-    stage, items_are : str
-        What the tasks do, and what their items are, for the progress display, such as ``"packing"`` and ``"items"``.
+        A key of `packer.recipe.resources.WORKER_BYTES`: the memory allowed for a worker.
+    stage, item : str
+        What the tasks do, and what their items are, such as ``"packing"`` and ``"item"``.
+    target : str
+        What the items become, for the line that announces the work; empty for no line.
     shares_detector : bool
         Whether one process runs the detector for all workers.
     needs_gpus : bool
         Whether each agent on a cluster needs a GPU.
     notes : sequence of str
         Lines for the user, reported before the work begins.
-    base : Manifest or None
-        The dataset in the folder that the job updates; None if it makes a dataset of its own.
     """
 
+    kind: str
+    preset: str = "rows"
+    stage: str = "packing"
+    item: str = "item"
+    target: str = ""
+    shares_detector: bool = False
+    needs_gpus: bool = False
+    notes: Sequence[str] = ()
+
+
+class Resumption:
+    """Relation of a plan to earlier work in its folder. By default there is no work that the plan could use."""
+
+    def made(self, manifest: Manifest) -> bool:
+        """Return whether the plan has made a dataset."""
+        return False
+
+    def describe_made(self, layout: Layout, manifest: Manifest) -> str:
+        """Describe what differs from the plan that made a finished dataset."""
+        return ""
+
+    def advise(self, manifest: Manifest) -> str:
+        """Return what else may be done about another dataset in the folder, to append to a message."""
+        return ""
+
+    def describe_unfinished(self, space: Workspace, old: Mapping[str, Any]) -> str:
+        """Describe what differs from the unfinished plan of the same kind in a workspace."""
+        return ""
+
+    def resume(self, space: Workspace) -> None:
+        """Repair what an earlier call left, before the job resumes."""
+
+    def take_over(self, space: Workspace, old: Mapping[str, Any]) -> str | None:
+        """Keep the results of an unfinished plan that this one can use, and describe them; None if there are none.
+
+        Repeated after a crash at any moment, the call continues.
+        """
+        return None
+
+
+class JobPlan(Protocol):
+    """Plan of a job. `packer.jobs.job.Job` runs it; a resume compares it with the unfinished plan."""
+
     @property
-    def kind(self) -> str:
-        """The kind of the job."""
+    def settings(self) -> JobSettings:
+        """How the job is run and shown."""
         ...
 
     @property
-    def preset(self) -> str:
-        """Preset of the workers."""
-        ...
-
-    @property
-    def stage(self) -> str:
-        """The stage of the tasks."""
-        ...
-
-    @property
-    def items_are(self) -> str:
-        """Unit that the tasks consist of."""
-        ...
-
-    @property
-    def shares_detector(self) -> bool:
-        """True if one process runs the detector."""
-        ...
-
-    @property
-    def needs_gpus(self) -> bool:
-        """True if each agent needs a GPU."""
-        ...
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Lines for the user."""
-        ...
-
-    def remedy(self, manifest: Manifest) -> str:
-        """Return advice about another dataset in the folder, apart from replacing it, to append to a message."""
+    def resumption(self) -> Resumption:
+        """Relation to earlier work in the folder."""
         ...
 
     @property
     def base(self) -> Manifest | None:
-        """The dataset that the job updates."""
+        """The dataset in the folder that the job updates; None if it makes a new one."""
         ...
 
     @property
@@ -262,81 +316,31 @@ class JobPlan(Protocol):
         ...
 
     def take_item_lines(self) -> Iterable[str]:
-        """The lines of the plan's items file, maybe millions, to be read more than once.
+        """Return the lines of the plan's items file, maybe millions, which may be iterated over several times.
 
-        Called once: once they are in the file, they need not be kept.
+        Called once: when the lines are in the file, the plan need not keep them.
         """
-        ...
-
-    def made(self, manifest: Manifest) -> bool:
-        """Return whether a dataset is what this plan makes."""
-        ...
-
-    def describe(self, space: Workspace, old: Mapping[str, Any]) -> str:
-        """Describe what differs from the unfinished plan of the same kind in a workspace."""
-        ...
-
-    def describe_made(self, layout: Layout, manifest: Manifest) -> str:
-        """Describe what differs from the plan that made a finished dataset."""
-        ...
-
-    def announce(self, done: int) -> str:
-        """One line about the work to come, of whose items `done` are done already; empty if no line is needed."""
-        ...
-
-    def take_up(self, space: Workspace) -> None:
-        """Repair what an earlier call left, before the job resumes."""
-        ...
-
-    def take_over(self, space: Workspace, old: Mapping[str, Any]) -> str | None:
-        """Put aside what an unfinished plan has finished and this one can use, and say so in a line; None if nothing can.
-
-        Repeated after a crash at any moment, it goes on.
-        """
-        ...
-
-    def finished(self, space: Workspace) -> Collection[int]:
-        """The tasks that have left their complete result; at least those, and maybe others that are no tasks."""
         ...
 
     def open_work(self, space: Workspace) -> Work:
         """Open the work, which does the units in this process."""
         ...
 
-    def taking_in(self, space: Workspace) -> AbstractContextManager[TakeIn]:
-        """While tasks run, gather what `assemble` needs of those that are done.
+    def collect(self, space: Workspace) -> AbstractContextManager[TaskResults]:
+        """Collect the results of the tasks inside the block."""
+        ...
 
-        It is called inside the block, if at all.
+    def contents(self, space: Workspace, finished: str, tasks_run: int) -> Contents:
+        """Return what the manifest will list.
+
+        Parameters
+        ----------
+        space : Workspace
+        finished : str
+            The time at which the job finished, for the history.
+        tasks_run : int
+            The number of tasks that were run, over all calls.
         """
-        ...
-
-    def assemble(self, space: Workspace) -> Assembly:
-        """After the last task: write the reports, and say how the rows become shards.
-
-        Raises
-        ------
-        BuildError
-            If there is nothing to write.
-        """
-        ...
-
-    def generations(self, space: Workspace) -> Sequence[Made]:
-        """All generations, as the manifest will list them."""
-        ...
-
-    def columns(self, space: Workspace) -> Sequence[FieldColumn]:
-        """The columns of the dataset.
-
-        The files of new ones lie in ``space.columns``, in a folder called like the field.
-        """
-        ...
-
-    def history(self, space: Workspace, last: Generation, finished: str) -> list[Any] | None:
-        """The ``history`` of the wall clock (`packer.jobs.history`); None for a dataset without a past."""
-        ...
-
-    def facts(self, tasks_run: int) -> dict[str, Any]:
-        """Further keys of the manifest's ``wall_clock``."""
         ...
 
 

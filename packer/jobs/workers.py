@@ -77,7 +77,7 @@ class Workers:
         except BaseException:
             self.close()
             raise
-        if self._plan.preset == _WITH_MODELS:
+        if self._plan.settings.preset == _WITH_MODELS:
             self.close()
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class Workers:
 
     def _count_workers(self, units: int) -> int:
         entry, requested = ENGINES[self._options.engine], self._options.workers
-        return count_workers(requested, self._plan.preset, units) if entry.many_workers else 1
+        return count_workers(requested, self._plan.settings.preset, units) if entry.many_workers else 1
 
     def _open_engine(self, units: int, workers: int, shares_detector: bool) -> Engine:
         options = self._options

@@ -2,19 +2,29 @@
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from packer.assembly.plan import Piece, ShardPlan, shuffled
 from packer.builds.provenance import library_versions
-from packer.jobs.plan import Assembly, Made, TakeIn, Task, describe_changes, join_changes
+from packer.jobs.plan import (
+    Assembly,
+    Contents,
+    JobSettings,
+    Made,
+    Resumption,
+    Task,
+    TaskResults,
+    describe_changes,
+    join_changes,
+)
 from packer.packed.work import RepackWork
 from packer.recipe.checks import parse_bytes, plain_value
 from packer.workspace import Workspace
-from packer.workspace.columns import FieldColumn
 from shardspec.columns import IntArray
 from shardspec.entries import BUILD_KINDS, Generation, total
 from shardspec.errors import UsageError
@@ -123,13 +133,6 @@ class RepackPlan:
                     found[generation.fingerprint] = {name: recipe.get(name) for name in _ADAPTED}
         return found
 
-    def made(self, manifest: Manifest) -> bool:
-        """Return whether a dataset is what this plan makes.
-
-        Rows keep their provenance; the plan is recorded beside it.
-        """
-        return manifest.wall_clock.get("plan") == self.fingerprint
-
     def describe_difference(self, old: Mapping[str, Any]) -> str:
         """Describe what differs from another plan of the same kind."""
         found = describe_changes("option", old.get("options", {}), self.options)
@@ -176,18 +179,17 @@ class Repack:
     kept: tuple[Generation, ...]
     write_reports: Callable[[Path], None]
 
-    preset: ClassVar[str] = "rows"
-    stage: ClassVar[str] = "checking"
-    items_are: ClassVar[str] = "shards"
-    shares_detector: ClassVar[bool] = False
-    needs_gpus: ClassVar[bool] = False
-    notes: ClassVar[tuple[str, ...]] = ()
     base: ClassVar[None] = None
 
     @property
-    def kind(self) -> str:
-        """See `RepackPlan`."""
-        return self.plan.kind
+    def settings(self) -> JobSettings:
+        """See `JobPlan`."""
+        return JobSettings(self.plan.kind, stage="checking", item="shard")
+
+    @property
+    def resumption(self) -> Resumption:
+        """See `JobPlan`."""
+        return _Resumption(self.plan)
 
     @property
     def fingerprint(self) -> str:
@@ -208,69 +210,50 @@ class Repack:
         """See `JobPlan`: the manifests of the inputs list the shards."""
         return ()
 
-    def made(self, manifest: Manifest) -> bool:
-        """See `RepackPlan`."""
-        return self.plan.made(manifest)
-
-    def describe(self, space: Workspace, old: Mapping[str, Any]) -> str:
-        """See `JobPlan`."""
-        return self.plan.describe_difference(old)
-
-    def describe_made(self, layout: Layout, manifest: Manifest) -> str:
-        """See `JobPlan`."""
-        return self.plan.describe_made(manifest)
-
-    def remedy(self, manifest: Manifest) -> str:
-        """See `JobPlan`: nothing."""
-        return ""
-
-    def announce(self, done: int) -> str:
-        """See `JobPlan`."""
-        return ""
-
-    def take_up(self, space: Workspace) -> None:
-        """Have the inputs checked again: the interruption may be long ago, and the inputs may have been moved since."""
-        space.take_away(space.scans)
-        space.create_results(0)
-        if space.assembly.exists():
-            replace(ShardPlan.load(space), rows=self.plan.rows).save()
-
-    def take_over(self, space: Workspace, old: Mapping[str, Any]) -> str | None:
-        """See `JobPlan`: checking the inputs is quick."""
-        return None
-
-    def finished(self, space: Workspace) -> Collection[int]:
-        """See `JobPlan`."""
-        return {task for task in range(len(self.tasks)) if space.scan(task).exists()}
-
     def open_work(self, space: Workspace) -> RepackWork:
         """See `JobPlan`."""
         return RepackWork(space, self.plan.rows)
 
-    def taking_in(self, space: Workspace) -> AbstractContextManager[TakeIn]:
-        """See `JobPlan`: their shards say everything."""
-        return nullcontext(lambda made: ())
+    def collect(self, space: Workspace) -> AbstractContextManager[TaskResults]:
+        """See `JobPlan`: the shards say everything."""
+        finished = {task for task in range(len(self.tasks)) if space.scan(task).exists()}
+        return nullcontext(TaskResults(finished, partial(self._assemble, space)))
 
-    def assemble(self, space: Workspace) -> Assembly:
-        """See `JobPlan`."""
+    def _assemble(self, space: Workspace) -> Assembly:
         self.write_reports(space.final)
         return Assembly(self.plan.rows, self.plan.options["format"], self.pieces, self.order)
 
-    def generations(self, space: Workspace) -> Sequence[Made]:
-        """See `JobPlan`."""
-        return [Made(generation, piece.rows) for generation, piece in zip(self.kept, self.pieces, strict=True)]
-
-    def columns(self, space: Workspace) -> Sequence[FieldColumn]:
+    def contents(self, space: Workspace, finished: str, tasks_run: int) -> Contents:
         """See `JobPlan`: columns have become fields of the shards."""
-        return ()
+        made = [Made(generation, piece.rows) for generation, piece in zip(self.kept, self.pieces, strict=True)]
+        noted = {"plan": self.plan.fingerprint, "job": self.plan.provenance, "built": self.plan.built()}
+        return Contents(made, wall_clock=noted)
 
-    def history(self, space: Workspace, last: Generation, finished: str) -> list[Any] | None:
-        """See `JobPlan`."""
-        return None
 
-    def facts(self, tasks_run: int) -> dict[str, Any]:
-        """See `JobPlan`."""
-        return {"plan": self.plan.fingerprint, "job": self.plan.provenance, "built": self.plan.built()}
+class _Resumption(Resumption):
+    """Relation of a plan over packed datasets to earlier work. Checking the inputs is quick, so nothing is taken over."""
+
+    def __init__(self, plan: RepackPlan) -> None:
+        self._plan = plan
+
+    def made(self, manifest: Manifest) -> bool:
+        """Return whether the plan has made a dataset. Rows keep their provenance; the plan is recorded next to it."""
+        return manifest.wall_clock.get("plan") == self._plan.fingerprint
+
+    def describe_unfinished(self, space: Workspace, old: Mapping[str, Any]) -> str:
+        """See `Resumption`."""
+        return self._plan.describe_difference(old)
+
+    def describe_made(self, layout: Layout, manifest: Manifest) -> str:
+        """See `Resumption`."""
+        return self._plan.describe_made(manifest)
+
+    def resume(self, space: Workspace) -> None:
+        """Have the inputs checked again: the interruption may be long ago, and the inputs may have been moved since."""
+        space.take_away(space.scans)
+        space.create_results(0)
+        if space.assembly.exists():
+            replace(ShardPlan.load(space), rows=self._plan.rows).save()
 
 
 def open_input(path: Path, out: Path) -> Input:

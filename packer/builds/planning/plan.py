@@ -1,7 +1,7 @@
 """The plan: recipe and items become tasks and a fingerprint. A pure function; nothing here touches a worker."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import PurePath
 from typing import Any, ClassVar
@@ -14,8 +14,9 @@ from packer.sources.base import Listing, count_listed
 from packer.sources.folders.frames import Frames
 from packer.sources.item import PACKED_ROW, Item
 from packer.steps.plain import keeps_pictures
+from packer.workspace import Workspace
 from packer.workspace.machines import MADE_ON, library_version
-from packer.workspace.spool import Spool
+from packer.workspace.spool import Again, Spool
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.registry import check_installed
 from shardspec.wording import LONG, shorten
@@ -293,3 +294,13 @@ def _in_one_pass(one: Item, other: Item) -> bool:
     if one.member is None or other.member is None or other.member.run is None:
         return False
     return (one.path, one.member.run) == (other.path, other.member.run)
+
+
+def read_item_lines(space: Workspace) -> Iterable[str]:
+    """Return the lines of the items of the plan in a workspace, which may be iterated over several times."""
+
+    def read() -> Iterator[str]:
+        with space.items.open(encoding="ascii") as lines:
+            yield from lines
+
+    return Again(read)

@@ -1,8 +1,9 @@
 """The writer as a job: tasks done by the caller's own loop, and the schema of its samples."""
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, ClassVar
 
 from packer.assembly.plan import Piece, PlannedShards, shuffled
@@ -10,16 +11,25 @@ from packer.builds.parts.part import Part
 from packer.builds.parts.rows import describe_rows
 from packer.builds.parts.schema import SchemaSettler
 from packer.builds.provenance import describe_writing
-from packer.jobs.plan import Assembly, Made, OnItem, TakeIn, Task, Unit, Verdicts
+from packer.jobs.plan import (
+    Assembly,
+    Contents,
+    JobSettings,
+    Made,
+    OnItem,
+    Resumption,
+    Task,
+    TaskResults,
+    Unit,
+    Verdicts,
+)
 from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
 from packer.steps.encode import image_codec
 from packer.workspace import Workspace
-from packer.workspace.columns import FieldColumn
 from packer.workspace.durable import writing
 from shardspec.entries import Counts, Generation
-from shardspec.layout import Layout
-from shardspec.manifest import Manifest, sha256_json
+from shardspec.manifest import sha256_json
 from shardspec.points import LAYOUTS
 
 RECIPE_KEYS = ("format", "encode", "quality", "subsampling", "shard_size", "shuffle")
@@ -41,13 +51,8 @@ class WrittenJob:
         What was written: finished parts, samples, and those that came as progressive JPEGs.
     """
 
-    kind: ClassVar[str] = "write"
-    preset: ClassVar[str] = "rows"
-    stage: ClassVar[str] = "packing"
-    items_are: ClassVar[str] = "samples"
-    shares_detector: ClassVar[bool] = False
-    needs_gpus: ClassVar[bool] = False
-    notes: ClassVar[tuple[str, ...]] = ()
+    settings: ClassVar[JobSettings] = JobSettings("write", item="sample")
+    resumption: ClassVar[Resumption] = Resumption()
     tasks: ClassVar[tuple[Task, ...]] = ()
     base: ClassVar[None] = None
 
@@ -67,52 +72,21 @@ class WrittenJob:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON; it is never written, since nothing can resume it."""
-        return {"kind": self.kind, "fingerprint": self.fingerprint}
+        return {"kind": self.settings.kind, "fingerprint": self.fingerprint}
 
     def take_item_lines(self) -> Sequence[str]:
         """See `JobPlan`: there are no items."""
         return ()
 
-    def made(self, manifest: Manifest) -> bool:
-        """See `JobPlan`: samples that are yet to be written made nothing."""
-        return False
-
-    def describe(self, space: Workspace, old: Mapping[str, Any]) -> str:
-        """See `JobPlan`: there is no plan to compare."""
-        return ""
-
-    def describe_made(self, layout: Layout, manifest: Manifest) -> str:
-        """See `JobPlan`: there is no plan to compare."""
-        return ""
-
-    def remedy(self, manifest: Manifest) -> str:
-        """See `JobPlan`: nothing."""
-        return ""
-
-    def announce(self, done: int) -> str:
-        """See `JobPlan`."""
-        return ""
-
-    def take_up(self, space: Workspace) -> None:
-        """See `JobPlan`: there are no tasks to take up."""
-
-    def take_over(self, space: Workspace, old: Mapping[str, Any]) -> str | None:
-        """See `JobPlan`: there are no tasks to take over."""
-        return None
-
-    def finished(self, space: Workspace) -> Collection[int]:
-        """See `JobPlan`: the loop has done them all."""
-        return range(len(self.tasks))
-
     def open_work(self, space: Workspace) -> "WrittenWork":
         """See `JobPlan`."""
         return WrittenWork(space)
 
-    def taking_in(self, space: Workspace) -> AbstractContextManager[TakeIn]:
-        """See `JobPlan`: the loop has done them all."""
-        return nullcontext(lambda made: ())
+    def collect(self, space: Workspace) -> AbstractContextManager[TaskResults]:
+        """See `JobPlan`: the loop has done all tasks."""
+        return nullcontext(TaskResults((), partial(self._assemble, space)))
 
-    def assemble(self, space: Workspace) -> Assembly:
+    def _assemble(self, space: Workspace) -> Assembly:
         """Settle the schema over the parts."""
         paths = [space.part(number) for number in range(self.parts)]
         columns = dict(Part(paths[0]).groups[0].columns)
@@ -131,24 +105,13 @@ class WrittenJob:
         order = None if seed is None else shuffled(self.samples, seed)
         return Assembly(config, self._recipe["format"], [Piece(self.samples, shard_bytes)], order)
 
-    def generations(self, space: Workspace) -> Sequence[Made]:
+    def contents(self, space: Workspace, finished: str, tasks_run: int) -> Contents:
         """See `JobPlan`."""
         n = self.samples
         counts = Counts(n, n, 0, 0, n, 0, 0, self.progressive)
         recipe = {**self._recipe, "declared": self.declaration.to_json()}
-        return [Made(Generation(self.kind, self.fingerprint, recipe, self.runtime, counts, ()), n)]
-
-    def columns(self, space: Workspace) -> Sequence[FieldColumn]:
-        """See `JobPlan`."""
-        return ()
-
-    def history(self, space: Workspace, last: Generation, finished: str) -> list[Any] | None:
-        """See `JobPlan`."""
-        return None
-
-    def facts(self, tasks_run: int) -> dict[str, Any]:
-        """See `JobPlan`."""
-        return {}
+        generation = Generation(self.settings.kind, self.fingerprint, recipe, self.runtime, counts, ())
+        return Contents([Made(generation, n)])
 
 
 class WrittenWork:

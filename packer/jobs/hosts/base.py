@@ -230,17 +230,20 @@ def run_agents(plan: JobPlan, space: Workspace, options: BuildOptions, listener:
         If all agents ended before all tasks were done. The same command resumes.
     """
     in_all = None if str(options.workers) == "auto" else int(options.workers)
-    room = Room(options.workers_per_node, in_all, WORKER_BYTES[plan.preset], plan.needs_gpus)
+    settings = plan.settings
+    room = Room(options.workers_per_node, in_all, WORKER_BYTES[settings.preset], settings.needs_gpus)
     cluster: Cluster = resolve("engine", options.engine, ENGINES)(space, room, options)
     items = sum(task.stop - task.start for task in plan.tasks)
     with closing(cluster):
         agents = _Agents(space, cluster, listener.on_message)
         workers = sum(host.workers for host in cluster.hosts)
-        listener.on_message(f"{plan.stage}: {workers} workers on {len({host.name for host in cluster.hosts})} nodes")
+        listener.on_message(
+            f"{settings.stage}: {workers} workers on {len({host.name for host in cluster.hosts})} nodes"
+        )
         try:
             finished = _Finished(plan, space)
             before = finished.count()
-            with Stage(listener, plan.stage, items, plan.items_are, before[0]) as stage:
+            with Stage(listener, settings.stage, items, f"{settings.item}s", before[0]) as stage:
                 _wait(agents, plan, space, stage, finished, before)
         finally:
             agents.end()

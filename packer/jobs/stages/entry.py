@@ -46,6 +46,7 @@ class Entry:
         self, plan: JobPlan, layout: Layout, space: Workspace, overwrite: bool, on_message: Callable[[str], None]
     ) -> None:
         self._plan = plan
+        self._kind = plan.settings.kind
         self._layout = layout
         self._space = space
         self._overwrite = overwrite
@@ -61,7 +62,7 @@ class Entry:
             return None
         with suppress(OSError, BuildError):  # reported when the folder is entered
             manifest = None if self._space.root.exists() else committed(self._layout)
-            return manifest if manifest is not None and self._plan.made(manifest) else None
+            return manifest if manifest is not None and self._plan.resumption.made(manifest) else None
         return None
 
     def enter_alone(self) -> Manifest | None:
@@ -95,7 +96,7 @@ class Entry:
         if not replaced and begun_on(space, manifest) and not overwrite:
             self._refuse_other_plan(json.loads(space.plan.read_bytes()))
         why = "" if manifest is None else counted(manifest.samples, "sample")
-        remedy = "" if manifest is None else self._plan.remedy(manifest)
+        remedy = "" if manifest is None else self._plan.resumption.advise(manifest)
         reopen = close_to_agents(space, self._on_message)
         try:
             make_room(self._layout, space, manifest, overwrite, why, remedy)
@@ -109,14 +110,14 @@ class Entry:
         replaced = finish_replacement(space)
         manifest = committed(self._layout)
         begun = not replaced and begun_on(space, manifest)
-        if manifest is not None and plan.made(manifest) and (replaced or not overwrite):
+        if manifest is not None and plan.resumption.made(manifest) and (replaced or not overwrite):
             if not begun:  # an unfinished replacement of this dataset stays for the call that began it
                 space.remove()
             return manifest
         why = (
             ""
             if manifest is None or overwrite
-            else f"made by another plan: {plan.describe_made(self._layout, manifest)}"
+            else f"made by another plan: {plan.resumption.describe_made(self._layout, manifest)}"
         )
         if begun:
             old = json.loads(space.plan.read_bytes())
@@ -134,7 +135,7 @@ class Entry:
                 self._refuse_other_plan(old)
             if same:
                 why += "; an unfinished build of this plan is to replace it: add --overwrite to resume it"
-        remedy = "" if manifest is None else plan.remedy(manifest)
+        remedy = "" if manifest is None else plan.resumption.advise(manifest)
         make_room(self._layout, space, manifest, overwrite, why, remedy)
         self._write_plan()
         return None
@@ -166,7 +167,7 @@ class Entry:
             return False
         if not _is_laid_out_alike(old):
             self._on_message(
-                f"{program()}: another version of packer has begun the {self._plan.kind} in this folder, and this one cannot "
+                f"{program()}: another version of packer has begun the {self._kind} in this folder, and this one cannot "
                 "go on with it: it begins anew"
             )
             self._drop_kept()
@@ -180,7 +181,7 @@ class Entry:
             self._drop_kept()
             return False
         drop_unflushed(space.of_plan(old["fingerprint"]))
-        line = self._plan.take_over(space, old) if old["kind"] == self._plan.kind else None
+        line = self._plan.resumption.take_over(space, old) if old["kind"] == self._kind else None
         if line is None:
             return False
         self._count_sessions()
@@ -201,14 +202,14 @@ class Entry:
         drop_unflushed(self._space)
         self._count_sessions()
         self._write_plan()  # again: the same files may have been moved since
-        self._plan.take_up(self._space)
+        self._plan.resumption.resume(self._space)
 
     def _refuse_other_plan(self, old: Mapping[str, Any]) -> None:
         kind = old["kind"]
-        if kind == self._plan.kind:
-            difference = self._plan.describe(self._space, old)
+        if kind == self._kind:
+            difference = self._plan.resumption.describe_unfinished(self._space, old)
         else:
-            difference = f"it is a {kind}, and this a {self._plan.kind}"
+            difference = f"it is a {kind}, and this a {self._kind}"
         versions = describe_others(old.get(RUNTIME, {}), self._plan.to_json().get(RUNTIME, {}))
         what, how = ("settings or versions", f"install {versions} and ") if versions else ("settings", "")
         raise ResumeMismatchError(

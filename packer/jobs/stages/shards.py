@@ -13,7 +13,7 @@ from packer.assembly.plan import ShardPlan, plan_assembly, write_index
 from packer.assembly.rows import open_rows
 from packer.assembly.shard import place_shard
 from packer.jobs.engines.base import Event
-from packer.jobs.plan import JobPlan, Unit
+from packer.jobs.plan import Assembly, Unit
 from packer.jobs.progress import ProgressListener, Stage
 from packer.workspace import Workspace, append_line
 from packer.workspace.durable import fsync_folder
@@ -28,7 +28,7 @@ RunUnits = Callable[[list[Unit], Callable[[Event], None]], None]
 
 
 def cut_into_shards(
-    plan: JobPlan,
+    assemble: Callable[[], Assembly],
     space: Workspace,
     adopt: Callable[[ShardPlan], ShardPlan] = lambda assembly: assembly,
 ) -> ShardPlan:
@@ -36,10 +36,13 @@ def cut_into_shards(
 
     Parameters
     ----------
+    assemble : callable
+        See `TaskResults`.
+    space : Workspace
     adopt : callable
         See `packer.jobs.stages.early.EarlyShards`.
     """
-    found = plan.assemble(space)
+    found = assemble()
     with closing(open_rows(found.rows, space) if found.source is None else found.source) as source:
         assembly = plan_assembly(space, found.rows, source, found.format, found.pieces, found.order, found.first_shard)
         write_index(source, found.order, space.final / INDEX_FOLDER, found.before)

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from packer.jobs.engines.base import Event
-from packer.jobs.plan import JobPlan, TakeIn, Unit
+from packer.jobs.plan import JobPlan, JobSettings, TaskResults, Unit
 from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.schedule import ItemTally
 from packer.jobs.stages.early import EarlyShards
@@ -16,10 +16,17 @@ from packer.workspace.fresh import wait_for
 from packer.workspace.lines import LineFile
 from packer.workspace.paths import FLUSHED
 from shardspec.errors import BuildError
+from shardspec.wording import counted
 
 
 def run_tasks(
-    plan: JobPlan, space: Workspace, workers: Workers, listener: ProgressListener, take_in: TakeIn, *, rejects: bool
+    plan: JobPlan,
+    space: Workspace,
+    workers: Workers,
+    listener: ProgressListener,
+    results: TaskResults,
+    *,
+    rejects: bool,
 ) -> EarlyShards:
     """Run every unfinished task, and write the shards that are whole meanwhile.
 
@@ -29,8 +36,7 @@ def run_tasks(
     space : Workspace
     workers : Workers
     listener : ProgressListener
-    take_in : callable
-        Takes in what finished tasks have made (`JobPlan.taking_in`).
+    results : TaskResults
     rejects : bool
         Whether an item may be rejected; otherwise the first that would be ends the job.
 
@@ -43,20 +49,20 @@ def run_tasks(
     BuildError
         If the job cannot continue.
     """
-    finished = plan.finished(space) if plan.tasks else ()
-    missing = [number for number in range(len(plan.tasks)) if number not in finished]
+    missing = [number for number in range(len(plan.tasks)) if number not in results.finished]
     early = EarlyShards(space, len(plan.tasks), len(missing))
     if not plan.tasks:
         return early
+    settings = plan.settings
     items = sum(task.stop - task.start for task in plan.tasks)
     done = items - sum(plan.tasks[number].stop - plan.tasks[number].start for number in missing)
     tally, promised = ItemTally(plan.tasks), set[int]()
     with (
         LineFile(space.journal) as journal,
         Checkpoints(space) as checkpoints,
-        Stage(listener, plan.stage, items, plan.items_are, done) as stage,
+        Stage(listener, settings.stage, items, f"{settings.item}s", done) as stage,
     ):
-        early.offer(take_in(finished))
+        early.offer(results.read(results.finished))
 
         def on_event(event: Event) -> None:
             reasons = [ended.reason for ended in event.ends if ended.rejected]
@@ -76,7 +82,7 @@ def run_tasks(
                 if event.unit.do in ("task", "join"):
                     made.append(event.unit.number)
             journal.look()
-            early.offer(take_in(made))
+            early.offer(results.read(made))
 
         def note_part(unit: Unit, flushed: bool) -> None:
             alone = unit.do == "item"
@@ -93,8 +99,8 @@ def run_tasks(
             workers.run(
                 units,
                 on_event,
-                shares_detector=plan.shares_detector,
-                announced=plan.announce(done),
+                shares_detector=settings.shares_detector,
+                announced=_announce(settings, items, done),
                 urgent=early.units,
             )
         except (BuildError, OSError):  # maybe for want of room, which a quota does not show before
@@ -104,6 +110,13 @@ def run_tasks(
         for number in sorted(promised - space.finished_tasks()) if promised else ():
             wait_for(space.part(number))
     return early
+
+
+def _announce(settings: JobSettings, items: int, done: int) -> str:
+    if not settings.target:
+        return ""
+    before = f" ({done} of them before)" if done else ""
+    return f"{settings.stage}: {counted(items, settings.item)}{before} into {settings.target}"
 
 
 def done_line(event: Event) -> dict[str, Any]:

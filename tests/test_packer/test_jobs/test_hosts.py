@@ -23,6 +23,7 @@ from support.processes import PATIENCE_S, wait_for, workers_in
 import packer
 from packer.jobs.hosts.base import Host, Room, run_agents
 from packer.jobs.hosts.srun import SrunCluster, parse_counts
+from packer.jobs.plan import JobSettings
 from packer.jobs.progress import Progress, Silent
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
@@ -202,7 +203,7 @@ def _run_on(nodes: _Nodes, space: Workspace, monkeypatch: pytest.MonkeyPatch) ->
     space.journal.write_text('{"did": "task", "number": 0, "rows": 5}\n')
     monkeypatch.setattr("packer.jobs.hosts.base.resolve", lambda *_: lambda *_: nodes)
     task = SimpleNamespace(start=0, stop=5)
-    plan: Any = SimpleNamespace(tasks=[task], stage="packing", items_are="items", preset="images", needs_gpus=False)
+    plan: Any = SimpleNamespace(tasks=[task], settings=JobSettings("build", "images"))
     listener = _Listener()
     options: Any = SimpleNamespace(
         engine="ray", workers="auto", workers_per_node=None

@@ -1,0 +1,238 @@
+"""Read the parts of a build, write its reports, settle its schema, and say how its rows become shards."""
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packer.assembly.columns import carry_columns
+from packer.assembly.plan import Piece, ShardPlan, shuffled
+from packer.builds.generations import BuildTotals, arrange_generations
+from packer.builds.parts.part import Columns
+from packer.builds.parts.rows import PartRows, describe_rows
+from packer.builds.parts.schema import SchemaSettler
+from packer.builds.parts.shard_cutter import ShardCutter
+from packer.builds.parts.summary import PartsReader, PartsSummary
+from packer.builds.planning.facts import FACTS_BYTES, facts_of
+from packer.builds.planning.plan import BuildPlan, read_item_lines, source_row
+from packer.builds.reports import ReportWriter
+from packer.builds.update.base_reports import BaseReports, ItemIdentity
+from packer.builds.update.compare import Comparison
+from packer.builds.update.rows import UpdatedRows, describe_updated, find_rows
+from packer.jobs.plan import Assembly, Task
+from packer.jobs.stages.tasks import failed_item
+from packer.recipe import Recipe
+from packer.recipe.fields import Declaration
+from packer.sources.item import Item, read_items
+from packer.steps.encode import codecs_by_field, image_codec
+from packer.steps.faces.misses import advise
+from packer.workspace import Workspace, read_lines
+from packer.workspace.folder import discard
+from shardspec.entries import Counts, strip_aside
+from shardspec.errors import DatasetError, SchemaError, TooManyRejectsError, UsageError
+from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
+from shardspec.manifest import Manifest
+from shardspec.points import LAYOUTS
+from shardspec.schema import Schema
+from shardspec.wording import LONG, cut, program, shorten
+
+_SHOWN_REASONS = 3
+
+_NOT_THERE = os.strerror(errno.ENOENT)
+
+
+class BuildAssembler:
+    """Reads the parts of a build while tasks run, and assembles their rows after the last task.
+
+    Parameters
+    ----------
+    space : Workspace
+    plan : BuildPlan
+    facts : bytearray
+        See `packer.builds.planning.facts`.
+    declaration : Declaration, optional
+    comparison : Comparison, optional
+        See `packer.builds.job.BuildJob`.
+    rejects : bool
+        Whether items may be rejected; otherwise the first reject is an error.
+    """
+
+    def __init__(
+        self,
+        space: Workspace,
+        plan: BuildPlan,
+        facts: bytearray,
+        declaration: Declaration | None,
+        comparison: Comparison | None,
+        *,
+        rejects: bool,
+    ) -> None:
+        self._space = space
+        self._plan = plan
+        self._recipe = Recipe.from_options(plan.recipe)
+        self._facts = facts
+        self._declaration = declaration
+        self._comparison = comparison
+        self._rejects = rejects
+        fits = None if comparison is None else partial(self._make_settler().fits, schema=comparison.base.shard_schema)
+        more = []
+        if self._recipe.shuffle is None and comparison is None:
+            more.append(ShardCutter(space, self._recipe.format, self._recipe.shard_size).find)
+        self._parts = PartsReader(space, plan.tasks, self._make_summary, fits, *more)
+
+    @classmethod
+    def of_workspace(cls, space: Workspace, document: Mapping[str, Any], *, rejects: bool) -> "BuildAssembler":
+        """Return the assembler of the plan in a workspace, which must be whole (`BuildPlan.is_whole`)."""
+        plan = BuildPlan.from_json(document)
+        assert plan.is_whole
+        return cls(space, plan, facts_of(read_item_lines(space)), None, None, rejects=rejects)
+
+    def read(self, made: Iterable[int]) -> list[ShardPlan]:
+        """See `PartsReader`."""
+        return self._parts.read(made)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._parts.close()
+
+    def assemble(self) -> Assembly:
+        """Write the reports and settle the schema.
+
+        Raises
+        ------
+        TooManyRejectsError
+            If no item yielded a sample.
+        """
+        space, recipe, compared = self._space, self._recipe, self._comparison
+        with closing(self):
+            summary = self._parts.finish()
+        if summary.failed is not None and not self._rejects:
+            raise failed_item(summary.failed.name, f"{summary.failed.step}: {summary.failed.reason}")
+        totals = BuildTotals.of_reports(summary.reports, recipe, self._plan.ignored)
+        totals.save(space)
+        counts = totals.counts
+        if not counts.samples and compared is None:
+            raise _give_up(space, counts, recipe)
+        config = describe_rows(summary.columns, summary.rows, self._settle(summary.settler))
+        order = None if recipe.shuffle is None else shuffled(counts.samples, recipe.shuffle)
+        made = arrange_generations(self._plan, totals, compared)
+        pieces = [Piece(one.rows, recipe.shard_size) for one in made]
+        added = Assembly(config, recipe.format, pieces, order, source=PartRows(config, space, summary.table))
+        return added if compared is None else self._assemble_update(compared, added, counts.samples)
+
+    def _make_settler(self) -> SchemaSettler:
+        layouts = {len(layout.names): name for name, layout in LAYOUTS.items()}
+        fields = codecs_by_field(self._recipe) if self._declaration is None else self._declaration.fields
+        return SchemaSettler(image_codec(self._recipe), self._plan.classes, layouts, fields)
+
+    def _make_summary(self, columns: Columns | None) -> PartsSummary:
+        space, compared = self._space, self._comparison
+        before = None if compared is None else BaseReports(compared.layout, compared.base, compared.gone)
+        reports = ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME, before)
+        return PartsSummary(self._make_settler(), reports, self._identify, columns, self._rows_of)
+
+    def _assemble_update(self, compared: Comparison, added: Assembly, samples: int) -> Assembly:
+        """How new rows become shards next to those of the dataset, or in new shards with the rows that are kept.
+
+        Raises
+        ------
+        UsageError
+            If no sample would be left.
+        """
+        base, space = compared.base, self._space
+        removed = find_rows(compared.layout, base, compared.removed)
+        carry_columns(space, base, removed, samples)
+        first = _next_shard(base, space)
+        if not compared.rewrites:
+            return replace(added, first_shard=first, before=_index_files(compared.layout, base))
+        if len(removed) == base.samples and not samples:
+            discard(space, aside=True)
+            raise UsageError(
+                f"{compared.layout.root}: expected an update that leaves samples, found that all {base.samples} would be "
+                "removed and no item gave a new one: give another source, or pack this one into another folder"
+            )
+        kept = np.delete(np.arange(base.samples), removed)
+        order = base.samples + (np.arange(samples) if added.order is None else added.order)
+        rows = describe_updated(base, added.rows)
+        source = UpdatedRows(rows, space, added.source)
+        return replace(added, rows=rows, order=np.concatenate([kept, order]), first_shard=first, source=source)
+
+    def _settle(self, settler: SchemaSettler) -> Schema:
+        """The schema of the rows, which is that of the dataset that they are added to.
+
+        Raises
+        ------
+        UsageError
+            If they do not fit into that dataset.
+        """
+        if self._comparison is None:
+            return settler.settle()
+        try:
+            return settler.settle_into(self._comparison.base.shard_schema)
+        except SchemaError as error:
+            discard(self._space, aside=True)  # the same call could never finish it
+            raise UsageError(
+                f"expected samples that fit into the dataset, found others: {error}: "
+                f"make them alike ({program()} merge names the options), or build into a folder of their own"
+            ) from error
+
+    def _rows_of(self, task: Task) -> Callable[[int], Mapping[str, Any]]:
+        """Return what gives the row of an item in the source, by its place in a task; items are read for the first."""
+        items: list[Item] = []
+
+        def row_of(place: int) -> Mapping[str, Any]:
+            items.extend(() if items else read_items(self._space.items, *task))
+            return source_row(items[place], self._plan)
+
+        return row_of
+
+    def _identify(self, task: Task) -> Iterator[ItemIdentity]:
+        """Yield the identity of each item of a task, by which later calls recognise it."""
+        if self._comparison is not None:
+            yield from map(self._comparison.identify, read_items(self._space.items, *task))
+            return
+        facts, digits = self._facts[FACTS_BYTES * task.start : FACTS_BYTES * task.stop].hex(), 2 * FACTS_BYTES
+        for place, index in enumerate(range(task.start, task.stop)):
+            yield ItemIdentity(facts[digits * place : digits * (place + 1)], index)
+
+
+def _next_shard(base: Manifest, space: Workspace) -> int:
+    """The first number that is in the name of no shard, nor of a file in the folder."""
+    names = [*(shard.name for shard in base.shards), *(path.name for path in space.out.iterdir())]
+    found = (re.match(r"shard-([0-9]+)", strip_aside(name)) for name in names)
+    return max((int(match[1]) + 1 for match in found if match is not None), default=0)
+
+
+def _index_files(layout: Layout, base: Manifest) -> dict[str, Path]:
+    """The checked index files of a dataset, by field."""
+    found = {}
+    for name in (field.name for field in base.shard_schema if field.is_scalar):
+        entry = layout.find_index(base, name)
+        if entry is None:
+            raise DatasetError(f"{layout.root}: expected an index of the field {name!r}, found none")
+        layout.check_digest(entry)
+        found[name] = layout.file(entry)
+    return found
+
+
+def _give_up(space: Workspace, counts: Counts, recipe: Recipe) -> TooManyRejectsError:
+    """End a build without any sample. A resume would gain nothing: a call that solves the problem has another plan."""
+    reasons = list(islice(read_lines(space.final / REJECTS_NAME), _SHOWN_REASONS))
+    shown = "; ".join(f"{shorten(line['item'], LONG)}, {line['step']}: {cut(line['reason'], LONG)}" for line in reasons)
+    advice = advise((line["reason"] for line in reasons), recipe)
+    if all(line["step"] == "source" and line["reason"].endswith(_NOT_THERE) for line in reasons):
+        kind = "have / and a suffix, and" if recipe.frame_folders is None else "have / and all zeros of a name, and"
+        advice = f"paths in a table {kind} are relative to its folder, or to --root DIR"
+    space.give_up(space.final / REJECTS_NAME)
+    return TooManyRejectsError(
+        f"no item gave a sample ({counts.items} in all), so nothing was packed: {shown} (all reasons: {space.reasons})"
+        f"{f': {advice}' if advice else ''}"
+    )

@@ -1,0 +1,119 @@
+"""Counts and generations of a build, as they go into the manifest."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from packer.assembly.columns import carried_columns
+from packer.builds.planning.plan import BuildPlan
+from packer.builds.reports import BrokenTracks, ReportWriter
+from packer.builds.update.compare import Comparison
+from packer.jobs.history import note, noted
+from packer.jobs.plan import Contents, Made
+from packer.recipe import TRACK_RULES, Recipe
+from packer.workspace import Workspace
+from packer.workspace.durable import write_durably
+from shardspec.entries import Counts, Generation, total
+from shardspec.manifest import sha256_json
+
+
+@dataclass(frozen=True)
+class BuildTotals:
+    """Counts over all items of a build.
+
+    Attributes
+    ----------
+    counts : Counts
+    marked, refilled, broken_tracks, unused_boxes
+        See `packer.builds.result.BuildResult`.
+    mended : int
+        Items that were rejected before, were tried again, and are packed now.
+    left : dict of str to dict
+        By the number of a generation of the updated dataset, the counts of the items that are no longer part of it.
+    """
+
+    counts: Counts
+    marked: int | None = None
+    refilled: int | None = None
+    broken_tracks: BrokenTracks | None = None
+    unused_boxes: int | None = None
+    mended: int = 0
+    left: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of_reports(cls, reports: ReportWriter, recipe: Recipe, ignored: int) -> "BuildTotals":
+        """Return the totals of finished reports. Counts of what the recipe does not ask for are None."""
+        return cls(
+            reports.counts(ignored),
+            marked=reports.marked if recipe.restart_markers else None,
+            refilled=reports.refilled if recipe.refill else None,
+            broken_tracks=reports.broken_tracks if recipe.choose in TRACK_RULES else None,
+            unused_boxes=reports.unused_boxes if recipe.boxes is not None else None,
+            mended=reports.mended,
+            left={str(number): dict(counts) for number, counts in reports.left.items()},
+        )
+
+    def save(self, space: Workspace) -> None:
+        """Write the totals to the workspace."""
+        write_durably(space.counts, json.dumps({**asdict(self), "counts": self.counts.to_json()}).encode())
+
+    @classmethod
+    def load(cls, space: Workspace) -> "BuildTotals":
+        """Read the totals from the workspace."""
+        found: dict[str, Any] = json.loads(space.counts.read_bytes())
+        tracks = found.pop("broken_tracks")
+        tracks = None if tracks is None else BrokenTracks(**tracks)
+        return cls(Counts(**found.pop("counts")), broken_tracks=tracks, **found)
+
+
+def arrange_generations(plan: BuildPlan, totals: BuildTotals, compared: Comparison | None) -> list[Made]:
+    """Return the generations of the dataset that a build makes, or of the dataset that it updates."""
+    counts = totals.counts
+    if compared is None:
+        return [
+            Made(
+                Generation("build", plan.fingerprint, plan.manifest_recipe, plan.runtime, counts, ()),
+                counts.samples,
+            )
+        ]
+    kept = [
+        Made(replace(one, shards=()), one.counts.samples) if compared.rewrites else Made(one, 0)
+        for one in _left_of_base(plan, totals, compared)
+    ]
+    if not counts.items:  # what was tried again is rejected once more
+        return kept
+    added = Generation(compared.kind, plan.fingerprint, compared.recipe, plan.runtime, counts, ())
+    if not compared.joins:
+        return [*kept, Made(added, counts.samples)]
+    last, rows = kept[-1]
+    fingerprint = sha256_json([last.fingerprint, plan.fingerprint])
+    joined = replace(last, fingerprint=fingerprint, counts=total([last, added]))
+    return [*kept[:-1], Made(joined, rows + counts.samples)]
+
+
+def describe_contents(
+    space: Workspace, plan: BuildPlan, totals: BuildTotals, compared: Comparison | None, finished: str
+) -> Contents:
+    """Return what the manifest of a build will list, with the history of an updated dataset."""
+    made = arrange_generations(plan, totals, compared)
+    if compared is None:
+        return Contents(made)
+    counts, removed, last = totals.counts, compared.growth.count_removed(), made[-1].generation
+    kind = last.kind if counts.items else "update"
+    now = [note(kind, last, finished, counts, removed)] if counts.items or removed else []
+    columns = carried_columns(space, compared.base)
+    return Contents(made, columns, {"history": [*noted(compared.base), *now]})
+
+
+def _left_of_base(plan: BuildPlan, totals: BuildTotals, compared: Comparison) -> list[Generation]:
+    """The dataset's generations without the items that count in another now, or are gone, and their samples."""
+    kept = []
+    for number, generation in enumerate(compared.base.generations):
+        fewer = totals.left.get(str(number), {})
+        counts = {name: count - fewer.get(name, 0) for name, count in generation.counts.to_json().items()}
+        # A plan finds what it has made by the fingerprint, and this is not that any more.
+        same = not fewer.get("packed_items") and not (plan.gone and fewer)
+        fingerprint = generation.fingerprint if same else sha256_json([generation.fingerprint, plan.fingerprint])
+        kept.append(replace(generation, counts=Counts(**counts), fingerprint=fingerprint))
+    return kept
