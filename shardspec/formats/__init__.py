@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardspec.errors import UsageError
+from shardspec.formats.index import INDEX_SUFFIX
 from shardspec.registry import Entry
 from shardspec.wording import shorten
 
@@ -23,8 +24,8 @@ class Format:
     reader, writer : Entry
     dataset : str
         Name of the dataset class in `readers`.
-    sidecar : str or None
-        Suffix of a second file that belongs to each shard.
+    sidecars : tuple of str
+        Suffixes of further files that belong to each shard.
     libraries : tuple of str
         Distributions whose versions may decide a shard's bytes, apart from numpy.
     needs : tuple of str
@@ -37,7 +38,7 @@ class Format:
     reader: Entry
     writer: Entry
     dataset: str
-    sidecar: str | None = None
+    sidecars: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     card: str | None = None
@@ -63,18 +64,19 @@ are the data; without them it guesses by names, and takes those of the index.
 FORMATS: Mapping[str, Format] = {
     "hdf5": Format(
         ".h5",
-        Entry("readers.formats.hdf5.reader:HDF5ShardReader"),
+        Entry("readers.formats.hdf5:HDF5ShardReader"),
         Entry("packer.assembly.writers.hdf5:HDF5ShardWriter", "hdf5"),
         "HDF5Dataset",
+        sidecars=(".h5" + INDEX_SUFFIX,),
         libraries=("h5py",),
         needs=("h5py",),
     ),
     "lmdb": Format(
         ".lmdb",
-        Entry("readers.formats.lmdb.reader:LMDBShardReader"),
+        Entry("readers.formats.lmdb:LMDBShardReader"),
         Entry("packer.assembly.writers.lmdb:LMDBShardWriter"),
         "LMDBDataset",
-        libraries=("lmdb",),
+        sidecars=(".lmdb" + INDEX_SUFFIX,),
     ),
     "npy": Format(
         "",
@@ -84,27 +86,28 @@ FORMATS: Mapping[str, Format] = {
     ),
     "parquet": Format(
         ".parquet",
-        Entry("readers.formats.parquet.reader:ParquetShardReader"),
+        Entry("readers.formats.parquet:ParquetShardReader"),
         Entry("packer.assembly.writers.parquet:ParquetShardWriter", "parquet"),
         "ParquetDataset",
+        sidecars=(".parquet" + INDEX_SUFFIX,),
         libraries=("pyarrow",),
         needs=("pyarrow",),
         card=_hugging_face_card("shard-*.parquet"),
     ),
     "tfrecord": Format(
         ".tfrecord",
-        Entry("readers.formats.tfrecord.reader:TFRecordShardReader", "tfrecord"),
+        Entry("readers.formats.tfrecord:TFRecordShardReader"),
         Entry("packer.assembly.writers.tfrecord:TFRecordShardWriter", "tfrecord"),
         "TFRecordDataset",
-        sidecar=".idx",
+        sidecars=(".idx", ".tfrecord" + INDEX_SUFFIX),
         needs=("google_crc32c",),
     ),
     "webdataset": Format(
         ".tar",
-        Entry("readers.formats.webdataset.reader:WebDatasetShardReader"),
+        Entry("readers.formats.webdataset:WebDatasetShardReader"),
         Entry("packer.assembly.writers.webdataset:WebDatasetShardWriter"),
         "WebDatasetDataset",
-        sidecar=".idx",
+        sidecars=(".idx", ".tar" + INDEX_SUFFIX),
         card=_hugging_face_card("shard-*.tar"),
     ),
 }

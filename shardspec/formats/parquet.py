@@ -15,13 +15,6 @@ byte strings of fixed length."""
 ROWS_MAX = 20_000
 """Most rows of a row group, so that each column of it is one page in every version of pyarrow."""
 
-FOOTER_MARK = b"FTRC"
-"""Marks the footer's checksum. In front of the footer stand this mark and the footer's CRC-32, four bytes,
-little-endian."""
-
-TAIL_BYTES = 8
-"""Size of the file's end: the footer's length and Parquet's magic."""
-
 SCHEMA_KEY = "packed_schema"
 """Key in the file's metadata of the dataset's schema as JSON, for people without the manifest."""
 

@@ -72,10 +72,11 @@ class Feature:
 
 def features(schema: Schema) -> tuple[Feature, ...]:
     """The features of a schema's fields, in the order in which they are written: fixed fields first."""
-    return tuple(_feature(f) for f in sorted(schema, key=lambda field: not field.is_fixed))
+    return tuple(feature_of(f) for f in sorted(schema, key=lambda field: not field.is_fixed))
 
 
-def _feature(field: Field) -> Feature:
+def feature_of(field: Field) -> Feature:
+    """The feature that stores a field."""
     key = field.name
     if key == "image" and field.is_image:
         key = "image/encoded"

@@ -72,10 +72,11 @@ class Member:
 
 def members(schema: Schema) -> tuple[Member, ...]:
     """The members of a sample in the order in which they are written: those whose size never varies first."""
-    return tuple(sorted(map(_member, schema), key=lambda member: member.size is None))
+    return tuple(sorted(map(member_of, schema), key=lambda member: member.size is None))
 
 
-def _member(field: Field) -> Member:
+def member_of(field: Field) -> Member:
+    """The member of a sample that stores a field."""
     if field.kind == "text":
         return Member(field, f"{field.name}.{'json' if field.codec.name == 'json' else 'txt'}", "bytes")
     image = image_types().get(field.codec.name)

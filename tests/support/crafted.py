@@ -1,24 +1,19 @@
-"""Crafted shards: bytes of a structure are changed and its checksum is corrected, as an attacker would do.
+"""Crafted indexes: numbers are changed and the checksums over them corrected, as an attacker would do.
 
-The places are found in the bytes of the file, without our readers.
+The places are found in the bytes of the file, as `SPEC.md` describes them, without our readers.
 """
 
 import random
-import re
+import struct
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from readers.formats.hdf5.file import lookup3
-from shardspec.formats.parquet import FOOTER_MARK, TAIL_BYTES
-
-_SIGNATURES = re.compile(rb"\x89HDF\r\n\x1a\n|OHDR|OCHK|FRHP|FHDB|FHIB|BTHD|BTLF|BTIN|FAHD|FADB")
-_STRUCTURE_BYTES_MAX = 1024
-_HEAP_BLOCK_BYTES = 512
-_HEAP_BLOCK_CHECKSUM = 17
-"""In a heap's block the checksum follows the head."""
-_WIDTHS = (1, 1, 1, 2, 4, 8)
+_HEAD, _ENTRY = 12, 56
+_FACTS = struct.Struct("<IIQQ16s")
+_DIRECTORY = struct.Struct("<QII5Q")
+"""Start, width, CRC-32 and five lengths of a section."""
+_LENGTHS = ("runs", "starts", "sizes", "shapes", "sums")
 
 
 @dataclass(frozen=True)
@@ -30,13 +25,10 @@ class Rewrite:
     file : str
     edits : list of (start, stop, bytes in hexadecimal digits)
         Ascending, and apart from each other.
-    place : int
-        Place of a single change in its structure; -1 for others.
     """
 
     file: str
     edits: list[tuple[int, int, str]]
-    place: int = -1
 
     def apply(self, data: bytes) -> bytes:
         """The crafted bytes."""
@@ -47,183 +39,139 @@ class Rewrite:
         return b"".join([*pieces, data[place:]])
 
 
-def craft_hdf5(path: Path, count: int, seed: int) -> list[Rewrite]:
-    """Changes in the structures of an HDF5 file, with all kinds of structures equally often."""
-    rng, data = random.Random(seed), path.read_bytes()
-    kinds: dict[bytes, list[tuple[int, int, int]]] = {}
-    for name, *extent in _structures(data):
-        kinds.setdefault(name, []).append((extent[0], extent[1], extent[2]))
-    out = []
-    for _ in range(count):
-        start, stop, checksum = rng.choice(kinds[rng.choice(sorted(kinds))])
-        block = bytearray(data[start:stop])
-        for _ in range(rng.choice((1, 1, 1, 2, 3))):
-            _change_number(block, rng, (0, 1, len(data), start, 2**64 - 1))
-        out.append(Rewrite(path.name, [(start, stop, _sealed(block, checksum).hex())]))
-    return out
-
-
-def every_byte(path: Path, structure: bytes, values: tuple[int, ...]) -> list[Rewrite]:
-    """Every byte of the first structure of a name in an HDF5 file, changed to some values."""
-    data = path.read_bytes()
-    _, start, stop, checksum = next(found for found in _structures(data) if found[0] == structure)
-    out = []
-    for place in range(checksum):
-        for value in values:
-            block = bytearray(data[start:stop])
-            block[place] = value
-            out.append(Rewrite(path.name, [(start, stop, _sealed(block, checksum).hex())], place))
-    return out
-
-
-def _sealed(block: bytearray, checksum: int) -> bytes:
-    """A structure with its checksum corrected."""
-    block[checksum : checksum + 4] = bytes(4)
-    covered = block if checksum == _HEAP_BLOCK_CHECKSUM else block[:checksum]
-    block[checksum : checksum + 4] = lookup3(bytes(covered)).to_bytes(4, "little")
-    return bytes(block)
-
-
-def _structures(data: bytes) -> Iterator[tuple[bytes, int, int, int]]:
-    """Name, start and stop of every structure with a checksum, and the checksum's place in it."""
-    for match in _SIGNATURES.finditer(data):
-        start = match.start()
-        if match.group() == b"FHDB":
-            yield match.group(), start, start + _HEAP_BLOCK_BYTES, _HEAP_BLOCK_CHECKSUM
-            continue
-        for size in range(8, min(_STRUCTURE_BYTES_MAX, len(data) - start - 4)):
-            stored = int.from_bytes(data[start + size : start + size + 4], "little")
-            if lookup3(data[start : start + size]) == stored:
-                yield match.group(), start, start + size + 4, size
-                break
-
-
-def craft_parquet(path: Path, count: int, seed: int) -> list[Rewrite]:
-    """Changes in a Parquet file: in its footer, whose length and checksum are corrected, and in heads of pages."""
-    rng, data = random.Random(seed), path.read_bytes()
-    start = _footer_start(data)
-    end = len(data) - TAIL_BYTES
-    # A page's head: type 0, then its size.
-    heads = [match.start() for match in re.finditer(rb"\x15\x00\x15", data[:start])]
-    out = []
-    for number in range(count):
-        if number % 3 == 0:
-            place = rng.choice(heads) + rng.randrange(48)
-            out.append(Rewrite(path.name, [(place, place + 1, bytes([_other_byte(data[place], rng)]).hex())]))
-            continue
-        footer = bytearray(data[start:end])
-        for _ in range(rng.choice((1, 1, 1, 2, 3))):
-            place = rng.randrange(len(footer))
-            what = rng.randrange(8)
-            if what == 0:
-                del footer[place : place + rng.randint(1, 8)]
-            elif what == 1:
-                footer[place:place] = rng.choice((b"\xff" * 9 + b"\x01", bytes(3), b"\x1c" * 40, b"\x19" * 40))
-            else:
-                footer[place] = _other_byte(footer[place], rng)
-        out.append(_with_footer(path.name, data, start, footer))
-    return out
-
-
-def new_footer(path: Path, old: bytes, new: bytes) -> Rewrite:
-    """Bytes of a Parquet file's footer replaced by others, where they first occur."""
-    data = path.read_bytes()
-    start = _footer_start(data)
-    footer = data[start:-TAIL_BYTES]
-    if old not in footer:
-        raise ValueError(f"expected {old!r} in the footer of {path}")
-    return _with_footer(path.name, data, start, footer.replace(old, new, 1))
-
-
-def _footer_start(data: bytes) -> int:
-    end = len(data) - TAIL_BYTES
-    return end - int.from_bytes(data[end : end + 4], "little")
-
-
-def _with_footer(name: str, data: bytes, start: int, footer: bytes | bytearray) -> Rewrite:
-    """Another footer in a Parquet file, with its length and checksum."""
-    mark = FOOTER_MARK + zlib.crc32(footer).to_bytes(4, "little")
-    tail = len(footer).to_bytes(4, "little") + data[-4:]
-    return Rewrite(name, [(start - len(mark), len(data), (mark + footer + tail).hex())])
-
-
-def craft_webdataset(path: Path, count: int, seed: int) -> list[Rewrite]:
-    """Changes in a WebDataset shard: in its index, in headers of members, whose checksums are corrected, and in arrays.
+class CraftedIndex:
+    """The bytes of an index, to be changed.
 
     Parameters
     ----------
     path : Path
-        The index or the tar file.
     """
-    rng = random.Random(seed)
-    tar, index = path.with_suffix(".tar"), path.with_suffix(".idx")
-    data, text = tar.read_bytes(), index.read_bytes()
-    words = [match.span() for match in re.finditer(rb"\S+", text)]
-    magics = [match.start() - 257 for match in re.finditer(rb"ustar\x0000", data)]
-    arrays = [match.start() for match in re.finditer(rb"\x93NUMPY", data)]
-    lengths = [str(n).encode() for n in (0, 1, 511, 512, len(data), len(data) + 1, 10**17, 2**63, 10**40)]
-    out = []
+
+    def __init__(self, path: Path) -> None:
+        self._name = path.name
+        self.data = bytearray(path.read_bytes())
+        self._bytes = len(self.data)
+        self.sections = _FACTS.unpack_from(self.data, _HEAD)[0]
+
+    def entry(self, section: int) -> dict[str, int]:
+        """A section's entry in the directory."""
+        start, width, crc, *lengths = _DIRECTORY.unpack_from(self.data, self.entry_place(section))
+        return {"start": start, "width": width, "crc": crc, **dict(zip(_LENGTHS, lengths, strict=True))}
+
+    def entry_place(self, section: int) -> int:
+        """Where a section's entry is."""
+        return _HEAD + _FACTS.size + section * _ENTRY
+
+    def place(self, section: int, array: str, number: int) -> tuple[int, int]:
+        """Where a number of an array is, and its bytes."""
+        entry = self.entry(section)
+        start = entry["start"]
+        for name in _LENGTHS:
+            width = 4 if name in ("shapes", "sums") else entry["width"]
+            if name == array:
+                return start + number * width, width
+            start += entry[name] * width
+        raise ValueError(array)
+
+    def get(self, section: int, array: str, number: int) -> int:
+        """A number of an array."""
+        place, width = self.place(section, array, number)
+        return int.from_bytes(self.data[place : place + width], "little")
+
+    def set(self, section: int, array: str, number: int, value: int) -> None:
+        """Change a number of an array, as far as it has room for it."""
+        place, width = self.place(section, array, number)
+        self.data[place : place + width] = (value % (1 << 8 * width)).to_bytes(width, "little")
+
+    def vouch_for(self, path: Path) -> None:
+        """Put the size and the beginning of a shard's file into the facts."""
+        data = path.read_bytes()
+        sections, _, rows, _, identity = _FACTS.unpack_from(self.data, _HEAD)
+        _FACTS.pack_into(self.data, _HEAD, sections, zlib.crc32(data[:512]), rows, len(data), identity)
+
+    def widen(self) -> None:
+        """Give every number of places eight bytes."""
+        bodies, place = [], self.entry(0)["start"]
+        for section in range(self.sections):
+            entry = self.entry(section)
+            wide = b"".join(
+                self.get(section, name, number).to_bytes(4 if name in ("shapes", "sums") else 8, "little")
+                for name in _LENGTHS
+                for number in range(entry[name])
+            )
+            bodies.append((place, wide + bytes(-len(wide) % 8)))
+            place += len(bodies[-1][1])
+        del self.data[self.entry(0)["start"] :]
+        for section, (start, body) in enumerate(bodies):
+            struct.pack_into("<QI", self.data, self.entry_place(section), start, 8)
+            self.data += body
+
+    def sealed(self) -> Rewrite:
+        """The index with all checksums corrected."""
+        for section in range(self.sections):
+            entry = self.entry(section)
+            size = sum(entry[name] * (4 if name in ("shapes", "sums") else entry["width"]) for name in _LENGTHS)
+            body = bytes(self.data[entry["start"] : entry["start"] + size + -size % 8])
+            place = self.entry_place(section) + 12
+            self.data[place : place + 4] = zlib.crc32(body).to_bytes(4, "little")
+        end = self.entry_place(self.sections)
+        self.data[8:12] = zlib.crc32(self.data[_HEAD:end]).to_bytes(4, "little")
+        return Rewrite(self._name, [(0, self._bytes, self.data.hex())])
+
+
+def craft_index(path: Path, count: int, seed: int, data_bytes: int) -> list[Rewrite]:
+    """Changes in an index: in its facts, its directory, and its sections.
+
+    Parameters
+    ----------
+    data_bytes : int
+        Size of the shard's file.
+    """
+    rng, out = random.Random(seed), []
     for number in range(count):
-        if number % 3 == 0:
-            start, stop = rng.choice(words[2:])
-            new = rng.choice([*lengths, b"-1", b"\xff", b"1_0", b"", b"cls", text[start:stop] * 2])
-            out.append(Rewrite(index.name, [(start, stop, new.hex())]))
-        elif number % 3 == 1:
-            out.append(new_header(tar, rng.choice(magics), rng.choice(_HEADER_CHANGES)))
-        else:
-            place = rng.choice(arrays) + rng.randrange(128)
-            out.append(Rewrite(tar.name, [(place, place + 1, bytes([_other_byte(data[place], rng)]).hex())]))
+        index = CraftedIndex(path)
+        values = (0, 1, data_bytes, data_bytes - 1, data_bytes + 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1)
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            if number % 3 == 0:
+                end = index.entry_place(index.sections)
+                _change_number(index.data, rng, rng.randrange(_HEAD, end - 8), values)
+                continue
+            section = rng.randrange(index.sections)
+            arrays = [name for name in _LENGTHS[:4] if index.entry(section)[name]]
+            if arrays:
+                array = rng.choice(arrays)
+                length = index.entry(section)[array]
+                place, old = rng.randrange(length), index.get(section, array, rng.randrange(length))
+                index.set(section, array, place, rng.choice((*values, old, old + 1, old - 1, 2 * old)))
+        index.sections = min(index.sections, 64)
+        out.append(_sealed_as_far_as_possible(index))
     return out
 
 
-def new_header(path: Path, start: int, change: tuple[int, bytes]) -> Rewrite:
-    """Bytes at a place of a tar file's header replaced by others, with the checksum corrected."""
-    header = bytearray(path.read_bytes()[start : start + 512])
-    place, new = change
-    header[place : place + len(new)] = new
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    return Rewrite(path.name, [(start, start + 512, header.hex())])
+def every_byte(path: Path, values: tuple[int, ...]) -> list[Rewrite]:
+    """Every byte of the facts and the directory, changed to some values."""
+    whole = CraftedIndex(path)
+    out = []
+    for place in range(_HEAD, whole.entry_place(whole.sections)):
+        for value in values:
+            index = CraftedIndex(path)
+            index.data[place] = value
+            out.append(_sealed_as_far_as_possible(index))
+    return out
 
 
-def new_size(path: Path, extension: bytes, size: int) -> Rewrite:
-    """Another size of the first sample's file with that extension, in the index of a WebDataset shard."""
-    found = re.search(re.escape(extension) + rb" \d+ (\d+) ", path.read_bytes())
-    if found is None:
-        raise ValueError(f"expected {extension!r} in {path}")
-    return Rewrite(path.name, [(*found.span(1), str(size).encode().hex())])
+def _sealed_as_far_as_possible(index: CraftedIndex) -> Rewrite:
+    """The index with the checksums corrected; that of the directory alone if a section is not within the file."""
+    try:
+        return index.sealed()
+    except (OverflowError, MemoryError, struct.error):
+        end = index.entry_place(index.sections)
+        index.data[8:12] = zlib.crc32(index.data[_HEAD:end]).to_bytes(4, "little")
+        return Rewrite(index._name, [(0, len(index.data), index.data.hex())])
 
 
-_HEADER_CHANGES = (
-    (0, b"../../outside.jpg\0"),
-    (0, b"/etc/passwd\0"),
-    (0, bytes(100)),
-    (0, b"a" * 100),
-    (124, b"77777777777\0"),
-    (124, b"00000000000\0"),
-    (124, b"\x80" + b"\xff" * 11),
-    (124, b"-1\0"),
-    (156, b"1"),
-    (156, b"2"),
-    (156, b"5"),
-    (156, b"L"),
-    (156, b"x"),
-    (156, b"S"),
-    (157, b"../../etc/passwd\0"),
-    (257, b"ustar  \0"),
-    (345, b"../../.."),
-)
-"""Places in a header and what is put there: names, sizes, types (links, folders, extensions) and targets of links."""
-
-
-def _other_byte(old: int, rng: random.Random) -> int:
-    return rng.choice((0, 0x7F, 0x80, 0xFF, old ^ 1 << rng.randrange(8), (old + 1) % 256, rng.randrange(256)))
-
-
-def _change_number(block: bytearray, rng: random.Random, values: tuple[int, ...]) -> None:
-    """Change a number of one to eight bytes."""
-    width = rng.choice(_WIDTHS)
-    place = rng.randrange(max(1, len(block) - 4 - width))
-    old = int.from_bytes(block[place : place + width], "little")
+def _change_number(data: bytearray, rng: random.Random, place: int, values: tuple[int, ...]) -> None:
+    width = rng.choice((1, 1, 2, 4, 8))
+    old = int.from_bytes(data[place : place + width], "little")
     new = rng.choice((*values, old + 1, old - 1, old ^ 1 << rng.randrange(8 * width), rng.getrandbits(8 * width)))
-    block[place : place + width] = (new % (1 << 8 * width)).to_bytes(width, "little")
+    data[place : place + width] = (new % (1 << 8 * width)).to_bytes(width, "little")

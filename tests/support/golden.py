@@ -16,7 +16,8 @@ from shardspec.formats import FORMATS
 from shardspec.schema import Field, Schema
 from support.datasets import fixed, picture, ragged, text, write_encoded
 
-LIBRARIES = {"hdf5": "h5py", "lmdb": "lmdb", "npy": "numpy", "parquet": "pyarrow", "tfrecord": "google-crc32c"}
+LIBRARIES = {"hdf5": "h5py", "parquet": "pyarrow"}
+"""Libraries whose versions decide the bytes."""
 VERSIONS_NAME = "versions.json"
 
 SCHEMA = Schema(

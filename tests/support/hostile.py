@@ -48,8 +48,9 @@ class Change:
 
 
 def truncations(root: Path, manifest: Manifest, step: int) -> list[Change]:
-    """Every file of the first shard cut at every `step`-th byte."""
-    return [Change(e.name, place) for e in manifest.shards[0].files for place in range(0, e.bytes, step)]
+    """Every file of the first shard that readers look at, cut at every `step`-th byte."""
+    files = [e for e in manifest.shards[0].files if not e.name.endswith(".idx")]
+    return [Change(e.name, place) for e in files for place in range(0, e.bytes, step)]
 
 
 def flips(root: Path, manifest: Manifest, encoded: Columns, count: int, seed: int) -> list[Change]:

@@ -314,7 +314,7 @@ def test_the_suffixes_are_those_of_the_table(tmp_path: Path, format: str) -> Non
     entry = get_format(format)
     names = [e.name for e in manifest.shards[0].files]
     if entry.suffix:
-        expected = [f"shard-00000{suffix}" for suffix in (entry.suffix, entry.sidecar) if suffix]
+        expected = [f"shard-00000{suffix}" for suffix in (entry.suffix, *entry.sidecars)]
         assert names == sorted(expected)
     else:
         assert all(name.startswith("shard-00000/") for name in names)
@@ -397,6 +397,8 @@ def test_files_that_are_missing_empty_or_something_else(tmp_path: Path, format: 
     manifest, _ = packed(tmp_path, format, schema, 3)
     for entry in manifest.shards[0].files:
         path = tmp_path / entry.name
+        if path.suffix == ".idx":
+            continue  # for other tools: our readers do not look at it
         whole = path.read_bytes()
         for data in (b"", b"\0" * entry.bytes, b"what is this?" * 400, whole[:-1]):
             if path.suffix == ".bin" and len(data) == len(whole):

@@ -17,8 +17,6 @@ from shardspec.layout import Layout
 
 GOLDEN = Path(__file__).parent / "golden"
 FORMAT = pytest.mark.parametrize("format", sorted(FORMATS))
-LIBRARY_DECIDES = ("hdf5", "parquet")
-"""Formats whose bytes the library's version decides, since it writes its name, or lays out its own metadata."""
 
 
 @FORMAT
@@ -37,7 +35,7 @@ def test_golden_shards_read_as_what_was_written(format: str) -> None:
 @FORMAT
 def test_writers_still_write_the_golden_bytes(tmp_path: Path, format: str) -> None:
     versions = json.loads((GOLDEN / VERSIONS_NAME).read_text())
-    if format in LIBRARY_DECIDES and versions[format] != version(LIBRARIES[format]):
+    if format in LIBRARIES and versions[format] != version(LIBRARIES[format]):
         pytest.skip(f"{LIBRARIES[format]} {versions[format]} wrote them")
     if format == "lmdb" and mmap.PAGESIZE != 4096:
         pytest.skip("LMDB's pages are the system's")

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from readers.formats.checks import gather, take_bytes
-from readers.formats.hdf5.chunks import fletcher32
 from readers.formats.mapping import let_go_of_pages, map_file
 from shardspec.errors import ShardMissingError
 
@@ -84,13 +83,3 @@ def test_take_bytes_cuts_equal_pieces() -> None:
     assert take_bytes(data, np.array([17, 0, 5]), 3).tolist() == [[17, 18, 19], [0, 1, 2], [5, 6, 7]]
     assert take_bytes(data, np.array([], np.int64), 3).shape == (0, 3)
     assert take_bytes(data, np.array([20]), 0).shape == (1, 0)
-
-
-@pytest.mark.parametrize("size", [0, 1, 2, 3, 1023, 1024, 1025, 5000, 262_144])
-def test_fletcher32_is_its_definition(size: int) -> None:
-    data = np.random.default_rng(size).integers(0, 256, size, np.uint8)
-    first = second = 0
-    for word in np.append(data, np.zeros(size % 2, np.uint8)).view(">u2").tolist():
-        first = (first + word) % 65535
-        second = (second + first) % 65535
-    assert fletcher32(data) == (first, second)

@@ -1,5 +1,6 @@
-"""What only TFRecord has: records that others wrote, laid out in their own way, and numbers of seven-bit bytes."""
+"""What only TFRecord has: numbers of seven-bit bytes, and a checksum of its own."""
 
+import zlib
 from pathlib import Path
 
 import google_crc32c
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.crafted import CraftedIndex
 from support.datasets import fixed, open_shard, ragged, read_rows, text, write_encoded
 
 from shardspec.errors import ShardCorruptError
@@ -25,77 +27,39 @@ ROWS = {
 }
 
 
-def message(tag: int, data: bytes) -> bytes:
-    return bytes([tag]) + varint(len(data)) + data
-
-
 def number(value: int) -> bytes:
     return varint(value & 2**64 - 1)
 
 
-def feature(key: str, kind: int, values: bytes) -> bytes:
-    return message(0x0A, message(0x0A, key.encode()) + message(0x12, message(kind, values)))
-
-
-def foreign_example(row: int) -> bytes:
-    """A row in another order, with numbers one by one, shorter ones, and features that nobody asked for."""
-    singles = b"".join(b"\x08" + number(int(value)) for value in np.frombuffer(ROWS["ids"][row], np.int16))
-    points = b"".join(b"\x0d" + value.tobytes() for value in ROWS["points"][row])
-    return message(
-        0x0A,
-        feature("what/else", 0x0A, message(0x0A, b"?"))
-        + feature("ids", 0x1A, singles)
-        + feature("points", 0x12, points)
-        + feature("flags", 0x1A, message(0x0A, bytes(ROWS["flags"][row].tolist())))
-        + feature("image/class/label", 0x1A, message(0x0A, number(int(ROWS["label"][row]))))
-        + feature("key", 0x0A, message(0x0A, ROWS["key"][row])),
-    )
-
-
-def write_records(path: Path, examples: list[bytes]) -> None:
-    records, index, end = b"", "", 0
-    for example in examples:
-        length = len(example).to_bytes(8, "little")
-        parts = [length, masked(google_crc32c.value(length)), example, masked(google_crc32c.value(example))]
-        record = b"".join(part if isinstance(part, bytes) else part.to_bytes(4, "little") for part in parts)
-        records += record
-        index += f"{end} {len(record)}\n"
-        end += len(record)
-    path.write_bytes(records)
-    path.with_suffix(".idx").write_text(index)
-
-
-def test_records_laid_out_by_others_read_the_same(tmp_path: Path) -> None:
-    manifest = write_encoded(tmp_path, "tfrecord", SCHEMA, ROWS)
-    path = tmp_path / "shard-00000.tfrecord"
-    ours = path.read_bytes()
-    write_records(path, [foreign_example(0), foreign_example(1)])
-    assert path.read_bytes() != ours
-    found = read_rows(open_shard(tmp_path, manifest), SCHEMA, [1, 0, 1])
-    for name, column in found.items():
-        assert [bytes(np.asarray(v).tobytes() if not isinstance(v, bytes) else v) for v in column] == [
-            bytes(ROWS[name][row].tobytes() if not isinstance(ROWS[name][row], bytes) else ROWS[name][row])
-            for row in (1, 0, 1)
-        ]
-
-
+@pytest.mark.parametrize("checksums", [True, False])
 @pytest.mark.parametrize(
-    ("example", "found"),
+    ("name", "size", "stored", "found"),
     [
-        (b"", "feature"),
-        (b"\x0a\xff", "number of at most ten bytes"),
-        (b"\x0a\x05ab", "within"),
-        (b"\x0b", "wire type"),
-        (b"\x80" * 12, "ten bytes"),
-        (message(0x0A, feature("key", 0x0A, message(0x0A, b"a") * 2)), "found 2"),
-        (message(0x0A, feature("key", 0x12, b"")), "bytes list"),
+        ("ids", 4, b"\x01\x80\x01\x80", "without an end"),
+        ("ids", 4, b"\xff\xff\xff\x7f", "integers of <i2"),
+        ("label", 10, b"\x80" * 10, "ten bytes"),
+        ("label", 10, b"\x01" * 10, "integers of <i8"),
     ],
 )
-def test_records_that_are_no_example_are_an_error(tmp_path: Path, example: bytes, found: str) -> None:
-    manifest = write_encoded(tmp_path, "tfrecord", SCHEMA, ROWS)
-    write_records(tmp_path / "shard-00000.tfrecord", [example, example])
+def test_integers_that_are_none_of_the_field_are_an_error(
+    tmp_path: Path, name: str, size: int, stored: bytes, found: str, checksums: bool
+) -> None:
+    rows = {**ROWS, "ids": [np.array([300, 400], np.int16).tobytes(), b""]}
+    manifest = write_encoded(tmp_path, "tfrecord", SCHEMA, rows)
+    index = CraftedIndex(tmp_path / "shard-00000.tfrecord.index")
+    section = SCHEMA.names.index(name)
+    start = index.get(section, "starts", 0)
+    path = tmp_path / "shard-00000.tfrecord"
+    data = bytearray(path.read_bytes())
+    data[start : start + size] = stored
+    path.write_bytes(data)
+    first, length = index.get(len(SCHEMA), "starts", 0), index.get(len(SCHEMA), "sizes", 0)
+    index.set(len(SCHEMA), "sums", 0, zlib.crc32(data[first : first + length]))
+    index.vouch_for(path)
+    index_path = tmp_path / "shard-00000.tfrecord.index"
+    index_path.write_bytes(index.sealed().apply(index_path.read_bytes()))
     with pytest.raises(ShardCorruptError, match=found):
-        read_rows(open_shard(tmp_path, manifest), SCHEMA, [0], ["key"])
+        read_rows(open_shard(tmp_path, manifest, checksums=checksums), SCHEMA, [0], [name])
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20))

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, count_rows
 from packer.assembly.writers.blocks import Blocks
+from packer.assembly.writers.index import IndexWriter
 from shardspec.columns import Columns
 from shardspec.errors import BuildError, SchemaError
 from shardspec.formats.hdf5 import HDF5Array, hdf5_arrays
@@ -40,6 +41,7 @@ class HDF5ShardWriter:
         self._schema = schema
         self._rows = 0
         self._blocks = Blocks(schema, self.block_rows)
+        self._index = IndexWriter("hdf5", schema, size.samples, summed=schema.names)
         datasets = [d for f in schema for d in hdf5_arrays(f, size.samples, _total(f, size))]
         names = [d.name for d in datasets]
         doubled = sorted({n for n in names if names.count(n) > 1})
@@ -90,6 +92,8 @@ class HDF5ShardWriter:
             ends = self._ends[field.name] + np.cumsum(lengths // max(1, unit))
             self._ends[field.name] = int(ends[-1]) if len(ends) else self._ends[field.name]
             self._columns[f"{field.name}_offsets"].write(ends)
+            sizes = lengths // max(1, unit) * unit
+            self._index.add(field.name, starts=ends * unit - sizes, sizes=sizes)
             if field.kind != "ragged":
                 self._columns[f"{field.name}_bytes"].write(joined)
             elif unit:
@@ -106,6 +110,18 @@ class HDF5ShardWriter:
             finally:
                 self._file.close()
         check_rows(self._name, self._size, self._rows)
+        self._write_index()
+
+    def _write_index(self) -> None:
+        """Note where the chunks are in the finished file, as the library says, and write the index."""
+        with h5py.File(self._path, "r", locking=False) as file:
+            for field in self._schema:
+                dataset = file[field.name if field.kind in ("fixed", "ragged") else f"{field.name}_bytes"]
+                places: dict[int, int] = {}
+                if dataset.chunks is not None:
+                    dataset.id.chunk_iter(lambda c, places=places: places.update({c.chunk_offset[0]: c.byte_offset}))
+                self._index.add(field.name, runs=[places[row] for row in sorted(places)])
+        self._index.write(self._path, self.block_rows)
 
 
 def _total(field: Field, size: ShardSize) -> int:

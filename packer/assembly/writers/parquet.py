@@ -2,7 +2,6 @@
 
 import json
 import os
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,16 @@ import pyarrow.parquet as pq
 
 from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, count_rows
 from packer.assembly.writers.blocks import Blocks
+from packer.assembly.writers.index import IndexWriter
 from shardspec.columns import Columns, fixed_bytes
-from shardspec.formats.parquet import FOOTER_MARK, ROWS_MAX, SCHEMA_KEY, TAIL_BYTES, parquet_column
+from shardspec.formats.parquet import ROWS_MAX, SCHEMA_KEY, parquet_column
 from shardspec.schema import Field, Schema
 
 ROW_GROUP_BYTES = 4 << 20
 """Encoded bytes per row group. `docs/formats.md` has the measurement."""
+
+_LENGTH_BYTES = 4
+"""In front of every byte string in a page."""
 
 _PAGE_BYTES_MAX = 1 << 30
 _NUMBERS = {
@@ -42,7 +45,7 @@ class ParquetShardWriter:
     The file has plain encoding, no compression (pictures do not shrink), no nulls (though columns are optional, since
     Hugging Face's `datasets` recognises its features only in such columns), one page per column and row group with its
     checksum, and the page index: so a reader can find every value by arithmetic, and any Parquet library reads the
-    file. A checksum of the footer stands in front of it. The schema's metadata describes the columns for Hugging Face's
+    file. The schema's metadata describes the columns for Hugging Face's
     `datasets`.
     """
 
@@ -54,6 +57,9 @@ class ParquetShardWriter:
         self._stored = [f for f in schema if parquet_column(f).storage != "none"]
         self._rows = 0
         self._blocks = Blocks(schema, self.block_rows)
+        self._index = IndexWriter("parquet", schema, size.samples, summed=schema.names)
+        self._groups: list[dict[str, Any]] = []
+        """For each row group, the stored bits of each field's values."""
         metadata = {
             "huggingface": json.dumps({"info": {"features": huggingface_features(schema)}}),
             SCHEMA_KEY: json.dumps(schema.to_json()),
@@ -89,6 +95,7 @@ class ParquetShardWriter:
         """Write one row group."""
         table = pa.Table.from_arrays([_array(f, block[f.name]) for f in self._stored], schema=self._arrow)
         self._writer.write_table(table, row_group_size=self.block_rows)
+        self._groups.append({f.name: _bits(f, block[f.name]) for f in self._stored})
 
     def close(self) -> None:
         """Finish the file."""
@@ -96,19 +103,39 @@ class ParquetShardWriter:
             self._write(block)
         self._writer.close()
         self._file.close()
-        _check_footer(self._path)
         check_rows(self._name, self._size, self._rows)
+        self._write_index()
+
+    def _write_index(self) -> None:
+        """Note where values are: they end where the library says that their column chunk, which is one page, ends."""
+        found = pq.read_metadata(self._path)
+        for group, sizes in enumerate(self._groups):
+            chunks = {
+                chunk.path_in_schema: chunk for chunk in map(found.row_group(group).column, range(found.num_columns))
+            }
+            for field in self._stored:
+                column = parquet_column(field)
+                chunk, bits = chunks[column.path], sizes[field.name]
+                end = 8 * (chunk.data_page_offset + chunk.total_compressed_size)
+                if field.is_fixed:
+                    self._index.add(field.name, runs=[(end - int(bits.sum())) // 8])
+                    continue
+                head = 0 if field.kind == "ragged" else 8 * _LENGTH_BYTES
+                start = (end - int((bits + head).sum())) // 8 * 8
+                starts = start + np.cumsum(bits + head) - bits
+                unit = 1 if column.numpy_dtype == np.bool_ else 8
+                self._index.add(field.name, starts=starts // unit, sizes=bits // unit)
+        self._index.write(self._path, self.block_rows)
 
 
-def _check_footer(path: Path) -> None:
-    """Put a checksum of the footer in front of it. Parquet has none; its readers skip bytes that no offset names."""
-    with path.open("r+b") as file:
-        file.seek(-TAIL_BYTES, os.SEEK_END)
-        tail = file.read()
-        end = file.seek(-TAIL_BYTES - int.from_bytes(tail[:4], "little"), os.SEEK_END)
-        footer = file.read()[:-TAIL_BYTES]
-        file.seek(end)
-        file.write(FOOTER_MARK + zlib.crc32(footer).to_bytes(4, "little") + footer + tail)
+def _bits(field: Field, values: Any) -> Any:
+    """The stored bits of values: (n,), int64."""
+    column = parquet_column(field)
+    lengths = np.fromiter((len(memoryview(value).cast("B")) for value in values), np.int64, len(values))
+    if field.kind not in ("fixed", "ragged") or column.storage == "fixed_binary":
+        return 8 * lengths
+    stored = 1 if column.numpy_dtype == np.bool_ else 8 * column.numpy_dtype.itemsize
+    return lengths // field.numpy_dtype.itemsize * stored
 
 
 def _type(field: Field) -> Any:

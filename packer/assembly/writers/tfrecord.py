@@ -1,4 +1,4 @@
-"""tfrecord: a shard is one file of ``tf.train.Example`` records, and its index."""
+"""tfrecord: a shard is one file of ``tf.train.Example`` records, with an index that other tools read."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +8,7 @@ import google_crc32c
 import numpy as np
 
 from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, count_rows
+from packer.assembly.writers.index import RECORDS, IndexWriter
 from shardspec.columns import Columns
 from shardspec.errors import BuildError
 from shardspec.formats.tfrecord import Feature, entry_head, features, masked, pad_varints, varint
@@ -16,13 +17,15 @@ from shardspec.schema import Field, Schema
 BLOCK_BYTES = 1 << 20
 """Encoded bytes per block. The index makes any single row cheap to read; a block only makes disk reads sequential."""
 
+_HEAD_BYTES = 12
+"""Of a record: its length and the checksum of that."""
 _RECORD_BYTES_MAX = 2**31 - 1
 """Protobuf's limit."""
 _BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
 class TFRecordShardWriter:
-    """Writes one TFRecord file and its ``.idx`` (`packer.assembly.writers.base`).
+    """Writes one TFRecord file, its index, and an ``.idx`` for other tools (`packer.assembly.writers.base`).
 
     A record is the serialised ``tf.train.Example``: first the fixed fields, whose features take the same number of
     bytes in every record, then the others, then features for other readers, which ours ignore: ``image/format``,
@@ -41,19 +44,41 @@ class TFRecordShardWriter:
         self._fixed = [f for f in stored if f.field.is_fixed]
         self._varying = [f for f in stored if not f.field.is_fixed]
         self._derived = _Derived(schema)
-        self._records = (folder / f"{name}.tfrecord").open("xb")
-        self._index = (folder / f"{name}.idx").open("xb")
+        self._path = folder / f"{name}.tfrecord"
+        self._records = self._path.open("xb")
+        self._lines = (folder / f"{name}.idx").open("xb")
+        self._index = IndexWriter("tfrecord", schema, size.samples, summed=[RECORDS])
 
     def write(self, rows: Columns) -> None:
         """Append rows."""
         count = count_rows(self._schema, rows)
         prefixes = np.concatenate([np.empty((count, 0), np.uint8), *(_fixed(f, rows) for f in self._fixed)], axis=1)
         derived = self._derived.entries(rows, count)
+        firsts, records = [], []
+        ends: dict[str, list[int]] = {feature.field.name: [] for feature in self._varying}
+        sizes: dict[str, list[int]] = {feature.field.name: [] for feature in self._varying}
         for row in range(count):
-            varying = [_varying(feature, rows[feature.field.name][row]) for feature in self._varying]
+            varying, place = [], prefixes.shape[1]
+            for feature in self._varying:
+                head, payload = _varying(feature, rows[feature.field.name][row])
+                varying += head, payload
+                place += len(head) + len(payload)
+                ends[feature.field.name].append(place)
+                sizes[feature.field.name].append(len(payload))
             entries = b"".join([prefixes[row].tobytes(), *varying, derived[row]])
-            self._record(b"\x0a" + varint(len(entries)) + entries)
+            head = b"\x0a" + varint(len(entries))
+            firsts.append(self._end + _HEAD_BYTES + len(head))
+            records.append((self._end + _HEAD_BYTES, len(head) + len(entries)))
+            self._record(head + entries)
         self._rows += count
+        starts = np.array(firsts, np.int64)
+        self._index.add(RECORDS, starts=[start for start, _ in records], sizes=[size for _, size in records])
+        for name, found in sizes.items():
+            self._index.add(name, starts=starts + np.array(ends[name], np.int64) - found, sizes=found)
+        for feature in self._fixed:
+            starts = starts + len(feature.head)
+            self._index.add(feature.field.name, starts=starts)
+            starts = starts + feature.payload_bytes
 
     def _record(self, example: bytes) -> None:
         if len(example) > _RECORD_BYTES_MAX:
@@ -64,14 +89,15 @@ class TFRecordShardWriter:
         head, tail = _crc(length), _crc(example)
         self._records.writelines((length, head, example, tail))
         size = len(length) + len(head) + len(example) + len(tail)
-        self._index.write(b"%d %d\n" % (self._end, size))
+        self._lines.write(b"%d %d\n" % (self._end, size))
         self._end += size
 
     def close(self) -> None:
         """Finish the files."""
         self._records.close()
-        self._index.close()
+        self._lines.close()
         check_rows(self._name, self._size, self._rows)
+        self._index.write(self._path, self.block_rows)
 
 
 def _crc(data: bytes) -> bytes:
@@ -91,11 +117,11 @@ def _fixed(feature: Feature, rows: Columns) -> Any:
     return np.concatenate([head, payload], axis=1)
 
 
-def _varying(feature: Feature, value: Any) -> bytes:
-    """The entry of a varying field's encoded value."""
+def _varying(feature: Feature, value: Any) -> tuple[bytes, bytes]:
+    """The entry of a varying field's encoded value: head and payload."""
     numbers = feature.kind == "int64"
     payload = _varints(np.frombuffer(value, feature.field.numpy_dtype)) if numbers else bytes(value)
-    return entry_head(feature.key, feature.kind, len(payload)) + payload
+    return entry_head(feature.key, feature.kind, len(payload)), payload
 
 
 def _varints(numbers: Any) -> bytes:

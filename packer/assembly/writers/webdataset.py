@@ -1,4 +1,4 @@
-"""webdataset: a shard is a tar file with one member per field and sample, and DALI's index of it."""
+"""webdataset: a shard is a tar file with one member per field and sample, with an index that DALI reads."""
 
 import math
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, count_rows
+from packer.assembly.writers.index import IndexWriter
 from shardspec.columns import Buffer, Columns, IntArray, fixed_bytes
 from shardspec.errors import BuildError
 from shardspec.formats.npy import npy_header
@@ -31,7 +32,7 @@ BLOCK_BYTES = 1 << 20
 
 
 class WebDatasetShardWriter:
-    """Writes one tar file and its ``.idx`` (`packer.assembly.writers.base`).
+    """Writes one tar file, its index, and an ``.idx`` for DALI (`packer.assembly.writers.base`).
 
     The members of a sample stand together, those whose size never varies first, so that readers find their values by
     arithmetic. Nothing in a header but name and size differs from member to member.
@@ -52,9 +53,11 @@ class WebDatasetShardWriter:
         self._extension_bytes = max(len(member.extension) for member in stored)
         self._keyed = "key" in schema and schema["key"].kind == "text"
         self._line = " ".join(f"{member.extension} %d %d %s.{member.extension}" for member in stored) + "\n"
-        self._tar = (folder / f"{name}.tar").open("xb")
-        self._index = (folder / f"{name}.idx").open("xb")
-        self._index.write(b"%s %d\n" % (INDEX_VERSION, size.samples))
+        self._path = folder / f"{name}.tar"
+        self._tar = self._path.open("xb")
+        self._lines = (folder / f"{name}.idx").open("xb")
+        self._index = IndexWriter("webdataset", schema, size.samples)
+        self._lines.write(b"%s %d\n" % (INDEX_VERSION, size.samples))
 
     def write(self, rows: Columns) -> None:
         """Append rows."""
@@ -70,9 +73,24 @@ class WebDatasetShardWriter:
             self._tar.write(fixed[row].data)
             for _, pieces in varying:
                 self._tar.writelines(pieces[row])
-            self._index.write(self._line_of(*numbers))
+            self._lines.write(self._line_of(*numbers))
+        self._note_places(rows, ends - padded(sizes), sizes)
         self._end = int(ends[-1, -1]) if count else self._end
         self._rows += count
+
+    def _note_places(self, rows: Columns, starts: IntArray, sizes: IntArray) -> None:
+        """Add the values in members that begin at `starts`, (n, members), to the index."""
+        for column, (member, _) in enumerate(self._fixed):
+            self._index.add(member.field.name, starts=starts[:, column] + len(member.head))
+        for column, member in enumerate(self._varying, len(self._fixed)):
+            name, more = member.field.name, {}
+            heads: Any = 0
+            if member.content == "npy":
+                shapes = [_shape(member.field, memoryview(value).cast("B"))[0] for value in rows[name]]
+                heads = [len(npy_header(member.field.dtype, shape)) for shape in shapes]
+                if member.field.kind == "bytes":
+                    more["shapes"] = np.array(shapes, "<u4")
+            self._index.add(name, starts=starts[:, column] + heads, sizes=sizes[:, column] - heads, **more)
 
     def _fixed_members(self, rows: Columns, bases: Sequence[bytes]) -> npt.NDArray[np.uint8]:
         """The members of constant size, headers and padding included: (n, bytes), uint8."""
@@ -129,8 +147,9 @@ class WebDatasetShardWriter:
         """Finish the files."""
         self._tar.write(END)
         self._tar.close()
-        self._index.close()
+        self._lines.close()
         check_rows(self._name, self._size, self._rows)
+        self._index.write(self._path, self.block_rows)
 
 
 def _names(bases: Sequence[bytes], extension: str) -> npt.NDArray[np.uint8]:
@@ -141,15 +160,18 @@ def _names(bases: Sequence[bytes], extension: str) -> npt.NDArray[np.uint8]:
 
 def _npy(field: Field, value: memoryview) -> tuple[Buffer, ...]:
     """A ``.npy`` file of a ragged array, or of an array of any shape; a `ValueError` if the bytes are not one."""
-    if field.kind == "ragged":
-        rows = len(value) // field.row_bytes if field.row_bytes else 0
-        shape, body = (rows, *field.fixed_shape), value
-    else:
-        axes = 4 * len(field.shape)
-        shape = tuple(np.frombuffer(value[:axes], "<u4").tolist())
-        body = value[axes:]
-        if len(shape) != len(field.shape):
-            raise ValueError(f"{len(value)} bytes")
+    shape, body = _shape(field, value)
+    if len(shape) != len(field.shape):
+        raise ValueError(f"{len(value)} bytes")
     if math.prod(shape) * field.numpy_dtype.itemsize != len(body):
         raise ValueError(f"{len(body)} bytes for {shape}")
     return npy_header(field.dtype, shape), body
+
+
+def _shape(field: Field, value: memoryview) -> tuple[tuple[int, ...], memoryview]:
+    """Shape and bytes of a ragged array, or of an array of any shape."""
+    if field.kind == "ragged":
+        rows = len(value) // field.row_bytes if field.row_bytes else 0
+        return (rows, *field.fixed_shape), value
+    axes = 4 * len(field.shape)
+    return tuple(np.frombuffer(value[:axes], "<u4").tolist()), value[axes:]

@@ -19,6 +19,7 @@ from packer.packed.verify.shard import check_keys, check_shard
 from packer.recipe.checks import checked
 from readers.formats.base import open_shard, reader_class
 from readers.formats.checks import without_advice
+from readers.formats.indexed import IndexedReader
 from readers.formats.machine import available_processors
 from readers.formats.npy import HEADER_BYTES_MAX
 from shardspec.entries import Column, FileEntry, Shard, total
@@ -234,7 +235,10 @@ def _check_manifest(layout: Layout, manifest: Manifest) -> Iterator[str]:
 def _check_open(layout: Layout, manifest: Manifest, shard: Shard | Column) -> str:
     """Check that a shard, or column, with the right digest opens and has the samples that it should have."""
     try:
-        open_shard(layout, manifest, shard).close()
+        reader = open_shard(layout, manifest, shard)
+        if isinstance(reader, IndexedReader):
+            reader.check_index()
+        reader.close()
     except MissingDependencyError as error:
         return str(error)
     except DatasetError as error:

@@ -7,12 +7,9 @@ it. Here pages are read one by one and checked.
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-
-from readers.formats.lmdb.meta import HEADER_BYTES, newest_meta
-from shardspec.errors import ShardCorruptError
 
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
 _DIRTY_FLAGS = 0x10 | 0x4000 | 0x8000
@@ -23,6 +20,31 @@ _OVERFLOW_PAGE = struct.Struct("<QHHI")
 _DEPTH_MAX = 32
 _NO_PAGE = 2**64 - 1
 _META_BYTES = 2 * 65536 + 4096
+_HEADER_BYTES = 16
+_PAGE_BYTES = tuple(1 << bits for bits in range(9, 17))
+_TREE = [
+    ("pad", "<u4"),
+    ("flags", "<u2"),
+    ("depth", "<u2"),
+    ("branch_pages", "<u8"),
+    ("leaf_pages", "<u8"),
+    ("overflow_pages", "<u8"),
+    ("entries", "<u8"),
+    ("root", "<u8"),
+]
+_META = np.dtype(
+    [
+        ("magic", "<u4"),
+        ("version", "<u4"),
+        ("address", "<u8"),
+        ("map_bytes", "<u8"),
+        ("free", _TREE),
+        ("main", _TREE),
+        ("last_page", "<u8"),
+        ("transaction", "<u8"),
+    ]
+)
+_MAGIC, _VERSION = 0xBEEFC0DE, 1
 
 
 class Entry(NamedTuple):
@@ -66,13 +88,7 @@ class _Tree:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        head = np.frombuffer(file.read(_META_BYTES), np.uint8)
-        try:
-            self._meta = newest_meta(
-                head, lambda expected, found: ShardCorruptError(f"expected {expected}, found {found}")
-            )
-        except ShardCorruptError as error:
-            raise TreeDamage(str(error)) from error
+        self._meta = _newest_meta(file.read(_META_BYTES))
         self._page_bytes = int(self._meta["free"]["pad"])
         self._bytes = file.seek(0, 2)
         self._pages = self._bytes // self._page_bytes
@@ -108,15 +124,15 @@ class _Tree:
         if len(page) < self._page_bytes:
             raise TreeDamage(f"expected page {number}, found the end of the file")
         found, _, flags, lower, _ = _PAGE.unpack_from(page)
-        if found != number or flags & ~_DIRTY_FLAGS != kind or not HEADER_BYTES <= lower <= self._page_bytes:
+        if found != number or flags & ~_DIRTY_FLAGS != kind or not _HEADER_BYTES <= lower <= self._page_bytes:
             raise TreeDamage(f"expected a sound page {number}, found a damaged one")
         return page
 
     def _nodes(self, page: bytes) -> Iterator[tuple[int, int, int, int, int]]:
         """Place and the four numbers of each node."""
-        count = (_PAGE.unpack_from(page)[3] - HEADER_BYTES) // 2
-        for (place,) in struct.iter_unpack("<H", page[HEADER_BYTES : HEADER_BYTES + 2 * count]):
-            if place < HEADER_BYTES + 2 * count or place + _NODE.size > len(page):
+        count = (_PAGE.unpack_from(page)[3] - _HEADER_BYTES) // 2
+        for (place,) in struct.iter_unpack("<H", page[_HEADER_BYTES : _HEADER_BYTES + 2 * count]):
+            if place < _HEADER_BYTES + 2 * count or place + _NODE.size > len(page):
                 raise TreeDamage("expected nodes within their page, found others")
             yield place, *_NODE.unpack_from(page, place)
 
@@ -144,9 +160,33 @@ class _Tree:
             return Entry(key, 0, 0, problem)
         start = number * self._page_bytes
         self._file.seek(start)
-        head = self._file.read(HEADER_BYTES)
-        found, _, flags, span = _OVERFLOW_PAGE.unpack(head) if len(head) == HEADER_BYTES else (0, 0, 0, 0)
+        head = self._file.read(_HEADER_BYTES)
+        found, _, flags, span = _OVERFLOW_PAGE.unpack(head) if len(head) == _HEADER_BYTES else (0, 0, 0, 0)
         span *= self._page_bytes
-        if found != number or flags & ~_DIRTY_FLAGS != _OVERFLOW or HEADER_BYTES + size > span:
+        if found != number or flags & ~_DIRTY_FLAGS != _OVERFLOW or _HEADER_BYTES + size > span:
             return Entry(key, 0, 0, problem)
-        return Entry(key, start + HEADER_BYTES, size, None if start + span <= self._bytes else problem)
+        return Entry(key, start + _HEADER_BYTES, size, None if start + span <= self._bytes else problem)
+
+
+def _newest_meta(head: bytes) -> Any:
+    """The meta page of the last transaction; its ``free`` tree's ``pad`` is the page size."""
+    first = _meta_at(head, 0)
+    page_bytes = int(first["free"]["pad"])
+    if page_bytes not in _PAGE_BYTES:
+        raise TreeDamage(f"expected a page size of 512 to 65536 bytes, found {page_bytes}")
+    second = _meta_at(head, page_bytes)
+    if second["free"]["pad"] != page_bytes:
+        found = int(second["free"]["pad"])
+        raise TreeDamage(f"expected pages of {page_bytes} bytes in both meta pages, found {found}")
+    return second if second["transaction"] > first["transaction"] else first
+
+
+def _meta_at(head: bytes, start: int) -> Any:
+    body = head[start + _HEADER_BYTES : start + _HEADER_BYTES + _META.itemsize]
+    if len(body) < _META.itemsize:
+        raise TreeDamage(f"expected two meta pages, found {len(head)} bytes")
+    meta = np.frombuffer(body, _META)[0]
+    if meta["magic"] != _MAGIC or meta["version"] != _VERSION:
+        found = f"magic {int(meta['magic']):#x}, format {int(meta['version'])}"
+        raise TreeDamage(f"expected an LMDB file of data format 1, found {found}")
+    return meta

@@ -1,1 +1,0 @@
-"""HDF5 shards, read by our own checked code."""

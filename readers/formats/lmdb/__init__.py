@@ -1,1 +1,0 @@
-"""LMDB shards: the file is walked by our own code."""

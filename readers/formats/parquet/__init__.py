@@ -1,1 +1,0 @@
-"""Parquet shards, read by our own checked code."""
