@@ -29,8 +29,8 @@ from shardspec.registry import resolve
 from shardspec.schema import Schema
 from shardspec.wording import LONG, cut
 
-NEEDS_SCRATCH = frozenset({"hdf5", "lmdb"})
-"""Formats whose library maps its working file, or writes all over it: slow, or refused, on a shared file system."""
+NEEDS_SCRATCH = frozenset({"hdf5"})
+"""Formats whose library writes all over its file: slow, or refused, on a shared file system."""
 
 SCRATCH_VARIABLES = ("SLURM_TMPDIR", "TMPDIR", "")
 """Environment variables with folders of this machine's own, and at last the system's."""
