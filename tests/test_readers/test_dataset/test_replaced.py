@@ -257,7 +257,7 @@ def test_links_within_the_folder_are_followed_and_others_refused(tmp_path: Path)
         open_dataset(tmp_path / "d")
 
 
-def test_opening_asks_the_system_once_for_each_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_asks_the_system_once_for_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = Schema((fixed("label", "<i8"),))
     write_dataset(tmp_path / "d", "lmdb", schema, values_for(schema, 50), shard_rows=1)
     asked: list[str] = []
@@ -272,4 +272,4 @@ def test_opening_asks_the_system_once_for_each_shard(tmp_path: Path, monkeypatch
         monkeypatch.setattr(os, name, noted)
     dataset = open_dataset(tmp_path / "d")
     monkeypatch.undo()
-    assert asked == [shard.files[0].name for shard in dataset.manifest.shards]
+    assert asked == [entry.name for shard in dataset.manifest.shards for entry in shard.files]
