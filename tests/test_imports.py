@@ -428,12 +428,12 @@ def test_a_worker_that_keeps_pictures_loads_no_library_of_pixels() -> None:
     code = (
         "import packer.jobs.worker, packer.builds.work\n"
         "from packer.recipe import Recipe\n"
-        "from packer.steps.chain import Equipment, Pipeline\n"
+        "from packer.steps.chain import StepResources, Pipeline\n"
         "from packer.steps.encode import Encoder\n"
         "from packer.steps.plain import PlainPictures\n"
         "recipe = Recipe()\n"
         "assert PlainPictures.of(recipe, Encoder(recipe))\n"
-        "Pipeline(recipe, {}, Equipment())"
+        "Pipeline(recipe, {}, StepResources())"
     )
     assert not loaded_by(code) & {*HEAVY, "filelock", "tqdm"} - {"simplejpeg"}
 

@@ -33,7 +33,7 @@ from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
 from packer.sources.item import Item, read_items
 from packer.steps.encode import codecs_by_field, image_codec
-from packer.steps.faces.misses import advise
+from packer.steps.faces.missing_faces import advise
 from packer.workspace import Workspace, read_lines
 from packer.workspace.folder import discard
 from shardspec.entries import Counts, strip_aside

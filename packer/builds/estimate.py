@@ -26,7 +26,7 @@ from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.base import Listing, Source
 from packer.sources.folders.frames import Frames
 from packer.sources.item import PACKED_ROW, Item
-from packer.steps.chain import Equipment, Step, check_steps
+from packer.steps.chain import Step, StepResources, check_steps
 from packer.vision.media import MEDIA, Medium
 from packer.workspace import Workspace
 from packer.workspace.folder import refuse_files
@@ -162,14 +162,14 @@ def estimate(
     with counted_stage(listener, "planning", len(items)):
         plan, _ = make_plan(recipe, runtime, listing, observe=observe)
     workers = min(count_workers(options.workers, recipe.preset, len(plan.tasks)), max(1, len(plan.tasks)))
-    equipment = Equipment(decodes_ahead=has_core_to_spare(workers))
+    resources = StepResources(decodes_ahead=has_core_to_spare(workers))
     tried = _Tried(0, 0, 0, 0, 0.0, None)
     total = _Tried(0, 0, 0, 0, 0.0, None)
     groups = samples.groups()
     with Stage(listener, "trying", sum(len(group.chosen) for group in groups), "items") as stage:
         for group in groups:
             with tempfile.TemporaryDirectory() as folder:
-                found = _pack(group.chosen, recipe, plan, Path(folder), functions, equipment, stage)
+                found = _pack(group.chosen, recipe, plan, Path(folder), functions, resources, stage)
             tried += found
             total += found.scaled(group.factor(by_bytes=recipe.frames is None), seconds=group.factor(by_bytes=True))
     free = shutil.disk_usage(next(folder for folder in (out, *out.parents) if folder.exists())).free
@@ -300,7 +300,7 @@ def _pack(
     plan: BuildPlan,
     folder: Path,
     functions: Mapping[str, Step],
-    equipment: Equipment,
+    resources: StepResources,
     stage: Stage,
 ) -> _Tried:
     """Pack the items, timed once the models are loaded; if that is quick, once more, each several times."""
@@ -324,7 +324,7 @@ def _pack(
         elif what == "packed":
             ended.extend([1] * samples)
 
-    with closing(BuildWork(space, small, functions, dict(enumerate(moved)), equipment=equipment)) as work:
+    with closing(BuildWork(space, small, functions, dict(enumerate(moved)), resources=resources)) as work:
 
         def run(task: int) -> float:
             ended.clear()

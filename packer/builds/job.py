@@ -26,7 +26,7 @@ from packer.recipe.options import BuildOptions
 from packer.recipe.resources import has_core_to_spare
 from packer.sources.base import Listing
 from packer.sources.item import PACKED_ROW, Item
-from packer.steps.chain import Equipment, Step
+from packer.steps.chain import Step, StepResources
 from packer.workspace import Workspace, read_lines
 from packer.workspace.spool import Again
 from shardspec.errors import UsageError
@@ -137,8 +137,8 @@ class BuildJob:
 
     def open_work(self, space: Workspace) -> BuildWork:
         """See `JobPlan`."""
-        equipment = Equipment(decodes_ahead=has_core_to_spare(1))
-        return BuildWork(space, self.plan, self._functions, self._live, equipment=equipment)
+        resources = StepResources(decodes_ahead=has_core_to_spare(1))
+        return BuildWork(space, self.plan, self._functions, self._live, resources=resources)
 
     @contextmanager
     def collect(self, space: Workspace) -> Iterator[TaskResults]:

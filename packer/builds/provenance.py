@@ -10,7 +10,7 @@ from packer.recipe import Recipe
 from packer.steps.chain import STEPS
 from packer.steps.encode import load_to_baseline
 from packer.steps.faces.boxes import digest_file_or_folder
-from packer.vision.detect.checked import declare
+from packer.vision.detect.interface import declare
 from packer.vision.detect.runtime import gpu_name, resolve_runtime
 from packer.vision.detect.weights import load_weights
 from packer.vision.landmarks import KINDS

@@ -21,7 +21,7 @@ from packer.recipe.fields import Declaration
 from packer.sources.item import Item, items_of
 from packer.sources.row_fields import with_arrays
 from packer.steps.call import MadeEncoder, step_of
-from packer.steps.chain import STEPS, Equipment, Pipeline, Step, StepError
+from packer.steps.chain import STEPS, Pipeline, Step, StepError, StepResources
 from packer.steps.encode import Encoder
 from packer.steps.packed import PACKED_KEY, sample_key
 from packer.steps.plain import PlainPictures, keeps_pictures
@@ -49,7 +49,7 @@ class BuildWork:
         Steps passed as Python functions (inline engine only).
     live : dict of int to Item
         The items themselves, by index, where their columns hold arrays (inline engine only).
-    equipment : Equipment
+    resources : StepResources
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class BuildWork:
         functions: Mapping[str, Step] | None = None,
         live: Mapping[int, Item] | None = None,
         *,
-        equipment: Equipment,
+        resources: StepResources,
     ) -> None:
         self.workspace = workspace
         self.plan = plan
         self._functions = functions
         self._live = live or {}
-        self._equipment = replace(equipment, only_encodes=not plan.declared)
+        self._resources = replace(resources, only_encodes=not plan.declared)
         self._recipe = Recipe.from_options(plan.recipe)
         self._encoder: Encoder | MadeEncoder | None = None
         self._plain: PlainPictures | None = None
@@ -74,9 +74,9 @@ class BuildWork:
         self._items: TextIO | None = None
 
     @classmethod
-    def of_plan(cls, workspace: Workspace, document: Mapping[str, Any], equipment: Equipment) -> "BuildWork":
+    def of_plan(cls, workspace: Workspace, document: Mapping[str, Any], resources: StepResources) -> "BuildWork":
         """The work of a workspace's plan."""
-        return cls(workspace, BuildPlan.from_json(document), equipment=equipment)
+        return cls(workspace, BuildPlan.from_json(document), resources=resources)
 
     def prepare(self) -> None:
         """Load the steps and their models before the first task."""
@@ -92,7 +92,7 @@ class BuildWork:
                 if not keeps_pictures(self._recipe):
                     self._encoder.prepare()
                 self._plain = PlainPictures.of(self._recipe, self._encoder)
-            self._pipeline = Pipeline(self._recipe, functions, self._equipment)
+            self._pipeline = Pipeline(self._recipe, functions, self._resources)
 
     def run(self, unit: Unit, verdicts: Verdicts, on_item: OnItem) -> dict[str, Any]:
         """Do one unit and return what the journal should record about it.

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from packer.jobs.place import Place
 from packer.jobs.plan import Unit, Work
 from packer.jobs.process import Requests, entry_point, one_thread, read_requests, send
-from packer.steps.chain import Equipment
+from packer.steps.chain import StepResources
 from packer.vision.detect.remote import DetectorLost, RemoteDetector
 from packer.workspace import Workspace
 from packer.workspace.machines import OWNER, PLAN, enter_plan
@@ -38,7 +38,7 @@ _ENDS_S = 0.1
 """Items that end within this time of one another are reported together: a message takes as long as a tiny picture."""
 
 
-def open_work(space: Workspace, equipment: Equipment) -> Work:
+def open_work(space: Workspace, resources: StepResources) -> Work:
     """Open the work of the plan in a workspace, with everything loaded that is slow to load.
 
     An engine without pipes calls this, too.
@@ -49,7 +49,7 @@ def open_work(space: Workspace, equipment: Equipment) -> Work:
         If the plan cannot be carried out in this process.
     """
     space, document = enter_plan(space)
-    work: Work = resolve("plan", document["kind"], WORKS).of_plan(space, document, equipment)
+    work: Work = resolve("plan", document["kind"], WORKS).of_plan(space, document, resources)
     if not space.assembly.exists():
         work.prepare()
     return work
@@ -59,20 +59,20 @@ def main(arguments: Sequence[str]) -> None:
     """Serve units until the end of standard input."""
     with entry_point() as (descriptor, answers):
         workspace, place, *more = arguments
-        equipment = _equip(*more)
+        resources = _equip(*more)
         requests = read_requests(descriptor)
         try:
-            _work(Path(workspace), Place(Path(place)), equipment, requests, answers)
+            _work(Path(workspace), Place(Path(place)), resources, requests, answers)
         except DetectorLost:  # neither this process nor its item is at fault
             with suppress(OSError):
                 send(answers, event="lost")
             raise
 
 
-def _work(workspace: Path, place: Place, equipment: Equipment, requests: Requests, answers: TextIO) -> None:
+def _work(workspace: Path, place: Place, resources: StepResources, requests: Requests, answers: TextIO) -> None:
     try:
         space = Workspace(workspace, key=os.environ.get(PLAN, ""), owner=os.environ.get(OWNER, ""))
-        work = open_work(space, equipment)
+        work = open_work(space, resources)
     except ShardspecError as error:
         send(answers, event="failed", message=str(error))
         return
@@ -128,8 +128,8 @@ def _connect(descriptor: str, limit_s: str) -> RemoteDetector:
     return RemoteDetector(socket.socket(fileno=int(descriptor)), float(limit_s))
 
 
-def _equip(ahead: str, *detector: str) -> Equipment:
-    return Equipment(_connect(*detector) if detector else None, decodes_ahead=ahead == "1")
+def _equip(ahead: str, *detector: str) -> StepResources:
+    return StepResources(_connect(*detector) if detector else None, decodes_ahead=ahead == "1")
 
 
 if __name__ == "__main__":

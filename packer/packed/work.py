@@ -6,7 +6,7 @@ from typing import Any
 from packer.assembly.packed_rows import PackedRows
 from packer.assembly.plan import PlannedShards
 from packer.jobs.plan import OnItem, Unit, Verdicts
-from packer.steps.chain import Equipment
+from packer.steps.chain import StepResources
 from packer.workspace import Workspace
 from packer.workspace.durable import writing
 
@@ -28,7 +28,7 @@ class RepackWork:
         self._shards = PlannedShards(workspace)
 
     @classmethod
-    def of_plan(cls, workspace: Workspace, document: Mapping[str, Any], _equipment: Equipment) -> "RepackWork":
+    def of_plan(cls, workspace: Workspace, document: Mapping[str, Any], _resources: StepResources) -> "RepackWork":
         """The work of a workspace's plan."""
         return cls(workspace, document["rows"])
 

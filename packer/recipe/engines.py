@@ -98,7 +98,7 @@ class Team:
     item_timeout : float
         Seconds that one item may take.
     decodes_ahead : bool
-        Whether a worker decodes the next frames while it detects (`packer.steps.chain.Equipment`).
+        Whether a worker decodes the next frames while it detects (`packer.steps.chain.StepResources`).
     shares_detector : bool
         Whether one extra process runs the detector for all workers.
     """

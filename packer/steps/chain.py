@@ -23,7 +23,7 @@ from shardspec.wording import counted, cut, did_you_mean, one_line, shorten
 
 
 @dataclass(frozen=True, slots=True)
-class Equipment:
+class StepResources:
     """Resources that steps may use. They affect how fast the steps are, and never the bytes of their samples.
 
     Attributes
@@ -66,7 +66,7 @@ STEPS: Mapping[str, Entry] = {
     "resize": Entry("packer.steps.resize:make", "pack"),
 }
 
-_PLAIN = Equipment()
+_PLAIN = StepResources()
 _NO_OPTIONS = "step {!r} takes its options from the recipe, found {}"
 
 
@@ -88,17 +88,17 @@ class Pipeline:
     recipe : Recipe
     functions : dict of str to callable
         Steps passed as Python functions, by the name that stands in the recipe.
-    equipment : Equipment
+    resources : StepResources
     """
 
     def __init__(
         self,
         recipe: Recipe,
         functions: Mapping[str, Step] | None = None,
-        equipment: Equipment = _PLAIN,
+        resources: StepResources = _PLAIN,
     ) -> None:
         self._packed = PackedItems(recipe)
-        self.steps = [(spec.use, _make_step(spec, recipe, functions or {}, equipment)) for spec in recipe.chain]
+        self.steps = [(spec.use, _make_step(spec, recipe, functions or {}, resources)) for spec in recipe.chain]
 
     def run(self, item: Item, report: ItemReport) -> Generator[Sample]:
         """Yield the samples of one item, in order. Close the generator if it is not run to its end.
@@ -226,7 +226,9 @@ def check_steps(recipe: Recipe, functions: Mapping[str, Step]) -> None:
             raise UsageError(_NO_OPTIONS.format(spec.use, ", ".join(spec.options)))
 
 
-def _make_step(spec: StepSpec, recipe: Recipe, functions: Mapping[str, Step], equipment: Equipment = _PLAIN) -> Step:
+def _make_step(
+    spec: StepSpec, recipe: Recipe, functions: Mapping[str, Step], resources: StepResources = _PLAIN
+) -> Step:
     """The callable of a step: built-in, passed in Python, or imported."""
     if spec.use in functions:
         step: Step = functions[spec.use]
@@ -235,8 +237,8 @@ def _make_step(spec: StepSpec, recipe: Recipe, functions: Mapping[str, Step], eq
     else:
         if spec.options:
             raise UsageError(_NO_OPTIONS.format(spec.use, ", ".join(spec.options)))
-        make: Callable[[Recipe, Equipment], Step] = resolve("step", spec.use, STEPS)
-        return make(recipe, equipment)
+        make: Callable[[Recipe, StepResources], Step] = resolve("step", spec.use, STEPS)
+        return make(recipe, resources)
     if not callable(step):
         raise UsageError(f"step {spec.use!r}: expected a generator function, found {type(step).__name__}")
     return partial(step, **spec.options) if spec.options else step

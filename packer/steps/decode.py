@@ -12,12 +12,12 @@ import numpy as np
 from packer.recipe import Recipe
 from packer.sources.contents import opener
 from packer.sources.item import PACKED_ROW, Item
-from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, STILL, Equipment, Sample, Step
+from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, STILL, Sample, Step, StepResources
+from packer.steps.companion import open_companion, open_reader
 from packer.steps.encode import KEPT, Kept
 from packer.steps.frames import FramePicture
 from packer.steps.plain import keeps_pictures
 from packer.steps.report import ItemReport
-from packer.steps.second import open_reader, second_pictures
 from packer.vision.decode.jpeg_header import PROGRESSIVE
 from packer.vision.decode.limits import PictureError, VideoError
 from packer.vision.decode.picture import check_kept, decode_picture, read_picture
@@ -25,7 +25,7 @@ from packer.vision.decode.sampling import Sampling
 from shardspec.errors import ItemError, system_reason
 
 if TYPE_CHECKING:
-    from packer.steps.second import Frame, Reader
+    from packer.steps.companion import Frame, Reader
 
 FRAMES_AHEAD = 4
 """Decoded frames that may wait while later steps work: as many as the detector gets at a time."""
@@ -35,16 +35,16 @@ _NO_PIXEL = bytes(1)
 _Take = Callable[["Reader"], AbstractContextManager[Iterable["Frame"]]]
 
 
-def make(recipe: Recipe, equipment: Equipment) -> Step:
+def make(recipe: Recipe, resources: StepResources) -> Step:
     """The decode step of a recipe.
 
     It adds ``image``, (H, W, 3) uint8 RGB, ``frame``, the frame's true index, ``time`` in seconds, and
     ``frame_position`` among the sampled frames. For a picture these numbers are 0.
     """
     sampling = _sampling(recipe)
-    take = _take_ahead if equipment.decodes_ahead else _take
+    take = _take_ahead if resources.decodes_ahead else _take
     refills = recipe.frames if recipe.refill else None
-    checks = equipment.only_encodes and keeps_pictures(recipe)
+    checks = resources.only_encodes and keeps_pictures(recipe)
 
     def read(samples: Iterator[Sample]) -> Generator[Sample]:
         for sample in samples:
@@ -61,16 +61,16 @@ def make(recipe: Recipe, equipment: Equipment) -> Step:
         with closing(read(samples)) as frames:
             yield from _add_second(frames, recipe)
 
-    cuts = any(step.use == "faces" for step in recipe.chain)  # that step reads second pictures and cuts them
+    cuts = any(step.use == "faces" for step in recipe.chain)  # that step reads companion images and cuts them
     return read if recipe.also is None or cuts else read_with_second
 
 
 def _add_second(frames: Iterator[Sample], recipe: Recipe) -> Iterator[Sample]:
-    """Add the second picture of each frame of an item, black where there is none, and whether it is valid."""
+    """Add the companion image of each frame of an item, black where there is none, and whether it is valid."""
     first = next(frames, None)
     if first is None:
         return
-    with second_pictures(first, zero=recipe.also_missing == "zero") as pictures:
+    with open_companion(first, zero=recipe.also_missing == "zero") as pictures:
         for sample in chain([first], frames):
             picture = pictures.picture(sample)
             black = np.zeros_like(sample["image"]) if picture is None else picture

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from packer.sources.folders.frames import Frames, frame_numbers
 from packer.vision.decode.limits import MAX_PIXELS, PictureError, VideoError
 from packer.vision.decode.picture import decode_picture, read_picture
-from packer.vision.decode.sampling import Clock, Sampling, neighbours
+from packer.vision.decode.sampling import FrameClock, Sampling, neighbours
 from shardspec.wording import LONG, counted, cut, shorten
 
 _GAP = 1.5  # times the usual distance between the numbers of pictures
@@ -31,7 +31,7 @@ class FramePicture:
     image : ndarray, (H, W, 3), uint8
         RGB, upright, C-contiguous.
     data : bytes or None
-        The JPEG itself, if it may be kept as it is (`packer.vision.decode.picture.Picture.kept`).
+        The JPEG itself, if it may be kept as it is (`packer.vision.decode.picture.DecodedImage.kept`).
     """
 
     index: int
@@ -81,7 +81,7 @@ class FramesReader:
         self._numbers = frame_numbers(self._names)
         if sampling.at is None:
             times = (number / self._rate for number in self._numbers)
-            wanted = sampling.choose(times, [True] * self.frames_seen, self.frames_seen, Clock(rate=self._rate))
+            wanted = sampling.choose(times, [True] * self.frames_seen, self.frames_seen, FrameClock(rate=self._rate))
             chosen = np.flatnonzero(wanted).tolist()
         else:
             places = {number: place for place, number in enumerate(self._numbers)}

@@ -22,7 +22,7 @@ from shardspec.registry import import_target
 
 if TYPE_CHECKING:
     from packer.vision.decode.jpeg_header import JpegHeader
-    from packer.vision.decode.picture import Picture
+    from packer.vision.decode.picture import DecodedImage
 
 _MOST_BYTES = 1 << 18
 """Larger files go the long way, which looks at their first bytes before it reads the rest."""
@@ -167,7 +167,7 @@ def _keeping(recipe: Recipe) -> _Way:
 
 def _making(recipe: Recipe, encoder: Encoder) -> _Way:
     """The picture is decoded, resized and encoded, or kept if nothing changes it."""
-    decode: Callable[..., Picture] = import_target(
+    decode: Callable[..., DecodedImage] = import_target(
         "packer.vision.decode.picture:decode_picture", what="step 'decode'", extra="pack"
     )
     resize = _resize_of(recipe)

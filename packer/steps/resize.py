@@ -1,11 +1,11 @@
 """``resize``: bring pictures to one size, together with their masks and geometry."""
 
 from packer.recipe import Recipe
-from packer.steps.chain import Equipment, Step
+from packer.steps.chain import Step, StepResources
 from shardspec.registry import import_target
 
 
-def make(recipe: Recipe, _equipment: Equipment) -> Step:
+def make(recipe: Recipe, _resources: StepResources) -> Step:
     """The step of a recipe; without a size, or with ``resize="none"``, pictures pass as they are."""
     size = recipe.size
     if size is None or recipe.resize == "none":

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from readers.arguments import as_count, as_probability, as_range
 from readers.augment.batch_ops import choose, image_of, masks_of, move, over, picked, sampled, uniform, window
 from readers.augment.geometry import mirror_orders
-from readers.augment.libraries.batch_modules import OtherModule, Values, looked_at
+from readers.augment.libraries.batch_modules import OtherModule, ValueRange, looked_at
 from readers.augment.masks import as_mask_names
 from readers.augment.paint import ROWS, check_regions
 from readers.augment.row_random import RowDraws
@@ -94,7 +94,7 @@ class BatchCompose(BatchModule):
         if not isinstance(modules, Iterable):
             raise UsageError(f"BatchCompose: expected a list of modules, found {shorten(modules)}: write […]")
         self.chain = nn.ModuleList(m if isinstance(m, BatchModule) else OtherModule(m) for m in modules)
-        self._seen: dict[int, Values] = {}  # examined ranges, by the place of the module before; -1 at the start
+        self._seen: dict[int, ValueRange] = {}  # examined ranges, by the place of the module before; -1 at the start
 
     @property
     def threaded(self) -> bool:
@@ -114,8 +114,8 @@ class BatchCompose(BatchModule):
         return self._run(batch, draws, self._look(-1, batch.get("image")), owned)[0]
 
     def _run(
-        self, batch: Batch, draws: RowDraws | None, values: Values, owned: bool, path: tuple[int, ...] = ()
-    ) -> tuple[Batch, Values, bool]:
+        self, batch: Batch, draws: RowDraws | None, values: ValueRange, owned: bool, path: tuple[int, ...] = ()
+    ) -> tuple[Batch, ValueRange, bool]:
         """Return the batch after the last module, the range of its image values, and whether its memory is ours.
 
         `path` is the position of the chain in the chains around it.
@@ -124,13 +124,16 @@ class BatchCompose(BatchModule):
             if isinstance(module, BatchCompose):
                 batch, values, owned = module._run(batch, draws, values, owned, (*path, place))
             elif isinstance(module, BatchNormalize):
-                batch, values = module.normalized(batch, values), Values.UNIT if module.is_plain else Values.NORMAL
+                batch, values = (
+                    module.normalized(batch, values),
+                    ValueRange.UNIT if module.is_plain else ValueRange.NORMAL,
+                )
             elif isinstance(module, OtherModule):
                 image, owned = image_of(batch, module.name), False  # the module may keep its result
                 kept, found = module.call(image, values, draws, (*path, place))
                 batch = {**batch, "image": found}
                 values = self._look(place, found) if kept is None else kept
-                if place not in self._seen and kept is Values.NORMAL:
+                if place not in self._seen and kept is ValueRange.NORMAL:
                     module.check_not_cut(image, found)
                     self._seen[place] = kept
             elif isinstance(module, BatchModule) and module.keeps_range:
@@ -140,12 +143,12 @@ class BatchCompose(BatchModule):
                 values = self._look(place, batch.get("image"))
         return batch, values, owned
 
-    def _look(self, place: int, image: Any) -> Values:
+    def _look(self, place: int, image: Any) -> ValueRange:
         """Return the range of image values. Floating ones are examined only once, because that waits for the device."""
         if not isinstance(image, Tensor) or not image.is_floating_point():
-            return Values.BYTES
+            return ValueRange.BYTES
         found = self._seen.get(place) or looked_at(image)
-        if found is not Values.ANY:
+        if found is not ValueRange.ANY:
             self._seen[place] = found
         return found
 
@@ -315,9 +318,9 @@ class BatchNormalize(BatchModule):
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """Normalise the images."""
-        return self.normalized(batch, Values.BYTES)
+        return self.normalized(batch, ValueRange.BYTES)
 
-    def normalized(self, batch: Batch, values: Values) -> Batch:
+    def normalized(self, batch: Batch, values: ValueRange) -> Batch:
         """Normalise images whose values range from 0 to 255 or from 0 to 1.
 
         Raises
@@ -325,13 +328,13 @@ class BatchNormalize(BatchModule):
         UsageError
             If the values have another range.
         """
-        if values is Values.NORMAL:
+        if values is ValueRange.NORMAL:
             raise UsageError(
                 f"BatchNormalize: expected pictures from 0 to 255 or from 0 to 1, found others: they were already "
                 f"{values.value}, by a module before it or before the chain: normalise once"
             )
         image = image_of(batch, "BatchNormalize")
         scale, shift = self.scale.to(image.device, torch.float32), self.shift.to(image.device, torch.float32)
-        if values is Values.UNIT:
+        if values is ValueRange.UNIT:
             scale = scale * 255
         return {**batch, "image": (image * scale + shift).to(self.dtype)}

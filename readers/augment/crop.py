@@ -16,13 +16,13 @@ from shardspec.errors import UsageError
 
 
 @dataclass(frozen=True)
-class _Window:
+class _CropWindow:
     left: int
     top: int
     side: int
 
 
-class CropJitter(Transform[_Window]):
+class CropJitter(Transform[_CropWindow]):
     """Cut a random square out of the stored crop and resize it, so that face and margin move and scale.
 
     Landmarks, hull, regions, masks and matrix follow. The square has whole pixels. The image is resized bilinearly, or
@@ -68,13 +68,13 @@ class CropJitter(Transform[_Window]):
             return sample
         return self.apply(sample, _place(sample, 1.0, 0.0, 0.0))
 
-    def draw(self, sample: Sample, rng: np.random.Generator) -> _Window:
+    def draw(self, sample: Sample, rng: np.random.Generator) -> _CropWindow:
         """Draw the square."""
         size, x, y = rng.random(3).tolist()
         share = self.scale[0] + size * (self.scale[1] - self.scale[0])
         return _place(sample, share, self.shift * (2 * x - 1), self.shift * (2 * y - 1))
 
-    def apply(self, sample: Sample, params: _Window) -> Sample:
+    def apply(self, sample: Sample, params: _CropWindow) -> Sample:
         """Cut the square out of image and masks, and move the geometry."""
         image = get_image(sample, "CropJitter")
         size = min(image.shape[-3:-1]) if self.size is None else self.size
@@ -89,16 +89,16 @@ class CropJitter(Transform[_Window]):
         return out
 
 
-def _place(sample: Sample, share: float, x: float, y: float) -> _Window:
+def _place(sample: Sample, share: float, x: float, y: float) -> _CropWindow:
     """Return a square in whole pixels, given its share of the shorter side and its shift from the middle (-1 to 1)."""
     height, width = get_image(sample, "CropJitter").shape[-3:-1]
     side = min(max(round(share * min(height, width)), 1), min(height, width))
     left, top = (width - side) * (1 + x) / 2, (height - side) * (1 + y) / 2
-    return _Window(round(left), round(top), side)
+    return _CropWindow(round(left), round(top), side)
 
 
 def _cut(
-    picture: Picture, window: _Window, size: int, interpolation: int | None, clip: bool
+    picture: Picture, window: _CropWindow, size: int, interpolation: int | None, clip: bool
 ) -> npt.NDArray[np.generic]:
     """Cut a square out of an image, or out of each frame of a clip, and resize it; by nearest pixels for None."""
     if clip:

@@ -110,13 +110,13 @@ class DropRegion(Painting[str]):
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _Hole:
     point: int
     shift: tuple[float, float]  # of the square's centre from the landmark, in sides of the square
     side: float  # share of the image's shorter side
 
 
-class LandmarkCutout(Painting[_Cut]):
+class LandmarkCutout(Painting[_Hole]):
     """Paint a square over a random landmark, which may be anywhere in the square.
 
     Samples and frames whose ``landmarks_valid`` is false stay unchanged.
@@ -140,14 +140,14 @@ class LandmarkCutout(Painting[_Cut]):
         super().__init__(p, fill, fill_mask, masks)
         self.side = as_range("LandmarkCutout", "side", side)
 
-    def draw(self, sample: Sample, rng: np.random.Generator) -> _Cut:
+    def draw(self, sample: Sample, rng: np.random.Generator) -> _Hole:
         """Draw the landmark and the square around it."""
         count = get_field(sample, "landmarks", "LandmarkCutout").shape[-2]
         point = int(rng.integers(count))
         x, y, size = rng.random(3).tolist()
-        return _Cut(point, (x - 0.5, y - 0.5), self.side[0] + size * (self.side[1] - self.side[0]))
+        return _Hole(point, (x - 0.5, y - 0.5), self.side[0] + size * (self.side[1] - self.side[0]))
 
-    def painter(self, sample: Sample, params: _Cut) -> Painter:
+    def painter(self, sample: Sample, params: _Hole) -> Painter:
         """Return the function that paints the square."""
         landmarks = get_field(sample, "landmarks", "LandmarkCutout")
         side = params.side * min(get_image(sample, "LandmarkCutout").shape[-3:-1])

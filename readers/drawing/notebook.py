@@ -13,7 +13,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from readers.drawing.geometry import COLOURS, GEOMETRY, of_frame, shapes_of
-from readers.drawing.pictures import Picture, Scale, as_picture
+from readers.drawing.pictures import ImageFrames, Scale, as_picture
 from readers.drawing.values import describe_value, printable
 from shardspec.columns import evenly
 from shardspec.errors import UsageError
@@ -77,14 +77,14 @@ class Strip:
         return escape(describe_value(value, self.classes if name == "label" else None, longest=_TEXT))
 
 
-def _picture_of(sample: Mapping[str, Any]) -> Picture | None:
+def _picture_of(sample: Mapping[str, Any]) -> ImageFrames | None:
     """The field ``image`` as the network gets it, or else the first packed picture."""
     with suppress(UsageError):
         return as_picture(sample.get("image"), "image")
     return next((as_picture(value, name) for name, value in sample.items() if _is_picture(value)), None)
 
 
-def _figure(row: int, sample: Mapping[str, Any], picture: Picture, scale: Scale) -> str:
+def _figure(row: int, sample: Mapping[str, Any], picture: ImageFrames, scale: Scale) -> str:
     """A sample's picture with its geometry over it; of a clip, its frames."""
     length = len(picture.frames)
     geometry = {name: sample[name] for name in (*GEOMETRY, "landmarks_valid") if name in sample}

@@ -15,7 +15,7 @@ _ROUNDING = 0.01
 """By how much pictures from 0 to 1 may leave that range: resampling overshoots, and half precision rounds."""
 
 
-class Picture(NamedTuple):
+class ImageFrames(NamedTuple):
     """One sample's picture, before its values are brought to 0 … 255.
 
     Attributes
@@ -44,7 +44,7 @@ def as_array(value: Any) -> Any:
     return value
 
 
-def as_picture(value: Any, name: str) -> Picture:
+def as_picture(value: Any, name: str) -> ImageFrames:
     """A value of a picture field: (H, W, 3), (3, H, W) or (H, W), for clips and views after one more axis.
 
     Where both axes could be that of the channels, a tensor has them first, an array last.
@@ -60,21 +60,21 @@ def as_picture(value: Any, name: str) -> Picture:
         frames = [as_picture(frame, name).frames[0] for frame in value]
         if len({frame.shape for frame in frames}) != 1:
             raise UsageError(f"{name}: expected frames of one size in each sample, found several: resize them")
-        return Picture(np.stack(frames), True)
+        return ImageFrames(np.stack(frames), True)
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf" or array.ndim not in (2, 3, 4):
         found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else shorten(value)
         raise UsageError(f"{name}: expected pictures (H, W, 3) or (3, H, W), found {found}")
     if array.size == 0:
         raise UsageError(f"{name}: expected pictures of one pixel or more, found shape {array.shape}")
     if array.ndim == 2:
-        return Picture(array[None, ..., None], False)
+        return ImageFrames(array[None, ..., None], False)
     leads, trails = array.shape[-3] in (1, 3), array.shape[-1] in (1, 3)
     if not leads and not trails:
         raise UsageError(f"{name}: expected one channel or three, found shape {array.shape}")
     if leads and (first or not trails):
         array = np.moveaxis(array, -3, -1)
     strip = array.ndim == 4
-    return Picture(array if strip else array[None], strip)
+    return ImageFrames(array if strip else array[None], strip)
 
 
 def normalisation_of(transform: Any) -> tuple[Any, Any]:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from readers.arguments import as_count
 from readers.drawing.geometry import GEOMETRY, of_frame
-from readers.drawing.pictures import Picture, Scale, as_array, as_picture, is_tensor
+from readers.drawing.pictures import ImageFrames, Scale, as_array, as_picture, is_tensor
 from readers.drawing.sheet import Sheet, columns_for, draw_sample
 from shardspec.errors import UsageError
 from shardspec.fields import is_mask_name
@@ -148,14 +148,14 @@ def show(
     return drawing
 
 
-def _cell_for(pictures: Sequence[Picture]) -> int:
+def _cell_for(pictures: Sequence[ImageFrames]) -> int:
     """The side of a cell that the largest picture fills in its own size, or a whole multiple of it, if it can."""
     most = _STRIP_CELL if any(picture.strip for picture in pictures) else _CELL
     side: int = max(max(picture.frames.shape[1:3]) for picture in pictures)
     return max(16, min(most, side * max(1, most // side)))
 
 
-def _width(picture: Picture, side: int) -> int:
+def _width(picture: ImageFrames, side: int) -> int:
     """The width of a picture's cell: a square, or as many frames as are shown, each at most as wide as it can be."""
     count, height, width, _ = picture.frames.shape
     frame: int = -(-side * width // max(height, width))
@@ -218,7 +218,13 @@ def _rows_of(batch: Mapping[str, Any], count: int, field: str) -> Iterator[Mappi
 
 
 def draw_values(
-    sample: Mapping[str, Any], picture: Picture, scale: Scale, cell: int, field: str = "image", *, plain: bool = False
+    sample: Mapping[str, Any],
+    picture: ImageFrames,
+    scale: Scale,
+    cell: int,
+    field: str = "image",
+    *,
+    plain: bool = False,
 ) -> npt.NDArray[np.uint8]:
     """Draw a sample's picture with its geometry and masks; the frames of a clip side by side.
 
@@ -226,7 +232,7 @@ def draw_values(
     ----------
     sample : mapping
         Values of numpy or torch.
-    picture : Picture
+    picture : ImageFrames
         That of the sample's `field`.
     scale : Scale
     cell : int
@@ -250,7 +256,7 @@ def draw_values(
     return np.concatenate(drawn, axis=1)
 
 
-def _masks(value: Any, picture: Picture) -> list[npt.NDArray[Any]]:
+def _masks(value: Any, picture: ImageFrames) -> list[npt.NDArray[Any]]:
     """A field's mask for each frame, (T, H, W), if it lies on the picture; a picture of unequal channels is no mask."""
     mask, sides = as_array(value), picture.frames.shape[1:3]
     if not isinstance(mask, np.ndarray) or mask.dtype.kind not in "biuf":
@@ -269,7 +275,7 @@ def _masks(value: Any, picture: Picture) -> list[npt.NDArray[Any]]:
     return [mask] if len(mask) == len(picture.frames) else []
 
 
-def _caption(sample: Mapping[str, Any], place: int, picture: Picture, classes: Sequence[str] | None) -> list[str]:
+def _caption(sample: Mapping[str, Any], place: int, picture: ImageFrames, classes: Sequence[str] | None) -> list[str]:
     """The key, or the number in the batch; the label, and how many frames there are if not all are shown."""
     below = []
     if "label" in sample:

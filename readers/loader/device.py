@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from readers.dataset.collate import Batch, EncodedValues
-from readers.loader.threads import Stage, not_an_end
+from readers.loader.threads import ReadStage, not_an_end
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -116,7 +116,7 @@ class DeviceStage:
 
     Parameters
     ----------
-    batches : Stage
+    batches : ReadStage
         Yields the batches with their seeds.
     device : torch.device or None
         None leaves batches where they are.
@@ -126,7 +126,7 @@ class DeviceStage:
 
     def __init__(
         self,
-        batches: Stage[SeededBatch],
+        batches: ReadStage[SeededBatch],
         device: torch.device | None,
         transform: BatchTransform | None,
     ) -> None:

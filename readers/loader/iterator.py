@@ -11,7 +11,7 @@ from readers.dataset.collate import Batch
 from readers.formats.pool import explain_thread
 from readers.loader.batches import BatchPicks, BatchWork
 from readers.loader.device import DeviceStage, SeededBatch, runs_in_threads, wants_seeds
-from readers.loader.threads import ReadAhead, Stage, StageTimes, take_one_thread
+from readers.loader.threads import ReadAhead, ReadStage, StageTimes, take_one_thread
 from shardspec.errors import DatasetError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class LoaderIterator(Iterator[Batch]):
             last=jobs - 1,
         )
         torch.get_num_threads()  # otherwise this thread would adopt the setting of the Loader's threads
-        self._stage: Stage[SeededBatch] = Stage(
+        self._stage: ReadStage[SeededBatch] = ReadStage(
             work, jobs, loader.workers, loader.prefetch, loader.timeout_s, explain_thread, take_one_thread
         )
         self._times = self._stage.times
@@ -118,7 +118,7 @@ class _Asker:
         self._dataset.read_ahead(self._picks(number))
 
 
-def _end(stage: Stage[SeededBatch], ahead: ReadAhead | None) -> None:
+def _end(stage: ReadStage[SeededBatch], ahead: ReadAhead | None) -> None:
     stage.stop()
     if ahead is not None:
         ahead.stop()

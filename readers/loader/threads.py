@@ -43,7 +43,7 @@ class Divided(Generic[T]):
         self.error: BaseException | None = None
 
 
-class Stage(Iterator[T]):
+class ReadStage(Iterator[T]):
     """Runs ``work(number)`` for 0 … jobs-1 in threads; iterating yields the results in order.
 
     For one consumer. A stage cannot be used in the child of a fork, which has no threads.

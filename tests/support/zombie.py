@@ -13,7 +13,7 @@ from typing import Any
 
 from packer.jobs.plan import Unit
 from packer.jobs.worker import open_work
-from packer.steps.chain import Equipment
+from packer.steps.chain import StepResources
 from packer.workspace import Workspace
 from shardspec.errors import ShardspecError
 
@@ -30,7 +30,7 @@ def main(out: Path, do: str, number: int) -> None:
             stopped = True
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    work = open_work(Workspace(out / ".build", owner="zombie"), Equipment())
+    work = open_work(Workspace(out / ".build", owner="zombie"), StepResources())
     sys.addaudithook(hook)
     try:
         found: dict[str, Any] = {"result": work.run(Unit(do, number), {}, lambda *_: None)}  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from packer.sources.contents import opener
 from packer.sources.folders.frame_folders import frames_item, pictures_in
 from packer.sources.folders.patterns import Globs, is_chosen
 from packer.sources.item import Item, ItemFile
-from packer.steps.second import open_reader
+from packer.steps.companion import open_reader
 from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling
 from packer.vision.media import medium_of

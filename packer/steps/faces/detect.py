@@ -8,15 +8,15 @@ import numpy as np
 
 from packer.recipe import Recipe
 from packer.sources.item import Item
-from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step
+from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample, Step, StepResources
 from packer.steps.faces.frame import NO_TRACK, FrameFaces, counting_faces, known_points
 from packer.steps.faces.search import BATCH_FRAMES, FaceSearch, as_frame, takes_decoded
 from packer.steps.faces.tracks import VideoTracks
 
 
-def make(recipe: Recipe, equipment: Equipment) -> Step:
+def make(recipe: Recipe, resources: StepResources) -> Step:
     """The step of a recipe. Loads the detector, if none is given, once per worker."""
-    search = FaceSearch(recipe, equipment.detector)
+    search = FaceSearch(recipe, resources.detector)
 
     def detect(samples: Iterator[Sample]) -> Iterator[Sample]:
         return _detections(map(as_frame, samples), search, recipe)

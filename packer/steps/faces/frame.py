@@ -106,7 +106,7 @@ def choose_face(rule: str, faces: Sequence[Face], frame: Picture, mask: Picture 
         At least one.
     frame : ndarray, (H, W, 3), uint8
     mask : ndarray, (H, W, 3), uint8, or None
-        The frame's second picture.
+        The frame's companion image.
     """
     return FRAME_RULES[rule](faces, frame, mask)
 

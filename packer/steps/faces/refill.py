@@ -6,11 +6,10 @@ from itertools import chain
 
 from packer.recipe import Recipe
 from packer.steps.chain import ITEM, NEIGHBOURS, SAMPLED, Sample
-from packer.steps.faces.crop import FaceCutter
+from packer.steps.companion import CompanionFile
+from packer.steps.faces.crop import CompanionCutter, FaceCutter, cutting_companion
 from packer.steps.faces.frame import FrameFaces
 from packer.steps.faces.search import FaceSearch, ItemSearch
-from packer.steps.faces.second import SecondCutter, cutting_second
-from packer.steps.second import SecondFile
 
 Found = tuple[Sample, FrameFaces]
 """A frame with its faces."""
@@ -27,21 +26,21 @@ class Refill:
         A sample of the item.
     near : mapping of int to tuple of int
         By sampled frame, rising: the frames that may stand in for it (`packer.vision.decode.sampling.neighbours`).
-    file : SecondFile
+    file : CompanionFile
         The item's own file.
     search : ItemSearch
         Finds the faces of these frames.
-    second : SecondCutter or None
-        Cuts the second pictures of these frames.
+    second : CompanionCutter or None
+        Cuts the companion images of these frames.
     """
 
     def __init__(
         self,
         first: Sample,
         near: Mapping[int, tuple[int, ...]],
-        file: SecondFile,
+        file: CompanionFile,
         search: ItemSearch,
-        second: SecondCutter | None,
+        second: CompanionCutter | None,
     ) -> None:
         self._first = first
         self._near = near
@@ -121,12 +120,12 @@ def refilling(
         return
     item = first[ITEM]
     indices = tuple(chain.from_iterable(near.values()))
-    file = SecondFile("refill", item.file, indices)
+    file = CompanionFile("refill", item.file, indices)
     sample = {**first, SAMPLED: indices}
     try:
         with (
             search.of_item(item, indices) if recipe.boxes is None else nullcontext(given) as faces,
-            cutting_second(recipe, cutter, sample) as second,
+            cutting_companion(recipe, cutter, sample) as second,
         ):
             yield Refill(first, near, file, faces, second)
     finally:

@@ -12,12 +12,12 @@ import numpy.typing as npt
 from packer.recipe import Recipe
 from packer.sources.item import BOXES_FROM, Item, ItemFile
 from packer.steps.chain import STILL, Sample, require_image
+from packer.steps.companion import CompanionFile
 from packer.steps.faces.boxes import Boxes, open_boxes
 from packer.steps.faces.frame import FrameFaces
-from packer.steps.second import SecondFile
 from packer.vision.detect import Detector
-from packer.vision.detect.checked import CheckedDetector
 from packer.vision.detect.detections import FaceDetector
+from packer.vision.detect.interface import CheckedDetector
 from shardspec.errors import ItemError
 from shardspec.registry import import_target
 
@@ -73,7 +73,7 @@ class FaceSearch:
         other = item.files.get(BOXES_FROM)
         if self._boxes is not None:
             file = item if other is None else other
-            yield _Given(self._boxes.faces(file.name, file.bytes), self._boxes.no_box, timed=other is None)
+            yield _GivenBoxes(self._boxes.faces(file.name, file.bytes), self._boxes.no_box, timed=other is None)
             return
         assert self._detector is not None
         if other is None:
@@ -84,7 +84,7 @@ class FaceSearch:
             yield _Detecting(self._detector, known)
             return
         assert self._memory is not None
-        second = SecondFile(BOXES_FROM, other, sampled)
+        second = CompanionFile(BOXES_FROM, other, sampled)
         try:
             yield _DetectingOn(self._detector, second, self._memory.of_file(other), sampled)
         finally:
@@ -109,7 +109,7 @@ class ItemSearch(Protocol):
         ...
 
 
-class _Given:
+class _GivenBoxes:
     """Gives known faces by frame.
 
     Parameters
@@ -184,7 +184,7 @@ class _DetectingOn:
     def __init__(
         self,
         detector: FaceDetector,
-        other: SecondFile,
+        other: CompanionFile,
         passes: "dict[Sampled, dict[int, FrameFaces]]",
         sampled: Sampled,
     ) -> None:

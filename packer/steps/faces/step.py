@@ -7,8 +7,8 @@ from itertools import chain, islice
 import numpy as np
 
 from packer.recipe import Recipe
-from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step
-from packer.steps.faces.crop import FaceCutter
+from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample, Step, StepResources
+from packer.steps.faces.crop import CompanionCutter, FaceCutter, cutting_companion
 from packer.steps.faces.frame import (
     FRAME_RULES,
     NO_TRACK,
@@ -18,18 +18,17 @@ from packer.steps.faces.frame import (
     counting_faces,
     known_points,
 )
-from packer.steps.faces.misses import Misses, describe_largest
+from packer.steps.faces.missing_faces import MissingFaces, describe_largest
 from packer.steps.faces.refill import Found, Refill, refilling
 from packer.steps.faces.search import BATCH_FRAMES, FaceSearch, ItemSearch, as_frame, takes_decoded
-from packer.steps.faces.second import SecondCutter, cutting_second
 from packer.steps.faces.tracks import VideoTracks
 from packer.steps.report import ItemReport
 from packer.vision.detect.detections import FaceDetector
 
 
-def make(recipe: Recipe, equipment: Equipment) -> Step:
+def make(recipe: Recipe, resources: StepResources) -> Step:
     """The step of a recipe. Loads the landmarks' model, and the detector if none is given, once per worker."""
-    finder = FaceFinder(recipe, equipment.detector)
+    finder = FaceFinder(recipe, resources.detector)
     weigh = _WEIGHTS.get(recipe.choose)
 
     def faces(samples: Iterator[Sample]) -> Iterator[Sample]:
@@ -61,7 +60,7 @@ class FaceFinder:
         report.faces = 0
         with (
             self._search.of_item(item, sampled) as search,
-            cutting_second(self._recipe, self._cutter, first) as second,
+            cutting_companion(self._recipe, self._cutter, first) as second,
             refilling(self._recipe, self._search, search, self._cutter, first) as refill,
         ):
             known = sampled if takes_decoded(self._recipe) else None
@@ -74,14 +73,14 @@ class FaceFinder:
         self, frames: Iterator[Sample], search: ItemSearch, refill: Refill | None, report: ItemReport
     ) -> "Iterator[_Look]":
         """Search the sampled frames, and those that may stand in for them."""
-        misses = Misses(report, self._recipe, refills=refill is not None)
+        missing = MissingFaces(report, self._recipe, refills=refill is not None)
         while batch := list(islice(frames, BATCH_FRAMES)):
             for sample, faces in zip(batch, search.faces(batch), strict=True):
                 for place in refill.missing(sample["frame"]) if refill else ():
-                    yield self._look(place, None, "", refill, misses, report)
-                yield self._look(sample["frame"], sample, faces, refill, misses, report)
+                    yield self._look(place, None, "", refill, missing, report)
+                yield self._look(sample["frame"], sample, faces, refill, missing, report)
         for place in refill.missing(None) if refill else ():
-            yield self._look(place, None, "", refill, misses, report)
+            yield self._look(place, None, "", refill, missing, report)
 
     def _look(
         self,
@@ -89,7 +88,7 @@ class FaceFinder:
         sample: Sample | None,
         faces: FrameFaces | str,
         refill: Refill | None,
-        misses: Misses,
+        missing: MissingFaces,
         report: ItemReport,
     ) -> "_Look":
         """Decide which frame gives the samples of a place. If none does, the report says why."""
@@ -106,13 +105,13 @@ class FaceFinder:
             if isinstance(faces, str) and not any(map(len, seen)):
                 report.skip(place, faces)
             else:
-                misses.add(place, seen)
+                missing.add(place, seen)
         return _Look(place, sample, found)
 
     def _crops(
         self,
         looks: "Iterator[_Look]",
-        second: SecondCutter | None,
+        second: CompanionCutter | None,
         refill: Refill | None,
         tracker: VideoTracks | None,
         report: ItemReport,
@@ -145,7 +144,7 @@ class FaceFinder:
         place: int,
         sample: Sample,
         found: FrameFaces,
-        second: SecondCutter | None,
+        second: CompanionCutter | None,
         tracker: VideoTracks | None,
         report: ItemReport,
     ) -> list[Sample]:
@@ -179,7 +178,7 @@ class FaceFinder:
         place: int,
         sample: Sample,
         found: FrameFaces,
-        second: SecondCutter | None,
+        second: CompanionCutter | None,
         tracker: VideoTracks | None,
     ) -> list[Face]:
         """The faces of one frame that count, or the one of them that the recipe chooses."""

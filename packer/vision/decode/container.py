@@ -145,7 +145,7 @@ def _has_all_entries(
         return bool(len(whole.streams[stream.index].index_entries) >= stream.frames)
 
 
-class Place(NamedTuple):
+class PacketPosition(NamedTuple):
     """A packet in the file; `corrupt` is what the container says."""
 
     offset: int | None
@@ -155,7 +155,7 @@ class Place(NamedTuple):
     corrupt: bool
 
 
-def find_cut_off(source: Input, places: list[Place]) -> Iterator[int]:
+def find_cut_off(source: Input, places: list[PacketPosition]) -> Iterator[int]:
     """Yield the places of the packets that the container calls corrupt, but not those before a joint.
 
     libavformat flags the frame before the one whose bytes are corrupt if it parses the stream, so both are yielded.
@@ -166,7 +166,7 @@ def find_cut_off(source: Input, places: list[Place]) -> Iterator[int]:
             yield from range(place, min(place + 2, len(places)))
 
 
-def _is_joint(source: Input, begin: int | None, last: Place, first: Place) -> bool:
+def _is_joint(source: Input, begin: int | None, last: PacketPosition, first: PacketPosition) -> bool:
     """Tell whether two MPEG transport streams are joined between two packets, `last` and `first`.
 
     The numbers of the stream's packets in the file jump there. If they jump anywhere else after `begin`, or if there is

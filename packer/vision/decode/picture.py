@@ -47,7 +47,7 @@ _HARMLESS = "extraneous bytes before marker"
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class DecodedImage:
     """A decoded picture.
 
     Attributes
@@ -97,7 +97,7 @@ def read_picture(source: Input, *, max_pixels: int = MAX_PIXELS) -> bytes:
         return file.read()
 
 
-def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS, bgr: bool = False) -> Picture:
+def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS, bgr: bool = False) -> DecodedImage:
     """Decode one picture.
 
     Safe to call from several threads, with one reservation: while a file that is not an ordinary JPEG is decoded,
@@ -114,7 +114,7 @@ def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS, bgr: bool = Fal
 
     Returns
     -------
-    Picture
+    DecodedImage
 
     Raises
     ------
@@ -127,17 +127,17 @@ def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS, bgr: bool = Fal
     """
     kind = _sniff(data)
     if kind == "Netpbm":
-        return Picture(_finish(_in_order(decode_netpbm(data, max_pixels), bgr), UPRIGHT))
+        return DecodedImage(_finish(_in_order(decode_netpbm(data, max_pixels), bgr), UPRIGHT))
     if kind == "JPEG":
         return _decode_jpeg(data, max_pixels, bgr)
     if kind not in _BY_PILLOW:
-        return Picture(_finish(_in_order(_decode_by_codec(data, kind, max_pixels), bgr), UPRIGHT))
+        return DecodedImage(_finish(_in_order(_decode_by_codec(data, kind, max_pixels), bgr), UPRIGHT))
     image, orientation = _decode_by_pillow(data, kind, max_pixels)
-    return Picture(_finish(_in_order(image, bgr), orientation))
+    return DecodedImage(_finish(_in_order(image, bgr), orientation))
 
 
 def check_kept(data: bytes, *, max_pixels: int = MAX_PIXELS) -> tuple[JpegHeader, bytes] | None:
-    """Check a JPEG whose bytes may be stored (`Picture.kept`) without making its pixels (`check_strict`).
+    """Check a JPEG whose bytes may be stored (`DecodedImage.kept`) without making its pixels (`check_strict`).
 
     Returns
     -------
@@ -177,7 +177,7 @@ def _finish(image: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.ui
     return upright
 
 
-def _decode_jpeg(data: bytes, max_pixels: int, bgr: bool) -> Picture:
+def _decode_jpeg(data: bytes, max_pixels: int, bgr: bool) -> DecodedImage:
     header = read_header(data)
     if header is None:
         raise PictureError(
@@ -193,11 +193,11 @@ def _decode_jpeg(data: bytes, max_pixels: int, bgr: bool) -> Picture:
                 warning = str(error)
                 continue
             keeps = header.ordinary and coding in ("YCbCr", "Gray") and orientation == UPRIGHT
-            return Picture(_finish(image, orientation), without_trailer(form) if keeps else None)
+            return DecodedImage(_finish(image, orientation), without_trailer(form) if keeps else None)
         if _CORRUPT.search(warning) and _HARMLESS not in warning:
             raise PictureError(f"expected a whole JPEG, found a damaged one: {warning}")
         image, _ = _decode_by_pillow(form, "JPEG", max_pixels)
-        return Picture(_finish(_in_order(image, bgr), orientation))
+        return DecodedImage(_finish(_in_order(image, bgr), orientation))
 
 
 def _forms(data: bytes, header: JpegHeader) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ _UNEVEN = 0.02  # frames; a program stream lacks most times, and those that liba
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class FrameClock:
     """How exactly a video's frames are timed.
 
     Attributes
@@ -30,7 +30,7 @@ class Clock:
     rate: float | None = None
 
     @classmethod
-    def of_times(cls, times: npt.NDArray[np.float64], unit: float, rates: Sequence[float]) -> "Clock":
+    def of_times(cls, times: npt.NDArray[np.float64], unit: float, rates: Sequence[float]) -> "FrameClock":
         """Find the lowest of some rates that fits the presentation times, which are multiples of `unit`."""
         # Where the unit is about a frame, as in AVI, times are whole frames and are not rounded.
         fine = [rate for rate in rates if unit * rate <= _ROUNDED]
@@ -84,14 +84,14 @@ class Sampling:
         if self.fps is not None and not (math.isfinite(self.fps) and self.fps > 0):
             raise ValueError(f"expected fps to be a rate above 0, found {self.fps}")
 
-    def picker(self, count: int, clock: Clock) -> Callable[[int, float, bool], bool]:
+    def picker(self, count: int, clock: FrameClock) -> Callable[[int, float, bool], bool]:
         """Decide frame by frame, in presentation order.
 
         Parameters
         ----------
         count : int
             How many frames there are; used only by ``frames``.
-        clock : Clock
+        clock : FrameClock
             Used only by ``fps``.
 
         Returns
@@ -112,7 +112,9 @@ class Sampling:
             return _Ticks(self.fps, clock)
         return lambda index, time, key: key
 
-    def choose(self, times: Iterable[float], keys: Iterable[bool], count: int, clock: Clock) -> npt.NDArray[np.bool_]:
+    def choose(
+        self, times: Iterable[float], keys: Iterable[bool], count: int, clock: FrameClock
+    ) -> npt.NDArray[np.bool_]:
         """Decide for all frames of a video at once.
 
         Parameters
@@ -123,7 +125,7 @@ class Sampling:
             Whether each is a keyframe.
         count : int
             How many there are.
-        clock : Clock
+        clock : FrameClock
 
         Returns
         -------
@@ -190,7 +192,7 @@ def _ladder(reach: int) -> list[int]:
 class _Ticks:
     """The first frame at or after each tick of a clock that starts with the first frame."""
 
-    def __init__(self, rate: float, clock: Clock) -> None:
+    def __init__(self, rate: float, clock: FrameClock) -> None:
         self._rate = rate
         self._clock = clock
         self._start: float | None = None

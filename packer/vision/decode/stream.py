@@ -15,7 +15,7 @@ from av.video.stream import VideoStream
 from packer.vision.decode.limits import VideoError
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.timeline import Timeline
-from packer.vision.decode.unwritten import FrameMemory
+from packer.vision.decode.uninitialized import FrameMemory
 from packer.vision.faults import may_pass
 from shardspec.errors import system_reason
 from shardspec.wording import counted
@@ -26,7 +26,7 @@ _MARKS_NON_REFERENCE = frozenset({"h264"})
 _Skip = Literal["DEFAULT", "NONREF", "NONKEY"]  # libavcodec's AVDiscard
 
 
-class Decoding:
+class SampleDecoder:
     """One pass over the packets of a stream.
 
     Parameters

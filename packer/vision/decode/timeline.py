@@ -15,13 +15,13 @@ import numpy.typing as npt
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from packer.vision.decode.container import Place, describe_missing, find_cut_off, has_timestamps, open_video
+from packer.vision.decode.container import PacketPosition, describe_missing, find_cut_off, has_timestamps, open_video
 from packer.vision.decode.limits import Input, VideoError
-from packer.vision.decode.sampling import Clock
+from packer.vision.decode.sampling import FrameClock
 from packer.vision.faults import may_pass
 from shardspec.errors import system_reason
 
-# Codecs in which a packet is exactly one frame, but for those that `_Shown` finds.
+# Codecs in which a packet is exactly one frame, but for those that `_ShownPackets` finds.
 _ONE_FRAME_A_PACKET = frozenset(
     {"av1", "dnxhd", "ffv1", "h264", "hevc", "mjpeg", "mpeg1video", "mpeg2video", "mpeg4", "prores", "vp8", "vp9"},
 )
@@ -64,7 +64,7 @@ class Timeline:
         The stream's time base.
     rate : Fraction, frames per second
         The stream's average rate.
-    clock : Clock
+    clock : FrameClock
         How exactly the frames are timed.
     timed : bool
         Whether the file stores timestamps at all.
@@ -82,7 +82,7 @@ class Timeline:
     start: Fraction
     unit: Fraction
     rate: Fraction
-    clock: Clock
+    clock: FrameClock
     timed: bool
     cut_off: frozenset[int]
     damage: str | None
@@ -125,9 +125,9 @@ def _scan(source: Input, max_pixels: int) -> tuple[Timeline, av.error.FFmpegErro
     """The timeline as far as the packets can be read, and the error that stopped the reading, if any."""
     container, stream = open_video(source, max_pixels=max_pixels)
     with container:
-        timed, shown = has_timestamps(container), _Shown(stream)
+        timed, shown = has_timestamps(container), _ShownPackets(stream)
         rows: list[_Row] = []
-        places: list[Place] = []
+        places: list[PacketPosition] = []
         read, end, due, damage = 0, Fraction(0), None, None
         stopped: av.error.FFmpegError | None = None
         try:
@@ -138,7 +138,9 @@ def _scan(source: Input, max_pixels: int) -> tuple[Timeline, av.error.FFmpegErro
                     continue
                 if shown(packet) and not packet.is_discard:
                     rows.append((packet.pts if timed else None, packet.is_keyframe, read))
-                places.append(Place(packet.pos, packet.dts, packet.duration, packet.is_keyframe, packet.is_corrupt))
+                places.append(
+                    PacketPosition(packet.pos, packet.dts, packet.duration, packet.is_keyframe, packet.is_corrupt)
+                )
                 due = packet.dts if due is None else max(due, packet.dts or due)
                 read += 1
         except MemoryError:  # also one of libav's own errors
@@ -191,7 +193,9 @@ def _timeline(
         start=start,
         unit=unit,
         rate=rate,
-        clock=Clock.of_times(times, float(unit), [float(r) for r in rates]) if stamps else Clock(rate=float(rate)),
+        clock=FrameClock.of_times(times, float(unit), [float(r) for r in rates])
+        if stamps
+        else FrameClock(rate=float(rate)),
         timed=timed,
         cut_off=cut_off,
         damage=damage,
@@ -210,7 +214,7 @@ def _by_stamp(row: _Row) -> int:
     return row[0]
 
 
-class _Shown:
+class _ShownPackets:
     """Tells packet by packet, in decoding order, which ones hold or stand for a frame that is shown.
 
     A bit marks the hidden frames of VP8 (RFC 6386, 9.1). A picture of MPEG-4 Part 2 that is not coded repeats the one

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from packer.vision.detect.area import AreaSampler
+from packer.vision.detect.area_pooling import AreaSampler
 from packer.vision.detect.networks import CROP_SIZES, OUTPUTS
 
 FloatArray = npt.NDArray[np.float32]

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.vision.detect.channel import Channel, ChannelError
-from packer.vision.detect.checked import BadDetectionsError
 from packer.vision.detect.detections import Detections, FaceDetector
+from packer.vision.detect.interface import BadDetectionsError
 from packer.vision.faults import describe_error, find_memory_error
 from shardspec.errors import ItemError
 from shardspec.wording import counted

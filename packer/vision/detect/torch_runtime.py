@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from packer.vision.detect.area import cell_edges
+from packer.vision.detect.area_pooling import cell_edges
 from packer.vision.detect.cpu import CpuFrame
 from packer.vision.detect.networks import CROP_SIZES, OUTPUTS, Dense, Layer, Pool
 from packer.vision.detect.runtime import Frame
@@ -119,7 +119,7 @@ class TorchRuntime:
 class TorchFrame:
     """Uploads a picture once and samples it there; fulfils ``packer.vision.detect.runtime.Frame``.
 
-    Works as ``packer.vision.detect.area.AreaSampler`` does, with an integral image on the device. The chunks depend on
+    Works as ``packer.vision.detect.area_pooling.AreaSampler`` does, with an integral image on the device. The chunks depend on
     the picture's own boxes alone, so the results cannot depend on the frames around it.
     """
 

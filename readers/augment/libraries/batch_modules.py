@@ -17,7 +17,7 @@ from shardspec.errors import UsageError
 from shardspec.wording import cut, shorten
 
 
-class Values(Enum):
+class ValueRange(Enum):
     """Range of image values."""
 
     BYTES = "from 0 to 255"
@@ -87,14 +87,14 @@ class OtherModule(nn.Module):
         self._warned = False
 
     def call(
-        self, image: Tensor, values: Values, draws: RowDraws | None, path: tuple[int, ...]
-    ) -> tuple[Values | None, Tensor]:
+        self, image: Tensor, values: ValueRange, draws: RowDraws | None, path: tuple[int, ...]
+    ) -> tuple[ValueRange | None, Tensor]:
         """Call the module with images in the range that it expects.
 
         Parameters
         ----------
         image : Tensor, (B, C, H, W)
-        values : Values
+        values : ValueRange
             Range of the image values.
         draws : RowDraws or None
             Source of torch draws in the module; None for torch's global generators.
@@ -103,7 +103,7 @@ class OtherModule(nn.Module):
 
         Returns
         -------
-        values : Values or None
+        values : ValueRange or None
             Range of the result; None if it has to be examined.
         image : Tensor
 
@@ -112,9 +112,9 @@ class OtherModule(nn.Module):
         UsageError
             If the module does not take uint8 images, or does not return an image.
         """
-        if values is not Values.NORMAL and self._wants_floats(image, values):
+        if values is not ValueRange.NORMAL and self._wants_floats(image, values):
             image = image / 255 if image.is_floating_point() else image.to(torch.float32).div_(255)
-            values = Values.UNIT
+            values = ValueRange.UNIT
         with TorchDraws(None if draws is None else _seed(draws, path), len(image)) as watched:
             result = self._called(image)
         if not isinstance(result, Tensor):
@@ -123,8 +123,8 @@ class OtherModule(nn.Module):
             )
         if self._draws_once or (self._library == "torchvision" and watched.small > self._certain):
             self._warn(len(image))
-        if self._normalizes and values is not Values.NORMAL:  # a second one may undo the first: examine the values
-            return Values.NORMAL, result
+        if self._normalizes and values is not ValueRange.NORMAL:  # a second one may undo the first: examine the values
+            return ValueRange.NORMAL, result
         kept = not self._changes_range and image.dtype == result.dtype
         return (values if kept else None), result
 
@@ -136,9 +136,9 @@ class OtherModule(nn.Module):
                 "BatchNormalize after it"
             )
 
-    def _wants_floats(self, image: Tensor, values: Values) -> bool:
+    def _wants_floats(self, image: Tensor, values: ValueRange) -> bool:
         if image.is_floating_point():
-            return values is Values.BYTES
+            return values is ValueRange.BYTES
         return self._library == "kornia" or type(self.function).__name__ == "Normalize"
 
     def _called(self, image: Tensor) -> Any:
@@ -168,16 +168,16 @@ class OtherModule(nn.Module):
         )
 
 
-def looked_at(image: Tensor) -> Values:
+def looked_at(image: Tensor) -> ValueRange:
     """Return the range of floating images, judged by their smallest and largest value."""
     if not image.numel():
-        return Values.ANY
+        return ValueRange.ANY
     least, most = torch.stack(torch.aminmax(image.detach())).tolist()
     if least < -_ROUNDING:
-        return Values.NORMAL
+        return ValueRange.NORMAL
     if most <= _ROUNDING:
-        return Values.ANY
-    return Values.UNIT if most <= 1 + _ROUNDING else Values.BYTES
+        return ValueRange.ANY
+    return ValueRange.UNIT if most <= 1 + _ROUNDING else ValueRange.BYTES
 
 
 def _seed(draws: RowDraws, path: tuple[int, ...]) -> int:

@@ -16,7 +16,7 @@ from packer.cli import main
 from packer.packed.browse.originals import Originals
 from readers import Loader, open_dataset
 from readers.augment import Compose
-from readers.drawing.draw import draw
+from readers.drawing.sheet import draw
 from shardspec.errors import ShardCorruptError, UsageError
 from shardspec.registry import import_target
 from shardspec.schema import Schema

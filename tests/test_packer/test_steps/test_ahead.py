@@ -15,7 +15,7 @@ from packer import Recipe
 from packer.recipe import resources
 from packer.sources.item import Item
 from packer.steps import decode
-from packer.steps.chain import ITEM, REPORT, Equipment, Pipeline, StepError
+from packer.steps.chain import ITEM, REPORT, Pipeline, StepError, StepResources
 from packer.steps.decode import THREAD_NAME, run_ahead
 from packer.steps.report import ItemReport
 from packer.vision.decode.sampling import Sampling
@@ -97,7 +97,7 @@ def test_a_stopped_video_ends(tmp_path):
 def decoded(path, *, ahead, **options):
     """What the step gives of a video, what it reports, and what it ends with."""
     report, frames, error = ItemReport(path.name), [], None
-    step = decode.make(Recipe(**options), Equipment(decodes_ahead=ahead))
+    step = decode.make(Recipe(**options), StepResources(decodes_ahead=ahead))
     item = Item(0, path.name, path=str(path))
     try:
         for sample in step(iter([{ITEM: item, REPORT: report}])):
@@ -132,7 +132,7 @@ def test_a_step_that_fails_closes_the_video_at_once(tmp_path, ahead):
                 kept.append(error)  # as a pool's future keeps what its work raised
                 raise
 
-    pipeline = Pipeline(Recipe(steps=("decode", "fail")), {"fail": fail}, Equipment(decodes_ahead=ahead))
+    pipeline = Pipeline(Recipe(steps=("decode", "fail")), {"fail": fail}, StepResources(decodes_ahead=ahead))
     with pytest.raises(StepError, match="ValueError: 0"):
         list(pipeline.run(Item(0, path.name, path=str(path)), ItemReport(path.name)))
     assert not any(thread.name.startswith(THREAD_NAME) for thread in threading.enumerate())
@@ -163,7 +163,7 @@ def test_nothing_holds_on_to_an_error():
 
 def test_a_step_that_wants_no_more_ends_the_thread(tmp_path):
     path = write_video(tmp_path / "v.mp4", frames=40)
-    step = decode.make(Recipe(), Equipment(decodes_ahead=True))
+    step = decode.make(Recipe(), StepResources(decodes_ahead=True))
     samples = step(iter([{ITEM: Item(0, path.name, path=str(path)), REPORT: ItemReport(path.name)}]))
     assert next(samples)["frame"] == 0
     samples.close()

@@ -18,7 +18,7 @@ from support.packed import fingerprints, read_samples
 import packer
 from packer import Recipe
 from packer.builds.provenance import describe_runtime
-from packer.vision.detect.checked import BadDetectionsError, CheckedDetector
+from packer.vision.detect.interface import BadDetectionsError, CheckedDetector
 from shardspec.errors import ItemError, UsageError
 from shardspec.layout import Layout
 

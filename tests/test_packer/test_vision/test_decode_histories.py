@@ -18,7 +18,7 @@ from support.packed import fingerprints, read_samples
 
 from packer.vision.decode.limits import VideoError
 from packer.vision.decode.sampling import Sampling
-from packer.vision.decode.unwritten import decoder_errors
+from packer.vision.decode.uninitialized import decoder_errors
 from packer.vision.decode.video import VideoReader
 
 SIZE = (96, 80)

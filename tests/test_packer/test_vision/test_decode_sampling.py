@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.vision.decode.sampling import Clock, Sampling, spread
+from packer.vision.decode.sampling import FrameClock, Sampling, spread
 
 
 @pytest.mark.parametrize(
@@ -42,19 +42,19 @@ def test_spread_by_hand():
 
 
 def test_every():
-    taken = Sampling(every=3).choose(np.arange(8) / 25, [False] * 8, 8, Clock())
+    taken = Sampling(every=3).choose(np.arange(8) / 25, [False] * 8, 8, FrameClock())
     assert np.flatnonzero(taken).tolist() == [0, 3, 6]
 
 
 @pytest.mark.parametrize(("fps", "indices"), [(5, [0, 5, 10]), (10, [0, 3, 5, 8, 10]), (100, list(range(12)))])
 def test_fps_takes_the_first_frame_at_or_after_each_tick(fps, indices):
-    taken = Sampling(fps=fps).choose((np.arange(12) / 25 + 7.3).tolist(), [False] * 12, 12, Clock())
+    taken = Sampling(fps=fps).choose((np.arange(12) / 25 + 7.3).tolist(), [False] * 12, 12, FrameClock())
     assert np.flatnonzero(taken).tolist() == indices
 
 
 def test_fps_after_a_gap_takes_one_frame_and_not_those_that_are_missing():
     times = [0.0, 0.1, 5.0, 5.1, 5.2]
-    taken = Sampling(fps=2).choose(times, [False] * 5, 5, Clock())
+    taken = Sampling(fps=2).choose(times, [False] * 5, 5, FrameClock())
     assert np.flatnonzero(taken).tolist() == [0, 2]
 
 
@@ -73,15 +73,15 @@ NTSC = 30000 / 1001
 def test_fps_at_a_part_of_the_rate_takes_every_nth_frame_however_times_are_rounded(rate, fps, every, unit, to_unit):
     unit = unit or 1 / rate
     times = 7.3 + to_unit(np.arange(40_000) / rate / unit + 1e-9) * unit
-    clock = Clock.of_times(times, unit, [rate])
+    clock = FrameClock.of_times(times, unit, [rate])
     taken = Sampling(fps=fps).choose(times.tolist(), [False] * len(times), len(times), clock)
     assert np.flatnonzero(taken).tolist() == list(range(0, len(times), every))
 
 
 def test_fps_of_a_variable_rate_allows_for_the_rounding_of_times():
     times = np.array([0, 0.033, 0.1, 0.133, 0.2, 0.266, 0.333])  # a third of a tenth of a second, in milliseconds
-    clock = Clock.of_times(times, 0.001, [21.0, 1000.0])
-    assert clock == Clock(0.001)
+    clock = FrameClock.of_times(times, 0.001, [21.0, 1000.0])
+    assert clock == FrameClock(0.001)
     taken = Sampling(fps=30).choose(times.tolist(), [False] * 7, 7, clock)
     assert taken.all()
     taken = Sampling(fps=15).choose(times.tolist(), [False] * 7, 7, clock)
@@ -90,11 +90,11 @@ def test_fps_of_a_variable_rate_allows_for_the_rounding_of_times():
 
 def test_fps_counts_the_frames_that_a_constant_rate_leaves_out():
     times = np.array([0, 1, 2, 5, 6, 7, 10, 11, 15, 16]) / 25
-    clock = Clock.of_times(times, 1 / 25, [25.0])
+    clock = FrameClock.of_times(times, 1 / 25, [25.0])
     taken = Sampling(fps=12.5).choose(times.tolist(), [False] * 10, 10, clock)
     assert np.flatnonzero(taken).tolist() == [0, 2, 3, 4, 6, 8, 9]
 
 
 def test_keyframes():
-    taken = Sampling(keyframes=True).choose([0, 1, 2, 3], [True, False, False, True], 4, Clock())
+    taken = Sampling(keyframes=True).choose([0, 1, 2, 3], [True, False, False, True], 4, FrameClock())
     assert np.flatnonzero(taken).tolist() == [0, 3]

@@ -13,7 +13,7 @@ from support.processes import wait_for
 from packer import Detections
 from packer.vision.detect import server as server_module
 from packer.vision.detect.channel import Channel, ChannelError
-from packer.vision.detect.checked import BadDetectionsError
+from packer.vision.detect.interface import BadDetectionsError
 from packer.vision.detect.remote import DetectorLost, RemoteDetector
 from packer.vision.detect.server import DetectorServer
 from shardspec.errors import ItemError

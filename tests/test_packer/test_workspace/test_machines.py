@@ -14,7 +14,7 @@ from support.packed import check_whole
 import packer
 from packer.jobs.plan import Unit
 from packer.jobs.worker import open_work
-from packer.steps.chain import Equipment
+from packer.steps.chain import StepResources
 from packer.workspace import Workspace, append_line, fresh
 from packer.workspace.checkpoints import Checkpoints, drop_unflushed
 from packer.workspace.fresh import reading, wait_for
@@ -95,7 +95,7 @@ def test_a_part_of_another_host_is_flushed_by_its_maker_and_stays(
     source, out = begun
     plan = json.loads((out / ".build" / "plan.json").read_bytes())
     space = Workspace(out / ".build", owner="n2").of_plan(plan["fingerprint"])
-    work = open_work(space, Equipment())
+    work = open_work(space, StepResources())
     result = work.run(Unit("task", 1), {}, lambda *_: None)
     work.close()
     assert result["flushed"]

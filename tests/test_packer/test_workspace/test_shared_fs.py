@@ -20,7 +20,7 @@ from support.steps import HOLD
 from packer.builds.planning.plan import TASK_ITEMS
 from packer.jobs.plan import Unit
 from packer.jobs.worker import open_work
-from packer.steps.chain import Equipment
+from packer.steps.chain import StepResources
 from packer.workspace import Workspace
 from packer.workspace.fresh import wait_for as wait_for_file
 
@@ -116,7 +116,7 @@ def test_builds_of_two_hosts_in_one_folder(
     space = Workspace(first / ".build").of_plan(plan["fingerprint"])
     last = len(plan["tasks"]) // 3 - 1
     assert not space.part(last).exists()
-    work = open_work(Workspace(second / ".build", owner="n2").of_plan(plan["fingerprint"]), Equipment())
+    work = open_work(Workspace(second / ".build", owner="n2").of_plan(plan["fingerprint"]), StepResources())
     assert work.run(Unit("task", last), {}, lambda *_: None)["flushed"]
     work.close()
     wait_for_file(space.part(last))

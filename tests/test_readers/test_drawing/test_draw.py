@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from readers.drawing.draw import draw
 from readers.drawing.geometry import HULL, LEFT, MIDDLE, REGION_COLOURS, RIGHT
+from readers.drawing.sheet import draw
 
 
 @pytest.fixture

@@ -17,9 +17,8 @@ from support.packed_files import face_columns, write_faces
 import readers
 from readers import Loader, open_dataset
 from readers.augment import BatchNormalize, Compose, HorizontalFlip, Normalize, ToFloat
-from readers.drawing.draw import draw
 from readers.drawing.geometry import MASKS
-from readers.drawing.sheet import Sheet
+from readers.drawing.sheet import Sheet, draw
 from shardspec.errors import UsageError
 
 MEAN, STD = (0.1, 0.5, 0.9), (0.4, 0.2, 0.6)

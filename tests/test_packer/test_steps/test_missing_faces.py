@@ -17,7 +17,7 @@ from support.packed import check_whole, fingerprints
 import packer
 from packer.recipe import Recipe
 from packer.steps.faces.frame import FrameFaces
-from packer.steps.faces.misses import Misses, advise
+from packer.steps.faces.missing_faces import MissingFaces, advise
 from packer.steps.report import ItemReport
 from shardspec.errors import TooManyRejectsError
 from shardspec.layout import Layout
@@ -48,14 +48,14 @@ def frame_faces(some: Faces) -> FrameFaces:
 )
 def test_the_option_that_keeps_a_face_is_named(seen: Faces, advice: str) -> None:
     report = ItemReport("v.mp4")
-    Misses(report, RECIPE).add(0, [frame_faces(seen)])
+    MissingFaces(report, RECIPE).add(0, [frame_faces(seen)])
     assert advise(report.skipped, RECIPE) == advice
 
 
 @given(st.lists(faces, max_size=30))
 def test_two_reasons_at_most_with_the_largest_and_the_most_certain_face(video: list[Faces]) -> None:
     report = ItemReport("v.mp4")
-    misses = Misses(report, RECIPE)
+    misses = MissingFaces(report, RECIPE)
     for frame, some in enumerate(video):
         misses.add(frame, [frame_faces(some)])
     none = [frame for frame, some in enumerate(video) if not some]
@@ -85,7 +85,7 @@ def test_two_reasons_at_most_with_the_largest_and_the_most_certain_face(video: l
 )
 def test_numbers_are_rounded_down(some: Faces, text: str) -> None:
     report = ItemReport("a.png")
-    Misses(report, RECIPE).add(0, [frame_faces(some)])
+    MissingFaces(report, RECIPE).add(0, [frame_faces(some)])
     assert list(report.skipped) == [f"no face of 40 px and more with a score of 0.95 and more: {text}"]
 
 

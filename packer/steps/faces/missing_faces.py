@@ -16,7 +16,7 @@ Seen = tuple[float, float]
 _SEEN = re.compile(r"largest face (\d+) px \(score ([\d.]+)\)(?:, highest score ([\d.]+) \((\d+) px\))?")
 
 
-class Misses:
+class MissingFaces:
     """Records the frames of one item without a face that counts.
 
     Frames in which no face was found at all have one reason, and those with faces another, which describes the largest

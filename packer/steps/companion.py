@@ -1,4 +1,4 @@
-"""A second picture or video of an item: read beside it, the same frames in the same order."""
+"""Companion files of an item, such as the masks of a video: read along with it, the same frames in the same order."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,8 +38,8 @@ def open_reader(file: ItemFile, sampling: Sampling, *, max_pixels: int = MAX_PIX
     return reader(opener(file), sampling, max_pixels=max_pixels)
 
 
-class SecondFile:
-    """The frames of a second file by their indices, which only rise.
+class CompanionFile:
+    """The frames of a companion file by their indices, which only rise.
 
     The file is opened when the first frame is asked for, and closed by `close`.
 
@@ -127,25 +127,25 @@ class SecondFile:
         self._ended = self._next is None
 
 
-class SecondPictures:
-    """The second pictures of an item's frames.
+class CompanionImages:
+    """The companion images of an item's frames.
 
     Parameters
     ----------
-    file : SecondFile or None
+    file : CompanionFile or None
         None if the item's row names no file.
     zero : bool
         Whether that stands for pictures that are zero everywhere.
     """
 
-    def __init__(self, file: SecondFile | None, *, zero: bool = False) -> None:
+    def __init__(self, file: CompanionFile | None, *, zero: bool = False) -> None:
         self._file = file
         self._zero = zero and file is None
         self._frame: tuple[int, npt.NDArray[np.uint8] | None] = (-1, None)
         self._missing: list[int] = []
 
     def is_valid(self, picture: npt.NDArray[np.uint8] | None) -> bool:
-        """Return whether a frame's second picture is known, even if there is none."""
+        """Return whether a frame's companion image is known, even if there is none."""
         return self._zero or picture is not None
 
     def problems(self) -> Iterator[str]:
@@ -158,7 +158,7 @@ class SecondPictures:
             yield f"also {name!r}: {missing} (the first is frame {self._missing[0]})"
 
     def picture(self, sample: Sample) -> npt.NDArray[np.uint8] | None:
-        """The second picture of a frame, (H, W, 3) uint8; None where there is none.
+        """The companion image of a frame, (H, W, 3) uint8; None where there is none.
 
         Raises
         ------
@@ -180,8 +180,8 @@ class SecondPictures:
 
 
 @contextmanager
-def second_pictures(first: Sample, *, zero: bool) -> Iterator[SecondPictures]:
-    """Open the second picture or video of an item.
+def open_companion(first: Sample, *, zero: bool) -> Iterator[CompanionImages]:
+    """Open the companion image or video of an item.
 
     At the end, the report says what could not be read.
 
@@ -190,11 +190,11 @@ def second_pictures(first: Sample, *, zero: bool) -> Iterator[SecondPictures]:
     first : dict
         The item's first sample.
     zero : bool
-        See `SecondPictures`.
+        See `CompanionImages`.
     """
     named = first[ITEM].files.get(ALSO)
-    file = None if named is None else SecondFile(ALSO, named, first.get(SAMPLED))
-    pictures = SecondPictures(file, zero=zero)
+    file = None if named is None else CompanionFile(ALSO, named, first.get(SAMPLED))
+    pictures = CompanionImages(file, zero=zero)
     try:
         yield pictures
         for problem in pictures.problems():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from packer.vision.detect.tracks import Tracker
+from packer.steps.faces.tracks import Tracker
 from shardspec.errors import UsageError
 
 
