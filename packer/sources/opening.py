@@ -1,7 +1,7 @@
 """The source that a path or an object stands for."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,15 @@ from packer.vision.media import medium_of
 from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER, Layout, given_path
 
-_TABLE_OPTIONS = ("root", *TYPES)
-_CELL_OPTIONS = ("unquoted",)
-_ARCHIVE_OPTIONS = ("keys",)
-_FOLDER_OPTIONS = ("include", "exclude", "fields_from_path", "sidecars")
-_FRAME_OPTIONS = ("frame_folders",)
+_READ_BY: Sequence[tuple[Sequence[str], str, Collection[str]]] = (
+    (("unquoted",), "tables of cells", ("a table",)),
+    (("include", "exclude", "fields_from_path", "sidecars"), "folders of files", ("a folder",)),
+    (("keys",), "archives", ("archives",)),
+    (("frame_folders",), "folders of files, and tables", ("a folder", "a table", "rows")),
+    (("root",), "tables", ("a folder", "a table", "rows")),
+    (TYPES, "tables", ("a folder", "a table", "rows", "archives")),
+)
+"""Options that only some sources read: what messages call those sources, and which they are."""
 
 
 def open_source(
@@ -37,19 +41,12 @@ def open_source(
         If there is nothing at that path, if it is not a source, or if the output folder would lie inside it.
     """
     recipe = recipe or Recipe()
-    types = column_types(recipe)
-    if not (isinstance(source, str | os.PathLike) and is_table(Path(source))):
-        _refuse(recipe, _CELL_OPTIONS, "tables of cells", "another source")
     if isinstance(source, Sequence) and not isinstance(source, str | bytes):
-        _refuse(recipe, _FOLDER_OPTIONS, "folders", "rows")
-        _refuse(recipe, _ARCHIVE_OPTIONS, "archives", "rows")
-        return RowsSource(source, _roots(recipe) or Path.cwd(), types, recipe.frame_folders)
+        _check_options(recipe, "rows")
+        return RowsSource(source, _roots(recipe) or Path.cwd(), column_types(recipe), recipe.frame_folders)
     if not isinstance(source, str | os.PathLike):
         if hasattr(source, "list_items"):
-            _refuse(recipe, _FOLDER_OPTIONS, "folders", "an object")
-            _refuse(recipe, _TABLE_OPTIONS, "tables", "an object")
-            _refuse(recipe, _ARCHIVE_OPTIONS, "archives", "an object")
-            _refuse(recipe, _FRAME_OPTIONS, "folders and tables", "an object")
+            _check_options(recipe, "an object")
             return source
         raise UsageError(
             f"source: expected a folder, a table, rows, or an object with list_items, found {type(source).__name__}"
@@ -60,46 +57,40 @@ def open_source(
         )
     path = given_path("source", source)
     if path.is_dir():
-        if out.resolve() == path.resolve():
-            raise UsageError(f"{out}: expected a folder outside the source, found the source itself: choose another")
-        if out.resolve().is_relative_to(path.resolve()):
-            raise UsageError(
-                f"{out}: expected a folder outside the source, found one inside {path}: its files would become items"
-            )
-        if not is_packed(path):
-            archives = open_folder(path, recipe)
-            if archives is not None:
-                _refuse(recipe, _FOLDER_OPTIONS, "folders of files", "archives")
-                _refuse(recipe, _FRAME_OPTIONS, "folders of files, and tables", "archives")
-                return archives
-            _refuse(recipe, _ARCHIVE_OPTIONS, "archives", "a folder")
-            _refuse_build(path)
-            return FolderSource(path, recipe)
-        _refuse(recipe, _ARCHIVE_OPTIONS, "archives", "a packed dataset")
-        _refuse(recipe, _FOLDER_OPTIONS, "folders of files", "a packed dataset")
-        _refuse(recipe, _FRAME_OPTIONS, "folders of files, and tables", "a packed dataset")
-        _refuse(recipe, _TABLE_OPTIONS, "tables", "a packed dataset")
-        return PackedSource(path)
+        return _open_folder(path, out, recipe)
     if not os.path.lexists(path) and is_pattern(str(path)):
-        _refuse(recipe, _FOLDER_OPTIONS, "folders of files", "archives")
-        _refuse(recipe, _FRAME_OPTIONS, "folders of files, and tables", "archives")
+        _check_options(recipe, "archives")
         return open_pattern(str(path), recipe)
     if not path.exists():
         raise UsageError(f"{path}: expected a folder, a table or an archive, found nothing of that name")
     opened = open_file(path, recipe)
+    _check_options(recipe, "a table" if opened is None else "archives")
     if opened is not None:
-        _refuse(recipe, _FOLDER_OPTIONS, "folders of files", "an archive")
-        _refuse(recipe, _FRAME_OPTIONS, "folders of files, and tables", "an archive")
         return opened
-    _refuse(recipe, _ARCHIVE_OPTIONS, "archives", "a table")
     if not is_table(path):
         raise UsageError(
             f"{path}: expected a folder, a table ({', '.join(sorted(TABLES))}) or an archive "
             f"({', '.join(ARCHIVE_SUFFIXES)}), "
             f"found a file {path.suffix or 'without suffix'}{_remedy(path)}"
         )
-    _refuse(recipe, _FOLDER_OPTIONS, "folders", "a table")
-    return TableSource(path, _roots(recipe), types, recipe.frame_folders, recipe.unquoted)
+    return TableSource(path, _roots(recipe), column_types(recipe), recipe.frame_folders, recipe.unquoted)
+
+
+def _open_folder(path: Path, out: Path, recipe: Recipe) -> Source:
+    """The source that a folder is: a packed dataset, archives, or a folder of files."""
+    packed = is_packed(path)
+    archives = None if packed else open_folder(path, recipe)
+    _check_options(recipe, "a packed dataset" if packed else "a folder" if archives is None else "archives")
+    if out.resolve() == path.resolve():
+        raise UsageError(f"{out}: expected a folder outside the source, found the source itself: choose another")
+    if out.resolve().is_relative_to(path.resolve()):
+        raise UsageError(
+            f"{out}: expected a folder outside the source, found one inside {path}: its files would become items"
+        )
+    if packed or archives is not None:
+        return PackedSource(path) if archives is None else archives
+    _refuse_build(path)
+    return FolderSource(path, recipe)
 
 
 def _remedy(path: Path) -> str:
@@ -119,8 +110,9 @@ def _refuse_build(path: Path) -> None:
         raise UsageError(f"{path}: expected a source, found {layout.describe_build()}")
 
 
-def _refuse(recipe: Recipe, options: Sequence[str], readers: str, found: str) -> None:
+def _check_options(recipe: Recipe, found: str) -> None:
     """Refuse options that a source does not read."""
-    for name in options:
-        if getattr(recipe, name):
-            raise UsageError(f"{name}: applies only to {readers}, found {found}")
+    for options, readers, sources in _READ_BY:
+        chosen = [name for name in options if getattr(recipe, name)]
+        if chosen and found not in sources:
+            raise UsageError(f"{chosen[0]}: applies only to {readers}, found {found}")

@@ -37,7 +37,7 @@ class Columns:
         self._numbers: Mapping[str, int] | None = None
         self._where = where
 
-    def of(self, chunk: Chunk) -> tuple[dict[str, Sequence[Any]], Sequence[str | None]]:
+    def _read(self, chunk: Chunk) -> tuple[dict[str, Sequence[Any]], Sequence[str | None]]:
         """The values of each field in some rows, and for each row why it is rejected."""
         out: dict[str, Sequence[Any]] = {}
         label: tuple[Sequence[Any], Sequence[bool] | None] | None = None
@@ -75,9 +75,8 @@ class Columns:
     def rows(self, chunks: Iterable[Chunk]) -> Iterator[tuple[dict[str, Any], str | None]]:
         """The values of each row by field, and why the row is rejected."""
         for chunk in chunks:
-            values, rejects = self.of(chunk)
-            for row, reject in enumerate(rejects):
-                yield {name: of_field[row] for name, of_field in values.items()}, reject
+            values, rejects = self._read(chunk)
+            yield from zip(Chunk(chunk.first, chunk.rows, values).to_rows(), rejects, strict=True)
 
     @property
     def further(self) -> tuple[str, ...]:

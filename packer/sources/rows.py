@@ -86,16 +86,12 @@ def list_rows(
     items, outside, example = spool_items(), array("q"), ""
     examiner = Examiner(roots, frame_rate)
     for chunk in chunks():
-        values, rejects = columns.of(chunk)
         paths = chunk.column(path_column)
         if cells(path_column):
             paths = [path or None for path in paths]
-        names = list(values)
-        of_rows = zip(*values.values(), strict=True) if names else ((),) * chunk.rows
-        for index, path, cells_of, reject in zip(
-            range(chunk.first, chunk.first + chunk.rows), paths, of_rows, rejects, strict=True
+        for index, path, (fields, reject) in zip(
+            range(chunk.first, chunk.first + chunk.rows), paths, columns.rows([chunk]), strict=True
         ):
-            fields = dict(zip(names, cells_of, strict=True))
             item = _item(index, path, fields, examiner, path_column, where, reject)
             if item.reject is not None and item.path is not None and roots.leads_out(path):
                 outside.append(index)

@@ -194,8 +194,6 @@ def _only_kind(where: Path | str, found: Mapping[str, Sequence[Path]]) -> str:
 
 
 def _source(kind: str, archives: Sequence[Archive], recipe: Recipe, ignored: int) -> Source:
-    if recipe.root:
-        raise UsageError(f"root: applies only to tables, found {_KINDS[kind].name}")
     keys = None if recipe.keys is None else KeyTable.read(Path(recipe.keys))
     return _KINDS[kind].source(archives, column_types(recipe), keys, ignored)
 

@@ -5,7 +5,6 @@ The other columns become fields. Class names come from the ``huggingface`` metad
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,12 +15,12 @@ from packer.sources.archives.listing import ArchiveSource, Found, ListOne, Place
 from packer.sources.archives.member import Member
 from packer.sources.item import Item, ItemFile
 from packer.sources.requested_types import DROP
-from packer.sources.tables.chunks import chunk_of_batch
+from packer.sources.tables.base import refuse_doubled
+from packer.sources.tables.chunks import chunk_of_batch, reading_parquet
 from packer.sources.tables.hugging_face import class_labels
 from shardspec.errors import UsageError, system_reason
 from shardspec.registry import import_target
-from shardspec.typing.dates import ARROW_ERRORS
-from shardspec.wording import LONG, cut, did_you_mean, list_some, shorten
+from shardspec.wording import did_you_mean, list_some, shorten
 
 SUFFIX = ".parquet"
 
@@ -61,21 +60,8 @@ def holds_pictures(path: Path, path_column: str) -> bool:
 
 def _open(path: Path) -> Any:
     opened = import_target("pyarrow.parquet:ParquetFile", what=f"{path.name}", extra="parquet")
-    with _reading(path):
+    with reading_parquet(path):
         return opened(path, pre_buffer=False)
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Report what pyarrow says of a damaged file. An error of the system, which has a number, is the caller's."""
-    try:
-        yield
-    except UsageError:
-        raise
-    except ARROW_ERRORS as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise UsageError(f"{path}: expected a Parquet file, {cut(str(error), LONG)}") from error
 
 
 def _picture_columns(schema: Any) -> dict[str, bool]:
@@ -122,8 +108,7 @@ def _list_rows(place: Place, path_column: str, dropped: Collection[str]) -> Foun
         chosen, candidates = _choose(path, schema, path_column)
         unread = [name for name in schema.names if name != chosen and _is_dropped(name, schema.names, dropped)]
         columns = [name for name in schema.names if name not in candidates and name not in unread]
-        if len(set(schema.names)) != len(schema.names):
-            raise UsageError(f"{path}: expected every column once, found one more than once: rename it")
+        refuse_doubled(path, schema.names)
         classes = _class_names(schema)
         split = _SPLIT.match(path.name)
         found = Found()
@@ -165,12 +150,11 @@ def _rows(path: Path, file: Any, group: int, columns: list[str], rows: int) -> I
         yield from ({} for _ in range(rows))
         return
     first = sum(file.metadata.row_group(before).num_rows for before in range(group))
-    with _reading(path):
+    with reading_parquet(path):
         for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False):
             chunk = chunk_of_batch(batch.select(columns), first, path)
             first += chunk.rows
-            for values in zip(*chunk.columns.values(), strict=True):
-                yield dict(zip(chunk.columns, values, strict=True))
+            yield from chunk.to_rows()
 
 
 def _is_dropped(name: str, names: Collection[str], dropped: Collection[str]) -> bool:

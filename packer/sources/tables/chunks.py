@@ -2,13 +2,14 @@
 
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardspec.errors import UsageError
-from shardspec.typing.dates import RowError, plain_arrow
-from shardspec.wording import LENGTH, cut, shorten
+from shardspec.typing.dates import ARROW_ERRORS, RowError, plain_arrow
+from shardspec.wording import LENGTH, LONG, cut, shorten
 
 CHUNK_ROWS = 2048
 
@@ -33,11 +34,36 @@ class Chunk(NamedTuple):
         """The values of a column; `missing` in every row if it has none here."""
         return self.columns[name] if name in self.columns else [missing] * self.rows
 
+    def to_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows, each with its values by column."""
+        names = tuple(self.columns)
+        rows = zip(*self.columns.values(), strict=True) if names else ((),) * self.rows
+        return (dict(zip(names, row, strict=True)) for row in rows)
+
     def select(self, names: Collection[str] | None) -> "Chunk":
         """The same rows with these columns alone; None stands for all."""
         if names is None:
             return self
         return self._replace(columns={name: values for name, values in self.columns.items() if name in names})
+
+
+@contextmanager
+def reading_parquet(path: Path) -> Iterator[None]:
+    """Report what pyarrow says of a damaged file. An error of the system, which has a number, is the caller's.
+
+    Raises
+    ------
+    UsageError
+        If the file is no Parquet file, or damaged.
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except ARROW_ERRORS as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise UsageError(f"{path}: expected a Parquet file, {cut(str(error), LONG)}") from error
 
 
 def chunks_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[Chunk]:

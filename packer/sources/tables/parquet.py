@@ -8,11 +8,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from packer.sources.tables.base import Passes, refuse_doubled
-from packer.sources.tables.chunks import CHUNK_ROWS, Chunk, chunk_of_batch, describe_row
+from packer.sources.tables.chunks import CHUNK_ROWS, Chunk, chunk_of_batch, describe_row, reading_parquet
 from packer.sources.tables.hugging_face import class_labels
-from shardspec.errors import UsageError
-from shardspec.typing.dates import ARROW_ERRORS
-from shardspec.wording import cut
 
 
 class ParquetTable:
@@ -49,8 +46,7 @@ class ParquetTable:
     def rows(self, texts: Collection[str] = ()) -> Iterator[dict[str, Any]]:
         """See `Table`; it has no cells."""
         for chunk in self.chunks():
-            for values in zip(*chunk.columns.values(), strict=True):
-                yield dict(zip(chunk.columns, values, strict=True))
+            yield from chunk.to_rows()
 
     def frame(self, texts: Collection[str] = ()) -> Any:
         """See `Table`: pyarrow's table."""
@@ -63,13 +59,7 @@ class ParquetTable:
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
-        with self._passes.begin():
-            try:
-                with pq.ParquetFile(self._path) as file:
-                    self.names = file.schema_arrow.names
-                    refuse_doubled(self._path, self.names)
-                    yield file
-            except UsageError:
-                raise
-            except ARROW_ERRORS as error:
-                raise UsageError(f"{self._path}: expected a Parquet file, {cut(str(error), 300)}") from error
+        with self._passes.begin(), reading_parquet(self._path), pq.ParquetFile(self._path) as file:
+            self.names = file.schema_arrow.names
+            refuse_doubled(self._path, self.names)
+            yield file
