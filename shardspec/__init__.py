@@ -1,8 +1,7 @@
-"""The contract on disk: what a packed dataset's bytes mean.
+"""The contract on disk: the meaning of a packed dataset's bytes.
 
-Holds the schema, the manifest, the layout of the folder, the codecs, the tables of formats and point layouts, and the
-errors. Importing it loads the standard library and numpy only; names resolve on first use. ``SPEC.md`` beside this file
-is the same contract in prose.
+It has the schema, the manifest, the layout of the folder, codecs, formats, point layouts and errors. Importing it loads
+only the standard library and NumPy; names resolve on first use. ``SPEC.md`` is the same contract in prose.
 """
 
 from typing import TYPE_CHECKING

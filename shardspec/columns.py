@@ -1,8 +1,8 @@
-"""Rows as columns: what readers fill and writers take.
+"""Batches of rows as columns, which readers fill and writers take.
 
-A batch of n rows is one dict. A *fixed* field is an array, (n, *shape), in the field's dtype. Every other field
-(*ragged*, *bytes*, *text*) is a list of n bytes-like objects, the encoded values. So ``convert`` moves encoded bytes
-from reader to writer without decoding, and a fixed field is copied once, from the page cache into the batch.
+A batch of n rows is a dict. A *fixed* field is an array, (n, *shape), in the field's dtype. Every other field (*ragged*,
+*bytes*, *text*) is a list of n bytes-like objects, the encoded values. ``convert`` therefore moves bytes from reader to
+writer without decoding, and a fixed field is copied only once, from the page cache into the batch.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 def allocate(fields: Iterable[Field], rows: int) -> Columns:
-    """Columns of `rows` rows to fill: an uninitialised array per fixed field, a list of empty bytes per other field."""
+    """Create columns to fill: an uninitialised array per fixed field, and a list of empty bytes per other field."""
     return {f.name: np.empty((rows, *f.fixed_shape), f.numpy_dtype) if f.is_fixed else [b""] * rows for f in fields}
 
 
@@ -31,7 +31,7 @@ def mark_missing(column: Any, valid: npt.NDArray[np.bool_] | None) -> Any:
     ----------
     column : ndarray, (n,), or list of n
     valid : ndarray, (n,), bool, or None
-        False where the value is missing. None if all values exist; the column is then returned as it is.
+        False if the value is missing. If it is None or all true, the column is returned unchanged.
     """
     if valid is None or valid.all():
         return column
@@ -41,7 +41,7 @@ def mark_missing(column: Any, valid: npt.NDArray[np.bool_] | None) -> Any:
 
 
 def missing_in(column: Any) -> npt.NDArray[np.bool_]:
-    """Return which values of a column are missing: bool, (n,). The reverse of `mark_missing`."""
+    """Return a bool array, (n,), that is true for missing values; the reverse of `mark_missing`."""
     if isinstance(column, np.ndarray):
         return np.ma.getmaskarray(column)
     return np.fromiter((value is None for value in column), np.bool_, len(column))
@@ -54,11 +54,11 @@ def fill_missing(column: Any) -> IntArray:
 
 
 def evenly(rows: int, most: int) -> IntArray:
-    """Numbers of at most so many of some rows, from the first to the last, evenly apart, ascending and distinct."""
+    """Return at most `most` evenly spaced row numbers from the first to the last, ascending and distinct."""
     return np.linspace(0, rows - 1, min(rows, most)).astype(np.int64)
 
 
 def fixed_bytes(array: npt.NDArray[Any]) -> memoryview:
-    """The little-endian C-order bytes of an array, without a copy if it has that layout already."""
+    """Return the little-endian C-order bytes of an array, without a copy if possible."""
     little = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
     return np.ascontiguousarray(little).reshape(-1).view(np.uint8).data

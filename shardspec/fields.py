@@ -1,4 +1,4 @@
-"""Meaning of field names: fields that the pack stage writes, and fields that are images, masks or points."""
+"""Meaning of field names: fields that packing writes, and fields that are images, masks or points."""
 
 import re
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ FIELD_ORDER = (
     "score",
     "matrix",
 )
-"""Fields that the pack stage writes. They come first, in this order; a user's own fields follow by name."""
+"""Fields that packing writes, in the order of the schema; a user's fields follow by name."""
 
 RESERVED = frozenset(FIELD_ORDER) - {"label"}
-"""Names that a column of a table must not have, because the pack stage writes these fields itself."""
+"""Names that a column of a table must not have, because packing writes these fields."""
 
 PIXEL_AXES: Mapping[str, tuple[int, ...]] = {
     "landmarks": (0, 1),
@@ -31,32 +31,28 @@ PIXEL_AXES: Mapping[str, tuple[int, ...]] = {
     "regions": (0, 1, 0, 1),
     "boxes": (0, 1, 0, 1),
 }
-"""Fields in pixels of the picture, (n, k) floating: the axis that each of the k numbers lies on, 0 for x and 1 for y.
-"""
+"""Floating-point fields in pixels, (n, k): the axis of each of the k numbers, 0 for x and 1 for y."""
 
 
 def field_name(column: str) -> str:
-    """A column's name as a field: lower case, other characters as underscores."""
+    """Turn a column's name into that of a field: lower case, with underscores for other characters."""
     name = re.sub(r"[^a-z0-9]+", "_", str(column).lower()).strip("_")
     return name if name[:1].isalpha() else f"column_{name}".rstrip("_")
 
 
 def is_picture_field(name: str) -> bool:
-    """Return whether the name is that of a picture: ``image`` or ``*_image``.
-
-    Arrays (H, W, 3) uint8 under such a name are encoded as the recipe says.
-    """
+    """Return whether a field is an image by its name, ``image`` or ``*_image``, if it holds (H, W, 3) uint8 arrays."""
     return name == "image" or is_further_picture(name)
 
 
 def is_further_picture(name: str) -> bool:
-    """Return whether the name is that of a picture other than ``image``: ``*_image``, as ``--also`` packs them."""
+    """Return whether a name is ``*_image``, as ``--also`` packs second images."""
     return name.endswith("_image")
 
 
 def is_mask_name(name: str) -> bool:
-    """Return whether a field of this name may be a mask or a label map: ``mask``, ``*_mask``, ``*_image``.
+    """Return whether a field may be a mask or label map by its name: ``mask``, ``*_mask`` or ``*_image``.
 
-    Such a field is stored without loss, unless a user chooses another encoding for it by name.
+    Such a field is stored without loss, unless the user chooses another encoding for it by name.
     """
     return is_further_picture(name) or name.endswith("_mask") or name == "mask"

@@ -1,4 +1,4 @@
-"""The layout of a packed dataset's folder. Only this module turns a manifest's relative names into locations."""
+"""The layout of a packed dataset's folder. Only this module turns names in a manifest into paths."""
 
 import errno
 import hashlib
@@ -31,13 +31,12 @@ CARD_NAME = "README.md"
 INDEX_FOLDER = "index"
 BUILD_FOLDER = ".build"
 PLAN_NAME = "plan.json"
-"""In the working folder of a build that can be resumed."""
+"""File in the working folder of a build that can be resumed."""
 
-_DISAGREE = "the manifest and this file disagree, so one of them has changed since packing"
+_DISAGREE = "the file or the manifest has changed since packing"
 _HOLES_BYTES = 1 << 30
 _HOLES_FACTOR = 1000
-"""A file larger than `_HOLES_BYTES` is not hashed if it has more than `_HOLES_FACTOR` times the bytes that the disk
-holds of it; the rest is holes."""
+"""A sparse file larger than `_HOLES_BYTES` is not hashed if it is `_HOLES_FACTOR` times as large as its data."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -48,10 +47,7 @@ _KINDS = (
 
 
 class Stamp(NamedTuple):
-    """Identity that tells a file from one that replaced it, without reading them.
-
-    All names of a file share one stamp.
-    """
+    """Identity of a file without its content. It differs for a file that replaced another, and is shared by hard links."""
 
     inode: int
     bytes: int
@@ -60,66 +56,60 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the parts of a dataset lie.
-
-    Attributes
-    ----------
-    root : Path
-        The dataset's folder.
-    """
+    """Paths in the folder `root` of a dataset, and checks of its files."""
 
     root: Path
 
     @property
     def manifest(self) -> Path:
-        """The manifest's path."""
+        """Path of the manifest."""
         return self.root / MANIFEST_NAME
 
     @property
     def rejects(self) -> Path:
-        """One JSON line per reject and per run of frames without a sample."""
+        """Path of the rejects: one JSON line per reject and per run of frames without a sample."""
         return self.root / REJECTS_NAME
 
     @property
     def items(self) -> Path:
-        """One JSON line per item: its state and what was seen in it."""
+        """Path of the items: one JSON line per item, with its state."""
         return self.root / ITEMS_NAME
 
     @property
     def card(self) -> Path:
-        """A description of the folder for other tools; some formats have none (`Format.card`)."""
+        """Path of the description for other tools, which some formats have (`Format.card`)."""
         return self.root / CARD_NAME
 
     @property
     def build(self) -> Path:
-        """The working folder of a build that is not finished, or that packed nothing."""
+        """Working folder of a build that is unfinished or packed nothing."""
         return self.root / BUILD_FOLDER
 
     @property
     def reasons(self) -> Path:
-        """Why each item gave no sample, one JSON line per item; exists if the last build packed nothing."""
+        """Path of the reason of every reject, one JSON line each, if the last build packed nothing."""
         return self.build / REJECTS_NAME
 
     def index(self, field: str) -> Path:
-        """The index file of a scalar field: its values for the whole dataset, in row order."""
+        """Return the path of a scalar field's index file, which holds its values in row order."""
         return self.root / INDEX_FOLDER / f"{field}.npy"
 
     def find_index(self, manifest: Manifest, field: str) -> FileEntry | None:
-        """The manifest's entry of a scalar field's index file, which a column is itself; None if it has none."""
+        """Return the entry of a scalar field's index file, or None. A column is its own index."""
         column = next((column for column in manifest.columns if column.field == field), None)
         return column.files[0] if column is not None else manifest.find_file(f"{INDEX_FOLDER}/{field}.npy")
 
     @property
     def columns(self) -> Path:
-        """The folder of all columns."""
+        """Folder of all columns."""
         return self.root / COLUMNS_FOLDER
 
     def file(self, entry: FileEntry) -> Path:
-        """The location of a file named in the manifest."""
+        """Return the path of a file named in the manifest."""
         return self.root / entry.name
 
     def shard(self, shard: Shard | Column, format: str) -> Path:
-        """The file, or folder, that the reader of a shard, or of a column, opens."""
+        """Return the file or folder that the reader of a shard or column opens."""
         return self.root / (shard.name + ("" if isinstance(shard, Column) else get_format(format).suffix))
 
     def load(self) -> Manifest:
@@ -128,18 +118,18 @@ class Layout:
         Raises
         ------
         NotADatasetError
-            If there is no manifest. The message says if a build there is unfinished, or packed nothing.
+            If there is no manifest. The message says if a build is unfinished or packed nothing.
         ManifestError
             If the manifest breaks the contract.
         VersionError
-            If a newer version of the contract wrote it.
+            If the manifest has a newer version of the contract.
         DatasetError
-            If it cannot be read.
+            If the manifest cannot be read.
         """
         return self.load_stamped()[0]
 
     def load_stamped(self) -> tuple[Manifest, Stamp]:
-        """Read and validate the manifest (`load`), with the stamp of the file that was read."""
+        """Read and validate the manifest (`load`), and return the stamp of its file too."""
         try:
             self._check_links([MANIFEST_NAME])
             with os.fdopen(open_regular(self.manifest), "rb") as file:
@@ -167,7 +157,6 @@ class Layout:
         return Manifest.loads(data, str(self.manifest)), stamp
 
     def _describe_other(self) -> str:
-        """Describe what is there instead of a dataset."""
         if not self.root.is_dir():
             return "no such folder"
         inside = sorted(path.parent.name for path in self.root.glob(f"*/{MANIFEST_NAME}"))
@@ -176,10 +165,10 @@ class Layout:
         return f"a folder without one: pack it first ('{program()} build')"
 
     def stamp_manifest(self) -> Stamp | None:
-        """The stamp of the manifest as it is now; None if there is none.
+        """Return the stamp of the present manifest, or None.
 
-        When a dataset replaces another, its manifest is put in place before any file of the other is removed. So a file
-        belongs to the old dataset if it was opened while the manifest still had its old stamp.
+        When a dataset replaces another, its manifest is put in place before any file of the other is removed. A file
+        that was opened while the manifest still had its old stamp therefore belongs to the old dataset.
         """
         try:
             return _stamp_of(os.stat(self.manifest))
@@ -187,53 +176,42 @@ class Layout:
             return None
 
     def describe_build(self) -> str:
-        """Return a description of the working folder, and what to do about it."""
+        """Describe the working folder, and what the user can do."""
         if self.reasons.exists():
-            return f"a build that packed nothing, since no item gave a sample: the reasons are in {self.reasons}"
+            return f"a build that packed nothing, because no item yielded a sample: the reasons are in {self.reasons}"
         if not (self.build / PLAN_NAME).exists():
-            return "writing that was cut off and cannot be resumed: write it again, which clears it away"
-        return "an unfinished build: repeat the command that began it to resume it"
+            return "an interrupted writer that cannot be resumed: run the program again, which replaces it"
+        return "an unfinished build: repeat its command to resume it"
 
     def check_sizes(self, *shards: Shard | Column) -> dict[str, Stamp]:
-        """Compare the files of shards and columns with the manifest by existence and size.
-
-        Returns
-        -------
-        dict
-            Every file's stamp, by its name.
-
-        Raises
-        ------
-        ShardMissingError, ShardCorruptError
-            As for `check_stamps`.
-        """
+        """Call `check_stamps` for all files of shards and columns."""
         return self.check_stamps([entry for shard in shards for entry in shard.files])
 
     def check_size(self, entry: FileEntry) -> None:
-        """Compare one file with the manifest by existence and size."""
+        """Call `check_stamps` for one file."""
         self.check_stamps([entry])
 
     def check_stamps(self, entries: Iterable[FileEntry]) -> dict[str, Stamp]:
-        """Compare files with the manifest by existence and size: each must be a regular file inside the folder.
+        """Check that files exist with the sizes in the manifest, as regular files inside the folder.
 
         Returns
         -------
         dict
-            Every file's stamp, by its name.
+            Stamp of each file by name.
 
         Raises
         ------
         ShardMissingError
             If a file does not exist.
         ShardCorruptError
-            If it has another size, is not a regular file, or is a link that leads out of the folder.
+            If a file has another size, is not a regular file, or is a link that leads out of the folder.
         """
         entries = list(entries)
         self._check_links({entry.name.rpartition("/")[0] for entry in entries})
         stamps = {}
         root = str(self.root)
         for entry in entries:
-            path = f"{root}/{entry.name}"  # as text: paths as objects would take as long as all the rest
+            path = f"{root}/{entry.name}"  # as text, because Path objects would double the time
             try:
                 status = os.lstat(path)
                 if stat.S_ISLNK(status.st_mode):
@@ -252,14 +230,14 @@ class Layout:
         return stamps
 
     def check_digest(self, entry: FileEntry) -> None:
-        """Compare one file with the manifest by size and SHA-256.
+        """Check that one file has the size and SHA-256 in the manifest.
 
         Raises
         ------
         ShardMissingError
             If the file does not exist.
         ShardCorruptError
-            If its size or digest is another.
+            If its size or digest differs.
         """
         self.check_size(entry)
         _check_holes(self.file(entry), entry.bytes)
@@ -268,7 +246,7 @@ class Layout:
             raise ShardCorruptError(f"{self.file(entry)}: expected SHA-256 {entry.sha256}, found {found}: {_DISAGREE}")
 
     def _check_links(self, names: Iterable[str]) -> None:
-        """Check that no link leads out of the dataset's folder; a file, or a folder above it, may be a link."""
+        """Check that no link in the paths of files leads out of the dataset's folder."""
         checked = {""}
         for name in names:
             above = name
@@ -286,13 +264,13 @@ class Layout:
 
 
 def given_path(name: str, value: Any) -> Path:
-    """The path that a caller gave as the argument of that name.
+    """Return the value of the argument `name` as a path.
 
     Raises
     ------
     UsageError
-        If it is no path, or empty: the variable of a script that is not set would stand for the current folder. Or if
-        it is a URL, which would be a folder here of a name like it.
+        If the value is not a path, is a URL, which would name a local folder, or is empty, which would mean the current
+        folder when a variable of a script is not set.
     """
     try:
         given = os.fspath(value)
@@ -312,23 +290,16 @@ def is_url(text: str) -> bool:
 
 
 def describe_url(given: str | bytes) -> str:
-    """Say that a URL was given where only a path can be."""
+    """Describe the problem with a URL in place of a path."""
     return (
         f"expected a path on this machine, found the URL {shorten(given)}: mount it or copy it to a local folder first"
     )
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor for reading a regular file.
+    """Open a regular file for reading and return its descriptor.
 
-    Nothing else is opened: a pipe would wait for its writer, and a device may have no end.
-
-    Raises
-    ------
-    ShardCorruptError
-        If the path is not that of a regular file.
-    OSError
-        If the file cannot be opened.
+    Raise `ShardCorruptError` for anything else: opening a pipe would wait for its writer, and a device may be endless.
     """
     flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_BINARY", "O_NONBLOCK"))
     descriptor = os.open(path, flags)
@@ -351,7 +322,7 @@ def _stamp_of(status: os.stat_result) -> Stamp:
 
 
 def _check_holes(path: Path, size: int) -> None:
-    """Refuse a file that consists of little but holes: it takes no room on the disk, but years to read."""
+    """Raise `ShardCorruptError` for a file that is almost all holes, which would take very long to read."""
     if size <= _HOLES_BYTES or not hasattr(os, "SEEK_DATA"):
         return
     held = place = 0
@@ -362,22 +333,24 @@ def _check_holes(path: Path, size: int) -> None:
             place = os.lseek(descriptor, start, os.SEEK_HOLE)
             held += place - start
     except OSError as error:
-        if error.errno != errno.ENXIO:  # ENXIO means no data from here on; otherwise the file system cannot say
+        if (
+            error.errno != errno.ENXIO
+        ):  # ENXIO means that there is no more data; otherwise the file system does not know
             return
     finally:
         os.close(descriptor)
     if held * _HOLES_FACTOR < size:
         raise ShardCorruptError(
-            f"{path}: expected a file of {size} bytes, found one of which the disk holds {held}: {_DISAGREE}"
+            f"{path}: expected a file of {size} bytes, found a sparse file with {held} bytes of data: {_DISAGREE}"
         )
 
 
 def sha256_file(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file in hexadecimal."""
     with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def describe_file(root: Path, path: Path) -> FileEntry:
-    """The manifest entry of a file below `root`, read from the disk."""
+    """Return the manifest entry of a file below `root`."""
     return FileEntry(path.relative_to(root).as_posix(), path.stat().st_size, sha256_file(path))

@@ -1,4 +1,4 @@
-"""Tables of names; the thing that a name stands for is imported on first use."""
+"""Tables of names whose targets are imported on first use."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -14,14 +14,14 @@ from shardspec.wording import did_you_mean, shorten
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a named thing is defined, and which extra installs the libraries it needs.
+    """Target of a name, and the extra that installs the libraries it needs.
 
     Attributes
     ----------
     target : str
         ``"module:attribute"``.
     extra : str or None
-        The extra of this project to install if a library is missing; None if the core suffices.
+        Extra to install if a library is missing; None if the core suffices.
     """
 
     target: str
@@ -29,19 +29,19 @@ class Entry:
 
 
 def resolve(kind: str, name: str, table: Mapping[str, Entry]) -> Any:
-    """Import and return what `name` stands for in `table`.
+    """Import and return the target of `name` in `table`.
 
     Parameters
     ----------
     kind : str
-        What the table holds, for messages: ``"format"``, ``"codec"``, ``"step"``.
+        Kind of the names, for messages: ``"format"``, ``"codec"``, ``"step"``.
 
     Raises
     ------
     UsageError
-        If the name is not in the table; the message lists those that are.
+        If the name is not in the table.
     MissingDependencyError
-        If a library is not installed; the message names the extra.
+        If a library is not installed. The message names the extra.
     """
     entry = table.get(name) if isinstance(name, str) else None
     if entry is None:
@@ -51,20 +51,20 @@ def resolve(kind: str, name: str, table: Mapping[str, Entry]) -> Any:
 
 
 def import_target(target: str, *, what: str, extra: str | None = None) -> Any:
-    """Import ``"module:attribute"``. An error says what to install or what is misspelt.
+    """Import ``"module:attribute"``.
 
     Parameters
     ----------
     target : str
     what : str
-        What needs the target, for messages.
+        Feature that needs the target, for messages.
     extra : str or None
         See `Entry`.
 
     Raises
     ------
     UsageError
-        If the target is not of this form, or its module or attribute does not exist.
+        If the target has another form, or its module or attribute does not exist.
     MissingDependencyError
         If a library is not installed.
     """
@@ -94,19 +94,9 @@ def import_target(target: str, *, what: str, extra: str | None = None) -> Any:
 
 
 def check_installed(modules: Iterable[str], *, what: str, extra: str | None = None) -> None:
-    """Check that modules can be found, without importing them.
+    """Check that top-level modules exist without importing them, or raise `MissingDependencyError`.
 
-    Parameters
-    ----------
-    modules : iterable of str
-        Without dots.
-    what, extra
-        See `import_target`.
-
-    Raises
-    ------
-    MissingDependencyError
-        If one cannot.
+    `what` and `extra` are those of `import_target`.
     """
     for module in modules:
         if find_spec(module) is None:
@@ -119,10 +109,10 @@ def _missing(module: str, what: str, extra: str | None) -> MissingDependencyErro
 
 
 def lazy_names(package: str, table: Mapping[str, Entry]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The ``__getattr__`` and ``__dir__`` of a package whose public names are imported on first use.
+    """Return ``__getattr__`` and ``__dir__`` for a package whose public names are imported on first use.
 
-    A package assigns both where type checkers do not look, beside imports that they do read, so that a misspelt name is
-    an error for them too::
+    A package assigns both in the branch that type checkers ignore, and imports the names in the other, so that type
+    checkers report misspelt names::
 
         if TYPE_CHECKING:
             from package.module import thing
@@ -134,14 +124,14 @@ def lazy_names(package: str, table: Mapping[str, Entry]) -> tuple[Callable[[str]
     Parameters
     ----------
     package : str
-        The package's ``__name__``.
+        ``__name__`` of the package.
     table : dict of str to Entry
-        Its public names. ``__version__`` is found without an entry.
+        Public names. ``__version__`` needs no entry.
     """
 
     def find(name: str) -> Any:
         if name == "__version__":
-            from importlib.metadata import version  # takes longer than everything else here
+            from importlib.metadata import version  # slow to import
 
             return version("facepack")
         if name not in table:

@@ -20,31 +20,30 @@ Kind = Literal["fixed", "ragged", "bytes", "text"]
 
 KINDS: tuple[Kind, ...] = ("fixed", "ragged", "bytes", "text")
 DTYPES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
-"""Every dtype that a field may have, as numpy spells it: little-endian, or one byte."""
+"""Every dtype of a field, in NumPy's notation; multi-byte ones are little-endian."""
 
 NO_CLASS = -1
-"""The value of a field with class names where no class is known."""
+"""Value of a field with class names if the class is unknown."""
 AXES_MAX = 32
 FIELDS_MAX = 10_000
 PICTURE_PIXELS_MAX = 178_956_970
-"""Most pixels of a picture, height times width; the number above which Pillow too refuses a file by its header (537 MB
-as RGB)."""
+"""Largest number of pixels of an image (537 MB as RGB); Pillow has the same limit."""
 VALUE_BYTES_MAX = 2**63 - 1
-"""Most bytes of a value, so that sizes fit into the int64 of every offset."""
+"""Largest size of a value, so that offsets fit into int64."""
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}\Z")
 
 
 def class_name(text: str) -> str:
-    """Return the name of a class in NFC, the form of Unicode in which names are compared and stored.
+    """Return the name of a class in NFC, the Unicode form in which names are compared and stored.
 
-    macOS writes ``é`` as two characters and other systems write it as one; in NFC it is one.
+    ``é`` may be two characters on macOS and one elsewhere; in NFC it is one.
     """
     return text if text.isascii() else normalize("NFC", text)
 
 
 def describe_spellings(names: Iterable[str]) -> list[str]:
-    """Describe each class that several of the names stand for, since they differ only in their Unicode form."""
+    """Describe each group of names that differ only in their Unicode form."""
     spellings: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         spellings.setdefault(class_name(name), []).append(ascii(name))
@@ -56,7 +55,7 @@ def describe_spellings(names: Iterable[str]) -> list[str]:
 
 
 def describe_wrong_classes(names: Sequence[object]) -> str | None:
-    """Return the fault of a list of classes, or None if it is valid."""
+    """Describe the problem with a list of classes, or return None if it is valid."""
     strange = [name for name in names if not isinstance(name, str) or not name or not is_utf8(name)]
     if strange or not names:
         return f"expected names of classes, found {shorten(strange[0]) if strange else 'none'}"
@@ -66,7 +65,7 @@ def describe_wrong_classes(names: Sequence[object]) -> str | None:
 
 @dataclass(frozen=True)
 class NamedConfig:
-    """A codec as it is written on disk: a name and its configuration.
+    """A codec in a schema: its name and configuration.
 
     Attributes
     ----------
@@ -79,7 +78,7 @@ class NamedConfig:
     configuration: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object ``{"name": ..., "configuration": ...}``."""
+        """Return the JSON object ``{"name": ..., "configuration": ...}``."""
         return {"name": self.name, "configuration": dict(self.configuration)}
 
 
@@ -92,18 +91,18 @@ class Field:
     name : str
         Lower-case letters, digits and underscores, a letter first, 63 characters at most.
     kind : {"fixed", "ragged", "bytes", "text"}
-        *fixed*: the same shape in every sample (0-d included). *ragged*: the first axis varies. *bytes*: encoded
-        images, arrays of any shape, blobs. *text*: a string, or a JSON document.
+        *fixed*: the same shape in every sample, including scalars. *ragged*: the first axis varies. *bytes*: encoded
+        images, arrays of any shape, blobs. *text*: a string or JSON document.
     dtype : str
         Dtype of the decoded value, one of `DTYPES`. ``"|u1"`` for text and blobs.
     shape : tuple of (int or None)
         Shape of the decoded value; None for an axis that varies.
     codec : NamedConfig
-        How one value becomes bytes.
+        Codec of one value.
     classes : tuple of str or None
-        The class names, if the value is a class index, or `NO_CLASS` where none is known.
+        Class names, if the value is a class index or `NO_CLASS`.
     layout : str or None
-        The point layout's name (`shardspec.points`), if the value is landmarks of that layout.
+        Name of the point layout (`shardspec.points`), if the value is landmarks.
     """
 
     name: str
@@ -120,7 +119,7 @@ class Field:
         problems.raise_as(SchemaError, f"field {self.name!r}")
 
     def check(self, problems: Problems) -> None:
-        """Add to `problems` every rule that this field breaks."""
+        """Add every rule that the field breaks to `problems`."""
         if not NAME.match(self.name):
             problems.add("name", f"expected [a-z][a-z0-9_]*, at most 63 characters, found {self.name!r}")
         if self.kind not in KINDS:
@@ -161,22 +160,22 @@ class Field:
 
     @property
     def is_fixed(self) -> bool:
-        """True if every value takes the same number of bytes, so that a batch of it is one array."""
+        """True if every value has the same size, so that a batch is one array."""
         return self.kind == "fixed"
 
     @property
     def is_scalar(self) -> bool:
-        """True if every value is one number or truth value."""
+        """True if every value is a single number or boolean."""
         return self.is_fixed and not self.shape
 
     @property
     def is_small(self) -> bool:
-        """True if every value is one number, truth value or string."""
+        """True if every value is a single number, boolean or string."""
         return self.is_scalar or (self.kind == "text" and self.codec.name == "utf8")
 
     @property
     def is_image(self) -> bool:
-        """True if the decoded value is a picture, (H, W, 3) uint8 RGB."""
+        """True if the decoded value is an image, (H, W, 3) uint8 RGB."""
         return self.dtype == "|u1" and len(self.shape) == 3 and self.shape[2] == 3
 
     @property
@@ -186,18 +185,18 @@ class Field:
 
     @property
     def sentinel(self) -> int:
-        """The number that stands for a missing value of a fixed field: `NO_CLASS` in a label or class, otherwise 0."""
+        """Number stored for a missing value of a fixed field: `NO_CLASS` for a label or class, otherwise 0."""
         is_class = self.classes is not None or (self.name == "label" and self.is_scalar and self.dtype[1] == "i")
         return NO_CLASS if is_class else 0
 
     @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype of the decoded value."""
+        """Dtype of the decoded value."""
         return np.dtype(self.dtype)
 
     @cached_property
     def fixed_shape(self) -> tuple[int, ...]:
-        """The shape of a fixed field, or the shape after the first axis of a ragged one."""
+        """Shape of a fixed field, or the shape after the first axis of a ragged field."""
         axes = self.shape[1:] if self.kind == "ragged" else self.shape
         if any(axis is None for axis in axes) or self.kind not in ("fixed", "ragged"):
             raise SchemaError(f"field {self.name!r}: kind {self.kind} has no fixed shape, found {self.shape}")
@@ -205,12 +204,12 @@ class Field:
 
     @cached_property
     def row_bytes(self) -> int:
-        """Bytes of one value of a fixed field, or of one row of a ragged value."""
+        """Size of one value of a fixed field, or of one row of a ragged value, in bytes."""
         return math.prod(self.fixed_shape) * self.numpy_dtype.itemsize
 
     @cached_property
     def least_bits(self) -> int:
-        """Least bits that a value takes, whatever the format."""
+        """Smallest size of a value in any format, in bits."""
         sizes = [axis for axis in self.shape if axis is not None]
         bits = math.prod(sizes) * (1 if self.dtype == "|b1" else 8 * self.numpy_dtype.itemsize)
         if self.is_fixed:
@@ -220,7 +219,7 @@ class Field:
         return 32 + (bits if self.codec.name == "raw" and len(sizes) == len(self.shape) else 0)
 
     def to_json(self) -> dict[str, Any]:
-        """The field as a JSON object; `classes` and `layout` only if they are set."""
+        """Return the field as a JSON object, with `classes` and `layout` only if they are set."""
         out: dict[str, Any] = {
             "name": self.name,
             "kind": self.kind,
@@ -236,7 +235,7 @@ class Field:
 
     @classmethod
     def from_json(cls, document: Any, problems: Problems) -> "Field | None":
-        """Read a field, adding everything that is wrong to `problems`; None if it cannot be read."""
+        """Read a field, or add its problems to `problems` and return None."""
         expected = {"name": str, "kind": str, "dtype": str, "shape": list, "codec": dict}
         if not problems.check_keys(document, expected, optional={"classes": list, "layout": str}):
             return None
@@ -268,7 +267,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Schema:
-    """All fields of a dataset, in order. Iteration gives the fields; ``schema["image"]`` gives one of them.
+    """All fields of a dataset, in order. Iteration yields the fields; ``schema["image"]`` returns one.
 
     Attributes
     ----------
@@ -315,21 +314,21 @@ class Schema:
             ) from None
 
     def validity(self, name: str) -> str | None:
-        """The field that is false where a field has no value, ``<name>_valid``; None if values are never missing."""
+        """Return the field ``<name>_valid``, which is false for missing values; None if values are never missing."""
         found = self.by_name.get(f"{name}_valid")
         return found.name if found is not None and found.is_scalar and found.dtype == "|b1" else None
 
     def select(self, names: tuple[str, ...] | list[str] | None) -> "Schema":
-        """The schema of the named fields only, in the order of `names`; of all fields for None."""
+        """Return the schema of the named fields, in the order of `names`; of all fields for None."""
         return self if names is None else Schema(tuple(self[name] for name in names))
 
     def to_json(self) -> dict[str, Any]:
-        """The schema as a JSON object."""
+        """Return the schema as a JSON object."""
         return {"fields": [f.to_json() for f in self.fields]}
 
     @classmethod
     def from_json(cls, document: Any, problems: Problems) -> "Schema | None":
-        """Read a schema, adding everything that is wrong to `problems`; None if it cannot be read."""
+        """Read a schema, or add its problems to `problems` and return None."""
         if not problems.check_keys(document, {"fields": list}):
             return None
         if not document["fields"]:

@@ -1,4 +1,4 @@
-"""The table of engines: where the units of a job run, and what each engine can do."""
+"""Table of engines, which run the units of a job, and their abilities."""
 
 import os
 from collections.abc import Mapping
@@ -11,27 +11,27 @@ from shardspec.registry import Entry
 
 @dataclass(frozen=True)
 class EngineEntry(Entry):
-    """One engine.
+    """An engine.
 
-    Its target is called with the workspace, a function that opens the work, and a `Team`. If it uses many hosts, the
-    target is a `packer.jobs.hosts.base.Cluster`, whose hosts run agents.
+    Its target is called with the workspace, a function that opens the work, and a `Team`. The target of an engine with
+    many hosts is a `packer.jobs.hosts.base.Cluster`, whose hosts run agents.
 
     Attributes
     ----------
     takes_functions : bool
-        Whether it can run steps passed as functions and take arrays in the source, which exist in this process only.
+        Whether it can run functions as steps and take arrays in the source, which exist only in this process.
     limits_items : bool
-        Whether it can end an item that takes too long.
+        Whether it enforces a time limit per item.
     shares_detector : bool
-        Whether one process may run the detector for all workers.
+        Whether one process can run the detector for all workers.
     many_workers : bool
         Whether it runs several units at a time.
     many_hosts : bool
-        Whether agents on the hosts of a cluster do the tasks.
+        Whether agents on the hosts of a cluster run the tasks.
     inside : tuple of str
-        An environment variable that must be set, what it means, and how to get there; empty for none.
+        Environment variable that must be set, its meaning, and advice; empty for none.
     library : str or None
-        A library that must be installed.
+        Library that must be installed.
     """
 
     takes_functions: bool = False
@@ -43,12 +43,12 @@ class EngineEntry(Entry):
     library: str | None = None
 
     def check_usable(self, name: str) -> None:
-        """Check that the engine can work in this process.
+        """Check that the engine works in this process.
 
         Raises
         ------
         UsageError
-            If this process does not run where the engine works.
+            If this process is not inside the engine's cluster.
         MissingDependencyError
             If a library is not installed.
         """
@@ -85,20 +85,20 @@ ENGINES: Mapping[str, EngineEntry] = {
 }
 
 FOR_FUNCTIONS = next(name for name, engine in ENGINES.items() if engine.takes_functions)
-"""The engine for a build with steps passed as functions."""
+"""Engine for builds with functions as steps."""
 
 
 @dataclass(frozen=True)
 class Team:
-    """The workers of an engine on this host.
+    """Workers of an engine on this host.
 
     Attributes
     ----------
     workers : int
     item_timeout : float
-        Seconds that one item may take.
+        Time limit of one item in seconds.
     decodes_ahead : bool
-        Whether a worker decodes the next frames while it detects (`packer.steps.chain.StepResources`).
+        Whether workers decode the next frames while they detect (`packer.steps.chain.StepResources`).
     shares_detector : bool
         Whether one extra process runs the detector for all workers.
     """

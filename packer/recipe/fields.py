@@ -1,4 +1,4 @@
-"""Declaration of the samples that Python code makes."""
+"""Declaration of the fields of samples made by Python code."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,22 +17,22 @@ from shardspec.wording import did_you_mean, list_some, shorten
 
 @dataclass(frozen=True)
 class Picture:
-    """A field of pictures: arrays (H, W, 3) uint8 RGB, or the bytes of encoded pictures.
+    """A field of images: arrays (H, W, 3) uint8 RGB, or the bytes of encoded images.
 
     Attributes
     ----------
     encode : {'jpeg', 'png', 'webp', 'raw'}
-        How arrays are stored. Bytes of a JPEG in a field of JPEGs are kept if a build would keep them; any other bytes
-        are decoded and stored in this way.
+        Encoding of arrays. Bytes of a JPEG in a field of JPEGs are kept if a build would keep them; other bytes are
+        decoded and encoded again.
     quality : int, optional
-        Quality of JPEG and WebP, 1 to 100; 95 by default.
+        Quality of JPEG and WebP, 1 to 100 (default: 95).
     subsampling : {'420', '422', '444'}, optional
-        Chroma subsampling of JPEG; 420 by default.
+        Chroma subsampling of JPEG (default: 420).
 
     Raises
     ------
     UsageError
-        If a value is invalid, or the encoding does not read it.
+        If a value is invalid, or does not apply to the encoding.
     """
 
     encode: str = "jpeg"
@@ -55,7 +55,7 @@ class Picture:
 
     @property
     def codec(self) -> NamedConfig:
-        """The codec of the field."""
+        """Codec of the field."""
         quality = DEFAULT_QUALITY if self.quality is None else self.quality
         return picture_codec(self.encode, quality=quality, subsampling=self.subsampling or DEFAULT_SUBSAMPLING)
 
@@ -72,14 +72,14 @@ class Array:
     Attributes
     ----------
     dtype : str or dtype
-        Booleans, integers of 8 to 64 bits, floats of 16 to 64 bits: ``"f4"``, ``"uint8"``, ``numpy.float32``.
+        Booleans, integers of 8 to 64 bits, or floats of 16 to 64 bits: ``"f4"``, ``"uint8"``, ``numpy.float32``.
     shape : tuple of (int or None)
-        The size of each axis; None where it varies. ``()``, the default, is a single number.
+        Size of each axis; None if it varies. ``()``, the default, is a single number.
 
     Raises
     ------
     UsageError
-        If no field can have that dtype or shape.
+        If the dtype or shape is not supported.
     """
 
     dtype: Any
@@ -108,16 +108,16 @@ class Array:
 
 @dataclass(frozen=True)
 class Declaration:
-    """User's declaration of the samples that Python code makes.
+    """Declared fields of samples.
 
     Attributes
     ----------
     fields : dict of str to FieldType or None
-        All fields except the key; None if the values show them.
+        All fields except the key; None to infer them from the values.
     classes : tuple of str or None
-        Class names of the field ``label``; None if its texts are the names.
+        Class names of the field ``label``; None to infer them from its texts.
     picture : NamedConfig
-        The codec of pictures of undeclared fields.
+        Codec of images in undeclared fields.
     """
 
     fields: Mapping[str, FieldType] | None = None
@@ -125,14 +125,14 @@ class Declaration:
     picture: NamedConfig = field(default_factory=lambda: Picture().codec)
 
     def to_json(self) -> dict[str, Any]:
-        """The declaration as JSON."""
+        """Return the declaration as JSON."""
         fields = None if self.fields is None else {name: kind.to_json() for name, kind in self.fields.items()}
         classes = None if self.classes is None else list(self.classes)
         return {"fields": fields, "classes": classes, "picture": self.picture.to_json()}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Declaration":
-        """Read what `to_json` made."""
+        """Read the JSON of `to_json`."""
         fields, classes = document["fields"], document["classes"]
         return cls(
             None if fields is None else {name: FieldType.from_json(kind) for name, kind in fields.items()},
@@ -142,20 +142,20 @@ class Declaration:
 
 
 def declare(fields: Mapping[str, Any] | None, classes: Sequence[str] | None, picture: NamedConfig) -> Declaration:
-    """Check what a user declares.
+    """Check a user's declaration.
 
     Parameters
     ----------
     fields : mapping of str to type, optional
-        ``bool``, ``int``, ``float``, ``str``, ``bytes``, ``dict``, ``list``, a numpy scalar type, `Picture`, `Array`;
-        ``int | None`` where a value may be missing.
+        ``bool``, ``int``, ``float``, ``str``, ``bytes``, ``dict``, ``list``, a NumPy scalar type, `Picture`, `Array`;
+        ``int | None`` if a value may be missing.
     classes : sequence of str, optional
     picture : NamedConfig
 
     Raises
     ------
     UsageError
-        If a name or a type is invalid, or a class is named twice.
+        If a name or type is invalid, or a class is repeated.
     """
     names = None if classes is None else _check_classes(classes)
     if fields is None:
@@ -179,13 +179,7 @@ def declare(fields: Mapping[str, Any] | None, classes: Sequence[str] | None, pic
 
 
 def check_label(kind: FieldType) -> None:
-    """Check that a label can be missing, if its type says so.
-
-    Raises
-    ------
-    UsageError
-        If its integers are unsigned.
-    """
+    """Raise `UsageError` if labels may be missing but are unsigned integers, which cannot be -1."""
     if kind.optional and kind.kind == "array" and not kind.shape and kind.dtype[1] == "u":
         raise UsageError(
             f"{LABEL!r} has unsigned integers ({kind.dtype}), but {NO_CLASS} stands for a missing label: use signed ones"
@@ -193,13 +187,7 @@ def check_label(kind: FieldType) -> None:
 
 
 def check_name(name: Any, where: str) -> None:
-    """Check the name of a field.
-
-    Raises
-    ------
-    UsageError
-        If it is invalid.
-    """
+    """Raise `UsageError` if the name of a field is invalid."""
     if not isinstance(name, str) or not NAME.match(name):
         raise UsageError(
             f"{where}: expected names of lower-case letters, digits and underscores, a letter first, "
@@ -230,13 +218,12 @@ _PLAIN: Mapping[Any, FieldType] = {
 
 
 def _declared_type(name: str, given: Any) -> FieldType:
-    """The type that a user declares for a field."""
     if get_origin(given) in (UnionType, Union):
         kinds = [kind for kind in get_args(given) if kind is not NoneType]
         if len(kinds) == 1:
             found = _declared_type(name, kinds[0])
             if found.kind in ("picture", "class"):
-                raise UsageError(f"fields: {name!r} must have a value: nothing can stand for a missing one")
+                raise UsageError(f"fields: {name!r} must have a value: images and class names cannot be missing")
             return replace(found, optional=True)
     if given is Picture:
         given = Picture()

@@ -1,6 +1,6 @@
-"""Resolve ``auto``: as many workers as the cores and the memory allow that this process may really use.
+"""Resolve ``auto`` workers from the cores and memory that this process may use.
 
-These are those of its affinity and of its cgroups; inside a Slurm job, where nothing may enforce it, what was asked for.
+The limits are those of its CPU affinity and cgroups and, in a Slurm job, those of the job, which may not be enforced.
 """
 
 import os
@@ -12,25 +12,19 @@ from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
 WORKER_BYTES: Mapping[str, int] = {"faces": 1500 * 10**6, "images": 400 * 10**6, "rows": 300 * 10**6}
-"""Memory allowed for one worker, generously, by preset, and for ``"rows"``, work over packed datasets.
+"""Memory of one worker by preset, and for ``"rows"``, work over packed datasets.
 
-Enough for 1080p frames and the detector, or for pictures of tens of megapixels.
+It is enough for 1080p frames and the detector, or for images of tens of megapixels.
 """
 
 _DIGITS = 16
 
 MOST_WORKERS = 100_000
-"""A larger number of workers is a mistake."""
+"""Largest number of workers; more must be a mistake."""
 
 
 def check_workers(requested: str | int) -> None:
-    """Check a number of workers.
-
-    Raises
-    ------
-    UsageError
-        If it is neither ``"auto"`` nor a number from 1 to `MOST_WORKERS`.
-    """
+    """Raise `UsageError` unless the number of workers is ``"auto"`` or 1 to `MOST_WORKERS`."""
     if isinstance(requested, str) and requested.isdecimal() and len(requested) < _DIGITS:
         requested = int(requested)
     is_number = isinstance(requested, Integral) and not isinstance(requested, bool)
@@ -39,19 +33,12 @@ def check_workers(requested: str | int) -> None:
 
 
 def count_workers(requested: str | int, preset: str, units: int) -> int:
-    """The number of worker processes: as requested, or for ``"auto"`` what cores and memory allow.
-
-    ``"auto"`` gives no more workers than there are units of work.
+    """Return the requested number of workers, or for ``"auto"`` what cores, memory and units of work allow.
 
     Parameters
     ----------
     preset : str
-        A recipe's preset, or ``"rows"`` for work over packed datasets.
-
-    Raises
-    ------
-    UsageError
-        If `requested` is invalid (`check_workers`).
+        Preset of a recipe, or ``"rows"`` for work over packed datasets.
     """
     check_workers(requested)
     if requested != "auto":
@@ -63,28 +50,28 @@ def count_workers(requested: str | int, preset: str, units: int) -> int:
 
 
 def has_core_to_spare(workers: int) -> bool:
-    """Return whether there are two cores for each of this many workers."""
+    """Return whether each worker can have two cores."""
     return usable_processors() >= 2 * workers
 
 
 def usable_processors() -> int:
-    """Processors that this process may use, by the system and by Slurm."""
+    """Return the number of processors that the system and Slurm let this process use."""
     return min(available_processors(), slurm_processors() or available_processors())
 
 
 def free_memory() -> int | None:
-    """Bytes of memory that this process may use, by the system and by Slurm; None if neither says."""
+    """Return the bytes of memory that the system and Slurm let this process use, or None if unknown."""
     found = [limit for limit in (available_memory(), slurm_memory()) if limit is not None]
     return min(found, default=None)
 
 
 def slurm_processors() -> int | None:
-    """The processors of a task, or else of the job on this node; None outside Slurm."""
+    """Return the processors of a Slurm task, or of the job on this node; None outside Slurm."""
     return _number_of("SLURM_CPUS_PER_TASK") or _number_of("SLURM_CPUS_ON_NODE")
 
 
 def slurm_memory() -> int | None:
-    """Bytes of memory that the job may use on this node; None outside Slurm, or without a limit."""
+    """Return the bytes of memory of the Slurm job on this node; None outside Slurm or without a limit."""
     node, processor = _number_of("SLURM_MEM_PER_NODE"), _number_of("SLURM_MEM_PER_CPU")
     if node is None and processor is not None:
         node = processor * (_number_of("SLURM_CPUS_ON_NODE") or slurm_processors() or 1)
@@ -92,6 +79,6 @@ def slurm_memory() -> int | None:
 
 
 def _number_of(variable: str) -> int | None:
-    """A number of 1 or more in the environment; None for anything else."""
+    """Read a positive number from the environment."""
     text = os.environ.get(variable, "")
     return int(text) or None if text.isascii() and text.isdecimal() and len(text) < _DIGITS else None

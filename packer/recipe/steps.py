@@ -1,4 +1,4 @@
-"""Steps by name, as a recipe lists them."""
+"""Steps of a recipe."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,21 +11,21 @@ from shardspec.wording import shorten
 
 @dataclass(frozen=True)
 class StepSpec:
-    """A step by name, with its options.
+    """A step and its options.
 
     Attributes
     ----------
     use : str
         A built-in step, or ``"module:function"``: a generator function from samples to samples.
     options : dict
-        Keyword arguments of the function. Built-in steps take theirs from the recipe.
+        Keyword arguments of the function. Built-in steps use the options of the recipe.
     """
 
     use: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> Any:
-        """The step as it stands in a recipe file."""
+        """Return the step as in a recipe file."""
         return {"use": self.use, **self.options} if self.options else self.use
 
     @classmethod

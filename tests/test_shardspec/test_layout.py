@@ -106,10 +106,10 @@ def test_a_folder_that_is_no_dataset_says_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(NotADatasetError, match="found a file"):
         Layout(tmp_path / "file").load()
     (tmp_path / ".build").mkdir()
-    with pytest.raises(NotADatasetError, match="writing that was cut off and cannot be resumed"):
+    with pytest.raises(NotADatasetError, match="an interrupted writer that cannot be resumed"):
         Layout(tmp_path).load()
     (tmp_path / ".build" / "plan.json").write_text("{}")
-    with pytest.raises(NotADatasetError, match="unfinished build: repeat the command that began it to resume"):
+    with pytest.raises(NotADatasetError, match="unfinished build: repeat its command to resume"):
         Layout(tmp_path).load()
     (tmp_path / "manifest.json").mkdir()
     with pytest.raises(DatasetError, match="cannot be read"):

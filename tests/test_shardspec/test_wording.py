@@ -54,9 +54,9 @@ def test_long_values(value: Any) -> None:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b'{"a" 1}', "found text that is none: Expecting ':' delimiter (line 1 column 6)"),
+        (b'{"a" 1}', "found a syntax error: Expecting ':' delimiter (line 1 column 6)"),
         (b'{"a": "\xff"}', "found the byte 0xff, which is not UTF-8"),
-        (b"[" * 10**5, "found it too deep"),
+        (b"[" * 10**5, "found too many levels"),
     ],
 )
 def test_what_is_no_json(data: bytes, expected: str) -> None:

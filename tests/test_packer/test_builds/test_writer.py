@@ -586,7 +586,9 @@ def test_signals_in_the_loop(tmp_path: Path, sign: signal.Signals, old: bool) ->
         assert not (out / "manifest.json").exists()
         if sign == signal.SIGKILL:
             said = run_packer("inspect", out, expect=2).stderr
-            assert "found writing that was cut off and cannot be resumed: write it again, which clears it away" in said
+            assert (
+                "found an interrupted writer that cannot be resumed: run the program again, which replaces it" in said
+            )
     write(out, [{"x": 2}], overwrite=old)
     assert problems(out) == ()
     assert [row["x"] for row in read_samples(out)] == [2]

@@ -262,7 +262,7 @@ def test_a_config_holds_any_option_and_the_command_line_goes_before_it(source: P
         ("encode = 'jpg'", "encode: expected one of jpeg, png, webp, raw, found 'jpg'; did you mean 'jpeg'?"),
         ("size = 'big'", "size: expected an integer, found 'big'"),
         ("[section]\nsize = 3", "unknown option 'section'"),
-        ("size = ", "expected TOML, found text that is none: Invalid value (at end of document)"),
+        ("size = ", "expected TOML, found a syntax error: Invalid value (at end of document)"),
         ("overwrite = 'no'", "overwrite: expected true or false, found 'no'"),
         ("workers = 0", "workers: expected 'auto' or a number from 1 to 100,000, found 0"),
         ("steps = 3", "steps: expected a list of names, found 3"),

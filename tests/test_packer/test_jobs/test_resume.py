@@ -462,9 +462,7 @@ def test_reading_what_an_empty_build_left_says_where_the_reasons_are(tmp_path: P
     source.mkdir()
     (source / "b.png").write_bytes(b"")
     run_packer("build", source, out, expect=3)
-    reported = (
-        f"found a build that packed nothing, since no item gave a sample: the reasons are in {out}/.build/rejects.jsonl"
-    )
+    reported = f"found a build that packed nothing, because no item yielded a sample: the reasons are in {out}/.build/rejects.jsonl"
     assert reported in run_packer(command, out, expect=2).stderr
     with pytest.raises(NotADatasetError, match=re.escape(reported)):
         open_dataset(out)
@@ -487,7 +485,7 @@ def test_an_overwrite_that_gave_nothing_leaves_the_old_dataset_and_its_reasons(s
     assert [line["item"] for line in read_jsonl(out / ".build" / "rejects.jsonl")] == [f"{n}.png" for n in range(5)]
     reported = run_packer("verify", out).stdout
     assert (
-        f".build holds a build that packed nothing, since no item gave a sample: the reasons are in {out}/.build/"
+        f".build holds a build that packed nothing, because no item yielded a sample: the reasons are in {out}/.build/"
         in reported
     )
     assert "resume" not in reported

@@ -333,9 +333,9 @@ def test_deepfakebench_keeps_test_videos_in_train_and_that_is_said(tmp_path: Pat
     [
         (
             "{",
-            "expected JSON, found text that is none: Expecting property name enclosed in double quotes (line 1 column 2)",
+            "expected JSON, found a syntax error: Expecting property name enclosed in double quotes (line 1 column 2)",
         ),
-        ("[" * 100_000, "expected JSON, found it too deep"),
+        ("[" * 100_000, "expected JSON, found too many levels"),
         ("[]", "expected an object, found list"),
         ('{"a": {"b": {"train": []}}}', "expected an object at 'a/b/train', found list"),
         ('{"a": {"b": {"dev": {}}}}', "expected the splits train, val and test, found 'a/b/dev'"),

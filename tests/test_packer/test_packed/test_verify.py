@@ -230,7 +230,7 @@ def _edit(root: Path, old: str, new: str) -> None:
 
 def test_of_an_edited_manifest_neither_side_is_presumed_wrong(tmp_path: Path) -> None:
     entry = write_faces(tmp_path, 6).shards[0].files[0]
-    disagree = "the manifest and this file disagree, so one of them has changed since packing"
+    disagree = "the file or the manifest has changed since packing"
     for old, new, reported in (
         (entry.sha256, "1" * 64, f"expected SHA-256 {'1' * 64}, found {entry.sha256}: {disagree}"),
         (f'"bytes": {entry.bytes}', '"bytes": 77', f"expected 77 bytes, found {entry.bytes}: {disagree}"),

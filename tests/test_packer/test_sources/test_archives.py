@@ -320,7 +320,7 @@ def test_labels_by_keys(tmp_path: Path, name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("k.json", "{", "expected JSON, found text that is none: "),
+        ("k.json", "{", "expected JSON, found a syntax error: "),
         ("k.json", "7", "an object or a list"),
         ("k.json", "[7]", "expected keys"),
         ("k.json", '["a", "a"]', "'a' twice"),

@@ -259,7 +259,7 @@ class TestSidecars:
         [
             (".txt", b"\xff\xfe", "expected UTF-8, found the byte 0xff at 0"),
             (".txt", b"x" * (SIDECAR_BYTES + 1), "expected at most 1,048,576 bytes, found more"),
-            (".json", b"", "expected a JSON object, found text that is none: Expecting value (line 1 column 1)"),
+            (".json", b"", "expected a JSON object, found a syntax error: Expecting value (line 1 column 1)"),
             (".json", b"[1]", "expected a JSON object, found list"),
             (".json", b'{"a": 1', "expected a JSON object, "),
             (".json", b'{"a": 1, "a": 2}', "expected every name once, found 1 name again"),

@@ -379,7 +379,7 @@ class TestPlan:
         with pytest.raises(UsageError, match=r"found 'boxes\.txt'"):
             build(source, tmp_path / "out", boxes=str(tmp_path / "boxes.txt"))
         (tmp_path / "boxes.json").write_text("{")
-        with pytest.raises(UsageError, match=r"expected JSON, found text that is none: .* \(line 1 column 2\)"):
+        with pytest.raises(UsageError, match=r"expected JSON, found a syntax error: .* \(line 1 column 2\)"):
             build(source, tmp_path / "out", boxes=str(tmp_path / "boxes.json"))
         with pytest.raises(UsageError, match="boxes: read only by the step 'faces'"):
             build(source, tmp_path / "out", boxes="boxes.json", preset="images")
