@@ -13,7 +13,7 @@ from support.batches import keys_of
 
 from readers import Loader, open_dataset
 from readers.loader.device import OneAhead
-from readers.loader.threads import Stage
+from readers.loader.threads import ReadStage
 
 
 def test_an_error_in_what_is_made_ahead_waits_for_its_turn():
@@ -25,7 +25,7 @@ def test_an_error_in_what_is_made_ahead_waits_for_its_turn():
             raise ValueError("no")
         return number
 
-    stage = Stage(work, 3, 1, 2, 60, str)
+    stage = ReadStage(work, 3, 1, 2, 60, str)
     copies = OneAhead()
     copies.begin(stage.__next__)
     failed.wait()

@@ -15,7 +15,7 @@ from support.processes import wait_for
 import packer
 from readers import Loader, open_dataset
 from readers.loader.batches import BatchWork, Pace, Ring
-from readers.loader.threads import Divided, Stage
+from readers.loader.threads import Divided, ReadStage
 from readers.order.order import Picks
 from shardspec.errors import ReadTimeoutError
 
@@ -85,8 +85,8 @@ def test_an_error_in_a_part_is_the_batch_s(dataset: Path) -> None:
     assert any("row 33" in note for note in raised.value.__notes__)
 
 
-def stage(work: Callable[[int], Any], jobs: int, threads: int, timeout_s: float = 60.0) -> Stage[Any]:
-    return Stage(work, jobs, threads, threads, timeout_s, lambda thread: "busy")
+def stage(work: Callable[[int], Any], jobs: int, threads: int, timeout_s: float = 60.0) -> ReadStage[Any]:
+    return ReadStage(work, jobs, threads, threads, timeout_s, lambda thread: "busy")
 
 
 def test_parts_are_done_once_each_and_in_order() -> None:
@@ -151,7 +151,7 @@ def test_no_thread_ends_while_another_works() -> None:
 def test_a_thread_that_comes_back_after_the_job_s_end_goes_on() -> None:
     ended, both = threading.Event(), threading.Barrier(2, timeout=10)
 
-    class Late(Stage[int]):
+    class Late(ReadStage[int]):
         def _do_part(self, job: Divided[int], part: Callable[[], None]) -> int | Divided[int]:
             result = super()._do_part(job, part)
             if result is job:
