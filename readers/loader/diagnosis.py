@@ -26,7 +26,7 @@ _CACHED_BATCHES = 4
 _WAITING_MATTERS = 0.05  # of the loop's time
 _HELD_BACK = 0.8  # of the step's own rate; a slower loop that does not wait is slowed down by the loader's threads
 _CPU_BOUND = 0.7  # CPU time over elapsed time, above which a read does not wait for a disk
-_ONE_AT_A_TIME = 1.2  # processors; threads that keep fewer busy, and wait for nothing else, run one at a time
+_ONE_AT_A_TIME = 1.2  # times the speed of one thread; threads that wait for nothing, but reach less, take turns
 _PROBE_SAMPLES = 256
 
 
@@ -48,9 +48,6 @@ class Diagnosis:
         Samples per second of the loader alone.
     step_rate : float
         Samples per second of the step alone, on cached batches: the rate with a perfect loader.
-    processors : float
-        Processors that this process kept busy while the loader ran alone. On Linux, time spent waiting for a processor
-        counts too, because other processes may use the machine.
     read_s, transform_s : float
         Seconds per sample in one thread: reading and decoding, and the transforms, including a `batch_transform` that
         runs in the loader's threads.
@@ -67,7 +64,6 @@ class Diagnosis:
     moving: float
     loader_rate: float
     step_rate: float
-    processors: float
     read_s: float
     transform_s: float
     read_processor: float
@@ -77,6 +73,11 @@ class Diagnosis:
 
     def __str__(self) -> str:
         return self.verdict
+
+    @property
+    def speedup(self) -> float:
+        """Rate of the loader's threads divided by that of one thread."""
+        return self.loader_rate * (self.read_s + self.transform_s)
 
 
 def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) -> Diagnosis:
@@ -88,7 +89,6 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
 
     Parameters
     ----------
-    loader : Loader
     step : callable
         Called with a batch; does what the training loop does.
     batches : int
@@ -109,8 +109,7 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
     if len(loader) == 0:
         raise UsageError("diagnose: expected an epoch of one batch or more, found none")
     loop_rate, waiting, moving = _measure(loader, step, batches)
-    asked = _Processors()
-    loader_rate, _, _ = _measure(loader, lambda batch: None, batches, asked)
+    loader_rate, _, _ = _measure(loader, lambda batch: None, batches)
     step_rate = _measure_step(_read_some(loader), step, batches)
     if moving:
         moving = min(moving, _measure_transforming(loader, batches).seconds * loop_rate)
@@ -124,7 +123,6 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
         moving=moving,
         loader_rate=loader_rate,
         step_rate=step_rate,
-        processors=asked.mean,
         read_s=read.seconds,
         transform_s=transform.seconds,
         read_processor=read.share,
@@ -135,13 +133,8 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
     return replace(measured, verdict=_verdict(loader, measured))
 
 
-def _measure(
-    loader: Loader, step: Callable[[Batch], Any], batches: int, asked: "_Processors | None" = None
-) -> tuple[float, float, float]:
-    """Return the samples per second of a loop, and its fractions of time spent waiting for batches and moving them.
-
-    `asked` is updated after every batch, since the system drops the times of threads that have ended.
-    """
+def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tuple[float, float, float]:
+    """Return the samples per second of a loop, and its fractions of time spent waiting for batches and moving them."""
     warm = min(loader.prefetch, min(batches, len(loader)) // 4)
     samples, waited, moved, begin = 0, 0.0, 0.0, time.perf_counter()
     iterator = iter(loader)
@@ -151,8 +144,6 @@ def _measure(
         if batch is None:
             break
         after = time.perf_counter()
-        if asked is not None:
-            asked.look()
         step(batch)
         if number == warm - 1:
             _synchronize(loader.device)
@@ -225,34 +216,6 @@ def _waited_s(thread: Path) -> float:
         return 0.0
 
 
-def _threads() -> list[Path]:
-    try:
-        return list(Path("/proc/self/task").iterdir())
-    except OSError:
-        return []
-
-
-class _Processors:
-    """Processors that this process keeps busy or waits for, up to the last look."""
-
-    def __init__(self) -> None:
-        self.mean = 0.0
-        self._before = self._waits()
-        self._waited: dict[str, float] = {}
-        self._begin, self._worked = time.perf_counter(), time.process_time()
-
-    def look(self) -> None:
-        """Update the mean. Threads that have ended since the last look count up to that look."""
-        elapsed = max(time.perf_counter() - self._begin, 1e-9)
-        self._waited |= self._waits()
-        waited = sum(now - self._before.get(thread, 0.0) for thread, now in self._waited.items())
-        self.mean = (time.process_time() - self._worked + waited) / elapsed
-
-    @staticmethod
-    def _waits() -> dict[str, float]:
-        return {thread.name: _waited_s(thread) for thread in _threads()}
-
-
 def _measure_transforming(loader: Loader, batches: int) -> _Work:
     """Measure copies to the device and `batch_transform` while no other thread works."""
     plain = copy(loader)
@@ -305,8 +268,8 @@ def _verdict(loader: Loader, measured: Diagnosis) -> str:
         )
     if _takes_turns(loader, measured):
         return (
-            f"{begin} Transforms take {measured.transform_s * 1e3:.2f} ms a sample, and {loader.workers} threads keep "
-            f"{measured.processors:.1f} processors busy: the transforms are Python code, and Python's lock lets one "
+            f"{begin} Transforms take {measured.transform_s * 1e3:.2f} ms a sample, and {loader.workers} threads are only "
+            f"{measured.speedup:.1f} times as fast as one: the transforms are Python code, and Python's lock lets one "
             "thread run at a time. Use transforms of numpy, torch or readers.augment, move them to batch_transform on "
             "the device, or use a DataLoader with worker processes."
         )
@@ -343,7 +306,7 @@ def _takes_turns(loader: Loader, measured: Diagnosis) -> bool:
         min(loader.workers, available_processors(), len(loader) // 2) > 1
         and measured.transform_s > measured.read_s
         and measured.transform_processor > _CPU_BOUND
-        and measured.processors < _ONE_AT_A_TIME
+        and measured.speedup < _ONE_AT_A_TIME
     )
 
 
