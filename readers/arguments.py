@@ -1,4 +1,4 @@
-"""Checks of arguments. Each returns the value in its final form, or raises an error that names the argument."""
+"""Checks of arguments. Each returns the value in its final form, or raises a UsageError that names the argument."""
 
 from collections.abc import Iterable
 from operator import index
@@ -32,13 +32,7 @@ _INSTEAD = {
 
 
 def as_integer(name: str, value: Any) -> int:
-    """Return an integer of any library's type as an ``int``.
-
-    Raises
-    ------
-    UsageError
-        If the value is not an integer; a bool does not count as one.
-    """
+    """Return an integer of any library's type as an ``int``; a bool does not count as one."""
     try:
         if not isinstance(value, bool):
             return index(value)
@@ -48,18 +42,7 @@ def as_integer(name: str, value: Any) -> int:
 
 
 def as_count(name: str, value: Any, least: int = 1, unit: str = "") -> int:
-    """Return an integer of at least `least`.
-
-    Parameters
-    ----------
-    unit : str
-        What is counted, for the message: singular or plural to suit `least`.
-
-    Raises
-    ------
-    UsageError
-        If the value is not an integer, or is less.
-    """
+    """Return an integer of at least `least`. `unit`, singular or plural to suit `least`, is for the message."""
     number = as_integer(name, value)
     if number < least:
         raise UsageError(f"{name}: expected {f'{least} {unit}'.strip()} or more, found {number}")
@@ -67,13 +50,7 @@ def as_count(name: str, value: Any, least: int = 1, unit: str = "") -> int:
 
 
 def as_number(name: str, value: Any) -> float:
-    """Return a number as a float.
-
-    Raises
-    ------
-    UsageError
-        If the value is not a number; text is refused even if it spells one.
-    """
+    """Return a number as a float; text is refused even if it spells one."""
     try:
         if not isinstance(value, str | bytes | bool):
             return float(value)
@@ -83,13 +60,7 @@ def as_number(name: str, value: Any) -> float:
 
 
 def as_pair(name: str, value: Any) -> tuple[float, float]:
-    """Return two numbers.
-
-    Raises
-    ------
-    UsageError
-        If the value is not two numbers.
-    """
+    """Return two numbers."""
     try:
         low, high = value
     except (TypeError, ValueError):
@@ -98,13 +69,7 @@ def as_pair(name: str, value: Any) -> tuple[float, float]:
 
 
 def as_range(user: str, name: str, value: Any) -> tuple[float, float]:
-    """Return the bounds, smallest and largest, between which a transform draws a share.
-
-    Raises
-    ------
-    UsageError
-        If they are not above 0, at most 1, and in this order.
-    """
+    """Return the bounds of a share that a transform draws: above 0, at most 1, and ascending."""
     least, most = as_pair(f"{user}: {name}", value)
     if not 0 < least <= most <= 1:
         raise UsageError(f"{user}: expected {name}s (least, largest) above 0 and at most 1, found {value}")
@@ -112,13 +77,7 @@ def as_range(user: str, name: str, value: Any) -> tuple[float, float]:
 
 
 def as_probability(user: str, value: Any) -> float:
-    """Return a transform's ``p``.
-
-    Raises
-    ------
-    UsageError
-        If the value is not a number from 0 to 1.
-    """
+    """Return a transform's ``p``, from 0 to 1."""
     p = as_number(f"{user}: p", value)
     if not 0 <= p <= 1:
         raise UsageError(f"{user}: expected a probability p from 0 to 1, found {value}")
@@ -126,13 +85,7 @@ def as_probability(user: str, value: Any) -> float:
 
 
 def refuse_unknown(names: Iterable[str], known: Iterable[str], user: str = "Loader") -> None:
-    """Refuse arguments that the Loader, or another `user`, does not have.
-
-    Raises
-    ------
-    UsageError
-        If there are any; the message says what to use instead.
-    """
+    """Refuse arguments that `user` does not have, and say what to use instead of arguments of torch's DataLoader."""
     for name in names:
         instead = _INSTEAD.get(name)
         if instead is not None:

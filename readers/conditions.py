@@ -65,7 +65,6 @@ def rows_where(dataset: SmallFields, condition: Condition, fields: Sequence[str]
 
     Parameters
     ----------
-    dataset : SmallFields
     condition : str or callable
         An expression of comparisons (``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``), ``and``,
         ``or``, ``not`` and parentheses, of names of fields with numbers or text, and of constants. ``label`` is

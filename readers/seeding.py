@@ -55,7 +55,6 @@ def sample_rngs(seeds: npt.ArrayLike, epoch: int, rows: npt.ArrayLike) -> list[n
     Parameters
     ----------
     seeds : array_like, (n,), uint64
-    epoch : int
     rows : array_like, (n,), integers
     """
     rows = np.asarray(rows).astype(np.uint64)
@@ -100,7 +99,6 @@ class SampledIndex(int):
 
     Attributes
     ----------
-    seed, epoch : int
     occurrence : int
         How often the row came before in the epoch; every copy of a row is augmented differently.
     """

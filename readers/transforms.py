@@ -47,13 +47,7 @@ def is_seeded(transform: AnyTransform) -> TypeGuard[SeededTransform]:
 
 
 def call_transform(transform: AnyTransform, sample: dict[str, Any], rng: np.random.Generator | None) -> dict[str, Any]:
-    """Call a transform, with the generator if it is seeded.
-
-    Raises
-    ------
-    UsageError
-        If it returns None, because of a forgotten ``return``.
-    """
+    """Call a transform, with the generator if it is seeded, and check that it returns the sample."""
     call: Any = transform
     result: dict[str, Any] | None = call(sample, rng) if is_seeded(transform) else call(sample)
     if result is None:
@@ -69,14 +63,8 @@ def check_transform(option: str, transform: Any, batches: bool = False) -> None:
     ----------
     option : str
         Where it was given: an option such as ``"transform"``, or a class such as ``"Compose"``.
-    transform : Any
     batches : bool
         Whether a transform of batches is expected.
-
-    Raises
-    ------
-    UsageError
-        If it cannot be called with a sample or a batch.
     """
     what, chain = ("batch", "BatchCompose") if batches else ("sample", "Compose")
     begin = f"{option}=" if option.islower() else ""
@@ -109,18 +97,7 @@ def _takes_batches(transform: Any) -> bool | None:
 
 
 def refuse_bare(option: str, transform: Any, batches: bool = False) -> None:
-    """Refuse an image transform of another library where a transform of samples or batches is expected.
-
-    Parameters
-    ----------
-    option, transform, batches
-        As for `check_transform`.
-
-    Raises
-    ------
-    UsageError
-        If it is one of torchvision, Kornia or Albumentations; the message has the line that works.
-    """
+    """Refuse an image transform of torchvision, Kornia or Albumentations; the message has the line that works."""
     user, library = option, library_of(transform)
     if library is None:
         return

@@ -61,13 +61,7 @@ class Transform(ABC, Generic[Params]):
 
 
 def get_field(sample: Sample, name: str, user: str) -> npt.NDArray[Any]:
-    """Return a field that a transform needs.
-
-    Raises
-    ------
-    UsageError
-        If the sample does not have the field as an array.
-    """
+    """Return a field that a transform needs; a UsageError tells how to read it."""
     value = sample.get(name)
     if not isinstance(value, np.ndarray):
         raise UsageError(
@@ -78,13 +72,7 @@ def get_field(sample: Sample, name: str, user: str) -> npt.NDArray[Any]:
 
 
 def get_image(sample: Sample, user: str) -> npt.NDArray[np.uint8]:
-    """Return the image, (H, W, C), or the clip, (T, H, W, C).
-
-    Raises
-    ------
-    UsageError
-        If it is missing, or is not uint8 with three or four axes.
-    """
+    """Return the image, (H, W, C), or the clip, (T, H, W, C); it must be uint8."""
     image = get_field(sample, "image", user)
     if image.dtype != np.uint8 or image.ndim not in (3, 4):
         raise UsageError(

@@ -18,10 +18,7 @@ Batch = dict[str, Any]
 def boxes_of(batch: Batch) -> list[str]:
     """Return the names of the box tensors of a batch: (B, ..., 4) floating, left, top, right and bottom in pixels.
 
-    Raises
-    ------
-    UsageError
-        If the samples have different numbers of boxes, which a batch holds as a list.
+    A list of boxes, which a batch has for samples with different numbers of boxes, is refused.
     """
     for name in BOXES:
         value = batch.get(name)
@@ -36,13 +33,7 @@ def boxes_of(batch: Batch) -> list[str]:
 
 
 def image_of(batch: Batch, user: str) -> Tensor:
-    """Return the images of a batch.
-
-    Raises
-    ------
-    UsageError
-        If they are not one tensor (B, C, H, W).
-    """
+    """Return the images of a batch; they must be one tensor (B, C, H, W)."""
     image = batch.get("image")
     if not isinstance(image, Tensor) or image.ndim != 4:
         raise UsageError(f"{user}: expected image as one tensor (B, C, H, W), found {describe_value(image)}")
@@ -50,13 +41,7 @@ def image_of(batch: Batch, user: str) -> Tensor:
 
 
 def masks_of(batch: Batch, names: MaskNames, user: str) -> list[str]:
-    """Return the names of the masks of a batch: (B, H, W) or (B, C, H, W) where ``image`` is (B, C, H, W).
-
-    Raises
-    ------
-    UsageError
-        If a named mask is missing, or is not such a tensor.
-    """
+    """Return the names of a batch's masks (`choose_masks`): (B, H, W) or (B, C, H, W) like ``image``."""
     image: Tensor = batch["image"]
     rows, sides = len(image), image.shape[-2:]
 

@@ -45,7 +45,6 @@ def move(sample: Sample, matrix: FloatArray) -> Sample:
 
     Parameters
     ----------
-    sample : dict
     matrix : ndarray, (2, 3), float64
         Maps old crop pixels to new ones. If it mirrors, left and right are swapped: points, hull and regions are
         renumbered.
@@ -65,13 +64,7 @@ def move(sample: Sample, matrix: FloatArray) -> Sample:
 
 
 def relabel(sample: Sample) -> Sample:
-    """Return a new dict in which the person's left and right are swapped, as in a mirror image.
-
-    Raises
-    ------
-    UsageError
-        If no layout of `shardspec.points` has the number of landmarks or hull points.
-    """
+    """Return a new dict in which the person's left and right are swapped, as in a mirror image."""
     return sample | {name: sample[name][..., order, :] for name, order in mirror_orders(sample).items()}
 
 

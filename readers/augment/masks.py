@@ -16,13 +16,7 @@ MaskNames = tuple[str, ...] | None
 
 
 def as_mask_names(masks: Sequence[str] | None, user: str) -> MaskNames:
-    """Check the argument ``masks``.
-
-    Raises
-    ------
-    UsageError
-        If it is neither a list of names nor None.
-    """
+    """Check that ``masks`` is a list of names or None."""
     if masks is None:
         return None
     names = tuple(masks) if isinstance(masks, Iterable) and not isinstance(masks, str) else (masks,)
@@ -34,23 +28,7 @@ def as_mask_names(masks: Sequence[str] | None, user: str) -> MaskNames:
 
 
 def masks_of(sample: Mapping[str, Any], image: npt.NDArray[Any], names: MaskNames, user: str) -> list[str]:
-    """Return the names of the masks of a sample.
-
-    Parameters
-    ----------
-    sample : mapping
-    image : ndarray, (H, W, C) or (T, H, W, C)
-        Masks are (H, W) or (H, W, C); those of a clip have the same first axis.
-    names : tuple of str or None
-        As for `choose_masks`.
-    user : str
-        Name of the transform, for messages.
-
-    Raises
-    ------
-    UsageError
-        If a named mask is missing, or is not such an array.
-    """
+    """Return the names of a sample's masks (`choose_masks`), which share the image's (H, W), in a clip (T, H, W)."""
     sides = image.shape[:-1]
     axes = len(sides)
 
@@ -68,14 +46,9 @@ def choose_masks(
     Parameters
     ----------
     fits : callable
-        Whether a value has the image's size.
+        Whether a value has the image's size. A named mask that does not is refused.
     wanted : str
         Description of such a value, for messages.
-
-    Raises
-    ------
-    UsageError
-        If a named mask is missing or does not fit.
     """
     if names is None:
         return [name for name in _mask_names(tuple(sample)) if fits(sample[name])]

@@ -157,13 +157,7 @@ class LandmarkCutout(Painting[_Hole]):
 
 
 def check_fill(fill: Fill, user: str) -> Fill:
-    """Check a fill: one value, or one per channel.
-
-    Raises
-    ------
-    UsageError
-        If a value is not an integer from 0 to 255.
-    """
+    """Check a fill: an integer from 0 to 255, or one per channel."""
     values = fill if isinstance(fill, tuple) else (fill,)
     if not values or not all(isinstance(value, int) and 0 <= value <= 255 for value in values):
         raise UsageError(f"{user}: expected a fill from 0 to 255, or one per channel, found {shorten(fill)}")
@@ -171,13 +165,7 @@ def check_fill(fill: Fill, user: str) -> Fill:
 
 
 def check_regions(names: Sequence[str], user: str) -> tuple[str, ...]:
-    """Check the names of regions.
-
-    Raises
-    ------
-    UsageError
-        If a name is unknown, or the list is empty.
-    """
+    """Check the names of one region or more (`ROWS`)."""
     if isinstance(names, str) or not names or not set(names) <= set(ROWS):
         raise UsageError(f"{user}: expected regions among {', '.join(sorted(ROWS))}, found {shorten(names)}")
     return tuple(names)

@@ -414,13 +414,7 @@ def _is_stacked(layout: BatchLayout, name: str) -> bool:
 
 
 def check_dataset(name: str, dataset: Any) -> None:
-    """Check that a value is a dataset of readers.
-
-    Raises
-    ------
-    UsageError
-        If it is not; the message explains how to read several datasets as one.
-    """
+    """Check that a value is a dataset of readers; the message explains how to read several datasets as one."""
     if isinstance(dataset, SampleDataset):
         return
     remedy = "use open_dataset(path), its subset(rows) or split(fractions), or torch's own DataLoader"
@@ -430,13 +424,7 @@ def check_dataset(name: str, dataset: Any) -> None:
 
 
 def check_classes(user: str, datasets: Mapping[str, SampleDataset]) -> None:
-    """Check that a label means the same class in all given datasets, by their names for messages.
-
-    Raises
-    ------
-    UsageError
-        If the lists of classes differ; the message shows the first label that does.
-    """
+    """Check that a label means the same class in all given datasets, by their names for messages."""
     (name, first), *others = datasets.items()
     for other_name, other in others:
         if other.classes == first.classes:

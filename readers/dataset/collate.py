@@ -29,7 +29,6 @@ class SampleList(list[dict[str, Any]]):
 
     Parameters
     ----------
-    samples : sequence of dict
     columns : dict
         The batch whose rows the samples are, made by `allocate_batch`.
     """
@@ -104,13 +103,7 @@ def _collate_field(name: str, samples: Sequence[Mapping[str, Any]], layout: Valu
 
 
 def write_value(name: str, value: Any, column: npt.NDArray[Any], place: int, expected: ValueLayout, model: str) -> None:
-    """Copy a value of a field into its place in a column.
-
-    Raises
-    ------
-    SchemaError
-        If its shape or dtype differs from the expected one, which is that of `model`.
-    """
+    """Copy a value of a field into its place in a column; its shape and dtype must be those of `model`."""
     if isinstance(value, np.ndarray | np.generic) and value.dtype == expected.dtype and value.shape == expected.shape:
         column[place] = value
         return
@@ -134,13 +127,7 @@ def write_value(name: str, value: Any, column: npt.NDArray[Any], place: int, exp
 
 
 def check_dtype(name: str, value: Any) -> None:
-    """Refuse arrays, alone or in lists, that torch cannot convert. Text and other objects become lists in a batch.
-
-    Raises
-    ------
-    SchemaError
-        If an array holds text, objects or dates, or has another dtype that torch lacks.
-    """
+    """Refuse arrays, alone or in lists, that torch cannot convert. Text and other objects become lists in a batch."""
     if isinstance(value, list):
         for item in value:
             check_dtype(name, item)

@@ -25,7 +25,6 @@ class DerivedDataset(SampleDataset):
 
     Parameters
     ----------
-    base : SampleDataset
     transform : callable, optional
         One more transform, after that of `base`.
     """
@@ -124,16 +123,11 @@ def flattened(out: Columns, layout: BatchLayout, apart: Container[str]) -> Colum
     Parameters
     ----------
     out : dict
-        The batch, whose stacked values have one more leading axis than `layout`.
+        The batch, whose stacked values have one more leading axis than `layout` and must be contiguous.
     layout : BatchLayout
         Layout of the base samples.
     apart : container of str
         Fields to leave out.
-
-    Raises
-    ------
-    UsageError
-        If samples are not contiguous in the caller's array.
     """
     columns: Columns = {}
     for name, value in layout.items():

@@ -36,13 +36,7 @@ class Relabelling:
         return dtype.kind in "iu" and np.iinfo(dtype).min <= self._least and self._most <= np.iinfo(dtype).max
 
     def __call__(self, labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Map labels to new labels of the same dtype and shape.
-
-        Raises
-        ------
-        UsageError
-            If the dataset did not have a label when it was relabelled.
-        """
+        """Map labels to new labels of the same dtype and shape."""
         places = np.minimum(np.searchsorted(self._old, labels), len(self._old) - 1)
         strange = self._old[places] != labels
         if strange.any():
@@ -54,13 +48,7 @@ class Relabelling:
 
 
 def name_classes(dataset: SampleDataset, classes: Sequence[str]) -> tuple[Relabelling, Classes]:
-    """Number labels by a given list of classes.
-
-    Raises
-    ------
-    UsageError
-        If samples have a class that is not in the list.
-    """
+    """Number labels by a list that has every class of the samples."""
     if isinstance(classes, str) or not isinstance(classes, Sequence):
         raise UsageError(f"classes: expected a list of names, found {shorten(classes)}")
     wrong = describe_wrong_classes(classes)
@@ -89,13 +77,7 @@ def name_classes(dataset: SampleDataset, classes: Sequence[str]) -> tuple[Relabe
 
 
 def map_classes(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> tuple[Relabelling, Classes]:
-    """Change labels by a mapping from class to class, or from number to number or class.
-
-    Raises
-    ------
-    UsageError
-        If the mapping names an unknown class, or leaves out one that samples have.
-    """
+    """Change labels by a mapping from class to class, or from number to number or class, of all classes in use."""
     if not isinstance(mapping, Mapping) or not mapping:
         raise UsageError(f"mapping: expected a dict such as {{'deepfakes': 'fake'}}, found {shorten(mapping)}")
     found, counts = _labels_of(dataset)

@@ -109,13 +109,7 @@ def _nullable(column: npt.NDArray[Any] | list[Any]) -> str:
 
 
 def as_rows(rows: npt.ArrayLike, length: int) -> IntArray:
-    """Check rows of a dataset that has `length` rows: int64, (n,).
-
-    Raises
-    ------
-    UsageError
-        If they are not integers from 0 to length - 1, (n,).
-    """
+    """Check rows, integers from 0 to length - 1, and return them as int64, (n,)."""
     given = np.asarray(rows)
     if given.ndim != 1 or (given.dtype.kind not in "iu" and len(given)):
         found = f"{given.dtype} of shape {given.shape}"

@@ -35,7 +35,6 @@ def split_rows(
 
     Parameters
     ----------
-    dataset : SampleDataset
     fractions : sequence of float
         Each part's share of the samples: above 0, with a sum of at most 1. A sum of 1 leaves nothing out.
     seed : int, 0 to 2**64 - 1
@@ -97,7 +96,6 @@ def fold_rows(
 
     Parameters
     ----------
-    dataset : SampleDataset
     k : int
         Number of folds, 2 to 100.
     by, stratify, seed

@@ -132,7 +132,6 @@ class Subset(DerivedDataset, DivisibleDataset):
 
     Parameters
     ----------
-    base : SampleDataset
     rows : int array, (n,)
         Rows of `base`, 0 to len(base) - 1.
     transform : callable, optional
@@ -219,8 +218,6 @@ class Relabelled(DerivedDataset, DivisibleDataset):
 
     Parameters
     ----------
-    base : SampleDataset
-    relabelling : Relabelling
     classes : tuple of str or None
         Names of the new classes; None if labels are numbers without names.
     """
@@ -272,13 +269,7 @@ class Relabelled(DerivedDataset, DivisibleDataset):
 
 
 def divisible(base: SampleDataset) -> DivisibleDataset:
-    """Return the base of a view, for a join.
-
-    Raises
-    ------
-    UsageError
-        If it consists of clips.
-    """
+    """Return the base of a view for a join; a dataset of clips is refused."""
     if not isinstance(base, DivisibleDataset):
         raise UsageError(f"join: expected a view of a packed dataset, found one of {base!r}: join before that")
     return base

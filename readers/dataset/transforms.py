@@ -166,15 +166,7 @@ def probe_layout(
 
 
 def check_sample(sample: Any) -> None:
-    """Check that a batch can be made of a sample: a dict, whose arrays torch can convert.
-
-    Raises
-    ------
-    UsageError
-        If `sample` is not a dict.
-    SchemaError
-        If torch lacks the dtype of an array.
-    """
+    """Check that a batch can be made of a sample: a dict, whose arrays torch can convert."""
     if not isinstance(sample, dict):
         raise UsageError(f"transform: expected a dict of the sample's fields, found {type(sample).__name__}")
     for name, value in sample.items():

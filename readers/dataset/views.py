@@ -24,7 +24,6 @@ class ViewDataset(DerivedDataset):
 
     Parameters
     ----------
-    base : SampleDataset
     views : int or sequence of callable
         Number of views; or the transform of each view, after those of `base`, with None for no transform.
 

@@ -30,13 +30,7 @@ def as_dataset(
     checksums: bool,
     decode: Mapping[str, DecodePlan] | None,
 ) -> SampleDataset:
-    """Return a dataset with a transform; a path is opened first, with the parameters of `readers.PackedDataset`.
-
-    Raises
-    ------
-    UsageError
-        If `source` is neither, or `fields` or `decode` is given for an open dataset.
-    """
+    """Return a dataset with a transform; a path is opened first, with the parameters of `readers.PackedDataset`."""
     if isinstance(source, str | PathLike):
         return open_dataset(source, fields, transform, verify, checksums, decode)
     check_dataset(name, source)
@@ -53,7 +47,6 @@ class TrainBatches:
 
     Parameters
     ----------
-    batches : Loader or DataLoader
     source : Loader or OrderSampler
         Determines the order of `batches`.
     samples_per_step : int

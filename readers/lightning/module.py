@@ -88,11 +88,6 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
     timeout_s : float
         Time limit for one batch, in seconds.
 
-    Attributes
-    ----------
-    train : SampleDataset
-    val, test, predict : SampleDataset, tuple of SampleDataset, or None
-
     Raises
     ------
     UsageError

@@ -33,13 +33,7 @@ def choose_custom(
     weights: npt.ArrayLike | None = None,
     draws: int | None = None,
 ) -> tuple[CustomOrder | None, int]:
-    """Return the custom order that the arguments describe, or None; and the samples of a batch, or of the largest one.
-
-    Raises
-    ------
-    UsageError
-        If several orders were given, or one does not fit the other arguments.
-    """
+    """Return the custom order that the arguments describe, or None; and the size of a batch, or of the largest."""
     given = {"order": order, "sampler": sampler, "batch_sampler": batch_sampler}
     names = [name for name, value in given.items() if value is not None]
     if not names:

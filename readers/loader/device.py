@@ -39,11 +39,6 @@ def as_device(device: torch.device | str | int) -> torch.device:
 
     GPUs are counted but not initialised: a context would take GPU memory, and the process may still fork before the
     first batch.
-
-    Raises
-    ------
-    UsageError
-        If torch cannot use the device here.
     """
     try:
         chosen = torch.device(device)

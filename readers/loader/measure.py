@@ -47,7 +47,6 @@ def measure_run(loader: "readers.Loader", seconds: float, batches: int) -> dict[
 
     Parameters
     ----------
-    loader : Loader
     seconds : float
         Minimum time.
     batches : int

@@ -49,17 +49,14 @@ def choose_apart() -> Choice:
 def agree(has_blocks: bool, mark: Mark, timeout_s: float, device: torch.device | None = None) -> Choice:
     """Return rank 0's choice on all ranks of torch.distributed, which must all call this at the same point.
 
+    A DatasetError is raised if rank 0 could not choose, or is about to read another sequence.
+
     Parameters
     ----------
     mark : Mark
         State of the sequence that the ranks are about to read, whatever its shuffle will be.
     timeout_s, device
         As for `from_rank_0`.
-
-    Raises
-    ------
-    DatasetError
-        If rank 0 could not choose, or is about to read another sequence.
     """
     mine: tuple[Mark, Choice] | None = None
     failure: Exception | None = None

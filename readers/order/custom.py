@@ -141,13 +141,7 @@ class CustomEpoch:
 
 
 def take_finite(values: Iterable[Any], samples: int) -> list[Any]:
-    """Return the values as a list.
-
-    Raises
-    ------
-    UsageError
-        If they do not end.
-    """
+    """Return the values as a list; endless ones are refused."""
     most = max(_LEAST_BOUND, _MOST_TIMES * samples)
     found = list(islice(values, most + 1))
     if len(found) > most:

@@ -41,7 +41,6 @@ class Picks:
     seeds : uint64 array, (n,)
         The order's seed. Draws with replacement have separate seeds, and so have repetitions of a row, so that every
         copy of a row is augmented differently.
-    epoch : int
     keys : int64 array, (n,), or None
         Rows in the base dataset that, together with `seeds`, key the random draws. None: both follow from `rows` and
         the datasets down to the base. All frames of a clip share one key.

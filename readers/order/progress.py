@@ -29,7 +29,6 @@ class Iteration:
 
     Attributes
     ----------
-    epoch : int
     consumed : int
         Samples of the epoch that all ranks had consumed when the iteration began.
     taken : int
@@ -53,13 +52,11 @@ class EpochProgress:
     ----------
     order : Order or CustomOrder
         An order of batches counts batches instead of samples.
-    cut : Cut
     auto : bool
         Whether the shuffle of `order` is still to be chosen, by `decide` or by a loaded state.
 
     Attributes
     ----------
-    undecided : bool
     reason : str
         Reason for the order.
     running : Iteration or None
@@ -179,11 +176,6 @@ class EpochProgress:
         """Return the state after `consumed` samples of the current epoch (`Resumable.state_dict`).
 
         A few more than the order's length are allowed, since samples are repeated to make the ranks' lengths equal.
-
-        Raises
-        ------
-        UsageError
-            If the epoch does not have that many.
         """
         total, running = self.total, self.running
         if consumed is None:
@@ -204,12 +196,8 @@ class EpochProgress:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state: the next iteration continues where the saved one was, at any number of ranks.
 
-        If the order was still to be chosen, it becomes that of the state, whatever this machine would choose.
-
-        Raises
-        ------
-        UsageError
-            If the state belongs to another order (the message shows both), or counts more samples than there are.
+        A state of another order is refused. If the order was still to be chosen, it becomes that of the state, whatever
+        this machine would choose.
         """
         if not isinstance(state, Mapping):
             raise UsageError(f"state: expected a result of state_dict(), found {shorten(state)}")
@@ -237,12 +225,7 @@ class EpochProgress:
 
 
 class Resumable:
-    """Public methods of objects that iterate over the epochs of an order: `readers.Loader` and the sampler.
-
-    Attributes
-    ----------
-    _progress : EpochProgress
-    """
+    """Public methods of objects that iterate over the epochs of an order: `readers.Loader` and the sampler."""
 
     _progress: EpochProgress
 

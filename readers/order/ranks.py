@@ -32,21 +32,14 @@ def own_rank() -> int:
 
 
 def from_rank_0(value: Any, timeout_s: float, device: torch.device | None = None) -> Any:
-    """Return rank 0's value on every rank.
+    """Return rank 0's value on every rank; other ranks' values are ignored.
 
     Parameters
     ----------
-    value : Any
-        Ignored on other ranks.
     timeout_s : float
-        Time limit for the wait until all ranks call this, in seconds.
+        Time limit in seconds for the wait until all ranks call this (`await_ranks`).
     device : torch.device, optional
         This rank's device, through which NCCL sends; by default torch's current device.
-
-    Raises
-    ------
-    DatasetError
-        If a rank does not call this within `timeout_s`.
     """
     store = torch.distributed.distributed_c10d._get_default_store()
     if store is not None:  # MPI has none
@@ -74,12 +67,7 @@ def await_ranks(
     rank, ranks : int
         This rank, and the number of ranks.
     timeout_s : float
-        Time limit in seconds.
-
-    Raises
-    ------
-    DatasetError
-        If a rank is missing after `timeout_s`.
+        Time limit in seconds; then a DatasetError names the missing ranks.
     """
     call = add(f"readers/calls/{rank}", 1)
     arrived = f"readers/arrived/{call}"
@@ -123,13 +111,7 @@ class Mark:
     stores: Sequence[Store]
 
     def check(self, theirs: "Mark") -> None:
-        """Check that rank 0 reads the same sequence. Otherwise samples would be lost, since each rank takes a share.
-
-        Raises
-        ------
-        DatasetError
-            If rank 0 reads another sequence, or the same rows of other datasets.
-        """
+        """Raise a DatasetError if rank 0 reads another sequence, so that samples would be lost, or other datasets."""
         for mine, its in zip(self.stores, theirs.stores, strict=False):
             if mine.digest != its.digest:
                 raise DatasetError(
@@ -148,13 +130,7 @@ class Mark:
 
 
 def check_ranks(mark: Mark, timeout_s: float, device: torch.device | None = None) -> None:
-    """Check that all ranks have the same mark; all of them must call this at the same point (`from_rank_0`).
-
-    Raises
-    ------
-    DatasetError
-        If rank 0 has another mark.
-    """
+    """Check that all ranks have the same mark; all of them must call this at the same point (`from_rank_0`)."""
     theirs, _ = from_rank_0((mark, None), timeout_s, device)  # of the form that `readers.order.auto.agree` sends
     mark.check(theirs)
 

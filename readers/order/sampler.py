@@ -148,7 +148,6 @@ class _Indices(Iterator[int]):
 
     Parameters
     ----------
-    indices : iterator of int
     left : callable
         Returns the number of indices still to come.
     """

@@ -10,7 +10,6 @@ class Store:
 
     Attributes
     ----------
-    root : Path
     bytes : int
         Bytes that an epoch reads if it reads all fields.
     digest : str

@@ -173,10 +173,7 @@ def moved(
 ) -> Sample:
     """Return a new dict with the geometry of a sample after the points of `gather` have moved.
 
-    Raises
-    ------
-    UsageError
-        If the sample has a matrix and the map of the points is not affine.
+    A sample with a matrix is refused if the map of the points is not affine.
     """
     out, boxes = dict(sample), boxes_of(sample)
     for name in (name for name in places if name):

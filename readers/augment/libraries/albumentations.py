@@ -206,13 +206,7 @@ def _check(part: Any) -> None:
 
 
 def _as_opencv(mask: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-    """Copy a mask in a dtype that OpenCV can move, with the same values.
-
-    Raises
-    ------
-    UsageError
-        If a value does not fit.
-    """
+    """Copy a mask in a dtype that OpenCV can move; values that do not fit are refused."""
     if mask.dtype in (np.bool_, np.float16):
         return mask.astype(np.uint8 if mask.dtype == np.bool_ else np.float32)
     if mask.dtype.kind not in "iu" or np.can_cast(mask.dtype, np.int32):

@@ -43,17 +43,7 @@ _NORMALIZES = ("Denormalize", "LinearTransformation", "Normalize")
 
 
 class OtherModule(nn.Module):
-    """A module of another library, or a function, that maps the images of a batch, (B, C, H, W), to new images.
-
-    Parameters
-    ----------
-    function : nn.Module or callable
-
-    Raises
-    ------
-    UsageError
-        If it is not callable, or is a sample transform.
-    """
+    """A module of another library, or a function, that maps the images of a batch, (B, C, H, W), to new images."""
 
     def __init__(self, function: nn.Module | Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -89,28 +79,17 @@ class OtherModule(nn.Module):
     def call(
         self, image: Tensor, values: ValueRange, draws: RowDraws | None, path: tuple[int, ...]
     ) -> tuple[ValueRange | None, Tensor]:
-        """Call the module with images in the range that it expects.
+        """Call the module with images in the range that it expects; return the range of the result and the result.
 
         Parameters
         ----------
         image : Tensor, (B, C, H, W)
         values : ValueRange
-            Range of the image values.
+            Range of the image values. That of the result is None if it has to be examined.
         draws : RowDraws or None
             Source of torch draws in the module; None for torch's global generators.
         path : tuple of int
             Position in the chain, after the positions of the chain in the chains around it.
-
-        Returns
-        -------
-        values : ValueRange or None
-            Range of the result; None if it has to be examined.
-        image : Tensor
-
-        Raises
-        ------
-        UsageError
-            If the module does not take uint8 images, or does not return an image.
         """
         if values is not ValueRange.NORMAL and self._wants_floats(image, values):
             image = image / 255 if image.is_floating_point() else image.to(torch.float32).div_(255)

@@ -32,7 +32,6 @@ class Kornia(Adapter):
 
     Parameters
     ----------
-    augmentations : module of kornia.augmentation, or sequence of them
     masks : sequence of str or None
         Fields that move with the image; None finds them by name and size (`readers.augment.base.Transform`).
 

@@ -46,22 +46,7 @@ def mask_tensor(mask: npt.NDArray[Any], axes: int, name: str, user: str) -> Tens
 
 
 def picture_array(picture: Any, axes: int, user: str) -> npt.NDArray[Any]:
-    """Convert a library's result, (C, H, W) or (T, C, H, W), to an array with the channels last.
-
-    Parameters
-    ----------
-    picture : Any
-        Result of the library.
-    axes : int
-        As for `mask_tensor`.
-    user : str
-        Name of the transform, for messages.
-
-    Raises
-    ------
-    UsageError
-        If it is not such a tensor.
-    """
+    """Convert a library's result, (C, H, W) or (T, C, H, W), to an array with the channels last."""
     if not isinstance(picture, Tensor) or picture.ndim != axes + 1:
         found = tuple(picture.shape) if isinstance(picture, Tensor) else type(picture).__name__
         wanted = "(C, H, W)" if axes == 2 else "(T, C, H, W)"

@@ -123,16 +123,10 @@ class Canvas:
 
     Parameters
     ----------
-    sample : dict
     user : str
         Name of the transform, for messages.
     out : ndarray, optional
         Memory for a single floating image, used if it has the right shape and dtype.
-
-    Raises
-    ------
-    UsageError
-        If ``image`` is not an array (H, W, C) or (T, H, W, C).
     """
 
     def __init__(self, sample: Sample, user: str, out: npt.NDArray[Any] | None = None) -> None:
@@ -144,13 +138,7 @@ class Canvas:
         self.pictures = [Pixels(frame) for frame in image] if self.clip else [Pixels(image, out)]
 
     def frames(self, user: str) -> list[Pixels]:
-        """Return the images, for a transform of uint8 values.
-
-        Raises
-        ------
-        UsageError
-            If the values are floating.
-        """
+        """Return the images, for a transform of uint8 values; floating images are refused."""
         for picture in self.pictures[:1]:
             if picture.dtype != np.uint8:
                 raise UsageError(

@@ -88,13 +88,7 @@ class Normalize(PixelTransform[None]):
 
 
 def as_float_name(user: str, dtype: Any) -> str:
-    """Return the name of a floating dtype, given as a name or as a dtype of numpy or torch.
-
-    Raises
-    ------
-    UsageError
-        If it is not float32, float16 or bfloat16.
-    """
+    """Return the name of float32, float16 or bfloat16, given by name or as a dtype of numpy or torch."""
     name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", str(dtype))
     name = name.removeprefix("torch.")
     if name not in _DTYPES:
