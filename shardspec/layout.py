@@ -104,13 +104,21 @@ class Layout:
         """Folder of all columns."""
         return self.root / COLUMNS_FOLDER
 
+    def local(self, name: str) -> Path:
+        """Return the path on this machine of a file or folder of the dataset, given its name in the manifest.
+
+        Every file of a shard, a column or the index is opened by a path from here. Files whose names begin with another
+        file's name, such as a shard's index, are in the same folder as that file.
+        """
+        return self.root / name
+
     def file(self, entry: FileEntry) -> Path:
         """Return the path of a file named in the manifest."""
-        return self.root / entry.name
+        return self.local(entry.name)
 
     def shard(self, shard: Shard | Column, format: str) -> Path:
         """Return the file or folder that the reader of a shard or column opens."""
-        return self.root / (shard.name + ("" if isinstance(shard, Column) else get_format(format).suffix))
+        return self.local(shard.name + ("" if isinstance(shard, Column) else get_format(format).suffix))
 
     def load(self) -> Manifest:
         """Read and validate the manifest.

@@ -1,35 +1,19 @@
-"""Find the samples of a damaged shard that cannot be read, in a separate process: bad bytes may crash a library.
+"""Find the samples of a damaged shard that cannot be read."""
 
-Run as ``python -m packer.packed.verify.damage DATASET SHARD_NUMBER``. The process answers with one JSON line for each
-row that it tried: ``row``, ``key`` (null if it cannot be read) and ``fault``, what is wrong with the row (empty if
-nothing).
-"""
-
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from itertools import groupby
-from pathlib import Path
 from typing import NamedTuple
 
-from packer.jobs.child import SyncChild
-from packer.jobs.process import entry_point, send
 from packer.packed.verify.shard import ShardWalk, keys_in
 from readers.formats.checks import without_advice
 from shardspec.columns import Columns
 from shardspec.entries import Shard
+from shardspec.errors import DatasetError
 from shardspec.layout import Layout
 
 LISTED = 20
 """How many samples of one shard, or runs of samples with the same damage, are listed; the rest are counted."""
-
-TICK_S = 1.0
-"""Seconds after which a listener gets a report even if nothing has ended."""
-
-LIMIT_S = 600.0
-"""Time limit for reading one damaged shard, which may send a library into an endless loop."""
 
 
 class Line(NamedTuple):
@@ -50,27 +34,24 @@ def describe_damage(layout: Layout, number: int, shard: Shard, start: int, tried
     start : int
         The row in the dataset of the shard's first row.
     tried : callable
-        Called with the number of rows that were tried, or given up, since the last call; with 0 while a row takes long.
+        Called with the number of rows that were tried since the last call.
     """
-    lines, ended = _examine_apart(layout, number, tried)
-    tried(shard.samples - len(lines))  # no more than these will be
+    lines = []
+    for line in _examine(layout, number):
+        lines.append(line)
+        tried(1)
     place = f"the shard holds rows {start} to {start + shard.samples - 1} of the dataset"
-    if ended and not lines:
-        return f"{place}; which of them can be read could not be found out, since {ended}"
     keys = [line.key for line in lines if line.key is not None]
     if keys:
         place += f", keys {keys[0]!r} to {keys[-1]!r}"
     bad = [line for line in lines if line.fault]
-    if not bad and len(lines) == shard.samples:
+    if not bad:
         return f"{place}; all of them can be read, so which have changed is unknown"
-    untried = shard.samples - len(lines)
     runs = [list(run) for _, run in groupby(enumerate(bad), lambda line: (line[1].row - line[0], line[1].fault))]
     texts = [_describe_run(start, [line for _, line in run]) for run in runs[:LISTED]]
     if len(runs) > LISTED:
         texts.append(f"and {sum(map(len, runs[LISTED:]))} more")
-    if untried:
-        texts.append(f"{untried} from row {start + len(lines)} on{f', since {ended}' if ended else ''}")
-    return f"{place}; {len(bad) + untried} cannot be read whole: {'; '.join(texts)}"
+    return f"{place}; {len(bad)} cannot be read whole: {'; '.join(texts)}"
 
 
 def _describe_run(start: int, lines: list[Line]) -> str:
@@ -82,32 +63,13 @@ def _describe_run(start: int, lines: list[Line]) -> str:
     return f"rows {start + first} to {start + last}{keys}: {what}"
 
 
-def _examine_apart(layout: Layout, number: int, tried: Callable[[int], None]) -> tuple[list[Line], str]:
-    """The lines of a process that examines a shard, and how it ended if it failed (empty otherwise)."""
-    lines: list[Line] = []
-    until_s = time.monotonic() + LIMIT_S
-    command = ["packer.packed.verify.damage", str(layout.root), str(number)]
-    with SyncChild(command, stdin=subprocess.DEVNULL) as child:
-        while (left_s := until_s - time.monotonic()) > 0:
-            message = child.answer(min(left_s, TICK_S))
-            if message is not None and message["event"] == "died":
-                break
-            if message is not None:
-                lines.append(Line(message["row"], message["key"], message["fault"]))
-            tried(0 if message is None else 1)
-        with suppress(subprocess.TimeoutExpired):
-            failed = child.process.wait(max(0.0, until_s - time.monotonic()))
-            return lines, f"the process that read it died, {child.describe_death()}" if failed else ""
-    return lines, f"reading it took more than {LIMIT_S:g} s"
-
-
-def examine(layout: Layout, number: int) -> Iterator[Line]:
+def _examine(layout: Layout, number: int) -> Iterator[Line]:
     """Try every row of a shard."""
     manifest = layout.load()
     shard = manifest.shards[number]
     try:
         walk = ShardWalk(layout, manifest, shard)
-    except Exception as error:  # of whatever library
+    except DatasetError as error:
         for row in range(shard.samples):
             yield Line(row, None, f"the shard cannot be opened ({_describe(error, layout)})")
         return
@@ -141,7 +103,7 @@ def _find_fault(walk: ShardWalk, row: int, layout: Layout) -> str:
 def _try(walk: ShardWalk, rows: range, *fields: str) -> Columns | Exception:
     try:
         return walk.read(rows, fields or None)
-    except Exception as error:  # of whatever library
+    except DatasetError as error:
         return error
 
 
@@ -149,14 +111,3 @@ def _describe(error: Exception, layout: Layout) -> str:
     """A reader's error message without the file's name and the advice, which the report gives already."""
     text = without_advice(error).replace(f"{layout.root}/", "")
     return text or type(error).__name__
-
-
-def main(root: Path, number: int) -> None:
-    """Write a line for every row, and nothing else: what libraries print goes to standard error."""
-    with entry_point() as (_, answers):
-        for line in examine(Layout(root), number):
-            send(answers, event="row", **line._asdict())
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,5 +1,6 @@
 """``packer verify``: compare a packed dataset with its manifest."""
 
+import importlib.util
 import json
 import os
 from collections import Counter
@@ -14,7 +15,8 @@ import numpy as np
 
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
-from packer.packed.verify.damage import TICK_S, describe_damage
+from packer.packed.verify.agreement import TICK_S, check_agreement
+from packer.packed.verify.damage import describe_damage
 from packer.packed.verify.shard import check_keys, check_shard
 from packer.recipe.checks import checked
 from readers.formats.base import open_shard, reader_class
@@ -24,6 +26,7 @@ from readers.formats.machine import available_processors
 from readers.formats.npy import HEADER_BYTES_MAX
 from shardspec.entries import Column, FileEntry, Shard, total
 from shardspec.errors import DatasetError, MissingDependencyError, system_reason
+from shardspec.formats import FORMATS
 from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.wording import counted
@@ -106,8 +109,8 @@ def verify(
         A packed dataset.
     deep : bool
         Whether to decode every value of every sample, too, and check shapes, dtypes, ranges, that keys are unique, and
-        that the index equals the shards. For a shard whose digest does not match, a separate process finds out which
-        samples can be read.
+        that the index equals the shards. A separate process reads each shard with its format's own library, or with
+        Python's `tarfile`, and compares. For a shard whose digest does not match, find out which samples can be read.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
@@ -246,9 +249,6 @@ def _check_open(layout: Layout, manifest: Manifest, shard: Shard | Column) -> st
             f"{without_advice(error)}: its SHA-256 matches, so the manifest's other entries for it are wrong: "
             "edited later, or written wrong"
         )
-    except Exception as error:  # a library's error about a shard that only looks right
-        path = layout.shard(shard, manifest.format)
-        return f"{path}: expected a shard that opens, found {type(error).__name__}: {error}"
     return ""
 
 
@@ -328,9 +328,25 @@ def _check_deep(
             faults[part.name], keys[part.name] = found, digests
             stage.advance(part.samples if isinstance(part, Shard) else 0)  # a column has values of the same samples
     ordered = [text for part in parts for text in faults[part.name]]
+    if FORMATS[manifest.format].sidecars:
+        ordered += _compare_libraries(layout, manifest, [part for part in shards if not faults[part.name]], listener)
     if "key" in manifest.shard_schema:
         ordered += check_keys([(shard, starts[shard.name], keys[shard.name]) for shard in shards], layout, manifest)
     return ordered
+
+
+def _compare_libraries(
+    layout: Layout, manifest: Manifest, shards: list[Shard], listener: ProgressListener
+) -> Iterator[str]:
+    """Check that other libraries read from shards what their indexes say, as far as these libraries are installed."""
+    if any(importlib.util.find_spec(module) is None for module in FORMATS[manifest.format].needs):
+        return
+    numbered = {number: shard for number, shard in enumerate(manifest.shards) if shard in shards}
+    rows = sum(shard.samples for shard in shards)
+    with Stage(listener, "comparing with other libraries", rows, "samples") as stage:
+        for number, fault in check_agreement(layout, numbered, stage.advance).items():
+            path = layout.shard(manifest.shards[number], manifest.format)
+            yield f"{path}: expected what its index says, as other libraries read it, found a difference: {fault}"
 
 
 def _usable_index(layout: Layout, manifest: Manifest, name: str, problems: dict[str, str]) -> Any:
