@@ -116,7 +116,7 @@ def calls(root: Path) -> dict[str, tuple[list[tuple[str, str]], Callable[[Any], 
         "preview": ([("drawing", "samples")], lambda ear: packer.preview(a, root / "out.png", progress=ear)),
         "split": (repack, lambda ear: packer.split(a, root / "out", into="label", progress=ear, **inline)),
         "verify": (
-            [("hashing", "files"), ("decoding", "samples")],
+            [("hashing", "files"), ("decoding", "samples"), ("comparing with other libraries", "samples")],
             lambda ear: packer.verify(a, deep=True, progress=ear),
         ),
     }

@@ -389,7 +389,7 @@ class TestWrong:
 
     def test_a_damaged_shard(self, source: Path, crops: Path, tmp_path: Path) -> None:
         shutil.copytree(crops, tmp_path / "crops")
-        (shard,) = (tmp_path / "crops").glob("shard-*")
+        (shard,) = (tmp_path / "crops").glob("shard-*.lmdb")
         data = bytearray(shard.read_bytes())
         data[len(data) // 2] ^= 1
         shard.write_bytes(data)
