@@ -9,13 +9,12 @@ from packer.assembly.columns import carried_columns
 from packer.builds.planning.plan import BuildPlan
 from packer.builds.reports import BrokenTracks, ReportWriter
 from packer.builds.update.compare import Comparison
-from packer.jobs.history import note, noted
 from packer.jobs.plan import Contents, Made
 from packer.recipe import TRACK_RULES, Recipe
 from packer.workspace import Workspace
 from packer.workspace.durable import write_durably
 from shardspec.entries import Counts, Generation, total
-from shardspec.manifest import sha256_json
+from shardspec.manifest import Manifest, sha256_json
 
 
 @dataclass(frozen=True)
@@ -101,9 +100,9 @@ def describe_contents(
         return Contents(made)
     counts, removed, last = totals.counts, compared.growth.count_removed(), made[-1].generation
     kind = last.kind if counts.items else "update"
-    now = [note(kind, last, finished, counts, removed)] if counts.items or removed else []
+    now = [_note(kind, last, finished, counts, removed)] if counts.items or removed else []
     columns = carried_columns(space, compared.base)
-    return Contents(made, columns, {"history": [*noted(compared.base), *now]})
+    return Contents(made, columns, {"history": [*_read_history(compared.base), *now]})
 
 
 def _left_of_base(plan: BuildPlan, totals: BuildTotals, compared: Comparison) -> list[Generation]:
@@ -117,3 +116,34 @@ def _left_of_base(plan: BuildPlan, totals: BuildTotals, compared: Comparison) ->
         fingerprint = generation.fingerprint if same else sha256_json([generation.fingerprint, plan.fingerprint])
         kept.append(replace(generation, counts=Counts(**counts), fingerprint=fingerprint))
     return kept
+
+
+def _read_history(base: Manifest) -> list[Any]:
+    """Return the recorded history of a dataset; for a single build, the line that it would get."""
+    history = base.wall_clock.get("history")
+    if isinstance(history, list):
+        return history
+    finished = base.wall_clock.get("finished") if len(base.generations) == 1 else None
+    return [_note(generation.kind, generation, finished, generation.counts) for generation in base.generations]
+
+
+def _note(
+    kind: str, last: Generation, finished: Any, counts: Counts | None = None, more: Mapping[str, int] | None = None
+) -> dict[str, Any]:
+    """A line.
+
+    Parameters
+    ----------
+    kind : str
+    last : Generation
+        Made by the version of this project that is noted.
+    finished : str or None
+        When, in UTC.
+    counts : Counts, optional
+        What became of the items of that time; none by default.
+    more : mapping, optional
+        Further keys.
+    """
+    made = {"kind": kind, "finished": finished, "version": last.runtime.get("facepack")}
+    items = (0, 0, 0) if counts is None else (counts.items, counts.rejected_items, counts.samples)
+    return {**made, **dict(zip(("items", "rejected", "samples"), items, strict=True)), **(more or {})}

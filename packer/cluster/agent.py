@@ -18,8 +18,7 @@ from packer.assembly.shard import published_shard
 from packer.builds.assembly import BuildAssembler
 from packer.builds.job import shares_detector
 from packer.builds.planning.plan import BuildPlan
-from packer.cluster.limits import TimeLimit
-from packer.cluster.phase import PAUSE_S, Phase, Share, WatchedEngine
+from packer.cluster.claiming import PAUSE_S, BlockClaimer, TimeLimit, UnitBlocks, WatchedEngine
 from packer.jobs.engines.base import Engine, Event
 from packer.jobs.hosts.base import UNTIL_INPUT_ENDS
 from packer.jobs.progress import ProgressListener, Stage, listener_of
@@ -131,7 +130,7 @@ def work(
     options = BuildOptions(workers=workers, **terms["options"])
     agent = Agent.here()
     space, document = enter_plan(space.of_plan(document["fingerprint"]).of_owner(agent.name))
-    return _Worker(space, document, agent, options, limit, listener).run()
+    return _AgentRun(space, document, agent, options, limit, listener).run()
 
 
 def _end_with_input() -> None:
@@ -177,7 +176,7 @@ def _why_closed(space: Workspace, document: Mapping[str, Any] | None, terms: Map
     return describe_closed(terms["closed"])
 
 
-class _Worker:
+class _AgentRun:
     """One agent at work."""
 
     def __init__(
@@ -255,8 +254,8 @@ class _Worker:
         def accept(numbers: Sequence[int]) -> None:
             flush_parts(space, [number for number in numbers if space.part(number).name not in before])
 
-        share = Share("task", len(tasks), block_size(len(tasks)), is_done, accept)
-        with self._phase(share, "packing", "items") as (phase, stage), LineFile(space.journal) as journal:
+        blocks = UnitBlocks("task", len(tasks), block_size(len(tasks)), is_done, accept)
+        with self._claim(blocks, "packing", "items") as (claimer, stage), LineFile(space.journal) as journal:
 
             def on_event(event: Event) -> None:
                 self._note(event)
@@ -274,10 +273,10 @@ class _Worker:
                     journal.append(done_line(event))
                     self._done["task"] += event.unit.do in ("task", "join")
                 journal.look()
-                phase.take(event, schedule)
+                claimer.take(event, schedule)
 
             schedule = self._schedule(on_event)
-            return phase.run(schedule)
+            return claimer.run(schedule)
 
     def _cut(self) -> bool:
         """See that the rows are cut into shards, by this agent or another; return whether an agent can do that."""
@@ -322,8 +321,8 @@ class _Worker:
         def is_done(number: int, first: bool) -> bool:
             return published_shard(plan.published(number)) is not None
 
-        share = Share("shard", len(plan.sizes), 1, is_done, lambda numbers: None)
-        with self._phase(share, "writing", "shards") as (phase, stage):
+        blocks = UnitBlocks("shard", len(plan.sizes), 1, is_done, lambda numbers: None)
+        with self._claim(blocks, "writing", "shards") as (claimer, stage):
 
             def on_event(event: Event) -> None:
                 self._note(event)
@@ -332,28 +331,30 @@ class _Worker:
                     append_line(space.journal, done_line(event))
                     self._done["shard"] += 1
                 stage.advance(int(done), size=event.result.get("bytes", 0) if done else 0)
-                phase.take(event, schedule)
+                claimer.take(event, schedule)
 
             schedule = self._schedule(on_event)
-            return phase.run(schedule)
+            return claimer.run(schedule)
 
     @contextmanager
-    def _phase(self, share: Share, stage: str, unit: str) -> Iterator[tuple[Phase, Stage]]:
-        """The engine and the claims of a phase."""
+    def _claim(self, blocks: UnitBlocks, stage: str, unit: str) -> Iterator[tuple[BlockClaimer, Stage]]:
+        """The engine and the claims of a claimer."""
         options = self._options
         recipe = Recipe.from_options(self._plan.recipe)
-        workers = self._workers = count_workers(options.workers, recipe.preset, share.count)
-        shares = share.do == "task" and shares_detector(recipe, options)
+        workers = self._workers = count_workers(options.workers, recipe.preset, blocks.count)
+        shares = blocks.do == "task" and shares_detector(recipe, options)
         team = Team(workers, options.item_timeout, shares or has_core_to_spare(workers), shares)
         engine: Engine = resolve("engine", ENGINE, ENGINES)(self._space, _no_work, team)
         self._engine = WatchedEngine(engine)
-        claims = Claims(self._space.claims, self._agent.name, share.do, share.blocks)
-        phase = Phase(share, claims, self._observer, self._engine, workers, lambda: self._limit.left_s, self._check)
+        claims = Claims(self._space.claims, self._agent.name, blocks.do, blocks.block_count)
+        claimer = BlockClaimer(
+            blocks, claims, self._observer, self._engine, workers, lambda: self._limit.left_s, self._check
+        )
         self._listener.on_message(f"{stage}: agent {self._agent.name}, with {counted(workers, 'worker')}")
         try:
-            with phase, Stage(self._listener, stage, None, unit) as shown:
+            with claimer, Stage(self._listener, stage, None, unit) as shown:
                 try:
-                    yield phase, shown
+                    yield claimer, shown
                 finally:
                     self._engine.close()
         finally:

@@ -24,10 +24,10 @@ from packer.recipe.engines import ENGINES
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace, append_line
 from packer.workspace.checkpoints import flush_all
-from packer.workspace.commit import commit
 from packer.workspace.durable import write_durably, writing
 from packer.workspace.folder import give_up_replacing, locked
 from packer.workspace.lock import FolderLock
+from packer.workspace.replacement import commit
 from packer.workspace.sharing.array import open_to_agents
 from shardspec.entries import Generation, Shard
 from shardspec.errors import UsageError

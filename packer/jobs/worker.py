@@ -1,7 +1,7 @@
 """A worker process: ``python -m packer.jobs.worker WORKSPACE PLACE AHEAD [DETECTOR LIMIT]``.
 
 It takes units on standard input and answers on standard output, both in JSON lines. Which item is under way it notes in
-the mapped file PLACE (`packer.jobs.place`). The worker ends when its standard input does, with all that it started, so
+the mapped file PLACE (`packer.jobs.current_item`). The worker ends when its standard input does, with all that it started, so
 it never outlives the build. Steps, and programs that they run, see an empty standard input; what they print goes to
 standard error. AHEAD is 1 if the worker is to decode ahead, otherwise 0. DETECTOR is the descriptor of a connection to
 the detecting process, whose answers may take LIMIT seconds.
@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from packer.jobs.place import Place
+from packer.jobs.current_item import CurrentItem
 from packer.jobs.plan import Unit, Work
 from packer.jobs.process import Requests, entry_point, one_thread, read_requests, send
 from packer.steps.chain import StepResources
@@ -62,14 +62,14 @@ def main(arguments: Sequence[str]) -> None:
         resources = _equip(*more)
         requests = read_requests(descriptor)
         try:
-            _work(Path(workspace), Place(Path(place)), resources, requests, answers)
+            _work(Path(workspace), CurrentItem(Path(place)), resources, requests, answers)
         except DetectorLost:  # neither this process nor its item is at fault
             with suppress(OSError):
                 send(answers, event="lost")
             raise
 
 
-def _work(workspace: Path, place: Place, resources: StepResources, requests: Requests, answers: TextIO) -> None:
+def _work(workspace: Path, place: CurrentItem, resources: StepResources, requests: Requests, answers: TextIO) -> None:
     try:
         space = Workspace(workspace, key=os.environ.get(PLAN, ""), owner=os.environ.get(OWNER, ""))
         work = open_work(space, resources)
@@ -82,7 +82,7 @@ def _work(workspace: Path, place: Place, resources: StepResources, requests: Req
             _serve(work, place, requests.get(), answers)
 
 
-def _serve(work: Work, place: Place, request: dict[str, Any], answers: TextIO) -> None:
+def _serve(work: Work, place: CurrentItem, request: dict[str, Any], answers: TextIO) -> None:
     unit = Unit(*request["unit"])
     verdicts = {int(item): (step, reason) for item, (step, reason) in request["verdicts"].items()}
     ends: list[list[Any]] = []

@@ -10,9 +10,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from packer.jobs.child import Answers, Child
+from packer.jobs.current_item import CurrentItem
 from packer.jobs.engines.base import LOOK_S, TICK_S, Clock, Ended, Event
 from packer.jobs.engines.detector import DetectorChild, Late
-from packer.jobs.place import Place
 from packer.jobs.plan import Unit, Verdicts, Work
 from packer.recipe.engines import Team
 from packer.workspace import Workspace
@@ -59,7 +59,7 @@ class _Worker(Child):
         self.pending: dict[str, Any] | None = None
         self.lost_detector = False
         note = workspace.logs / f"worker-{place:03d}.item"
-        self._at = Place.create(note)
+        self._at = CurrentItem.create(note)
         command = ["packer.jobs.worker", str(workspace.root), str(note), str(int(decodes_ahead))]
         keep = []
         with ExitStack() as stack:

@@ -24,10 +24,10 @@ from packer.assembly.plan import (
     cut_rows,
     plan_assembly,
 )
+from packer.builds.assembly import ShardCutter
 from packer.builds.parts.part import Part
 from packer.builds.parts.rows import PartRows, describe_rows
 from packer.builds.parts.schema import SchemaSettler
-from packer.builds.parts.shard_cutter import ShardCutter
 from packer.builds.parts.summary import PartsSummary
 from packer.builds.parts.writer import PartWriter
 from packer.builds.planning.plan import TASK_ITEMS
@@ -262,7 +262,7 @@ def test_what_is_cut_early_is_what_is_cut_in_the_end(
     summary = PartsSummary(settler, ReportWriter(tmp_path / "rejects", tmp_path / "items"), lambda _: repeat(None))
     cut, found = ShardCutter(space, "npy", shard_bytes), list[ShardPlan]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("packer.builds.parts.shard_cutter._ROWS", window)
+        patch.setattr("packer.builds.assembly._ROWS", window)
         for task in range(len(parts)):
             summary.add(Part(space.part(task)), Task(task, task + 1, 0))
             found += cut.find(summary)

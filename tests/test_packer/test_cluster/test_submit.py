@@ -15,7 +15,7 @@ from support.packed import fingerprints
 
 import packer
 from packer.cli.line import _parser
-from packer.cluster.limits import TimeLimit, parse_left
+from packer.cluster.claiming import TimeLimit, parse_left
 from packer.cluster.scripts import words_of
 from packer.cluster.slurm import parse_array, split_options
 from shardspec.errors import UsageError

@@ -3,7 +3,7 @@
 import pytest
 
 from packer.jobs import progress as progress_module
-from packer.jobs.place import Place
+from packer.jobs.current_item import CurrentItem
 from packer.jobs.progress import Progress, Stage, describe_progress, reason_kind
 
 
@@ -122,8 +122,8 @@ def test_a_stage_that_is_over_soon_is_not_heard(clock: list[float]) -> None:
 
 
 def test_the_frames_of_an_item_are_seen_from_another_process(tmp_path) -> None:
-    coordinator = Place.create(tmp_path / "place")
-    worker = Place(tmp_path / "place")
+    coordinator = CurrentItem.create(tmp_path / "place")
+    worker = CurrentItem(tmp_path / "place")
     worker.set(7)
     worker.set_frames(123)
     assert (coordinator.get(), coordinator.frames()) == (7, 123)

@@ -14,7 +14,7 @@ _BYTES = _ITEM.size + _FRAMES.size
 _NONE = -1
 
 
-class Place:
+class CurrentItem:
     """The item that a worker is at, and how many frames of it were examined, in a file that both processes have mapped.
 
     Parameters
@@ -28,7 +28,7 @@ class Place:
             self._memory = mmap.mmap(file.fileno(), _BYTES)
 
     @classmethod
-    def create(cls, path: Path) -> "Place":
+    def create(cls, path: Path) -> "CurrentItem":
         """Make the file, in place of an older one, and map it. No item is under way."""
         path.unlink(missing_ok=True)
         path.write_bytes(_ITEM.pack(_NONE) + _FRAMES.pack(0))

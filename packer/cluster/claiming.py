@@ -1,10 +1,14 @@
-"""The tasks, or the shards, of a build, as far as one agent claims and does them."""
+"""Claim the tasks or the shards of a build in blocks, for as long as an agent has time."""
 
 import bisect
 import math
+import os
 import random
+import re
+import shutil
+import subprocess
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
@@ -13,13 +17,21 @@ from packer.jobs.engines.base import Engine, Event
 from packer.jobs.plan import Unit, Verdicts
 from packer.jobs.schedule import Schedule
 from packer.workspace.sharing.claims import Claims
-from packer.workspace.sharing.leases import Observer
+from packer.workspace.sharing.leases import Observer, slurm_job
+from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 BATCH_S = 20.0
 """About so much work, in seconds, is claimed at a time, so that the shared file system sees few claims."""
 
 PAUSE_S = 1.0
 """Seconds between two looks while all that is left is in the hands of others."""
+
+_ANSWER_S = 60.0
+_LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)\Z")
+
+MARGIN_S = 20.0
+"""Seconds before the end at which an agent gives back what it has in hand; a twentieth of the time if that is less."""
 
 
 class WatchedEngine:
@@ -82,8 +94,8 @@ class WatchedEngine:
 
 
 @dataclass(frozen=True)
-class Share:
-    """Units of work in a phase.
+class UnitBlocks:
+    """Units of work of one kind, which are claimed in blocks.
 
     Attributes
     ----------
@@ -105,7 +117,7 @@ class Share:
     accept: Callable[[Sequence[int]], None]
 
     @property
-    def blocks(self) -> int:
+    def block_count(self) -> int:
         """The number of blocks."""
         return -(-self.count // self.size)
 
@@ -114,12 +126,12 @@ class Share:
         return range(block * self.size, min(self.count, (block + 1) * self.size))
 
 
-class Phase:
+class BlockClaimer:
     """Claims blocks of units while workers have nothing to do. Use as a context manager: the end gives back the rest.
 
     Parameters
     ----------
-    share : Share
+    blocks : UnitBlocks
     claims : Claims
         To the blocks.
     observer : Observer
@@ -139,7 +151,7 @@ class Phase:
 
     def __init__(
         self,
-        share: Share,
+        blocks: UnitBlocks,
         claims: Claims,
         observer: Observer,
         engine: WatchedEngine,
@@ -147,14 +159,14 @@ class Phase:
         left_s: Callable[[], float],
         check: Callable[[], bool],
     ) -> None:
-        self._share = share
+        self._blocks = blocks
         self._claims = claims
         self._observer = observer
         self._engine = engine
         self._workers = workers
         self._left_s = left_s
         self._check = check
-        self._next = random.randrange(max(1, share.blocks))  # noqa: S311 -- no secret
+        self._next = random.randrange(max(1, blocks.block_count))  # noqa: S311 -- no secret
         self._missing: dict[int, set[int]] = {}
         self._look_s = 0.0
         self.stopping = False
@@ -179,8 +191,8 @@ class Phase:
     def take(self, event: Event, schedule: Schedule) -> None:
         """Note what is done, and that time passes."""
         unit = event.unit
-        if event.kind == "done" and unit is not None and unit.do in (self._share.do, "join"):
-            block = unit.number // self._share.size
+        if event.kind == "done" and unit is not None and unit.do in (self._blocks.do, "join"):
+            block = unit.number // self._blocks.size
             missing = self._missing.get(block)
             if missing is not None:
                 missing.discard(unit.number)
@@ -223,21 +235,91 @@ class Phase:
         return chosen
 
     def _enough(self, fresh: float) -> int:
-        """The number of blocks that keep the workers busy for a while; towards the end, no more than a fair share."""
+        """The number of blocks that keep the workers busy for a while; towards the end, no more than a fair blocks."""
         idle, mean_s = max(1, self._engine.idle()), self._engine.mean_s
         if not mean_s:
-            return -(-idle // self._share.size)
+            return -(-idle // self._blocks.size)
         seconds = max(0.0, min(BATCH_S, self._left_s()))
-        fair = fresh * self._share.size / (2 * max(1, len(self._observer.at_work())))
-        return math.ceil(max(idle, min(self._workers * seconds / mean_s, fair)) / self._share.size)
+        fair = fresh * self._blocks.size / (2 * max(1, len(self._observer.at_work())))
+        return math.ceil(max(idle, min(self._workers * seconds / mean_s, fair)) / self._blocks.size)
 
     def _open(self, block: int) -> list[Unit]:
         """The units of a block that are yet to be done; without any, it is finished."""
         first = self._claims.held[block] == 1
-        missing = [number for number in self._share.units(block) if not self._share.is_done(number, first)]
-        self._share.accept([number for number in self._share.units(block) if number not in missing])
+        missing = [number for number in self._blocks.units(block) if not self._blocks.is_done(number, first)]
+        self._blocks.accept([number for number in self._blocks.units(block) if number not in missing])
         if missing:
             self._missing[block] = set(missing)
         else:
             self._claims.finish(block)
-        return [Unit(self._share.do, number) for number in missing]
+        return [Unit(self._blocks.do, number) for number in missing]
+
+
+class TimeLimit:
+    """The end of an agent's time, by this host's monotonic clock.
+
+    Parameters
+    ----------
+    minutes : float or "auto"
+        From now; ``"auto"`` for Slurm's limit, or none.
+    environment : mapping, optional
+
+    Raises
+    ------
+    UsageError
+        If `minutes` is neither.
+    """
+
+    def __init__(self, minutes: str | float = "auto", environment: Mapping[str, str] | None = None) -> None:
+        if minutes == "auto":
+            seconds = _of_slurm(os.environ if environment is None else environment)
+        else:
+            seconds = _parse_minutes(minutes) * 60
+        margin_s = 0.0 if seconds is None else min(MARGIN_S, seconds / 20)
+        self._end_s = math.inf if seconds is None else time.monotonic() + seconds - margin_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left for work; infinite without a limit."""
+        return self._end_s - time.monotonic()
+
+
+def parse_left(text: str) -> float | None:
+    """Seconds from what ``squeue`` prints for ``%L``: ``[[days-]hours:]minutes:seconds``; None for no limit.
+
+    Of several lines, the least counts.
+    """
+    found = []
+    for match in filter(None, (_LEFT.match(line.strip()) for line in text.splitlines())):
+        days, hours, minutes, seconds = (int(group or 0) for group in match.groups())
+        found.append(float(((days * 24 + hours) * 60 + minutes) * 60 + seconds))
+    return min(found, default=None)
+
+
+def _of_slurm(environment: Mapping[str, str]) -> float | None:
+    """Seconds until Slurm's limit; None without one."""
+    # The number of one element of an array is that of the whole array, too.
+    job, squeue = slurm_job(environment), shutil.which("squeue")
+    if not job:
+        return None
+    end = environment.get("SLURM_JOB_END_TIME", "")
+    if end.isdecimal():
+        return max(0.0, int(end) - time.time())
+    if squeue is None:
+        return None
+    command = [squeue, "--noheader", "--jobs", job, "--format=%L"]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return parse_left(asked.stdout)
+
+
+def _parse_minutes(minutes: str | float) -> float:
+    try:
+        found = float(minutes)
+    except (TypeError, ValueError):
+        found = math.nan
+    if isinstance(minutes, bool) or not math.isfinite(found) or found <= 0:
+        raise UsageError(f"time_limit: expected 'auto' or minutes, more than 0, found {shorten(minutes)}")
+    return found
