@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from packer.assembly.packed_input import PackedInput
 from packer.assembly.rows import Lengths, LengthTable
 from packer.assembly.schemas import Adapt, adapter, unite_schemas
 from packer.workspace import Workspace
@@ -19,8 +18,8 @@ from readers.formats.base import ShardReader, open_shard
 from readers.formats.mapping import let_go_of_pages
 from shardspec.columns import Buffer, Columns, IntArray, allocate
 from shardspec.entries import Column, Shard
-from shardspec.errors import DatasetError, SchemaError, ShardspecError, system_reason
-from shardspec.layout import Layout
+from shardspec.errors import DatasetChangedError, DatasetError, SchemaError, ShardspecError, system_reason
+from shardspec.layout import Layout, Stamp
 from shardspec.manifest import Manifest
 
 BATCH_BYTES = 16 * 10**6
@@ -80,7 +79,7 @@ class PackedRows:
         layouts = [Layout(Path(entry["path"])) for entry in config["inputs"]]
         known: Sequence[Manifest | None] = [None] * len(layouts) if manifests is None else manifests
         inputs = [
-            PackedInput(layout, manifest, entry.get("digest", ""))
+            _Input(layout, manifest, entry.get("digest", ""))
             for layout, manifest, entry in zip(layouts, known, config["inputs"], strict=True)
         ]
         manifests = [one.manifest for one in inputs]
@@ -298,13 +297,60 @@ class PackedRows:
             raise
 
 
+class _Input:
+    """A packed dataset, as it was when it was opened.
+
+    Parameters
+    ----------
+    layout : Layout
+    manifest : Manifest, optional
+        If it is loaded already; then it is not noticed if another dataset takes its place.
+    digest : str
+        What the dataset's digest must begin with.
+    """
+
+    def __init__(self, layout: Layout, manifest: Manifest | None, digest: str) -> None:
+        self.layout = layout
+        self.manifest: Manifest
+        self._stamp: Stamp | None = None
+        if manifest is None:
+            self.manifest, self._stamp = layout.load_stamped()
+        else:
+            self.manifest = manifest
+        self._standing: frozenset[tuple[str, str]] | None = None
+        if digest and not self.manifest.digest.startswith(digest):
+            raise self._changed()
+
+    def check_standing(self, part: Shard | Column) -> None:
+        """Check that files that are open are those of this dataset: that they still were after they had been opened.
+
+        Raises
+        ------
+        DatasetChangedError
+            If others have taken their place.
+        """
+        if self._stamp is None:
+            return
+        if self.layout.stamp_manifest() != self._stamp:
+            found, self._stamp = self.layout.load_stamped()
+            self._standing = frozenset((entry.own_name, entry.sha256) for entry in found.entries)
+        if self._standing is not None and not self._standing.issuperset((e.own_name, e.sha256) for e in part.files):
+            raise self._changed()
+
+    def _changed(self) -> DatasetChangedError:
+        return DatasetChangedError(
+            f"{self.layout.root}: expected a packed dataset that stays as it is while it is read, found it changed or "
+            "replaced: repeat the command when nobody else writes into that folder"
+        )
+
+
 class _Place(NamedTuple):
     """One shard of one input, and the input's row that is its first; or one column.
 
     `columns` has the number of each field that lies in a column of the same input.
     """
 
-    input: PackedInput
+    input: "_Input"
     manifest: Manifest
     part: Shard | Column
     first: int
