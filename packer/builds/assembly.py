@@ -5,6 +5,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -36,6 +37,7 @@ from packer.steps.encode import codecs_by_field, image_codec
 from packer.steps.faces.missing_faces import advise
 from packer.workspace import Workspace, read_lines
 from packer.workspace.folder import discard
+from readers.formats.machine import available_processors
 from shardspec.entries import Counts, strip_aside
 from shardspec.errors import DatasetError, SchemaError, TooManyRejectsError, UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
@@ -152,8 +154,12 @@ class BuildAssembler:
         ------
         UsageError
             If no sample would be left.
+        DatasetError
+            If a shard that samples are copied from does not match the manifest.
         """
         base, space = compared.base, self._space
+        if compared.rewrites:  # before anything is read that decides how the shards are cut
+            _check_shards(compared.layout, base)
         removed = find_rows(compared.layout, base, compared.removed)
         carry_columns(space, base, removed, samples)
         first = _next_shard(base, space)
@@ -288,6 +294,13 @@ def _next_shard(base: Manifest, space: Workspace) -> int:
     names = [*(shard.name for shard in base.shards), *(path.name for path in space.out.iterdir())]
     found = (re.match(r"shard-([0-9]+)", strip_aside(name)) for name in names)
     return max((int(match[1]) + 1 for match in found if match is not None), default=0)
+
+
+def _check_shards(layout: Layout, base: Manifest) -> None:
+    """Compare the digests of all shards of a dataset with its manifest."""
+    with ThreadPoolExecutor(available_processors()) as threads:
+        for _ in threads.map(layout.check_digest, [entry for shard in base.shards for entry in shard.files]):
+            pass
 
 
 def _index_files(layout: Layout, base: Manifest) -> dict[str, Path]:

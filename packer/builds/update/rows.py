@@ -27,8 +27,8 @@ class UpdatedRows:
         See `describe_updated`.
     workspace : Workspace
     added : RowSource, optional
-        The new rows, if they are open already. The process that opens them writes no shard. It does not compare the
-        digests of the old shards: the processes that copy from them do.
+        The new rows, if they are open already. Then the caller has just compared the digests of the old shards. A
+        worker process compares the digest of each shard that it copies from: an interruption may be long ago.
     """
 
     def __init__(self, config: Mapping[str, Any], workspace: Workspace, added: RowSource | None = None) -> None:

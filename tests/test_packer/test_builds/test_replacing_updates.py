@@ -15,7 +15,7 @@ from support.packed import check_whole, encoded_values, fingerprints, read_sampl
 
 import packer
 from readers import Loader, class_balanced_weights, open_dataset
-from shardspec.errors import DatasetChangedError, UsageError
+from shardspec.errors import DatasetChangedError, DatasetError, UsageError
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout
 
@@ -312,3 +312,42 @@ def test_an_update_that_goes_on_with_another_gone_names_it(tmp_path: Path) -> No
     done = run_packer(*build, "--max-rejects", "100%").stderr
     assert "the source or --gone has changed since the build was begun (the items that are dropped): what" in done
     assert check_whole(out).samples == 4
+
+
+@pytest.mark.parametrize("format", sorted(FORMATS))
+def test_damage_in_an_old_shard_is_not_copied(sources: dict[str, Path], tmp_path: Path, format: str) -> None:
+    out, how = tmp_path / "out", {**HOW, "format": format}
+    packer.build(sources["before"], out, **how)
+    entry = Layout(out).load().shards[-1].files[0]
+    data = bytearray((out / entry.name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (out / entry.name).write_bytes(data)
+    before = Layout(out).load()
+    with pytest.raises(DatasetError, match="SHA-256"):
+        packer.build(sources["after"], out, **how, **MIRROR)
+    assert Layout(out).load() == before
+    data[len(data) // 2] ^= 1
+    (out / entry.name).write_bytes(data)
+    packer.build(sources["after"], out, **how, **MIRROR)
+    check_whole(out)
+
+
+def test_an_update_that_would_leave_no_sample_is_refused(tmp_path: Path) -> None:
+    source, out = write_pictures(tmp_path / "source", ["0.png"]), tmp_path / "out"
+    how = {**HOW, "label_from": "none"}
+    packer.build(source, out, **how)
+    before = fingerprints(out)
+    (source / "0.png").write_bytes(b"nothing")
+    with pytest.raises(UsageError, match="expected an update that leaves samples"):
+        packer.build(source, out, **how, **MIRROR)
+    shutil.rmtree(out / ".build", ignore_errors=True)
+    assert fingerprints(out) == before
+
+
+def test_a_dry_run_counts_the_room_for_copies(sources: dict[str, Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    packer.build(sources["before"], out, **HOW)
+    shards = sum(shard.bytes for shard in Layout(out).load().shards)
+    how = {name: value for name, value in HOW.items() if name != "engine"}
+    assert packer.dry_run(sources["after"], out, **how, **MIRROR).copied_bytes == shards
+    assert packer.dry_run(sources["after"], out, **how, update=True).copied_bytes == 0
