@@ -1,6 +1,6 @@
 """The type of a column of Python values, settled in one pass over them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import NoneType
 from typing import Any
 
@@ -92,7 +92,7 @@ class ColumnTyper:
     first_missing : int or None
         The row of the first missing value, if any is missing.
     lengths : set of int
-        Up to two lengths of lists and arrays.
+        Up to two lengths of lists.
     limits : NumberLimits
     """
 
@@ -143,23 +143,33 @@ class ColumnTyper:
                 self._rows[kind], f"expected numbers, texts, lists, objects, bytes or arrays, found {kind.__name__}"
             )
             return
-        is_array, last = issubclass(kind, np.ndarray), None
-        for value in some:
-            if len(self.lengths) < 2 and (not is_array or value.ndim):
-                self.lengths.add(len(value))
+        for value in self._with_new_types(kind, some):
+            known = self.type
             try:
-                found = infer("", value) if is_array else infer_list(value)
+                found = infer("", value)
             except SchemaError as error:
                 self._errors.setdefault(first + _index(values, value), str(error))
                 return
-            if found is last:  # those of lists are
-                continue
-            known, last = self.type, found
             if not self._join(found) and len(self._rows) == 1 and known is not None:
                 self._errors.setdefault(
                     first + _index(values, value),
                     f"expected {known.describe()}, as in the rows before, found {found.describe()}",
                 )
+
+    def _with_new_types(self, kind: type, some: Sequence[Any]) -> Iterator[Any]:
+        """Yield the lists or arrays that have another type than the one before."""
+        last: Any = None
+        is_array = issubclass(kind, np.ndarray)
+        for value in some:
+            if is_array:
+                found: Any = (value.dtype, value.ndim)
+            else:
+                found = infer_list(value)
+                if len(self.lengths) < 2:
+                    self.lengths.add(len(value))
+            if found is not last and found != last:
+                yield value
+            last = found
 
     def _join(self, found: FieldType) -> bool:
         """Join one more type; return whether that is possible."""

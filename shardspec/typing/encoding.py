@@ -106,7 +106,7 @@ def _arrays(name: str, kind: FieldType, values: Sequence[Any], equal_lengths: bo
     arrays = [None if value is None else np.asarray(value, kind.dtype) for value in values]
     if kind.listed:
         arrays = [None if array is None else array.reshape(-1, *kind.shape[1:]) for array in arrays]
-    field = kind.to_field(name, common_shape(array.shape for array in arrays if array is not None))
+    field = kind.to_field(name, common_shape({array.shape for array in arrays if array is not None}))
     if not field.is_fixed:
         return _encoded(field, kind, arrays, place)
     column = np.zeros((len(arrays), *field.fixed_shape), kind.dtype)
