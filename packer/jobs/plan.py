@@ -84,10 +84,8 @@ class Tasks(Sequence[Task]):
         return self._numbers.tolist()
 
     @classmethod
-    def from_json(cls, document: Sequence[Any]) -> "Tasks":
-        """Read what `to_json` made, or a list of tasks."""
-        if document and isinstance(document[0], Sequence):
-            return cls(document)
+    def from_json(cls, document: Sequence[int]) -> "Tasks":
+        """Read what `to_json` made."""
         tasks = cls()
         tasks._numbers.extend(document)
         return tasks

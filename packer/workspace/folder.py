@@ -271,8 +271,7 @@ def _foreign(workspace: Workspace, manifest: Manifest | None) -> list[str]:
 
 def _recorded(workspace: Workspace) -> list[Shard]:
     """The shards that the unfinished build has finished."""
-    # In the first layout of a workspace, which has no number, records lay beside the folders of the shards.
-    records = sorted([*workspace.staging.glob(f"*/*/{RECORD_NAME}"), *workspace.staging.glob("*.json")])
+    records = sorted(workspace.staging.glob(f"*/*/{RECORD_NAME}"))
     shards = [Shard.from_json(json.loads(record.read_bytes()), Problems()) for record in records]
     return [shard for shard in shards if shard is not None]
 

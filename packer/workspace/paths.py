@@ -18,10 +18,6 @@ from shardspec.layout import MANIFEST_NAME, PLAN_NAME, REJECTS_NAME
 PARTS_A_FOLDER = 1000
 """The most parts in one folder: listing a folder of a million files on a shared file system is slow."""
 
-WORKSPACE_LAYOUT = 4
-"""Counts the changes of where the results of a plan lie, and of what they say; an unfinished build of another layout is
-begun anew."""
-
 FLUSHED = "flushed"
 """The key in the journal's line of a task whose part was flushed by its maker, before it was published."""
 

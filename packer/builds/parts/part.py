@@ -85,8 +85,6 @@ class Part:
         self._view = view = memoryview(found)
         footer = json.loads(bytes(view[int.from_bytes(view[-16:-8], "little") : -16]))
         reports, groups = footer["reports"], footer["group_of"]
-        if not all("names" in report for report in reports):  # of an earlier version
-            raise _no_part(path)
         self.runs = [ItemRun(report.pop("names"), report, group) for report, group in zip(reports, groups, strict=True)]
         self.groups = list(_read_groups(view, footer))
 

@@ -11,14 +11,13 @@ from packer.workspace.checkpoints import drop_unflushed, note_session
 from packer.workspace.durable import write_durably, write_if_changed
 from packer.workspace.folder import begun_on, committed, discard, make_room, make_room_beside
 from packer.workspace.machines import MADE_ON, RUNTIME, describe_others, here
-from packer.workspace.paths import WORKSPACE_LAYOUT
 from packer.workspace.replacement import finish_replacement
 from packer.workspace.sharing.array import close_to_agents
 from packer.workspace.spool import Again
 from shardspec.errors import BuildError, ResumeMismatchError
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
-from shardspec.wording import counted, program
+from shardspec.wording import counted
 
 
 class Entry:
@@ -122,7 +121,7 @@ class Entry:
         if begun:
             old = json.loads(space.plan.read_bytes())
             same = old["fingerprint"] == plan.fingerprint
-            if same and (manifest is None or overwrite) and self._continues(old):
+            if same and (manifest is None or overwrite):
                 self._resume()
                 return None
             goes_on = space.replaced.exists() if overwrite else manifest is None
@@ -146,7 +145,7 @@ class Entry:
         self._check_standing(base)
         if space.plan.exists() and not space.replaced.exists():
             old = json.loads(space.plan.read_bytes())
-            if begun_on(space, base) and self._continues(old):
+            if begun_on(space, base) and old["fingerprint"] == self._plan.fingerprint:
                 self._resume()
                 return
             self._take_over(old)
@@ -161,25 +160,9 @@ class Entry:
                 "since: run the same command again"
             )
 
-    def _continues(self, old: Mapping[str, Any]) -> bool:
-        """Return whether an unfinished plan is this one, and its folder can be gone on with."""
-        if old["fingerprint"] != self._plan.fingerprint:
-            return False
-        if not _is_laid_out_alike(old):
-            self._on_message(
-                f"{program()}: another version of packer has begun the {self._kind} in this folder, and this one cannot "
-                "go on with it: it begins anew"
-            )
-            self._drop_kept()
-            return False
-        return True
-
     def _take_over(self, old: Mapping[str, Any]) -> bool:
         """Clear the workspace of another plan, but keep what this one can use; return whether there may be any."""
         space = self._space
-        if not _is_laid_out_alike(old):
-            self._drop_kept()
-            return False
         drop_unflushed(space.of_plan(old["fingerprint"]))
         line = self._plan.resumption.take_over(space, old) if old["kind"] == self._kind else None
         if line is None:
@@ -188,11 +171,6 @@ class Entry:
         discard(space, aside=space.replaced.exists() or space.base.exists(), kept=True)
         self._on_message(line)
         return True
-
-    def _drop_kept(self) -> None:
-        """Remove the parts of earlier plans, which another version has made."""
-        if self._space.kept.exists():
-            self._space.take_away(self._space.kept)
 
     def _count_sessions(self) -> None:
         self.sessions += sum(line.get("did") == "session" for line in self._space.read_journal())
@@ -222,11 +200,5 @@ class Entry:
         self._space.create_results(len(self._plan.tasks))
         lines = self._plan.take_item_lines()
         write_if_changed(self._space.items, Again(lambda: (line.encode("ascii") for line in lines)))
-        made_on = {**here(), "layout": WORKSPACE_LAYOUT}
-        write_if_changed(self._space.plan, [json.dumps({**self._plan.to_json(), MADE_ON: made_on}).encode()])
+        write_if_changed(self._space.plan, [json.dumps({**self._plan.to_json(), MADE_ON: here()}).encode()])
         note_session(self._space)
-
-
-def _is_laid_out_alike(plan: Mapping[str, Any]) -> bool:
-    """Return whether the results of a plan lie where this version of packer looks for them."""
-    return bool(plan.get(MADE_ON, {}).get("layout") == WORKSPACE_LAYOUT)
