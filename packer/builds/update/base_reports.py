@@ -1,9 +1,9 @@
 """The reports of the dataset that an update starts from."""
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -96,17 +96,16 @@ class BaseReports:
     """
 
     def __init__(self, layout: Layout, manifest: Manifest, gone: npt.NDArray[np.bool_] | None = None) -> None:
-        self._items = _Lines(checked_lines(layout, manifest, ITEMS_NAME))
-        self._rejects = _Lines(checked_lines(layout, manifest, REJECTS_NAME))
-        self._counted = _are_remarks_counted(layout, manifest)
+        self._items = checked_lines(layout, manifest, ITEMS_NAME)
+        self._rejects = checked_lines(layout, manifest, REJECTS_NAME)
         self._number = 0
         self._gone = gone
         self.left: dict[int, Counter[str]] = {}
 
     def copy(self, stop: int | None, items: IO[bytes], rejects: IO[bytes]) -> BaseItem | None:
         """Copy the lines of the items before number `stop`, and return what its own say; copy all for None."""
-        while self._items.following is not None:
-            raw, line = self._items.take()
+        for raw in self._items:
+            line = json.loads(raw)
             item = BaseItem(line, self._take_rejects(line))
             number, self._number = self._number, self._number + 1
             if number == stop:
@@ -125,39 +124,11 @@ class BaseReports:
         self.left.setdefault(item.generation, Counter()).update(item.counts())
 
     def _take_rejects(self, item: Mapping[str, Any]) -> list[bytes]:
-        """The lines in ``rejects.jsonl`` about the item whose line was just taken."""
-        if item["state"] == "rejected":
-            return [self._rejects.take()[0]]
-        # Where items do not count them, they are told apart by the names of neighbouring items.
-        following = self._items.following
-        alone = not self._counted and (following is None or following[1]["item"] != item["item"])
-        count = item.get("remarks", math.inf if alone and item["state"] != GONE else 0)
-        taken: list[bytes] = []
-        while len(taken) < count and (found := self._rejects.following) is not None:
-            if found[1]["kind"] == "item" or found[1]["item"] != item["item"]:
-                break
-            taken.append(self._rejects.take()[0])
-        return taken
-
-
-class _Lines:
-    """The lines of a report, each as it is and parsed.
-
-    Attributes
-    ----------
-    following : tuple or None
-        The line that is taken next; None at the end.
-    """
-
-    def __init__(self, lines: Iterator[bytes]) -> None:
-        self._lines = ((raw, json.loads(raw)) for raw in lines)
-        self.following: tuple[bytes, dict[str, Any]] | None = next(self._lines, None)
-
-    def take(self) -> tuple[bytes, dict[str, Any]]:
-        """The next line."""
-        if self.following is None:
-            raise DatasetError(f"expected a line in {REJECTS_NAME} for every rejected item, found fewer")
-        taken, self.following = self.following, next(self._lines, None)
+        """The lines in ``rejects.jsonl`` about the item whose line was just read."""
+        count = 1 if item["state"] == "rejected" else item.get("remarks", 0)
+        taken = list(islice(self._rejects, count))
+        if len(taken) < count:
+            raise DatasetError(f"expected the lines of all items in {REJECTS_NAME}, found fewer")
         return taken
 
 
@@ -174,16 +145,6 @@ def checked_lines(layout: Layout, manifest: Manifest, name: str) -> Iterator[byt
         raise DatasetError(f"{layout.root}: expected a report {name}, found none")
     layout.check_digest(entry)
     return _lines_of(layout.file(entry))
-
-
-def _are_remarks_counted(layout: Layout, manifest: Manifest) -> bool:
-    """Return whether the packed items count all lines about them, so that one that counts none has none."""
-    items, rejects = (manifest.find_file(name) for name in (ITEMS_NAME, REJECTS_NAME))
-    assert items is not None
-    assert rejects is not None
-    # A quotation mark within a text is escaped, so what is looked for can only be a key.
-    counted = sum(json.loads(raw).get("remarks", 0) for raw in _lines_of(layout.file(items)) if b'"remarks":' in raw)
-    return bool(counted == sum(json.loads(raw)["kind"] != "item" for raw in _lines_of(layout.file(rejects))))
 
 
 def _lines_of(path: Path) -> Iterator[bytes]:

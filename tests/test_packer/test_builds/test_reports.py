@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.command import read_jsonl
@@ -97,11 +96,9 @@ def test_items_of_which_the_same_became_are_written_as_if_one_by_one(
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("is_counted", [True, False])
-def test_an_item_that_counts_no_remarks_takes_none_of_its_name(tmp_path: Path, is_counted: bool) -> None:
+def test_an_item_that_counts_no_remarks_takes_none_of_its_name(tmp_path: Path) -> None:
     items = [{"item": name, "state": "packed", "samples": 1, "facts": "x"} for name in ("a", "b", "a")]
-    if is_counted:
-        items[2]["remarks"] = 1
+    items[2]["remarks"] = 1
     for name, lines in (
         ("items.jsonl", items),
         ("rejects.jsonl", [{"kind": "damage", "item": "a", "reason": "cut"}]),
@@ -111,4 +108,4 @@ def test_an_item_that_counts_no_remarks_takes_none_of_its_name(tmp_path: Path, i
     manifest: Any = SimpleNamespace(find_file=lambda name: name)
     earlier = BaseReports(layout, manifest)
     found = [earlier.copy(number, io.BytesIO(), io.BytesIO()) for number in range(3)]
-    assert [len(one.rejects) for one in found if one is not None] == ([0, 0, 1] if is_counted else [1, 0, 0])
+    assert [len(one.rejects) for one in found if one is not None] == [0, 0, 1]
