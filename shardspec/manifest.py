@@ -19,10 +19,8 @@ from shardspec.problems import Problems
 from shardspec.schema import Field, Schema
 from shardspec.wording import found_instead
 
-SPEC_VERSION = 2
-"""Version of the contract. A reader refuses a greater one. A manifest without anything new says 1."""
-NEWER_VERSION = 2
-"""The first version that has columns."""
+SPEC_VERSION = 1
+"""Version of the contract. A reader refuses a greater one."""
 MANIFEST_BYTES_MAX = 1 << 27
 """Largest ``manifest.json``: some 700,000 files."""
 SAMPLES_MAX = 1 << 40
@@ -134,10 +132,10 @@ class Manifest:
         return replace(self, generations=generations, files=tuple(map(own, self.files)), columns=columns)
 
     def to_json(self) -> dict[str, Any]:
-        """The manifest as a JSON object; `columns`, and the version that knows them, only if there are any."""
+        """The manifest as a JSON object; `columns` only if there are any."""
         columns = {"columns": [column.to_json() for column in self.columns]} if self.columns else {}
         return {
-            "spec_version": NEWER_VERSION if self.columns else 1,
+            "spec_version": SPEC_VERSION,
             "format": self.format,
             "schema": self.schema.to_json(),
             "generations": [generation.to_json() for generation in self.generations],
@@ -204,8 +202,8 @@ class Manifest:
             generations = read_entries(Generation, document["generations"], "generations", problems)
             files = read_entries(FileEntry, document["files"], "files", problems)
             if "columns" in document:
-                if document["spec_version"] < NEWER_VERSION or not document["columns"]:
-                    problems.add("columns", f"expected columns in spec_version {NEWER_VERSION} and above, or none")
+                if not document["columns"]:
+                    problems.add("columns", "expected at least one column, or no such key")
                 columns = read_entries(Column, document["columns"], "columns", problems)
             names = [e.name for g in generations for s in g.shards for e in s.files] + [e.name for e in files]
             names += [e.name for column in columns for e in column.files]

@@ -108,7 +108,7 @@ def test_files_of_columns_are_opened_by_numpy(tmp_path: Path) -> None:
     keys = without_score(tmp_path / "ds")
     packer.add(tmp_path / "ds", table_of(keys), **QUIET)
     document = json.loads((tmp_path / "ds" / "manifest.json").read_bytes())
-    assert document["spec_version"] == 2
+    assert document["spec_version"] == 1
     files = {Path(e["name"]).name: tmp_path / "ds" / e["name"] for c in document["columns"] for e in c["files"]}
     assert np.load(files["embedding.npy"], mmap_mode="r").shape == (ROWS, 6)
     assert np.load(files["score.npy"]).tolist() == (np.arange(ROWS) / 10).astype("<f4").tolist()
@@ -426,7 +426,6 @@ def craft(root: Path, change: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d, c: d.update(spec_version=1), "columns in spec_version 2"),
         (lambda d, c: d.update(columns=[]), "columns"),
         (lambda d, c: c["x"].update(samples=ROWS + 1), "those of all shards, 23, found 24"),
         (lambda d, c: c["x"].update(samples=-1), "expected 0 or more"),

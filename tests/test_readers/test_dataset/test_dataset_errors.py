@@ -141,7 +141,7 @@ def test_newer_versions_and_other_formats_are_refused(tmp_path, raw_path):
     assert isinstance(open_dataset(tmp_path / "d"), readers.NpyDataset)
     path = Layout(tmp_path / "d").manifest
     path.write_text(json.dumps({**json.loads(path.read_text()), "spec_version": 99}))
-    with pytest.raises(VersionError, match="expected spec_version 2 or less, found 99"):
+    with pytest.raises(VersionError, match="expected spec_version 1 or less, found 99"):
         open_dataset(tmp_path / "d")
     with pytest.raises(NotADatasetError, match="found no such folder"):
         open_dataset(tmp_path / "nowhere")
