@@ -118,7 +118,7 @@ def refuse_bare(option: str, transform: Any, batches: bool = False) -> None:
     old = module.startswith("torchvision.") and not module.startswith("torchvision.transforms.v2")
     raise UsageError(
         f"{user}: expected a transform of {'batches' if batches else 'samples'}, found {name} of {library}, which "
-        f"takes pictures: write {begin}readers.augment.{adapter}({call})"
+        f"takes images: write {begin}readers.augment.{adapter}({call})"
         + (", with v2 from torchvision.transforms" if old and not batches else "")
     )
 

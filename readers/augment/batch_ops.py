@@ -48,7 +48,7 @@ def masks_of(batch: Batch, names: MaskNames, user: str) -> list[str]:
     def fits(value: Any) -> bool:
         return isinstance(value, Tensor) and value.ndim in (3, 4) and len(value) == rows and value.shape[-2:] == sides
 
-    wanted = f"a tensor {(rows, *sides)} or {(rows, 'C', *sides)}, which lies on the image"
+    wanted = f"a tensor {(rows, *sides)} or {(rows, 'C', *sides)}, aligned with the image"
     return choose_masks(batch, names, user, fits, wanted)
 
 

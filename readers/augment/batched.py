@@ -93,7 +93,12 @@ class BatchCompose(BatchModule):
         super().__init__()
         if not isinstance(modules, Iterable):
             raise UsageError(f"BatchCompose: expected a list of modules, found {shorten(modules)}: write […]")
-        self.chain = nn.ModuleList(m if isinstance(m, BatchModule) else OtherModule(m) for m in modules)
+        self.chain = nn.ModuleList()
+        for module in modules:
+            if type(module) is BatchCompose:
+                self.chain.extend(module.chain)
+            else:
+                self.chain.append(module if isinstance(module, BatchModule) else OtherModule(module))
         self._seen: dict[int, ValueRange] = {}  # examined ranges, by the place of the module before; -1 at the start
 
     @property
@@ -103,34 +108,25 @@ class BatchCompose(BatchModule):
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """Return the batch after the last module."""
-        return self._begin(batch, seeds, False)
+        return self._run(batch, seeds, False)
 
     def forward_(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """Return the batch after the last module, which may reuse the memory of the given one."""
-        return self._begin(batch, seeds, True)
+        return self._run(batch, seeds, True)
 
-    def _begin(self, batch: Batch, seeds: Seeds, owned: bool) -> Batch:
+    def _run(self, batch: Batch, seeds: Seeds, owned: bool) -> Batch:
+        """Return the batch after the last module; `owned` batches may be written to."""
         draws = RowDraws(seeds.numpy()) if isinstance(seeds, Tensor) else seeds
-        return self._run(batch, draws, self._look(-1, batch.get("image")), owned)[0]
-
-    def _run(
-        self, batch: Batch, draws: RowDraws | None, values: ValueRange, owned: bool, path: tuple[int, ...] = ()
-    ) -> tuple[Batch, ValueRange, bool]:
-        """Return the batch after the last module, the range of its image values, and whether its memory is ours.
-
-        `path` is the position of the chain in the chains around it.
-        """
+        values = self._look(-1, batch.get("image"))
         for place, module in enumerate(self.chain):
-            if isinstance(module, BatchCompose):
-                batch, values, owned = module._run(batch, draws, values, owned, (*path, place))
-            elif isinstance(module, BatchNormalize):
+            if isinstance(module, BatchNormalize):
                 batch, values = (
                     module.normalized(batch, values),
                     ValueRange.UNIT if module.is_plain else ValueRange.NORMAL,
                 )
             elif isinstance(module, OtherModule):
                 image, owned = image_of(batch, module.name), False  # the module may keep its result
-                kept, found = module.call(image, values, draws, (*path, place))
+                kept, found = module.call(image, values, draws, place)
                 batch = {**batch, "image": found}
                 values = self._look(place, found) if kept is None else kept
                 if place not in self._seen and kept is ValueRange.NORMAL:
@@ -141,7 +137,7 @@ class BatchCompose(BatchModule):
             else:
                 batch, owned = module(batch, draws), False  # a custom module may return one tensor under two names
                 values = self._look(place, batch.get("image"))
-        return batch, values, owned
+        return batch
 
     def _look(self, place: int, image: Any) -> ValueRange:
         """Return the range of image values. Floating ones are examined only once, because that waits for the device."""
@@ -217,7 +213,7 @@ class BatchCrop(BatchModule):
         height, width = image.shape[-2:]
         least, most = (self.size, self.size) if self.scale is None else (s * min(height, width) for s in self.scale)
         if most > min(height, width):
-            raise UsageError(f"BatchCrop: expected pictures of {self.size} pixels or more, found {width} x {height}")
+            raise UsageError(f"BatchCrop: expected images of {self.size} pixels or more, found {width} x {height}")
         size, x, y = uniform(image, 3, seeds).unbind(1)
         side = least + size * (most - least)
         left, top = x * (width - side), y * (height - side)
@@ -330,7 +326,7 @@ class BatchNormalize(BatchModule):
         """
         if values is ValueRange.NORMAL:
             raise UsageError(
-                f"BatchNormalize: expected pictures from 0 to 255 or from 0 to 1, found others: they were already "
+                f"BatchNormalize: expected images from 0 to 255 or from 0 to 1, found others: they were already "
                 f"{values.value}, by a module before it or before the chain: normalise once"
             )
         image = image_of(batch, "BatchNormalize")

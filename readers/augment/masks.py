@@ -35,7 +35,7 @@ def masks_of(sample: Mapping[str, Any], image: npt.NDArray[Any], names: MaskName
     def fits(value: Any) -> bool:
         return isinstance(value, np.ndarray) and value.shape[:axes] == sides and value.ndim <= axes + 1
 
-    return choose_masks(sample, names, user, fits, f"an array {sides} or {(*sides, 'C')}, which lies on the image")
+    return choose_masks(sample, names, user, fits, f"an array {sides} or {(*sides, 'C')}, aligned with the image")
 
 
 def choose_masks(

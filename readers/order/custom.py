@@ -161,7 +161,7 @@ def _as_rows(given: Any, samples: int) -> IntArray:
         if rows.dtype == bool:
             hint = ": a mask's rows are np.flatnonzero(mask)"
         elif rows.ndim == 2:
-            hint = ": for batches of your own leave out batch_size"
+            hint = ": leave out batch_size to yield whole batches"
         raise UsageError(f"order: expected the rows of an epoch, integers of shape (n,), found {shorten(given)}{hint}")
     rows = rows.astype(np.int64)
     if len(rows) and not 0 <= rows.min() <= rows.max() < samples:

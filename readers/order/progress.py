@@ -196,8 +196,7 @@ class EpochProgress:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state: the next iteration continues where the saved one was, at any number of ranks.
 
-        A state of another order is refused. If the order was still to be chosen, it becomes that of the state, whatever
-        this machine would choose.
+        A state of another order is refused. If the order was still to be chosen, it becomes that of the state.
         """
         if not isinstance(state, Mapping):
             raise UsageError(f"state: expected a result of state_dict(), found {shorten(state)}")

@@ -7,7 +7,7 @@ from typing import Any, Never
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import BatchSampler, DistributedSampler, Sampler
+from torch.utils.data import DistributedSampler, Sampler
 
 from readers.order.auto import Choice
 from readers.order.custom import CustomOrder
@@ -64,10 +64,7 @@ class OrderSampler(Resumable, Sampler[int]):
         # Not a generator: the epoch begins when the iterator is made, not at its first element. An iterator from which
         # nothing is taken uses up no epoch, since torchdata makes several for each one that it reads.
         iteration, order = self._progress.begin(unused_again=True), self._progress.order
-        batches = next((caller for caller in _callers() if isinstance(caller, BatchSampler)), None)
-        # A subclass need not call torch's constructor.
-        drops, size = getattr(batches, "drop_last", False), getattr(batches, "batch_size", None)
-        self._progress.warn_if_empty(size if drops and size else 1)
+        self._progress.warn_if_empty(1)
         return _Indices(self._iterate(iteration, order), lambda: self._left(iteration, order))
 
     def _iterate(self, iteration: Iteration, order: Order | CustomOrder) -> Iterator[int]:

@@ -207,7 +207,7 @@ def _followed(
     if miss > _TOLERANCE:
         raise UsageError(
             f"{user}: the field 'matrix' can follow only affine transforms, and this pipeline bends the "
-            f"picture (by {miss:.2f} pixels or more): read the dataset without that field"
+            f"image (by {miss:.2f} pixels or more): read the dataset without that field"
         )
     new = affine[:, :2] @ matrix
     new[..., 2] += affine[:, 2]

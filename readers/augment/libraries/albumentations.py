@@ -202,7 +202,7 @@ def _check(part: Any) -> None:
     declared = [target for target in getattr(part, "targets_as_params", ()) if target not in _GIVEN]
     needed = _NEEDY.get(name) or (shorten(declared[0]) if declared else None)
     if needed is not None:
-        raise UsageError(f"Albumentations: {name} needs {needed}, which is not given with a sample: leave it out")
+        raise UsageError(f"Albumentations: {name} needs {needed}, which samples do not have: leave it out")
 
 
 def _as_opencv(mask: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:

@@ -55,7 +55,7 @@ class OtherModule(nn.Module):
             refuse_bare("batch_transform", function, batches=True)
         if self._library == "torchvision" and self.name in ("CutMix", "MixUp"):
             raise UsageError(
-                f"BatchCompose: {self.name} of torchvision mixes labels too, but modules here get only pictures: "
+                f"BatchCompose: {self.name} of torchvision mixes labels too, but modules here get only images: "
                 f"use readers.augment.Batch{self.name}"
             )
         if not isinstance(function, nn.Module) and getattr(function, "seeded", False) is True:
@@ -77,7 +77,7 @@ class OtherModule(nn.Module):
         self._warned = False
 
     def call(
-        self, image: Tensor, values: ValueRange, draws: RowDraws | None, path: tuple[int, ...]
+        self, image: Tensor, values: ValueRange, draws: RowDraws | None, place: int
     ) -> tuple[ValueRange | None, Tensor]:
         """Call the module with images in the range that it expects; return the range of the result and the result.
 
@@ -88,13 +88,13 @@ class OtherModule(nn.Module):
             Range of the image values. That of the result is None if it has to be examined.
         draws : RowDraws or None
             Source of torch draws in the module; None for torch's global generators.
-        path : tuple of int
-            Position in the chain, after the positions of the chain in the chains around it.
+        place : int
+            Position in the chain.
         """
         if values is not ValueRange.NORMAL and self._wants_floats(image, values):
             image = image / 255 if image.is_floating_point() else image.to(torch.float32).div_(255)
             values = ValueRange.UNIT
-        with TorchDraws(None if draws is None else _seed(draws, path), len(image)) as watched:
+        with TorchDraws(None if draws is None else _seed(draws, place), len(image)) as watched:
             result = self._called(image)
         if not isinstance(result, Tensor):
             raise UsageError(
@@ -111,7 +111,7 @@ class OtherModule(nn.Module):
         """Refuse a module that has clipped normalised images to 0 to 1."""
         if self._library and float(before.amin()) < 0 <= float(after.amin()) and float(after.amax()) <= 1:
             raise UsageError(
-                f"{self.name}: expected pictures from 0 to 1, found normalised ones, which it clips: put "
+                f"{self.name}: expected images from 0 to 1, found normalised ones, which it clips: put "
                 "BatchNormalize after it"
             )
 
@@ -128,7 +128,7 @@ class OtherModule(nn.Module):
                 kind = str(image.dtype).removeprefix("torch.")
                 hint = f"functions in BatchCompose get the image alone, (B, C, H, W), here {kind}, and give one back"
             elif image.dtype == torch.uint8 and isinstance(error, TypeError):
-                hint = "put BatchNormalize((0, 0, 0), (1, 1, 1)) before it, which makes pictures of uint8 0 to 1"
+                hint = "put BatchNormalize((0, 0, 0), (1, 1, 1)) before it, which makes images of uint8 0 to 1"
             else:
                 raise
             raise UsageError(f"BatchCompose: {self.name} failed with {cut(str(error), 200)!r}: {hint}") from error
@@ -142,7 +142,7 @@ class OtherModule(nn.Module):
         else:
             remedy = f"give it to transform= as readers.augment.Torchvision(v2.{self.name}(…))"
         warnings.warn(
-            f"BatchCompose: {self.name} draws once for all pictures of a batch; to draw for each, {remedy}",
+            f"BatchCompose: {self.name} draws once for all images of a batch; to draw for each, {remedy}",
             stacklevel=2,
         )
 
@@ -159,8 +159,7 @@ def looked_at(image: Tensor) -> ValueRange:
     return ValueRange.UNIT if most <= 1 + _ROUNDING else ValueRange.BYTES
 
 
-def _seed(draws: RowDraws, path: tuple[int, ...]) -> int:
-    """Return a seed, 0 to 2**63 - 1, for the draws of a module: a function of the rows' seeds and the module's path."""
+def _seed(draws: RowDraws, place: int) -> int:
+    """Return a seed, 0 to 2**63 - 1, for the draws of a module: a function of the rows' seeds and its place."""
     numbers = deepcopy(draws).uniform(2).tobytes()  # from a copy, so that this module does not change later draws
-    places = b"".join(place.to_bytes(4) for place in path)
-    return int.from_bytes(hashlib.blake2b(numbers + places, digest_size=8).digest()) >> 1
+    return int.from_bytes(hashlib.blake2b(numbers + place.to_bytes(4), digest_size=8).digest()) >> 1

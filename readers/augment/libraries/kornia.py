@@ -76,7 +76,7 @@ class Kornia(Adapter):
         """Call the augmentations once."""
         if points is not None and self._bends:
             raise UsageError(
-                f"Kornia: {self._bends[0]} bends the picture and leaves points where they were: leave it out, or read "
+                f"Kornia: {self._bends[0]} bends the image and leaves points where they were: leave it out, or read "
                 "the dataset without landmarks, hull, regions and matrix"
             )
         axes = image.ndim - 1
@@ -121,9 +121,9 @@ def _check(part: nn.Module, is_top: bool) -> None:
     """Refuse modules that cannot move a sample, or need a whole batch."""
     name, of = type(part).__name__, type(part).__module__
     if isinstance(part, K.MixAugmentationBaseV2):
-        raise UsageError(f"Kornia: {name} mixes the pictures of a batch: use readers.augment.BatchMixUp or BatchCutMix")
+        raise UsageError(f"Kornia: {name} mixes the images of a batch: use readers.augment.BatchMixUp or BatchCutMix")
     if isinstance(part, PatchSequential | VideoSequential):
-        raise UsageError(f"Kornia: expected augmentations of whole pictures, found {name}: write K.ImageSequential")
+        raise UsageError(f"Kornia: expected augmentations of whole images, found {name}: write K.ImageSequential")
     if (is_top and not isinstance(part, _KNOWN)) or of.startswith("kornia.geometry"):
         raise UsageError(
             f"Kornia: expected augmentations of kornia.augmentation, which move points and masks too, found {name}"

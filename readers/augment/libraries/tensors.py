@@ -50,7 +50,7 @@ def picture_array(picture: Any, axes: int, user: str) -> npt.NDArray[Any]:
     if not isinstance(picture, Tensor) or picture.ndim != axes + 1:
         found = tuple(picture.shape) if isinstance(picture, Tensor) else type(picture).__name__
         wanted = "(C, H, W)" if axes == 2 else "(T, C, H, W)"
-        raise UsageError(f"{user}: expected the picture back as a tensor {wanted}, found {found}")
+        raise UsageError(f"{user}: expected the image back as a tensor {wanted}, found {found}")
     tensor = picture.as_subclass(Tensor).movedim(-3, -1).contiguous()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.uint16).numpy().view(BFLOAT16)

@@ -52,7 +52,7 @@ class GaussianBlur(PixelTransform[float]):
                 side <= kernel // 2 for side, kernel in zip(values.shape[:2], reversed(self.kernel_size), strict=True)
             ):
                 raise UsageError(
-                    f"GaussianBlur: expected pictures larger than half the kernel, found "
+                    f"GaussianBlur: expected images larger than half the kernel, found "
                     f"{values.shape[1]} x {values.shape[0]} for a kernel of {self.kernel_size}"
                 )
             # cv2.GaussianBlur rounds the kernel and takes twice as long

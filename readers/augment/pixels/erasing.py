@@ -118,13 +118,13 @@ class RandomErasing(PixelTransform[_Box | None]):
         fill = np.asarray(self.value, np.float32)
         if fill.ndim and len(fill) != values.shape[-1]:
             raise UsageError(
-                f"RandomErasing: expected one value, or one per channel, found {len(fill)} for a picture of "
+                f"RandomErasing: expected one value, or one per channel, found {len(fill)} for an image of "
                 f"{values.shape[-1]} channels"
             )
         if values.dtype != np.uint8:
             return encoded(fill, values.dtype)
         if not (fill >= 0).all() or not (fill <= 255).all():
-            raise UsageError(f"RandomErasing: expected values from 0 to 255 in uint8 pictures, found {self.value}")
+            raise UsageError(f"RandomErasing: expected values from 0 to 255 in uint8 images, found {self.value}")
         return fill.astype(np.uint8)
 
 

@@ -81,7 +81,7 @@ class Normalize(PixelTransform[None]):
         for picture in canvas.frames("Normalize"):
             if len(self.mean) not in (1, picture.shape[-1]):
                 raise UsageError(
-                    f"Normalize: expected as many means and stds as channels, found {len(self.mean)} for a picture of "
+                    f"Normalize: expected as many means and stds as channels, found {len(self.mean)} for an image of "
                     f"{picture.shape[-1]}"
                 )
             picture.look_up(_normal_table(self.mean, self.std, self.dtype))

@@ -50,13 +50,14 @@ _CHANGES = (
 )
 _BITS: Mapping[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16)}
 """Dtypes in which OpenCV moves masks, by item size; it might change wider items, which it treats as floats."""
+_BINS = 31
+"""Number of magnitudes, as torchvision has by default."""
 _UNSIGNED = ("Identity", "Posterize", "Solarize", "AutoContrast", "Equalize")
 
 
 class _Policy(PixelTransform[tuple[Change, ...]]):
-    def __init__(self, bins: int, p: float, fill: Fill, fill_mask: int, masks: Sequence[str] | None) -> None:
+    def __init__(self, p: float, fill: Fill, fill_mask: int, masks: Sequence[str] | None) -> None:
         super().__init__(p, masks)
-        self.num_magnitude_bins = as_count(f"{type(self).__name__}: num_magnitude_bins", bins, least=2, unit="bins")
         self.fill = check_fill(fill, type(self).__name__)
         self.fill_mask = fill_mask
 
@@ -91,7 +92,7 @@ class _Policy(PixelTransform[tuple[Change, ...]]):
             fill = self.fill if isinstance(self.fill, tuple) else (self.fill,) * channels
             if len(fill) != channels:
                 raise UsageError(
-                    f"{type(self).__name__}: expected one fill, or one per channel, found {len(fill)} for a picture "
+                    f"{type(self).__name__}: expected one fill, or one per channel, found {len(fill)} for an image "
                     f"of {channels} channels"
                 )
             picture.replace(_warped(picture.values(), inverse, fill))
@@ -147,9 +148,7 @@ class RandAugment(_Policy):
     num_ops : int
         Number of operations, 0 or more.
     magnitude : int
-        From 0 to ``num_magnitude_bins - 1``.
-    num_magnitude_bins : int
-        2 or more.
+        From 0 to 30, as with torchvision's ``num_magnitude_bins=31``.
     fill : int or tuple of int, 0 to 255
         Value of pixels that come from outside the image.
     p : float, in [0, 1]
@@ -173,25 +172,22 @@ class RandAugment(_Policy):
         self,
         num_ops: int = 2,
         magnitude: int = 9,
-        num_magnitude_bins: int = 31,
         fill: Fill = 0,
         p: float = 1.0,
         fill_mask: int = 0,
         masks: Sequence[str] | None = None,
     ) -> None:
-        super().__init__(num_magnitude_bins, p, fill, fill_mask, masks)
+        super().__init__(p, fill, fill_mask, masks)
         self.num_ops = as_count("RandAugment: num_ops", num_ops, least=0)
         self.magnitude = as_count("RandAugment: magnitude", magnitude, least=0)
-        if self.magnitude >= self.num_magnitude_bins:
-            raise UsageError(
-                f"RandAugment: expected a magnitude from 0 to {self.num_magnitude_bins - 1}, found {magnitude}"
-            )
+        if self.magnitude >= _BINS:
+            raise UsageError(f"RandAugment: expected a magnitude from 0 to {_BINS - 1}, found {magnitude}")
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Change, ...]:
         """Draw the operations and their magnitudes."""
         height, width = get_field(sample, "image", "RandAugment").shape[-3:-1]
         tops = {"Shear": 0.3, "TranslateX": 150 / 331 * width, "TranslateY": 150 / 331 * height, "Rotate": 30.0}
-        return tuple(_drawn(rng, tops, 0.9, 4, self.magnitude, self.num_magnitude_bins) for _ in range(self.num_ops))
+        return tuple(_drawn(rng, tops, 0.9, 4, self.magnitude) for _ in range(self.num_ops))
 
 
 class TrivialAugment(_Policy):
@@ -199,7 +195,7 @@ class TrivialAugment(_Policy):
 
     Parameters
     ----------
-    num_magnitude_bins, fill, p, fill_mask, masks
+    fill, p, fill_mask, masks
         As for `RandAugment`.
 
     Raises
@@ -210,24 +206,21 @@ class TrivialAugment(_Policy):
 
     def __init__(
         self,
-        num_magnitude_bins: int = 31,
         fill: Fill = 0,
         p: float = 1.0,
         fill_mask: int = 0,
         masks: Sequence[str] | None = None,
     ) -> None:
-        super().__init__(num_magnitude_bins, p, fill, fill_mask, masks)
+        super().__init__(p, fill, fill_mask, masks)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Change, ...]:
         """Draw the operation and its magnitude."""
         tops = {"Shear": 0.99, "TranslateX": 32.0, "TranslateY": 32.0, "Rotate": 135.0}
-        bin_ = int(rng.integers(self.num_magnitude_bins))
-        return (_drawn(rng, tops, 0.99, 6, bin_, self.num_magnitude_bins),)
+        bin_ = int(rng.integers(_BINS))
+        return (_drawn(rng, tops, 0.99, 6, bin_),)
 
 
-def _drawn(
-    rng: np.random.Generator, tops: Mapping[str, float], color: float, bits: int, bin_: int, bins: int
-) -> Change:
+def _drawn(rng: np.random.Generator, tops: Mapping[str, float], color: float, bits: int, bin_: int) -> Change:
     """Draw one operation at a given magnitude bin, with a random sign if it has one.
 
     Parameters
@@ -241,7 +234,7 @@ def _drawn(
     """
     which, sign = uniforms(rng, 2)
     name = _CHANGES[int(which * len(_CHANGES))]
-    share = bin_ / (bins - 1)
+    share = bin_ / (_BINS - 1)
     if name == "Posterize":
         return name, float(round(8 - share * bits))
     if name == "Solarize":

@@ -224,7 +224,7 @@ def test_a_transform_is_shown_with_the_draws_of_a_loader(tmp_path: Path, monkeyp
         ("my_aug:HorizontalFlip", "a made transform"),
         (lambda sample: {"key": "a"}, "with the field 'image', found key"),
         (5, "expected a callable from sample to sample, found 5"),
-        ("my_aug:bare", r"takes pictures: write transform=readers.augment.Torchvision\(v2.RandomHorizontalFlip"),
+        ("my_aug:bare", r"takes images: write transform=readers.augment.Torchvision\(v2.RandomHorizontalFlip"),
         ("./my_aug.py:train", "expected a module such as 'my_aug:train'"),
     ):
         with pytest.raises(UsageError, match=message) as caught:

@@ -132,7 +132,7 @@ def test_masks_and_clips_are_transformed_alike():
 def test_a_pipeline_that_bends_has_no_matrix():
     sample = face_sample()
     transform = Albumentations([A.GridDistortion(p=1, keypoint_remapping_method="direct")])
-    with pytest.raises(UsageError, match="this pipeline bends the picture"):
+    with pytest.raises(UsageError, match="this pipeline bends the image"):
         transform(sample, sample_rng(0, 0, 0))
     del sample["matrix"]
     assert transform(sample, sample_rng(0, 0, 0))["landmarks"].shape == (5, 2)

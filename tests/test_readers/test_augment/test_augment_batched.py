@@ -206,7 +206,7 @@ def test_wrong_calls_are_refused():
     batch = batch_of()
     with pytest.raises(UsageError, match="seeds for the batch's 6 rows, found 5"):
         BatchFlip()(batch, SEEDS[:5])
-    with pytest.raises(UsageError, match="expected pictures of 300 pixels or more, found 224 x 224"):
+    with pytest.raises(UsageError, match="expected images of 300 pixels or more, found 224 x 224"):
         BatchCrop(300)(batch)
     with pytest.raises(UsageError, match=r"expected image as one tensor \(B, C, H, W\), found list"):
         BatchFlip()({"image": [torch.zeros(3, 4, 4)]})

@@ -405,9 +405,9 @@ def test_masks_of_any_dtype_keep_their_values():
         ),
         (
             lambda: Torchvision([v2.ToPureTensor(), v2.RandomHorizontalFlip()]),
-            "ToPureTensor would move the picture alone",
+            "ToPureTensor would move the image alone",
         ),
-        (lambda: Torchvision(v2.TenCrop(8)), "TenCrop makes several pictures of one"),
+        (lambda: Torchvision(v2.TenCrop(8)), "TenCrop makes several images of one"),
         (lambda: Torchvision(v2.RandomApply([v2.RandomIoUCrop()])), "RandomIoUCrop needs boxes of objects"),
         (lambda: Albumentations([A.BBoxSafeRandomCrop()]), "BBoxSafeRandomCrop needs boxes, which is not given"),
         (lambda: Albumentations([A.OneOf([A.MaskDropout()])]), "MaskDropout needs 'mask', which is not given"),
@@ -420,7 +420,7 @@ def test_masks_of_any_dtype_keep_their_values():
         (lambda: Kornia(len), "expected augmentations of kornia.augmentation, found <built-in"),
         (
             lambda: Kornia(torch.nn.Sequential(K.PatchSequential(K.RandomInvert(), patchwise_apply=False))),
-            "whole pictures, found PatchSeq",
+            "whole images, found PatchSeq",
         ),
     ],
 )
@@ -434,10 +434,10 @@ def test_what_cannot_move_a_sample_is_refused_when_made(make, message):
     [
         (Torchvision(v2.RandAugment()), r"cannot move masks and points: use readers.augment.RandAugment"),
         (Torchvision(v2.SanitizeKeyPoints()), r"expected \d+ points back from \['SanitizeKeyPoints'\]"),
-        (Torchvision(v2.ToPILImage()), "expected the picture back as a tensor .*, found Image"),
-        (Torchvision(v2.RandomPerspective(0.3, 1.0)), "this pipeline bends the picture"),
-        (Kornia(K.RandomThinPlateSpline(p=1.0)), "RandomThinPlateSpline bends the picture and leaves points"),
-        (Kornia(K.RandomPerspective(0.3, p=1.0)), "this pipeline bends the picture"),
+        (Torchvision(v2.ToPILImage()), "expected the image back as a tensor .*, found Image"),
+        (Torchvision(v2.RandomPerspective(0.3, 1.0)), "this pipeline bends the image"),
+        (Kornia(K.RandomThinPlateSpline(p=1.0)), "RandomThinPlateSpline bends the image and leaves points"),
+        (Kornia(K.RandomPerspective(0.3, p=1.0)), "this pipeline bends the image"),
     ],
 )
 def test_what_cannot_move_this_sample_is_refused(adapted, message):

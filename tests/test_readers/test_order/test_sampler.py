@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.batches import keys_of, woven
 from support.ranks import run_ranks
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from readers import Loader, open_dataset
@@ -23,22 +23,6 @@ def test_an_epoch_of_which_everything_is_dropped_is_reported(dataset):
     few = dataset.subset(range(3))
     with pytest.warns(UserWarning, match="leaves no batch of an epoch of 3 samples, .* 1 sample on each of 4 ranks"):
         assert list(few.sampler(rank=1, world_size=4, drop_last=True)) == []
-    batches = DataLoader(few, 4, sampler=few.sampler(), collate_fn=few.collate, drop_last=True)
-    with pytest.warns(UserWarning, match="leaves no batch of an epoch of 3 samples, .* 4 samples on each of 1 rank"):
-        assert list(batches) == []
-
-
-def test_a_batch_sampler_need_not_have_the_attributes_of_torchs(dataset):
-    class Pairs(BatchSampler):
-        def __init__(self, sampler):
-            self.sampler = sampler
-
-        def __iter__(self):
-            indices = list(self.sampler)
-            return zip(indices[::2], indices[1::2], strict=True)
-
-    batches = DataLoader(dataset, batch_sampler=Pairs(dataset.sampler()), collate_fn=dataset.collate)
-    assert [len(batch["key"]) for batch in batches] == [2] * 30
 
 
 def test_indices_carry_seed_and_epoch(dataset):
