@@ -237,12 +237,8 @@ class SampleDataset(Dataset[dict[str, Any]]):
     def read_batch(self, indices: Sequence[int] | IntArray) -> Columns:
         """Return the samples at some indices as columns: a stacked array per field, or a list if its shape varies."""
         out = allocate_values(self.layout, len(indices))
-        self.read_into(indices, out)
-        return out
-
-    def read_into(self, indices: Sequence[int] | IntArray, out: Columns) -> None:
-        """Read the samples at some indices into the first places of the caller's columns, laid out by `layout`."""
         self.read_picks(self._picks(indices), out, np.arange(len(indices)))
+        return out
 
     def read_picks(self, picks: Picks, out: Columns, at: IntArray) -> None:
         """Read picked rows, row i into place ``at[i]`` of a batch of `layout`."""

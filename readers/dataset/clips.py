@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,9 +11,9 @@ import numpy.typing as npt
 
 from readers.arguments import as_count
 from readers.dataset.base import SampleDataset
-from readers.dataset.derived import DerivedDataset, flattened
+from readers.dataset.derived import DerivedDataset, stacked, ungrouped
 from readers.dataset.parts import WithParts, as_rows
-from readers.decode.values import BatchLayout, ValueLayout, allocate_values
+from readers.decode.values import BatchLayout
 from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order.order import Picks, count_occurrences
 from readers.order.shares import Shares
@@ -149,14 +148,7 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
     @property
     def raw_layout(self) -> BatchLayout:
         """Layout of the base dataset, with a leading axis for every field that is not in `once`."""
-        return {
-            name: value if name in self._once else self._stacked(value) for name, value in self.base.raw_layout.items()
-        }
-
-    def _stacked(self, value: ValueLayout) -> ValueLayout:
-        if value.shape is None:
-            return value
-        return replace(value, shape=(self.length, *value.shape))
+        return stacked(self.base.raw_layout, self.length, self._once)
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
         """Read clips, clip i into place ``at[i]``; images go straight into the batch."""
@@ -164,21 +156,9 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         origins = self.origins(picks)
         keys, seeds = np.repeat(origins.rows, self.length), np.repeat(origins.seeds, self.length)
         flat = Picks(rows.reshape(-1), seeds, picks.epoch, keys)
-        layout = self.base.raw_layout
-        apart = {n: v for n, v in layout.items() if n in self._once or v.shape is None}
-        columns = flattened(out, layout, apart)
         places = (at[:, None] * self.length + np.arange(self.length)).reshape(-1)
-        if not apart:
+        with ungrouped(out, self.base.raw_layout, at, self.length, self._once) as columns:
             self.base.read_raw(flat, columns, places)
-            return
-        # Fields in `apart` are read into temporary columns, the others into the batch; both use the same places.
-        count = int(places.max()) + 1 if len(places) else 0
-        columns.update(allocate_values(apart, count))
-        self.base.read_raw(flat, columns, places)
-        for name in apart:
-            for place in at.tolist():
-                values = columns[name][place * self.length : (place + 1) * self.length]
-                out[name][place] = values[0] if name in self._once else list(values)
 
     @property
     def stores(self) -> tuple[Store, ...]:

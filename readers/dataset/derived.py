@@ -1,23 +1,22 @@
 """Base of datasets derived from another one: parts, clips, other labels, several views."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
-import numpy as np
 import numpy.typing as npt
 
 from readers.dataset.base import SampleDataset
 from readers.decode.plans import DecodePlan
-from readers.decode.values import BatchLayout
+from readers.decode.values import BatchLayout, allocate_values
 from readers.order.blocks import Blocks
 from readers.order.order import Picks
 from readers.order.shares import Shares
 from readers.order.store import Store
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
-from shardspec.errors import UsageError
 
 
 class DerivedDataset(SampleDataset):
@@ -117,24 +116,42 @@ class DerivedDataset(SampleDataset):
         return tuple(replace(store, bytes=int(store.bytes * min(1.0, share))) for store in self.base.stores)
 
 
-def flattened(out: Columns, layout: BatchLayout, apart: Container[str]) -> Columns:
-    """Return the columns of a batch of groups of base samples as columns of base samples, in the same memory.
+def stacked(layout: BatchLayout, length: int, once: Container[str]) -> BatchLayout:
+    """Return the layout of groups of `length` samples, with a leading axis for fields of fixed shape, except `once`."""
+    return {
+        name: value if name in once or value.shape is None else replace(value, shape=(length, *value.shape))
+        for name, value in layout.items()
+    }
+
+
+@contextmanager
+def ungrouped(
+    out: Columns, layout: BatchLayout, at: IntArray, length: int, once: Container[str], texts_once: bool = False
+) -> Iterator[Columns]:
+    """Provide columns to read single samples into, of which every sample of a batch groups `length`.
+
+    Sample i of the group at place p belongs at place ``p * length + i``. Stacked fields share the memory of the batch;
+    others are copied to the batch at the end.
 
     Parameters
     ----------
     out : dict
-        The batch, whose stacked values have one more leading axis than `layout` and must be contiguous.
+        The batch, whose stacked values have one more leading axis than `layout`.
     layout : BatchLayout
-        Layout of the base samples.
-    apart : container of str
-        Fields to leave out.
+        Layout of the single samples.
+    at : int array
+        Places of the batch to fill.
+    once : container of str
+        Fields that a group has once: the value of its first sample.
+    texts_once : bool
+        Whether this applies to all texts.
     """
-    columns: Columns = {}
-    for name, value in layout.items():
-        if name not in apart and value.shape is not None:
-            columns[name] = out[name].reshape(-1, *value.shape)
-            if not np.may_share_memory(columns[name], out[name]) and out[name].size:
-                raise UsageError(
-                    f"field {name!r}: expected an array whose samples follow one another, found one with gaps"
-                )
-    return columns
+    apart = {name: value for name, value in layout.items() if name in once or value.shape is None}
+    columns: Columns = {n: out[n].reshape(-1, *(v.shape or ())) for n, v in layout.items() if n not in apart}
+    columns |= allocate_values(apart, (int(at.max()) + 1) * length if apart and len(at) else 0)
+    yield columns
+    for name in apart:
+        for place in at.tolist():
+            values = columns[name][place * length : (place + 1) * length]
+            is_once = name in once or (texts_once and isinstance(values[0], str))
+            out[name][place] = values[0] if is_once else list(values)

@@ -1,14 +1,13 @@
 """Several views of each sample, augmented separately: for contrastive and self-supervised training."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from readers.arguments import as_count
 from readers.dataset.base import SampleDataset
-from readers.dataset.derived import DerivedDataset, flattened
-from readers.decode.values import BatchLayout, ValueLayout, allocate_values
+from readers.dataset.derived import DerivedDataset, stacked, ungrouped
+from readers.decode.values import BatchLayout
 from readers.order.order import Picks
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
@@ -65,27 +64,16 @@ class ViewDataset(DerivedDataset):
                         f"{first.get(name, 'missing')} in the first and {other.get(name, 'missing')} in number {number}: "
                         "resize or convert it by the view's transform"
                     )
-            self._stacked = {n: v if n in self._once or v.shape is None else self._stack(v) for n, v in first.items()}
+            self._stacked = stacked(first, len(self._views), self._once)
         return self._stacked
-
-    def _stack(self, value: ValueLayout) -> ValueLayout:
-        return replace(value, shape=(len(self._views), *(value.shape or ())))
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
         """Read each view with its transforms, sample i into place ``at[i]``."""
         count, layout = len(self._views), self._views[0].layout
-        apart = {n: v for n, v in layout.items() if n in self._once or v.shape is None}
-        columns = flattened(out, layout, apart)
-        # Fields in `apart` are read into temporary columns, the others into the batch; all use the same places.
-        columns.update(allocate_values(apart, (int(at.max()) + 1) * count if len(at) else 0))
-        for number, view in enumerate(self._views):
-            occurrences = np.full(len(picks), number, np.int64)
-            view.read_picks(picks.again(occurrences, self.nesting), columns, at * count + number)
-        for name in apart:
-            for place in at.tolist():
-                values = columns[name][place * count : (place + 1) * count]
-                once = name in self._once or isinstance(values[0], str)
-                out[name][place] = values[0] if once else list(values)
+        with ungrouped(out, layout, at, count, self._once, texts_once=True) as columns:
+            for number, view in enumerate(self._views):
+                occurrences = np.full(len(picks), number, np.int64)
+                view.read_picks(picks.again(occurrences, self.nesting), columns, at * count + number)
 
     with_decode = SampleDataset.with_decode  # the views are made from the base dataset
 

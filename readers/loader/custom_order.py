@@ -43,11 +43,9 @@ def choose_custom(
     if len(names) > 1:
         raise UsageError(f"order, sampler, batch_sampler: expected one of them, found {' and '.join(names)}")
     if batch_sampler is not None and batch_size is not None:
-        raise UsageError(
-            f"batch_size: expected none beside batch_sampler=, which makes the batches, found {batch_size}"
-        )
+        raise UsageError(f"batch_size: expected none with batch_sampler=, which makes the batches, found {batch_size}")
     if sampler is not None and batch_size is None:
-        raise UsageError("batch_size: expected the number of samples of a batch beside sampler=, found none")
+        raise UsageError("batch_size: expected the number of samples of a batch with sampler=, found none")
     if order is None:
         (name,) = names
         order = TorchSampler(name, given[name], samples)
@@ -55,8 +53,8 @@ def choose_custom(
     first = own.epoch(0)  # report errors now
     if shuffle not in ("auto", False) or weights is not None or draws is not None:
         raise UsageError(
-            "shuffle, weights, draws: expected none beside an order of your own (order=, sampler= or "
-            "batch_sampler=), which decides what they would, found one: leave it out"
+            "shuffle, weights, draws: expected none with a custom order (order=, sampler= or batch_sampler=), which "
+            "replaces them, found one: leave it out"
         )
     return own, first.largest if batch_size is None else batch_size
 
@@ -85,7 +83,7 @@ class TorchSampler:
         parts = list(parts_of(sampler, (Resumable,), set()))
         if parts:
             raise UsageError(
-                f"{name}: expected a sampler that keeps no count of its own, found {type(parts[0]).__name__}: "
+                f"{name}: expected a sampler that does not count samples itself, found {type(parts[0]).__name__}: "
                 "give its seed, shuffle and weights to the Loader"
             )
         divided = [sampler, getattr(sampler, "sampler", None)]

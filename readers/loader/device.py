@@ -130,6 +130,7 @@ class DeviceStage:
         self._transform = transform
         self._side = _new_stream(device) if device is not None and device.type == "cuda" else None
         self._copies = OneAhead()
+        self.moving = 0.0  # seconds in copies and transforms, in the consumer's thread
 
     def __next__(self) -> Batch:
         if self._side is None:
@@ -155,7 +156,7 @@ class DeviceStage:
             return batch
         # Asynchronous on CUDA only: elsewhere nothing keeps memory from being reused while a copy still reads it.
         with self._timed():
-            return {name: _move(value, self._device, self._side is not None) for name, value in batch.items()}
+            return move(batch, self._device, self._side is not None)
 
     def _transformed(self, batch: Batch, seeds: torch.Tensor | None) -> Batch:
         if self._transform is None:
@@ -168,7 +169,7 @@ class DeviceStage:
         """Measure the time of the block. On a GPU much of the work continues after the block."""
         begin = time.monotonic()
         yield
-        self._batches.times.moving += time.monotonic() - begin
+        self.moving += time.monotonic() - begin
 
 
 def apply_transform(transform: BatchTransform | None, batch: Batch, seeds: torch.Tensor | None) -> Batch:
@@ -186,9 +187,9 @@ def apply_transform(transform: BatchTransform | None, batch: Batch, seeds: torch
     return result
 
 
-def move(batch: Batch, device: torch.device | None) -> Batch:
+def move(batch: Batch, device: torch.device | None, ahead: bool = False) -> Batch:
     """Move a batch to a device; None leaves it where it is."""
-    return batch if device is None else {name: _move(value, device, False) for name, value in batch.items()}
+    return batch if device is None else {name: _move(value, device, ahead) for name, value in batch.items()}
 
 
 class _Pinned(dict[str, Any]):

@@ -147,14 +147,14 @@ def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tupl
         step(batch)
         if number == warm - 1:
             _synchronize(loader.device)
-            samples, waited, moved, begin = iterator.samples, 0.0, iterator.times.moving, time.perf_counter()
+            samples, waited, moved, begin = iterator.samples, 0.0, iterator.moving, time.perf_counter()
             continue
         waited += after - before
     samples = iterator.samples - samples
     _synchronize(loader.device)
     elapsed = max(time.perf_counter() - begin, 1e-9)
     iterator.close()
-    return samples / elapsed, waited / elapsed, (iterator.times.moving - moved) / elapsed
+    return samples / elapsed, waited / elapsed, (iterator.moving - moved) / elapsed
 
 
 def _read_some(loader: Loader) -> list[tuple[Batch, int]]:
@@ -295,7 +295,7 @@ def _verdict(loader: Loader, measured: Diagnosis) -> str:
         )
     return (
         f"{begin} Reading and decoding take {measured.read_s * 1e3:.2f} ms a sample on every processor: "
-        "pack smaller or raw pictures, "
+        "pack smaller or raw images, "
         "or use decode={'image': Whole(fast_dct=True, fast_upsampling=True)} for JPEG."
     )
 

@@ -16,8 +16,10 @@ from readers.dataset.base import SampleDataset, check_dataset
 from readers.dataset.collate import Batch
 from readers.dataset.views import ViewDataset
 from readers.formats.machine import available_processors
+from readers.formats.pool import explain_thread
 from readers.loader.batches import (
     BatchPicks,
+    BatchWork,
     Buffers,
     Pace,
     PinnedBuffers,
@@ -27,15 +29,17 @@ from readers.loader.batches import (
 from readers.loader.custom_order import choose_custom
 from readers.loader.device import (
     BatchTransform,
+    DeviceStage,
+    SeededBatch,
     apply_transform,
     as_device,
     as_pinned,
     can_pin,
     move,
+    runs_in_threads,
     wants_seeds,
 )
-from readers.loader.iterator import LoaderIterator
-from readers.loader.threads import StageTimes, default_depth
+from readers.loader.threads import ReadAhead, ReadStage, default_depth, take_one_thread
 from readers.order.auto import AnyShuffle, Choice, agree, choose_apart, choose_shuffle, find_residence
 from readers.order.custom import CustomEpoch, RowsOfEpoch
 from readers.order.order import WINDOW_BLOCKS, Cut, Order, Picks
@@ -43,7 +47,7 @@ from readers.order.progress import EpochProgress, Iteration, Resumable
 from readers.order.ranks import Mark, check_ranks, own_rank, ranks_together
 from readers.seeding import SampledIndex
 from readers.transforms import AnyTransform, SampleTransform, SeededTransform, check_transform
-from shardspec.errors import UsageError
+from shardspec.errors import DatasetError, UsageError
 from shardspec.wording import counted, shorten
 
 
@@ -193,7 +197,6 @@ class Loader(Resumable):
         rows = batch_size if self._batched else min(batch_size, max(1, self._progress.total))
         self._buffers: Buffers = PinnedBuffers() if self.pin_memory else Ring(rows, self.prefetch + 2)
         self._pace = Pace()
-        self._iterator: weakref.ref[LoaderIterator] | None = None
         self._compared = False  # whether the ranks have compared their sequences for the last time
         self._handed: Picks | None = None  # picks of the batch whose indices were yielded last
 
@@ -225,9 +228,7 @@ class Loader(Resumable):
 
     def __iter__(self) -> "LoaderIterator":
         _refuse_worker()
-        iterator = LoaderIterator(self)
-        self._iterator = weakref.ref(iterator)
-        return iterator
+        return LoaderIterator(self)
 
     def _begin(self) -> Iteration:
         """Begin an epoch, or the rest of one."""
@@ -257,7 +258,7 @@ class Loader(Resumable):
         # A copy or a pickle starts at the same position in the epochs and is independent from then on.
         progress = copy(self._progress)
         progress.running = copy(progress.running)
-        return {**vars(self), "_progress": progress, "_iterator": None, "_handed": None}
+        return {**vars(self), "_progress": progress, "_handed": None}
 
     # Attributes read by libraries that make a DataLoader from a Loader: accelerate's `skip_first_batches`, with which
     # Hugging Face's Trainer resumes.
@@ -303,12 +304,6 @@ class Loader(Resumable):
             self._read_ahead = default_depth(find_residence(self.dataset.stores), batch_bytes)
         return self._read_ahead
 
-    @property
-    def times(self) -> StageTimes | None:
-        """Time spent in each stage of the running iteration; None if none is running."""
-        iterator = None if self._iterator is None else self._iterator()
-        return None if iterator is None else iterator.times
-
     def _batches(self, samples: int) -> int:
         return samples // self._step if self.drop_last else -(-samples // self._step)
 
@@ -331,6 +326,111 @@ class Loader(Resumable):
         if self._ranks is not None:
             return self._ranks
         return Cut(own_rank(), ranks_together(), self.drop_last)
+
+
+class LoaderIterator(Iterator[Batch]):
+    """One epoch of a `Loader`. It begins with its first batch, so an iterator that yields none uses up no epoch.
+
+    Libraries create iterators for other purposes, for example Lightning to check that it can, and may set the epoch
+    after that. The threads end when the iterator is exhausted, closed or no longer referred to.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader: Loader | None = loader  # until the epoch begins
+        self._finalizer: weakref.finalize[..., LoaderIterator] | None = None
+        self._samples = 0
+        self._batches: DeviceStage | None = None
+
+    def _begin(self) -> None:
+        loader, self._loader = self._loader, None
+        if loader is None:
+            return
+        self._iteration = iteration = loader._begin()
+        dataset, length = loader.dataset, loader._length(iteration)
+        self._step = loader._step
+        jobs = -(-length // self._step)
+        self._left = length
+        self._picks = loader._picks(iteration)
+        self._number = 0
+        # Getting the layout runs the transform, which may fail. So it comes before any thread is started.
+        layout = dataset.layout if jobs else {}
+        ahead = None
+        if loader.read_ahead:
+            ahead = ReadAhead(_Asker(dataset, loader._picks(iteration)), jobs, loader.read_ahead)
+        transform, later = loader.batch_transform, None
+        seeds_wanted = wants_seeds(transform)
+        if not runs_in_threads(transform, loader.device):
+            transform, later = None, transform
+        picks = loader._picks(iteration)
+        work = BatchWork(
+            dataset,
+            layout,
+            picks,
+            loader._buffers,
+            seeds_wanted,
+            ahead,
+            transform,
+            threads=loader.workers,
+            pace=loader._pace,
+            last=jobs - 1,
+        )
+        torch.get_num_threads()  # otherwise this thread would adopt the setting of the Loader's threads
+        self._stage: ReadStage[SeededBatch] = ReadStage(
+            work, jobs, loader.workers, loader.prefetch, loader.timeout_s, explain_thread, take_one_thread
+        )
+        # Not a method, which would keep this object alive. At exit it runs before the interpreter ends.
+        self._finalizer = weakref.finalize(self, _end, self._stage, ahead)
+        self._batches = DeviceStage(self._stage, loader.device, later)
+
+    def __next__(self) -> Batch:
+        self._begin()
+        if self._batches is None:
+            raise DatasetError("the Loader's iterator was closed")
+        try:
+            batch = next(self._batches)
+        except BaseException as error:
+            self._iteration.ended = isinstance(error, StopIteration)
+            self.close()
+            raise
+        taken = min(self._step, self._left)
+        self._iteration.taken += taken
+        self._left -= taken
+        self._samples += self._picks.size(self._number)
+        self._number += 1
+        return batch
+
+    @property
+    def samples(self) -> int:
+        """Number of samples yielded so far."""
+        return self._samples
+
+    @property
+    def moving(self) -> float:
+        """Seconds spent so far in copies to the device and in batch transforms in the consumer's thread."""
+        return 0.0 if self._batches is None else self._batches.moving
+
+    def close(self) -> None:
+        """End the threads and drop the batches that were not taken."""
+        self._loader = None
+        if self._finalizer is not None:
+            self._finalizer()
+
+
+class _Asker:
+    """Requests the bytes of a batch from the system. A reference to the iterator would keep it alive in its thread."""
+
+    def __init__(self, dataset: SampleDataset, picks: BatchPicks) -> None:
+        self._dataset = dataset
+        self._picks = picks
+
+    def __call__(self, number: int) -> None:
+        self._dataset.read_ahead(self._picks(number))
+
+
+def _end(stage: ReadStage[SeededBatch], ahead: ReadAhead | None) -> None:
+    stage.stop()
+    if ahead is not None:
+        ahead.stop()
 
 
 def _refuse_worker() -> None:

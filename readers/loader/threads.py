@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Generic, TypeVar
 
@@ -93,7 +92,6 @@ class ReadStage(Iterator[T]):
         self._parts: deque[tuple[int, Callable[[], T | Divided[T]]]] = deque()
         self._stopped = False
         self._pid = os.getpid()
-        self.times = StageTimes()
         self._threads = [
             threading.Thread(target=self._run, name=f"readers-loader-{i}", daemon=True)
             for i in range(min(threads, jobs))
@@ -126,10 +124,8 @@ class ReadStage(Iterator[T]):
                     raise ReadTimeoutError(self._late(number))
                 self._done.wait(left)
             result, error = self._results.pop(number)
-            self.times.waiting += time.monotonic() - begin
             if error is None:
                 self._taken += 1
-                self.times.jobs += 1
                 self._room.notify()
         if error is not None:
             self.stop()
@@ -165,7 +161,7 @@ class ReadStage(Iterator[T]):
 
     def _act(self) -> bool:
         """Do a part of a divided job, or begin a job; return False at the end. No reference to a result is kept."""
-        begin, thread = time.monotonic(), threading.get_ident()
+        thread = threading.get_ident()
         with self._lock:
             while not self._stopped and not self._parts and not self._may_begin() and not self._all_done():
                 self._room.wait()
@@ -179,9 +175,7 @@ class ReadStage(Iterator[T]):
                 self._started += 1
             else:
                 number, act = self._parts.popleft()
-            start = time.monotonic()
-            self.times.blocked += start - begin
-            self._running.setdefault(number, {})[thread] = start
+            self._running.setdefault(number, {})[thread] = time.monotonic()
         result: Any = None
         error: BaseException | None = None
         try:
@@ -189,7 +183,6 @@ class ReadStage(Iterator[T]):
         except BaseException as raised:  # the consumer raises it
             error = raised
         with self._lock:
-            self.times.working += time.monotonic() - start
             # Absent if another thread has ended the job since this one did its part.
             self._running.get(number, {}).pop(thread, None)
             if self._stopped:
@@ -242,31 +235,6 @@ class ReadStage(Iterator[T]):
             f"batch {number}: expected within {self._timeout_s:g} s; its thread has worked for {seconds:.1f} s and is "
             f"{self._explain(thread)}: check the disk or the network file system, or raise timeout_s"
         )
-
-
-@dataclass
-class StageTimes:
-    """Time spent in each stage, in seconds.
-
-    Attributes
-    ----------
-    working : float
-        Time of all threads inside jobs.
-    blocked : float
-        Time of all threads waiting for the consumer to take results.
-    waiting : float
-        Time of the consumer waiting for results.
-    moving : float
-        Time of the consumer in copies to the device and in batch transforms.
-    jobs : int
-        Number of results taken.
-    """
-
-    working: float = 0.0
-    blocked: float = 0.0
-    waiting: float = 0.0
-    moving: float = 0.0
-    jobs: int = 0
 
 
 def not_an_end(error: BaseException) -> BaseException:

@@ -139,16 +139,6 @@ def test_a_clips_transform_sees_the_whole_clip(video_path):
     assert next(iter(Loader(clips, 4)))["image"].shape == (4, 2, 3, 16, 16)
 
 
-def test_clips_are_read_into_arrays_without_gaps_alone(video_path):
-    clips = open_dataset(video_path, fields=["key", "box", "frame", "track"]).clips(4)
-    expected = clips.read_batch([0, 5])
-    out = {**expected, "box": np.zeros((2, 4, 4), np.float32)}
-    clips.read_into([0, 5], out)
-    assert np.array_equal(out["box"], expected["box"])
-    with pytest.raises(UsageError, match="field 'box': expected an array whose samples follow one another"):
-        clips.read_into([0, 5], {**expected, "box": np.zeros((2, 6, 4), np.float32)[:, :4]})
-
-
 def test_wrong_clips(video_path, raw_path):
     with pytest.raises(UsageError, match="expected 1 sample or more"):
         open_dataset(video_path).clips(0)

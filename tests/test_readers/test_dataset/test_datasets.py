@@ -67,17 +67,6 @@ def test_fields_choose_what_is_read(raw_path):
         open_dataset(raw_path, fields=["labels"])
 
 
-def test_read_into_fills_the_given_buffers(raw_path):
-    dataset = open_dataset(raw_path, fields=["image", "label"])
-    image = np.zeros((5, 48, 48, 3), np.uint8)
-    label = np.zeros(5, np.int64)
-    dataset.read_into([4, 50, -1], {"image": image, "label": label})
-    for place, row in enumerate([4, 50, 59]):
-        assert_equal(image[place], dataset[row]["image"])
-    assert label.tolist() == [1, 2, 2, 0, 0]
-    assert not image[3:].any()
-
-
 def test_columns_come_from_the_index(tmp_path, raw_path):
     shutil.copytree(raw_path, tmp_path / "d")
     for folder in (tmp_path / "d").glob("shard-*"):

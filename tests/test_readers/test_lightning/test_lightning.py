@@ -427,7 +427,7 @@ def test_the_rows_of_a_ranks_batches(jpeg_path):
         ({"workers": -1, "loader": "processes"}, "workers: expected 0 or more, found -1"),
         ({"prefetch": 0}, "prefetch: expected 1 or more, found 0"),
         ({"batch_size": None}, "batch_size: expected the number of samples of a batch, found none"),
-        ({"order": rows_of, "shuffle": "full"}, "shuffle, weights, draws: expected none beside an order of your own"),
+        ({"order": rows_of, "shuffle": "full"}, "shuffle, weights, draws: expected none with a custom order"),
         ({"sampler": [0], "batch_sampler": [[0]]}, "order, sampler, batch_sampler: expected one of them, found"),
         (
             {"batch_sampler": [[0]], "batch_size": None, "loader": "processes"},

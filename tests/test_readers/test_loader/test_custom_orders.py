@@ -279,8 +279,8 @@ class Endless:
             {"order": rows_of, "sampler": [1]},
             "order, sampler, batch_sampler: expected one of them, found order and sampler",
         ),
-        ({"batch_sampler": [[1]]}, "batch_size: expected none beside batch_sampler=, which makes the batches, found 4"),
-        ({"sampler": [1], "batch_size": None}, "batch_size: expected the number of samples of a batch beside sampler="),
+        ({"batch_sampler": [[1]]}, "batch_size: expected none with batch_sampler=, which makes the batches, found 4"),
+        ({"sampler": [1], "batch_size": None}, "batch_size: expected the number of samples of a batch with sampler="),
         ({"sampler": 5}, "sampler: expected a sampler, which can be iterated over again, found 5"),
         ({"sampler": iter([1])}, "sampler: expected a sampler, which can be iterated over again, found <list_iterator"),
         ({"sampler": Endless()}, "order: expected the rows of one epoch, found no end"),
@@ -295,10 +295,10 @@ def test_wrong_orders(dataset, arguments, message):
 
 def test_our_own_sampler_and_a_mask_are_explained(dataset):
     with pytest.raises(
-        UsageError, match=r"^sampler: expected a sampler that keeps no count.*seed, shuffle and weights"
+        UsageError, match=r"^sampler: expected a sampler that does not count.*seed, shuffle and weights"
     ):
         Loader(dataset, 4, sampler=dataset.sampler())
     with pytest.raises(UsageError, match=r"a mask's rows are np.flatnonzero\(mask\)"):
         Loader(dataset, 4, order=lambda _: np.ones(60, bool))
-    with pytest.raises(UsageError, match=r"for batches of your own leave out batch_size"):
+    with pytest.raises(UsageError, match=r"leave out batch_size to yield whole batches"):
         Loader(dataset, 12, order=BalancedBatches(dataset.column("label"), 12))
