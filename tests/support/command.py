@@ -90,6 +90,9 @@ def run_packer(
     return done
 
 
+_OF_ENGINES = ("build", "compact", "convert", "detect", "merge", "split")
+"""Commands with an engine."""
+
 _OF_WORKERS = (
     "--engine",
     "--workers",
@@ -99,13 +102,13 @@ _OF_WORKERS = (
     "--help",
     "--dry-run",
 )
-"""Options of a build that decide, or depend on, where it runs."""
+"""Options of such a command that decide, or depend on, where it runs."""
 
 
 def _run_here(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-    """Run a command in this process, builds with the inline engine. Restore what the command changes in the process."""
+    """Run a command in this process, with the inline engine. Restore what the command changes in the process."""
     given = {word.partition("=")[0] for word in words}
-    if words[0] in ("build", "detect") and len(words) > 2 and given.isdisjoint(_OF_WORKERS):
+    if words[0] in _OF_ENGINES and len(words) > 2 and given.isdisjoint(_OF_WORKERS):
         words = [*words, "--engine", "inline"]
     streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", errors, write_through=True) for errors in _ERRORS]
     path, modules, variables = sys.path[:], set(sys.modules), dict(os.environ)

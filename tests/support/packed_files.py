@@ -1,23 +1,28 @@
 """Packed datasets with pictures and geometry that a face dataset could have."""
 
+import atexit
+import shutil
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import skimage.data
 
 from packer.assembly.packed_rows import PackedRows
+from packer.assembly.samples import PackedSamples
 from shardspec.columns import Columns
 from shardspec.manifest import Manifest
 from shardspec.schema import Schema
 from support.datasets import face_schema, values_for, write_dataset
+from support.media import photograph
 
 
 def face_columns(rows: int, *, codec: str | None = None, size: int = 32, groups: int = 3, seed: int = 0) -> Columns:
     """Values of `face_schema`: crops of a photograph, points inside them, keys and sources as a build makes them."""
     schema = face_schema(size, codec)
     rng = np.random.default_rng(seed)
-    photo = skimage.data.astronaut()
+    photo = photograph("astronaut")
     corners = rng.integers(0, min(photo.shape[:2]) - size, (rows, 2)).tolist()
     images = [photo[y : y + size, x : x + size] for y, x in corners]
     columns = values_for(schema, rows)
@@ -41,9 +46,21 @@ def face_columns(rows: int, *, codec: str | None = None, size: int = 32, groups:
 def write_faces(
     root: Path, rows: int = 12, format: str = "lmdb", *, shard_rows: int | None = 5, **more: Any
 ) -> Manifest:
-    """A packed dataset of `face_columns`."""
-    schema: Schema = face_schema(more.get("size", 32), more.get("codec"))
-    return write_dataset(root, format, schema, face_columns(rows, **more), shard_rows=shard_rows)
+    """A packed dataset of `face_columns`. It is written once a process, and then copied."""
+    made, manifest = _write_faces(rows, format, shard_rows, tuple(sorted(more.items())))
+    shutil.copytree(made, root, dirs_exist_ok=True)
+    return manifest
+
+
+@cache
+def _write_faces(
+    rows: int, format: str, shard_rows: int | None, more: tuple[tuple[str, Any], ...]
+) -> tuple[Path, Manifest]:
+    root = Path(tempfile.mkdtemp(prefix="packer-tests-"))
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    given = dict(more)
+    schema: Schema = face_schema(given.get("size", 32), given.get("codec"))
+    return root, write_dataset(root, format, schema, face_columns(rows, **given), shard_rows=shard_rows)
 
 
 def read_all(root: Path) -> Columns:
@@ -53,3 +70,11 @@ def read_all(root: Path) -> Columns:
     out = {name: c if isinstance(c, np.ndarray) else [bytes(value) for value in c] for name, c in columns.items()}
     rows.close()
     return out
+
+
+def samples_of(root: Path) -> list[dict[str, Any]]:
+    """All samples of a dataset, decoded."""
+    samples = PackedSamples(root)
+    found = samples.read(range(len(samples)))
+    samples.rows.close()
+    return found

@@ -17,6 +17,7 @@ import pytest
 from support.builds import OPTIONS, write_pictures
 from support.command import environment, run_packer, start_packer
 from support.fake_slurm import NODES, fake_slurm
+from support.listeners import Listener
 from support.packed import fingerprints
 from support.processes import PATIENCE_S, wait_for, workers_in
 
@@ -24,7 +25,6 @@ import packer
 from packer.jobs.hosts.base import Host, Room, run_agents
 from packer.jobs.hosts.srun import SrunCluster, parse_counts
 from packer.jobs.plan import JobSettings
-from packer.jobs.progress import Progress, Silent
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
 from packer.workspace.sharing.leases import Agent
@@ -181,21 +181,7 @@ class _Nodes:
         pass
 
 
-class _Listener(Silent):
-    def __init__(self) -> None:
-        self.done: list[int] = []
-        self.new: list[int] = []
-        self.messages: list[str] = []
-
-    def on_progress(self, progress: Progress) -> None:
-        self.done.append(progress.done)
-        self.new.append(progress.done - progress.resumed)
-
-    def on_message(self, line: str) -> None:
-        self.messages.append(line)
-
-
-def _run_on(nodes: _Nodes, space: Workspace, monkeypatch: pytest.MonkeyPatch) -> _Listener:
+def _run_on(nodes: _Nodes, space: Workspace, monkeypatch: pytest.MonkeyPatch) -> Listener:
     """Run agents for a plan of one task with five items, which an earlier call has done."""
     space.create()
     space.create_results(1)
@@ -204,7 +190,7 @@ def _run_on(nodes: _Nodes, space: Workspace, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("packer.jobs.hosts.base.resolve", lambda *_: lambda *_: nodes)
     task = SimpleNamespace(start=0, stop=5)
     plan: Any = SimpleNamespace(tasks=[task], settings=JobSettings("build", "images"))
-    listener = _Listener()
+    listener = Listener()
     options: Any = SimpleNamespace(
         engine="ray", workers="auto", workers_per_node=None
     )  # whether or not Ray is installed
@@ -219,7 +205,7 @@ def test_what_an_earlier_call_did_and_said_is_not_reported_as_new(
     for _ in range(2):
         listener = _run_on(_Nodes(0, lambda: None), space, monkeypatch)
         assert listener.messages.count("packer: a worker process died") == 2
-        assert (set(listener.done), set(listener.new)) == ({5}, {0})
+        assert {(one.done, one.resumed) for one in listener.heard} == {(5, 5)}
 
 
 def test_an_agent_that_waits_for_resources_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.builds import write_pictures
+from support.listeners import Listener, StopError, stop_when
 from support.packed import fingerprints
 from support.packed_files import write_faces
 
@@ -16,42 +17,6 @@ import packer
 from packer.builds.planning.plan import TASK_ITEMS
 from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER
-
-Stop = Callable[[packer.Progress], bool]
-
-
-class Stopped(Exception):  # noqa: N818 -- no error of ours
-    """What a listener raises."""
-
-
-class Ear:
-    """Keeps what it hears, and raises once when it hears what it waits for."""
-
-    def __init__(self, stop: Stop | None = None) -> None:
-        self.heard: list[packer.Progress] = []
-        self.messages: list[str] = []
-        self.threads: set[int] = set()
-        self._stop = stop
-
-    def on_progress(self, progress: packer.Progress) -> None:
-        """See `ProgressListener`."""
-        self.threads.add(threading.get_ident())
-        self.heard.append(progress)
-        if self._stop is not None and self._stop(progress):
-            raise Stopped
-
-    def on_message(self, line: str) -> None:
-        """See `ProgressListener`."""
-        self.threads.add(threading.get_ident())
-        self.messages.append(line)
-
-    def stages(self) -> list[tuple[str, str]]:
-        """The stages and their units, in order."""
-        return list(dict.fromkeys((progress.stage, progress.unit) for progress in self.heard))
-
-    def of(self, stage: str) -> list[packer.Progress]:
-        """What was heard of one stage."""
-        return [progress for progress in self.heard if progress.stage == stage]
 
 
 def check_stage(heard: list[packer.Progress], total: int, *, one_by_one: bool = True) -> None:
@@ -82,7 +47,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("engine", ["inline", "processes"])
 def test_a_build_is_heard_while_it_runs(source: Path, tmp_path: Path, engine: str) -> None:
-    ear = Ear()
+    ear = Listener()
     options: dict[str, Any] = {"engine": engine, "shard_size": "20kB", "encode": "raw"}
     result = packer.build(source, tmp_path / "out", progress=ear, **options)
     assert ear.stages() == [("packing", "items"), ("writing", "shards")]
@@ -92,7 +57,7 @@ def test_a_build_is_heard_while_it_runs(source: Path, tmp_path: Path, engine: st
     assert (last.samples, last.rejects) == (TASK_ITEMS + 4, 1)
     assert ear.threads == {threading.get_ident()}
     assert any(line.startswith(f"packing: {TASK_ITEMS + 5} items into lmdb shards") for line in ear.messages)
-    again = Ear()
+    again = Listener()
     assert packer.build(source, tmp_path / "out", progress=again, **options).found_finished
     assert again.heard == []
 
@@ -134,7 +99,7 @@ def prepare(root: Path) -> None:
 def test_every_function_that_takes_time_is_heard(tmp_path: Path, name: str) -> None:
     prepare(tmp_path)
     stages, call = calls(tmp_path)[name]
-    ear = Ear()
+    ear = Listener()
     call(ear)
     assert ear.stages() == stages
     assert ear.threads == {threading.get_ident()}
@@ -155,15 +120,15 @@ def test_a_listener_ends_a_build_which_the_same_call_resumes(
 ) -> None:
     options: dict[str, Any] = {"engine": engine, "workers": 1, "shard_size": "20kB", "encode": "raw"}
     packer.build(source, tmp_path / "whole", progress=False, **options)
-    ear = Ear(lambda progress: progress.stage == stage and progress.done >= done)
-    with pytest.raises(Stopped):
+    ear = stop_when(lambda progress: progress.stage == stage and progress.done >= done)
+    with pytest.raises(StopError):
         packer.build(source, tmp_path / "out", progress=ear, **options)
     assert (tmp_path / "out" / BUILD_FOLDER).is_dir()
     assert not (tmp_path / "out" / "manifest.json").exists()
     last, begun = ear.heard[-1], done > 0
     assert (last.stage, last.ended, last.failed) == (stage, begun, begun)
     assert last.done >= done
-    again = Ear()
+    again = Listener()
     result = packer.build(source, tmp_path / "out", progress=again, **options)
     assert result.resumed
     first = again.of(stage)[0]
@@ -180,8 +145,8 @@ def test_a_listener_ends_a_job_over_datasets_which_the_same_call_resumes(tmp_pat
             write_faces(tmp_path / root / dataset, 12)
     calls(tmp_path / "whole")[name][1](False)
     call = calls(tmp_path / "cut")[name][1]
-    with pytest.raises(Stopped):
-        call(Ear(lambda progress: (progress.stage, progress.done) == (stage, 1)))
+    with pytest.raises(StopError):
+        call(stop_when(lambda progress: (progress.stage, progress.done) == (stage, 1)))
     call(False)
     whole, cut = (sorted((tmp_path / root / "out").rglob("manifest.json")) for root in ("whole", "cut"))
     assert len(whole) == len(cut) > 0
@@ -192,8 +157,8 @@ def test_a_listener_ends_a_job_over_datasets_which_the_same_call_resumes(tmp_pat
 @pytest.mark.parametrize("stage", ["hashing", "decoding"])
 def test_a_listener_ends_verify(tmp_path: Path, stage: str) -> None:
     write_faces(tmp_path / "a", 12)
-    ear = Ear(lambda progress: progress.stage == stage and progress.done > 0)
-    with pytest.raises(Stopped):
+    ear = stop_when(lambda progress: progress.stage == stage and progress.done > 0)
+    with pytest.raises(StopError):
         packer.verify(tmp_path / "a", deep=True, progress=ear)
     assert (ear.heard[-1].stage, ear.heard[-1].failed) == (stage, True)
     assert packer.verify(tmp_path / "a", deep=True, progress=False).ok
@@ -211,7 +176,7 @@ def test_an_error_of_the_system_that_a_listener_raises_comes_out_as_it_is(tmp_pa
         return False
 
     with pytest.raises(OSError, match="the listener's own log") as caught:
-        calls(tmp_path)[name][1](Ear(refuse))
+        calls(tmp_path)[name][1](Listener(refuse))
     assert caught.value is raised
 
 
@@ -221,7 +186,7 @@ def test_verify_reports_the_samples_of_a_damaged_shard_as_it_tries_them(tmp_path
     content = bytearray(image.read_bytes())
     content[-1] ^= 1
     image.write_bytes(content)
-    ear = Ear()
+    ear = Listener()
     assert not packer.verify(tmp_path / "a", deep=True, progress=ear).ok
     assert ear.stages() == [("hashing", "files"), ("examining damage", "samples"), ("decoding", "samples")]
     check_stage(ear.of("examining damage"), 5)
@@ -231,23 +196,25 @@ def test_verify_reports_the_samples_of_a_damaged_shard_as_it_tries_them(tmp_path
 def test_a_listener_ends_verify_while_it_tries_a_damaged_shard(tmp_path: Path) -> None:
     write_faces(tmp_path / "a", 12)
     (tmp_path / "a" / "shard-00001.lmdb").write_bytes(b"no shard")
-    with pytest.raises(Stopped):
-        packer.verify(tmp_path / "a", deep=True, progress=Ear(lambda progress: progress.stage == "examining damage"))
+    with pytest.raises(StopError):
+        packer.verify(
+            tmp_path / "a", deep=True, progress=stop_when(lambda progress: progress.stage == "examining damage")
+        )
 
 
 def test_a_listener_ends_an_export_of_which_nothing_is_left(tmp_path: Path) -> None:
     write_faces(tmp_path / "a", 12)
-    with pytest.raises(Stopped):
-        packer.export(tmp_path / "a", tmp_path / "out", progress=Ear(lambda progress: progress.done > 0))
+    with pytest.raises(StopError):
+        packer.export(tmp_path / "a", tmp_path / "out", progress=stop_when(lambda progress: progress.done > 0))
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert not packer.export(tmp_path / "a", tmp_path / "out", progress=False).found_finished
 
 
 def test_a_message_can_end_a_build_too(source: Path, tmp_path: Path) -> None:
-    class Deaf(Ear):
+    class Deaf(Listener):
         def on_message(self, line: str) -> None:
-            raise Stopped
+            raise StopError
 
-    with pytest.raises(Stopped):
+    with pytest.raises(StopError):
         packer.build(source, tmp_path / "out", engine="inline", progress=Deaf())
     assert packer.build(source, tmp_path / "out", engine="inline", progress=False).resumed

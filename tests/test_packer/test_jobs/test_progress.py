@@ -1,24 +1,11 @@
 """Progress: rates of the last minute, what is said of bytes and rejects, and stages that are over soon."""
 
 import pytest
+from support.listeners import Listener
 
 from packer.jobs import progress as progress_module
 from packer.jobs.current_item import CurrentItem
-from packer.jobs.progress import Progress, Stage, describe_progress, reason_kind
-
-
-class Ear:
-    """Keeps what it hears."""
-
-    def __init__(self) -> None:
-        self.heard: list[Progress] = []
-
-    def on_progress(self, progress: Progress) -> None:
-        """See `packer.ProgressListener`."""
-        self.heard.append(progress)
-
-    def on_message(self, line: str) -> None:
-        """See `packer.ProgressListener`."""
+from packer.jobs.progress import Stage, describe_progress, reason_kind
 
 
 @pytest.fixture
@@ -30,7 +17,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_the_rate_is_that_of_the_last_minute(clock: list[float]) -> None:
-    ear = Ear()
+    ear = Listener()
     with Stage(ear, "packing", 10_000, "items", 50) as stage:
         for _ in range(100):  # ten items a second, with two samples each
             clock[0] += 1
@@ -48,7 +35,7 @@ def test_the_rate_is_that_of_the_last_minute(clock: list[float]) -> None:
 
 
 def test_samples_are_spoken_of_where_some_were_made(clock: list[float]) -> None:
-    ear = Ear()
+    ear = Listener()
     with Stage(ear, "planning", 60_000, "items") as stage:
         clock[0] += 2
         stage.advance(20_000)
@@ -62,7 +49,7 @@ def test_samples_are_spoken_of_where_some_were_made(clock: list[float]) -> None:
 
 
 def test_rejects_are_counted_by_reason_without_what_differs(clock: list[float]) -> None:
-    ear = Ear()
+    ear = Listener()
     with Stage(ear, "packing", 9, "items") as stage:
         clock[0] += 2
         reasons = [f"decode: expected {n} bytes in 'a{n}.jpg', found the end" for n in range(3)]
@@ -106,7 +93,7 @@ def test_a_long_reason_ends_with_a_whole_word(reason: str, kind: str) -> None:
 
 
 def test_a_stage_that_is_over_soon_is_not_heard(clock: list[float]) -> None:
-    ear = Ear()
+    ear = Listener()
     with Stage(ear, "listing", None, "items", least=1000) as stage:
         clock[0] += 0.5
         stage.advance(5000)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from support.builds import OPTIONS, TESTS, parts_of, write_pictures
 from support.command import environment, read_jsonl, run_packer, start_packer
+from support.listeners import StopError, stop_when
 from support.media import scene, write_picture
 from support.packed import check_whole, fingerprints
 from support.processes import wait_for
@@ -649,19 +650,10 @@ def test_parts_without_a_session_are_those_of_another_run_of_the_machine(
 def test_after_a_restart_of_the_machine_shards_of_parts_that_were_not_flushed_do_not_count(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Stopper:
-        """Ends the build when its first shard is finished."""
-
-        def on_message(self, line: str) -> None:
-            """Nothing."""
-
-        def on_progress(self, progress: packer.Progress) -> None:
-            if (progress.stage, progress.done, progress.ended) == ("writing", 1, False):
-                raise Stop
-
     out = tmp_path / "out"
-    with pytest.raises(Stop):
-        build(source, out, shard_size=2000, progress=Stopper())
+    first_shard = stop_when(lambda found: (found.stage, found.done, found.ended) == ("writing", 1, False))
+    with pytest.raises(StopError):
+        build(source, out, shard_size=2000, progress=first_shard)
     for part in parts_of(out):
         part.write_bytes(b"")
     before = len(list(Workspace(out / ".build").staging.glob("*/*/record.json")))

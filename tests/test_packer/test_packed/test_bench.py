@@ -106,7 +106,7 @@ def test_the_command_prints_json_and_draws(mixed: Path, reference: Path, tmp_pat
 
 def test_the_command_prints_a_table_and_says_that_the_source_has_changed(tmp_path: Path) -> None:
     source = write_pictures(tmp_path / "source", ["a.jpg", "b.png"])
-    run_packer("build", source, tmp_path / "out", "--quiet", "--workers", 1)
+    run_packer("build", source, tmp_path / "out", "--quiet")
     write_pictures(source, ["c.jpg"])
     table = run_packer("bench", source, tmp_path / "out", *QUICK).stdout
     assert "raw" in table.splitlines()[0]

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 from support.command import run_packer, start_packer
 from support.datasets import assert_same, encode, every_kind_schema, values_for, write_dataset
+from support.listeners import Listener
 from support.packed_files import read_all, write_faces
 
 from packer import Progress, build, convert, export, merge, split, verify
@@ -283,20 +284,18 @@ def test_an_input_that_cannot_be_read_on_is_named(
         make(tmp_path / "in", tmp_path / "out")
 
 
-class Replacing:
-    """A listener that has another dataset take the place of one as soon as a stage has come so far."""
+class Replacing(Listener):
+    """Has another dataset take the place of one as soon as a stage has come so far."""
 
     def __init__(self, stage: str, done: int, replace_it: Callable[[], Any]) -> None:
+        super().__init__(self._act_once)
         self._stage, self._done, self._replace_it = stage, done, replace_it
         self.replaced = False
 
-    def on_progress(self, progress: Progress) -> None:
+    def _act_once(self, progress: Progress) -> None:
         if not self.replaced and progress.stage == self._stage and progress.done >= self._done:
             self.replaced = True
             self._replace_it()
-
-    def on_message(self, line: str) -> None:
-        pass
 
 
 def grey_pictures(folder: Path, greys: Iterable[int]) -> Path:

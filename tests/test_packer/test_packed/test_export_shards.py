@@ -13,11 +13,10 @@ import pytest
 from PIL import Image
 from support.command import run_packer
 from support.datasets import every_kind_schema, values_for, write_dataset
-from support.packed_files import read_all, write_faces
+from support.packed_files import read_all, samples_of, write_faces
 from support.tar_streams import stream_tars
 
 from packer import convert, export
-from packer.assembly.samples import PackedSamples
 from packer.packed.export.litdata import LitDataShards
 from packer.packed.export.mds import MDSShards
 from shardspec.errors import BuildError, UsageError
@@ -147,7 +146,7 @@ def test_tar_files_are_those_of_convert_and_open_in_webdataset(tmp_path: Path, f
     tars = sorted((tmp_path / "tars").glob("shard-*.tar"))
     assert [tar.read_bytes() for tar in tars] == [(tmp_path / "converted" / tar.name).read_bytes() for tar in tars]
     found = stream_tars(tars)
-    pictures = [sample["image"] for sample in expected_of(faces / "jpeg")]
+    pictures = [sample["image"] for sample in samples_of(faces / "jpeg")]
     assert all(np.array_equal(sample["jpg"], image) for sample, image in zip(found, pictures, strict=True))
 
 
@@ -167,13 +166,6 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path, faces: Path, how: d
     with pytest.raises(UsageError, match=message):
         export(faces / "jpeg", tmp_path / "out", progress=False, **how)
     assert not (tmp_path / "out").exists()
-
-
-def expected_of(root: Path) -> list[dict[str, Any]]:
-    samples = PackedSamples(root)
-    found = samples.read(range(len(samples)))
-    samples.rows.close()
-    return found
 
 
 def assert_alike(found: Any, expected: Any, name: str) -> None:
@@ -201,7 +193,7 @@ def test_streaming_opens_it(tmp_path: Path, faces: Path, data: str) -> None:
     streaming = pytest.importorskip("streaming")
     export(faces / data, tmp_path / "out", to="mds", shard_size=SIZE, progress=False)
     dataset = streaming.StreamingDataset(local=str(tmp_path / "out"), shuffle=False, batch_size=4)
-    expected = expected_of(faces / data)
+    expected = samples_of(faces / data)
     assert dataset.num_samples == len(expected)
     for row, sample in enumerate(expected):
         found = dataset[row]
@@ -218,7 +210,7 @@ def test_litdata_opens_it(tmp_path: Path, faces: Path, data: str) -> None:
     litdata = pytest.importorskip("litdata")
     export(faces / data, tmp_path / "out", to="litdata", shard_size=SIZE, progress=False)
     dataset = litdata.StreamingDataset(str(tmp_path / "out"), shuffle=False)
-    expected = expected_of(faces / data)
+    expected = samples_of(faces / data)
     assert len(dataset) == len(expected)
     for row, sample in enumerate(expected):
         found = dataset[row]

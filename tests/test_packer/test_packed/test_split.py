@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.command import run_packer
 from support.datasets import assert_same, encode, face_schema, fixed, text, write_dataset
+from support.listeners import Listener
 from support.packed_files import face_columns, read_all, write_faces
 
 import packer
@@ -332,28 +333,16 @@ def test_each_value_becomes_a_dataset_of_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("parts", [3, 9])
 def test_many_parts_have_one_progress(tmp_path: Path, parts: int) -> None:
-    class Seen:
-        def __init__(self) -> None:
-            self.stages: list[str] = []
-            self.ended: list[tuple[int, int]] = []
-
-        def on_progress(self, progress: packer.Progress) -> None:
-            self.stages.append(progress.stage)
-            if progress.ended:
-                self.ended.append((progress.done, progress.total))
-
-        def on_message(self, line: str) -> None:
-            raise AssertionError(line)
-
     _write_official(tmp_path / "in", tuple(f"p{number}" for number in range(parts)), rows=3 * parts)
-    seen = Seen()
+    seen = Listener()
     split(tmp_path / "in", tmp_path / "out", into="split", engine="inline", progress=seen)
     if parts == 3:
-        assert "writing" in seen.stages
-        assert "splitting" not in seen.stages
+        assert seen.of("writing")
+        assert not seen.of("splitting")
     else:
-        assert set(seen.stages) == {"splitting"}
-        assert seen.ended == [(9, 9)]
+        assert seen.heard == seen.of("splitting")
+        assert [(one.done, one.total) for one in seen.heard if one.ended] == [(9, 9)]
+    assert seen.messages == []
 
 
 def test_what_differs_is_named_without_digests(tmp_path: Path) -> None:
@@ -428,22 +417,8 @@ def test_readers_part_groups_as_the_command_does(tmp_path: Path) -> None:
     for by, seed in itertools.product(("source", "video"), range(4)):
         train, val = open_dataset(tmp_path / "all").split([0.8, 0.2], seed, by)
         out = tmp_path / f"{by}-{seed}"
-        assert (
-            main(
-                [
-                    "split",
-                    str(tmp_path / "all"),
-                    str(out),
-                    "--by",
-                    by,
-                    "--ratios",
-                    "train=0.8,val=0.2",
-                    "--seed",
-                    str(seed),
-                ]
-            )
-            == 0
-        )
+        command = ("split", tmp_path / "all", out, "--by", by, "--ratios", "train=0.8,val=0.2", "--seed", seed)
+        run_packer(*command)
         for part, name in ((train, "train"), (val, "val")):
             assert open_dataset(out / name).column("key") == part.column("key")
         assert abs(len(val) - 44) <= 3

@@ -72,7 +72,7 @@ def test_the_second_picture_of_a_table_at_any_number_of_workers(tmp_path: Path) 
     assert schema["ir_image"].codec == NamedConfig("jpeg", {"quality": 90, "subsampling": "420"})
     write_picture(tmp_path / "a" / "4.png", scene(4, (48, 32)))
     (tmp_path / "table.csv").write_text("\n".join([*lines, "a/4.png,b/0.png"]) + "\n")
-    run_packer("build", tmp_path / "table.csv", tmp_path / "1", *how, "--update", "--workers", 1, "--quiet")
+    run_packer("build", tmp_path / "table.csv", tmp_path / "1", *how, "--update", "--quiet")
     assert len(read_samples(tmp_path / "1")) == 5
 
 

@@ -44,7 +44,7 @@ def test_a_thousand_levels_are_listed(root: Path, tmp_path: Path) -> None:
     write_picture(root / "b.png", scene(1, (24, 16)))
     levels = 1200
     path = nest(root, levels, picture)
-    run_packer("build", root, tmp_path / "out", "--workers", 1, "--quiet")
+    run_packer("build", root, tmp_path / "out", "--quiet")
     samples = PackedSamples(tmp_path / "out")
     assert [sample["source"] for sample in samples.read([0, 1])] == ["b.png", path.relative_to(root).as_posix()]
     samples.rows.close()
@@ -56,7 +56,7 @@ def test_a_file_whose_path_is_too_long_is_a_reject(root: Path, tmp_path: Path) -
     picture = write_picture(tmp_path / f"{'a' * 200}.png", scene(0, (24, 16)))
     levels = (limit - len(os.fsencode(root)) - 100) // 2
     nest(root, levels, picture)
-    run_packer("build", root, tmp_path / "out", "--workers", 1, "--quiet", "--max-rejects", "100%")
+    run_packer("build", root, tmp_path / "out", "--quiet", "--max-rejects", "100%")
     (line,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
     assert line["reason"] == "expected a file, found File name too long"
     assert line["item"].endswith("aaa.png")

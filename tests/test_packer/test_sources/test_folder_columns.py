@@ -214,7 +214,7 @@ class TestSidecars:
 
     def test_text_and_objects_become_fields(self, tmp_path: Path) -> None:
         self.write(tmp_path / "in")
-        run = run_packer("build", tmp_path / "in", tmp_path / "out", "--sidecars", "--workers", 1, "--quiet")
+        run = run_packer("build", tmp_path / "in", tmp_path / "out", "--sidecars", "--quiet")
         ds = open_dataset(tmp_path / "out")
         assert ds.manifest.schema["label"].classes == ("cat", "dog")
         assert ds.column("label").tolist() == [0, 1, 0]
@@ -405,7 +405,7 @@ class TestLinks:
 
     def test_with_the_root_they_are_followed(self, tmp_path: Path) -> None:
         call = (self.write(tmp_path), tmp_path / "out", "--label-from", "folder", "--root", tmp_path / "disk")
-        run_packer("build", *call, "--workers", 1, "--quiet")
+        run_packer("build", *call, "--quiet")
         assert sources(tmp_path / "out") == ["fake/x.png", "real/0.png", "real/deep/1.png"]
         assert open_dataset(tmp_path / "out").column("label").tolist() == [0, 1, 1]
         recipe = Layout(tmp_path / "out").load().generations[0].recipe

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.archives import rec_header, write_lmdb, write_rec, write_tar
 from support.command import environment
+from support.listeners import Listener
 
 import packer
 from packer.builds.planning.facts import item_facts
@@ -331,17 +332,9 @@ def test_listing_many_items_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "a.jpg").write_bytes(b"no picture")
     (tmp_path / "t.csv").write_text("path,x\n" + "".join(f"a.jpg,{n}\n" for n in range(3000)))
 
-    heard: list[packer.Progress] = []
-
-    class Ear:
-        def on_progress(self, progress: packer.Progress) -> None:
-            heard.append(progress)
-
-        def on_message(self, line: str) -> None:
-            pass
-
-    packer.dry_run(tmp_path / "t.csv", tmp_path / "out", progress=Ear())
-    listed = [one.done for one in heard if one.stage == "listing"]
+    listener = Listener()
+    packer.dry_run(tmp_path / "t.csv", tmp_path / "out", progress=listener)
+    listed = [one.done for one in listener.of("listing")]
     assert (listed[0], listed[-1]) == (1000, 3000)
-    planned = [one for one in heard if one.stage == "planning"]
+    planned = listener.of("planning")
     assert (planned[-1].done, planned[-1].total, planned[-1].ended) == (3000, 3000, True)

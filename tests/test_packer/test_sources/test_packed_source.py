@@ -9,11 +9,10 @@ import pytest
 from support.command import environment, run_packer
 from support.datasets import assert_same, encode, face_schema, fixed, text, write_dataset
 from support.media import scene
-from support.packed_files import face_columns, read_all, write_faces
+from support.packed_files import face_columns, read_all, samples_of, write_faces
 from support.steps_over_packed import blacken, mean_level, mirror_twice
 
 from packer import add, build, split, verify
-from packer.assembly.samples import PackedSamples
 from packer.vision.geometry.resize import resize_exact, resize_nearest, scale_geometry
 from shardspec.codecs import codec_for
 from shardspec.errors import ShardCorruptError, TooManyRejectsError, UsageError
@@ -22,14 +21,6 @@ from shardspec.layout import Layout
 from shardspec.schema import Schema
 
 QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
-
-
-def samples_of(root: Path) -> list[dict[str, Any]]:
-    """All samples, decoded."""
-    samples = PackedSamples(root)
-    found = samples.read(range(len(samples)))
-    samples.rows.close()
-    return found
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png", "webp", None])

@@ -63,7 +63,7 @@ class TestTypes:
     def test_leading_zeros_stay_text_and_a_merge_says_what_helps(self, tmp_path: Path) -> None:
         tables = self.two_tables(tmp_path)
         for name, table in zip("xy", tables, strict=True):
-            run_packer("build", table, tmp_path / name, "--workers", 1, "--quiet")
+            run_packer("build", table, tmp_path / name, "--quiet")
         assert values_of(tmp_path / "x", "video") == ["000", "033"]
         assert values_of(tmp_path / "y", "video") == [100, 133]
         done = run_packer("merge", tmp_path / "x", tmp_path / "y", tmp_path / "out", expect=2)
@@ -536,7 +536,7 @@ class TestElsewhere:
         (first / "link.png").symlink_to(second / "own.png")
         paths = [first / "0.png", second / "0.png", "own.png", "link.png", "1.png"]
         table = write_csv(tmp_path / "lists" / "t.csv", path=paths)
-        run_packer("build", table, tmp_path / "out", "--root", first, "--root", second, "--workers", 1, "--quiet")
+        run_packer("build", table, tmp_path / "out", "--root", first, "--root", second, "--quiet")
         assert values_of(tmp_path / "out", "source") == ["a/0.png", "b/0.png", "b/own.png", "a/link.png", "a/1.png"]
         table = write_csv(tmp_path / "lists" / "t.csv", path=[*paths, "0.png"])
         build(table, tmp_path / "twice", root=[first, second], max_rejects=1, **QUIET)

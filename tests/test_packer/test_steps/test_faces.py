@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.command import read_jsonl, run_packer
-from support.face_source import FACE, FACELESS_FRAMES, SECOND, pair, write_faces, write_frames
+from support.face_source import FACE, FACELESS_FRAMES, SECOND, pair, write_frames
 from support.media import photograph, write_picture
 from support.packed import check_whole, fingerprints, read_samples
 
@@ -26,14 +26,9 @@ Samples = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_faces(tmp_path_factory.mktemp("faces"))
-
-
-@pytest.fixture(scope="module")
 def packed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("packed") / "out"
-    run_packer("build", source, out, *OPTIONS, "--encode", "png", "--workers", 1)
+    run_packer("build", source, out, *OPTIONS, "--encode", "png")
     check_whole(out)
     return out
 

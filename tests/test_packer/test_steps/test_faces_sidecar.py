@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.command import read_jsonl, run_packer
-from support.face_source import write_faces
 from support.packed import check_whole, read_samples
 
 import packer
@@ -22,11 +21,6 @@ from shardspec.errors import ItemError, UsageError
 from shardspec.layout import Layout
 
 Samples = list[dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_faces(tmp_path_factory.mktemp("sidecar") / "faces")
 
 
 def build(source: Any, out: Path, **options: Any) -> Samples:
@@ -285,7 +279,7 @@ class TestJson:
         write_json(tmp_path / "boxes" / "clip.json", frames_of(clip, 0.5))
         arguments = ("--boxes", tmp_path / "boxes", "--boxes-scale", 2)
         shape = ("--preset", "faces", "--size", 96, "--every", 2, "--encode", "png", "--max-rejects", "100%", "--quiet")
-        run_packer("build", source, tmp_path / "out", *shape, *arguments, "--workers", 1)
+        run_packer("build", source, tmp_path / "out", *shape, *arguments)
         found = read_samples(tmp_path / "out")
         assert [int(sample["frame"]) for sample in found] == [int(sample["frame"]) for sample in clip]
         for a, b in zip(found, clip, strict=True):

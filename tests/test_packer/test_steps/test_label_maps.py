@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from support.command import environment, run_packer
 from support.media import scene, write_picture
+from support.packed_files import samples_of
 
 from packer import build
-from packer.assembly.samples import PackedSamples
 from shardspec.errors import UsageError
 
 QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
@@ -29,14 +29,6 @@ def label_maps(count: int) -> list[np.ndarray[Any, Any]]:
     """Maps of five classes, (18, 24), pixel by pixel at random."""
     rng = np.random.default_rng(0)
     return [rng.integers(0, 5, (18, 24), np.uint8) for _ in range(count)]
-
-
-def samples_of(root: Path) -> list[dict[str, Any]]:
-    """All samples, decoded."""
-    samples = PackedSamples(root)
-    found = samples.read(range(len(samples)))
-    samples.rows.close()
-    return found
 
 
 def rows_of(maps: list[np.ndarray[Any, Any]]) -> Iterator[dict[str, Any]]:

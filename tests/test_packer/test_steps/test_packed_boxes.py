@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.command import environment, read_jsonl, run_packer
-from support.face_source import FACELESS_FRAMES, views, write_faces, write_frames
+from support.face_source import FACELESS_FRAMES, views, write_frames
 from support.media import photograph, write_picture
 from support.packed import check_whole, read_samples
 
@@ -28,11 +28,6 @@ from shardspec.layout import Layout
 Samples = list[dict[str, Any]]
 EVERY = 3
 SAMPLED_WITHOUT = [frame for frame in FACELESS_FRAMES if frame % EVERY == 0]
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_faces(tmp_path_factory.mktemp("packed-boxes") / "faces")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +44,7 @@ def crops(source: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def detections(source: Path, folder: Path) -> Path:
-    run_packer("detect", source, folder / "boxes", "--every", EVERY, "--workers", 2, "--quiet")
+    run_packer("detect", source, folder / "boxes", "--every", EVERY, "--quiet")
     return folder / "boxes"
 
 

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from support.builds import TESTS, parts_of, records_of, write_pictures
 from support.command import environment
+from support.listeners import Listener, StopError, stop_when
 from support.packed import check_whole, fingerprints
 from support.processes import wait_for
 
 import packer
 from packer.assembly.plan import ShardPlan
 from packer.builds.planning.plan import TASK_ITEMS
-from packer.jobs.progress import Progress
 from packer.workspace import Workspace, append_line
 from packer.workspace.durable import publish, publish_folder
 
@@ -28,23 +28,9 @@ NAMES = [f"{'ab'[n % 2]}/{n:02d}.png" for n in range(TASK_ITEMS + 8)]
 HOW: dict[str, Any] = {"shard_size": 20_000, "label_from": "folder", "engine": "inline"}
 
 
-class StopError(Exception):
-    """Ends a build where a test wants it to end."""
-
-
-class Stopper:
+def at(stage: str, done: int) -> Listener:
     """Ends a build once a stage has done so much."""
-
-    def __init__(self, stage: str, done: int) -> None:
-        self._at = stage, done
-
-    def on_message(self, line: str) -> None:
-        """Nothing."""
-
-    def on_progress(self, progress: Progress) -> None:
-        """End the build."""
-        if progress.stage == self._at[0] and progress.done >= self._at[1] and not progress.ended:
-            raise StopError
+    return stop_when(lambda progress: progress.stage == stage and progress.done >= done and not progress.ended)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +87,7 @@ def test_a_worker_that_wakes_up_after_the_commit_changes_nothing(
 ) -> None:
     out = tmp_path / "out"
     with pytest.raises(StopError):
-        packer.build(source, out, size=16, progress=Stopper(stage, 1), **HOW)
+        packer.build(source, out, size=16, progress=at(stage, 1), **HOW)
     with zombie(out, do, last_unit(out, do)) as process:
         packer.build(source, out, size=16, progress=False, **HOW)
         assert not (out / ".build").exists()
@@ -116,7 +102,7 @@ def test_a_worker_that_wakes_up_with_an_early_shard_changes_nothing(
 ) -> None:
     out = tmp_path / "out"
     with pytest.raises(StopError):
-        packer.build(source, out, size=16, progress=Stopper("packing", TASK_ITEMS + 1), **HOW)
+        packer.build(source, out, size=16, progress=at("packing", TASK_ITEMS + 1), **HOW)
     (early,) = (out / ".build" / "staging").glob("*/shard-*")
     shutil.rmtree(early)
     with zombie(out, "early", 0) as process:
@@ -132,10 +118,10 @@ def test_a_worker_of_an_older_plan_puts_nothing_into_a_newer_one(
 ) -> None:
     out = tmp_path / "out"
     with pytest.raises(StopError):
-        packer.build(source, out, size=24, progress=Stopper(stage, 1), **HOW)
+        packer.build(source, out, size=24, progress=at(stage, 1), **HOW)
     with zombie(out, do, last_unit(out, do)) as process:
         with pytest.raises(StopError):  # just before the new plan would do what the old worker has in hand
-            packer.build(source, out, size=16, overwrite=True, progress=Stopper(stage, 1), **HOW)
+            packer.build(source, out, size=16, overwrite=True, progress=at(stage, 1), **HOW)
         before = [path.name for path in (*parts_of(out), *records_of(out))]
         assert "No such file" in wake(process)["error"]
         assert [path.name for path in (*parts_of(out), *records_of(out))] == before
@@ -150,7 +136,7 @@ def test_the_first_of_two_attempts_counts(
 ) -> None:
     out = tmp_path / "out"
     with pytest.raises(StopError):
-        packer.build(source, out, size=16, progress=Stopper(stage, 1), **HOW)
+        packer.build(source, out, size=16, progress=at(stage, 1), **HOW)
     number = last_unit(out, do)
     with zombie(out, do, number) as first, zombie(out, do, number) as second:
         a, b = wake(second), wake(first)

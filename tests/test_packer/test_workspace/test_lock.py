@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support.builds import TESTS, write_pictures
 from support.command import environment, run_packer
+from support.listeners import Listener
 from support.packed import check_whole
 
 import packer
@@ -187,18 +188,13 @@ def test_a_build_that_was_taken_over_does_nothing_more(tmp_path: Path, monkeypat
     space = Workspace(tmp_path / "out" / ".build")
     monkeypatch.setattr(lock, "_CHECK_S", 0.0)
 
-    class Successor:
-        """Another host takes the folder over once the first item is done, as if this process had been stopped."""
-
-        def on_message(self, line: str) -> None:
-            """Nothing."""
-
-        def on_progress(self, progress: packer.Progress) -> None:
-            if progress.done:
-                claim(space, attempt=2)
+    def succeed(progress: packer.Progress) -> None:
+        """Have another host take the folder over once the first item is done, as if this process had been stopped."""
+        if progress.done:
+            claim(space, attempt=2)
 
     with pytest.raises(BuildLockedError, match="another build has taken this folder over"):
-        packer.build(source, tmp_path / "out", engine="inline", progress=Successor())
+        packer.build(source, tmp_path / "out", engine="inline", progress=Listener(succeed))
     assert (space.leases / "folder-000000.2").exists(), "the claim of the successor stays"
     assert space.plan.exists()
     assert not (tmp_path / "out" / "manifest.json").exists()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.builds import parts_of, write_pictures
 from support.command import run_packer
+from support.listeners import StopError, stop_when
 from support.packed import check_whole
 
 import packer
@@ -22,27 +23,12 @@ from packer.workspace.machines import MADE_ON, enter_plan
 from shardspec.errors import BuildError
 
 
-class StopError(Exception):
-    """Ends a build where a test wants it to end."""
-
-
-class Stopper:
-    """Ends a build at its first finished task."""
-
-    def on_message(self, line: str) -> None:
-        """Nothing."""
-
-    def on_progress(self, progress: packer.Progress) -> None:
-        if progress.done:
-            raise StopError
-
-
 @pytest.fixture
 def begun(tmp_path: Path) -> tuple[Path, Path]:
     """A source, and the folder of its build, which was interrupted after the first of two tasks."""
     source, out = write_pictures(tmp_path / "source", [f"{n:03d}.png" for n in range(40)]), tmp_path / "out"
     with pytest.raises(StopError):
-        packer.build(source, out, size=16, engine="inline", progress=Stopper())
+        packer.build(source, out, size=16, engine="inline", progress=stop_when(lambda progress: progress.done))
     return source, out
 
 
