@@ -47,6 +47,7 @@ $(LIGHT_STAMP): pyproject.toml constraints.txt
 
 test-slow: setup
 	$(BIN)/python -m pytest -q -m slow --ignore tests/test_packer/test_cluster
+	HYPOTHESIS_PROFILE=whole $(BIN)/python -m pytest -q -m "hypothesis and not slow and not external"
 
 # TensorFlow and DALI have pins of their own, so they get an environment of their own.
 test-external: setup

@@ -1,4 +1,4 @@
-"""What every test runs under: no leaks, no global settings left behind, Hypothesis in a short or a long profile."""
+"""What every test runs under: no leaks, no global settings left behind, Hypothesis with few or many examples."""
 
 import gc
 import multiprocessing
@@ -11,22 +11,23 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from support.fuzz import SEED, examples
 
-hypothesis.settings.register_profile(
-    "short", max_examples=60, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
-)
-hypothesis.settings.register_profile(
-    "long", parent=hypothesis.settings.get_profile("short"), max_examples=3000, print_blob=True
-)
 os.environ["PACKER_SMALLEST_SIZE"] = "1"  # shards of a few samples
 
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
+hypothesis.settings.register_profile("ours", examples(60))
+hypothesis.settings.load_profile("ours")
 
 _GRACE_S = 5.0
 """Threads and processes that were told to end may take so long."""
 
 _NOT_OURS = ("tqdm", "TMonitor")
 """Names of threads that a library keeps for the rest of the process."""
+
+
+def pytest_report_header() -> str:
+    """Say which third of enumerations the run takes."""
+    return f"TEST_SEED={SEED}"
 
 
 @pytest.fixture

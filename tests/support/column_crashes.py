@@ -1,5 +1,5 @@
 """Changes of columns that are killed at every operation on files, one after another. Run as a program:
-``column_crashes.py DATASET FOLDER add|drop STEP``.
+``column_crashes.py DATASET FOLDER add|drop FIRST STEP``.
 
 Each round copies the dataset, forks, and has the child kill itself with a real SIGKILL just before its k-th operation.
 It prints one JSON line per round: the operation, the dataset's digest and problems at that moment, and those after the
@@ -38,9 +38,9 @@ def state(out: Path) -> tuple[str, list[str]]:
     return Layout(out).load().digest, list(packer.verify(out, progress=False).problems)
 
 
-def main(dataset: Path, folder: Path, kind: str, step: int) -> None:
-    """Kill at every `step`-th operation, until the change comes to its end."""
-    for kill_at in range(0, 1000, step):
+def main(dataset: Path, folder: Path, kind: str, first: int, step: int) -> None:
+    """Kill at every `step`-th operation from the `first` one on, until the change comes to its end."""
+    for kill_at in range(first, 1000, step):
         out = folder / f"{kind}-{kill_at}"
         shutil.copytree(dataset, out)
         _, operation = run_hooked(partial(change, out, kind), out, kill_at)
@@ -59,4 +59,4 @@ def main(dataset: Path, folder: Path, kind: str, step: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))

@@ -1,5 +1,5 @@
 """Builds that are killed at every operation on files, one after another. Run as a program:
-``crash_points.py SOURCE FOLDER STEP [overwrite | update | replace]``.
+``crash_points.py SOURCE FOLDER FIRST STEP [overwrite | update | replace]``.
 
 Each round forks, builds in the child, and has the child kill itself with a real SIGKILL just before its k-th operation
 (seen by an audit hook); then it forks again and lets the same build run to its end. It prints one JSON line per round:
@@ -153,8 +153,8 @@ def identities(out: Path) -> dict[str, list[int]]:
     return {path.name: [path.stat().st_ino, path.stat().st_mtime_ns] for path in out.glob("*.lmdb")}
 
 
-def main(source: Path, folder: Path, step: int, mode: str) -> None:
-    """Crash at every `step`-th operation."""
+def main(source: Path, folder: Path, first: int, step: int, mode: str) -> None:
+    """Crash at every `step`-th operation from the `first` one on."""
     assert InlineEngine.__module__ in sys.modules  # loaded before the forks, once for all
     old = folder / "old"
     os.environ[LOG] = str(folder / "old.log")
@@ -164,7 +164,7 @@ def main(source: Path, folder: Path, step: int, mode: str) -> None:
         build_part(source, folder / "aside", old)
         if mode == "replace":
             change_part(source)
-    kill_at = 0
+    kill_at = first
     while True:
         out = folder / f"{kill_at:04d}"
         if mode:
@@ -189,4 +189,4 @@ def main(source: Path, folder: Path, step: int, mode: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), "".join(sys.argv[4:]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), "".join(sys.argv[5:]))

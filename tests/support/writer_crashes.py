@@ -1,5 +1,5 @@
 """Writers that are killed at every operation on files, one after another. Run as a program:
-``writer_crashes.py FOLDER [overwrite]``.
+``writer_crashes.py FOLDER FIRST STEP [overwrite]``.
 
 Each round forks, writes in the child, and has the child kill itself with a real SIGKILL just before its k-th operation;
 then another writer writes the same samples into the same folder. It prints one JSON line per round: what a reader finds
@@ -26,11 +26,11 @@ def write(out: Path, numbers: range, overwrite: bool) -> None:
             writer.write(key=f"sample {number}", x=number)
 
 
-def main(folder: Path, overwrite: bool) -> None:
-    """Crash at every fourth operation."""
+def main(folder: Path, first: int, step: int, overwrite: bool) -> None:
+    """Crash at every `step`-th operation from the `first` one on."""
     assert InlineEngine.__module__ in sys.modules  # loaded before the forks, once for all
     write(folder / "old", range(3), overwrite=False)
-    for kill_at in range(0, 10_000, 4):
+    for kill_at in range(first, 10_000, step):
         out = folder / f"{kill_at:04d}"
         if overwrite:
             shutil.copytree(folder / "old", out)
@@ -51,4 +51,4 @@ def main(folder: Path, overwrite: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:] == ["overwrite"])
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:] == ["overwrite"])

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.fuzz import examples
 from support.media import write_picture
 from support.packed import check_whole, fingerprints
 
@@ -241,7 +242,7 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_shards")
 @given(parts=PARTS, shard_bytes=st.none() | st.integers(20, 400), window=st.sampled_from([1, 3, 1 << 18]))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60)
 def test_what_is_cut_early_is_what_is_cut_in_the_end(
     tmp_path: Path, parts: list[list[Row]], shard_bytes: int | None, window: int
 ) -> None:

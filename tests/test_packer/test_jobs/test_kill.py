@@ -16,6 +16,7 @@ import pytest
 from support.builds import OPTIONS, PICTURES, TESTS, parts_of, records_of, write_pictures
 from support.command import environment, read_jsonl, run_packer, start_packer
 from support.crash_points import NEW_SIZE, OLD_SIZE
+from support.fuzz import SEED
 from support.hooks import before_each
 from support.packed import check_whole, fingerprints, read_samples
 from support.processes import wait_for, workers_in, workers_of
@@ -36,10 +37,14 @@ CHANGED_NAME = sorted(NAMES)[1]
 
 
 def crash(folder: Path, step: int, *more: str) -> list[dict[str, Any]]:
-    """Kill one-process builds at every `step`-th operation on files, and finish each (`support.crash_points`)."""
+    """Kill one-process builds at every `step`-th operation on files, and finish each (`support.crash_points`).
+
+    ``TEST_SEED`` chooses at which operation the first one is killed.
+    """
     write_pictures(folder / "source", NAMES)
     (folder / "out").mkdir()
-    program = [sys.executable, "-m", "support.crash_points", folder / "source", folder / "out", str(step), *more]
+    program = [sys.executable, "-m", "support.crash_points", folder / "source", folder / "out"]
+    program += [str(SEED % step), str(step), *more]
     done = subprocess.run(
         program, env=environment(python_path=TESTS), capture_output=True, text=True, timeout=1800, check=False
     )
@@ -115,78 +120,56 @@ def check_replacements(rounds: list[dict[str, Any]]) -> None:
             check_nothing_is_done_twice(found)
 
 
-def test_a_crash_at_any_operation_costs_nothing_that_was_finished(tmp_path: Path) -> None:
-    rounds = crash(tmp_path, step=3)
+@pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_crash_at_any_operation_costs_nothing_that_was_finished(tmp_path: Path, step: int) -> None:
+    rounds = crash(tmp_path, step)
     check_crashes(rounds)
-    places = " ".join(found["killed_before"] for found in rounds[:-1])
-    for phase in ("/part-", "/shard-", "index"):
-        assert phase in places
+    if step == 1:
+        check_phases(rounds, ("/part-", "/shard-", "index"))
+        assert any(found["crash"]["readable"] for found in rounds[:-1])
 
 
-def test_a_crash_of_an_overwrite_leaves_the_old_dataset_or_the_new_one(tmp_path: Path) -> None:
-    rounds = crash(tmp_path, 4, "overwrite")
-    check_replacements(rounds)
-    places = " ".join(found["killed_before"] for found in rounds[:-1])
-    for phase in ("/part-", "/shard-", "os.remove index/", "os.remove shard-", "os.link "):
-        assert phase in places
-
-
-def test_a_crash_of_an_update_leaves_the_dataset_with_all_of_it_or_none(tmp_path: Path) -> None:
-    rounds = crash(tmp_path, 9, "update")
-    check_additions(rounds)
-    sizes = [found["crash"]["samples"] for found in rounds[:-1]]
-    assert sizes == sorted(sizes)
-    assert set(sizes) == {OLD_NAMES, len(NAMES)}
-
-
-@pytest.mark.slow
-def test_a_crash_at_every_operation_of_an_update(tmp_path: Path) -> None:
-    rounds = crash(tmp_path, 1, "update")
-    check_additions(rounds)
-    places = " ".join(found["killed_before"] for found in rounds[:-1])
-    for phase in ("os.rename .build/ready/", "os.rename manifest.json", "os.remove index/", "os.link next-index/"):
-        assert phase in places
-
-
-def test_a_crash_of_an_update_that_removes_samples_leaves_the_old_dataset_or_the_new_one(tmp_path: Path) -> None:
-    rounds = crash(tmp_path, 9, "replace")
-    check_rewritten(rounds)
-    sizes = [found["crash"]["samples"] for found in rounds[:-1]]
-    assert sizes == sorted(sizes)
-    assert set(sizes) == {OLD_NAMES, len(NAMES) - 1}
-
-
-@pytest.mark.slow
-def test_a_crash_at_every_operation_of_an_update_that_removes_samples(tmp_path: Path) -> None:
-    rounds = crash(tmp_path, 1, "replace")
-    check_rewritten(rounds)
-    places = " ".join(found["killed_before"] for found in rounds[:-1])
-    for phase in ("os.rename .build/ready/", "os.rename manifest.json", "os.remove index/", "os.remove shard-"):
-        assert phase in places
-
-
-@pytest.mark.slow
-def test_a_crash_at_every_operation_of_an_overwrite(tmp_path: Path) -> None:
-    rounds = crash(tmp_path, 1, "overwrite")
+@pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_crash_of_an_overwrite_leaves_the_old_dataset_or_the_new_one(tmp_path: Path, step: int) -> None:
+    rounds = crash(tmp_path, step, "overwrite")
     check_replacements(rounds)
     sizes = [found["crash"]["sizes"] for found in rounds[:-1]]
     assert sizes == sorted(sizes)
+    if step == 1:
+        phases = ("/part-", "/shard-", "os.link next-shard-", "os.remove next-shard-", "os.remove shard-")
+        check_phases(rounds, (*phases, "os.remove index/", "os.link next-index/", "os.rename manifest.json"))
+
+
+@pytest.mark.parametrize("step", [18, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_crash_of_an_update_leaves_the_dataset_with_all_of_it_or_none(tmp_path: Path, step: int) -> None:
+    rounds = crash(tmp_path, step, "update")
+    check_additions(rounds)
+    sizes = [found["crash"]["samples"] for found in rounds[:-1]]
+    assert sizes == sorted(sizes)
+    if step == 1:
+        assert set(sizes) == {OLD_NAMES, len(NAMES)}
+        phases = ("os.rename .build/ready/", "os.rename manifest.json", "os.remove index/", "os.link next-index/")
+        check_phases(rounds, phases)
+
+
+@pytest.mark.parametrize("step", [18, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_crash_of_an_update_that_removes_samples_leaves_the_old_dataset_or_the_new_one(
+    tmp_path: Path, step: int
+) -> None:
+    rounds = crash(tmp_path, step, "replace")
+    check_rewritten(rounds)
+    sizes = [found["crash"]["samples"] for found in rounds[:-1]]
+    assert sizes == sorted(sizes)
+    if step == 1:
+        assert set(sizes) == {OLD_NAMES, len(NAMES) - 1}
+        phases = ("os.rename .build/ready/", "os.rename manifest.json", "os.remove index/", "os.remove shard-")
+        check_phases(rounds, phases)
+
+
+def check_phases(rounds: list[dict[str, Any]], phases: Sequence[str]) -> None:
+    """A build was killed in each phase."""
     places = " ".join(found["killed_before"] for found in rounds[:-1])
-    for phase in (
-        "os.link next-shard-",
-        "os.remove index/",
-        "os.rename manifest.json",
-        "os.remove next-shard-",
-        "os.link next-index/",
-    ):
-        assert phase in places
-
-
-@pytest.mark.slow
-def test_a_crash_at_every_operation_costs_nothing_that_was_finished(tmp_path: Path) -> None:
-    rounds = crash(tmp_path, step=1)
-    check_crashes(rounds)
-    assert any(found["crash"]["readable"] for found in rounds[:-1])
+    assert [phase for phase in phases if phase not in places] == []
 
 
 Moment = Callable[[Path], object]

@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.fuzz import examples
 
 from packer.sources.base import Listing
 from packer.sources.folders import finding
@@ -35,7 +36,7 @@ def listed(folder: Path, *, far: bool, kept: int = 20_000) -> Listing:
         return FolderSource(folder).list_items("folder", "path")
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(tree=st.dictionaries(NAMES, TREES, max_size=6), kept=st.sampled_from([0, 2, 20_000]))
 def test_far_or_near_the_same_is_listed_in_the_same_order(
     tmp_path_factory: pytest.TempPathFactory, tree: dict[str, object], kept: int

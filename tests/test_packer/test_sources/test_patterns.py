@@ -7,8 +7,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from support.fuzz import examples
 
 from packer.sources.folders.patterns import Globs, PathPattern
 from shardspec.errors import UsageError
@@ -37,7 +38,7 @@ def ignored_by_git(pattern: str, paths: list[str]) -> list[bool]:
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="compares with git")
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.lists(GLOB_PARTS, min_size=1, max_size=4).map("/".join),
     st.sampled_from(["", "/"]),

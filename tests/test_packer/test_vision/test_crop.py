@@ -3,9 +3,10 @@ import tracemalloc
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from skimage import data
+from support.fuzz import examples
 
 from packer.vision.geometry.affine import apply, invert
 from packer.vision.geometry.align import align_matrix, warp
@@ -72,7 +73,7 @@ def test_round_trip_and_float32(box, margin, size, point):
     np.testing.assert_allclose(apply(invert(matrix), apply(matrix, point)), point, atol=1e-6)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(box=boxes(), margin=st.floats(0, 0.6), size=st.integers(1, 60), seed=st.integers(0, 9), shift=st.floats(0, 1))
 def test_pixels_are_those_of_the_definition(box, margin, size, seed, shift):
     rng = np.random.default_rng(seed)

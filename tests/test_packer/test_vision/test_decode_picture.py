@@ -7,10 +7,11 @@ import cv2
 import numpy as np
 import pillow_heif
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import AvifImagePlugin, Image, ImageOps, PngImagePlugin
 from skimage import data
+from support.fuzz import examples
 
 from packer.vision.decode import rgb
 from packer.vision.decode.jpeg import decode_strict
@@ -525,7 +526,7 @@ def test_a_file_that_is_cut_off_never_gives_other_pixels(name):
     assert refused >= 35
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(data=st.data())
 def test_flipped_bits_never_give_another_error(data):
     content = bytearray(data.draw(st.sampled_from(sorted(SAMPLES.items())))[1])

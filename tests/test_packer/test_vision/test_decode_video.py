@@ -8,9 +8,10 @@ import av
 import cv2
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from skimage import data
+from support.fuzz import examples
 from support.video_files import MP4_INDEX_FIRST, opencv_frames, write_video
 
 from packer.vision.decode.limits import VideoError
@@ -421,7 +422,7 @@ def small(tmp_path_factory):
     return [(path.suffix, path.read_bytes()) for path in paths]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150)
 @given(drawn=st.data())
 def test_flipped_bits_and_cuts_never_give_another_error(small, tmp_path, drawn):
     suffix, content = drawn.draw(st.sampled_from(small))

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.fuzz import examples
 
 from packer.vision.detect import boxes as ours
 
@@ -45,7 +46,7 @@ def test_min_nms_is_the_references(count, whole):
     assert np.array_equal(ours.min_nms(boxes, scores, 0.7), reference(boxes, scores, 0.7, "Min"))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=st.integers(0, 2**32 - 1), density=st.floats(0, 1), scale=st.floats(0.01, 2), levels=st.integers(1, 200))
 def test_lattice_nms_is_nms(seed, density, scale, levels):
     rng = np.random.default_rng(seed)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import skimage.data
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from support.fuzz import examples
 
 from packer import Detector
 from packer.vision.detect import cpu
@@ -55,7 +56,7 @@ def detector(runtime, request):
     return made
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.lists(shapes, min_size=1, max_size=3), st.sampled_from(sorted(CONTENTS)))
 @example([(MAX_SIDE, MAX_SIDE)], "faces")
 @example([(1280, 563)], "black")

@@ -2,8 +2,9 @@ import cv2
 import numpy as np
 import pytest
 import skimage.data
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.fuzz import examples
 
 from packer.vision.geometry.resize import resize_exact, resize_shorter
 
@@ -17,7 +18,7 @@ def test_shorter_side():
 
 
 @given(height=st.integers(1, 3000), width=st.integers(1, 3000), size=st.integers(1, 64))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_proportions_are_kept_to_the_nearest_pixel(height, width, size):
     longer = max(height, width) * size / min(height, width)
     if longer > 4096:
@@ -40,7 +41,7 @@ def test_shrinking_averages_areas():
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_averages_are_those_of_opencv(data):
     height, width = data.draw(st.integers(1, 427)), data.draw(st.integers(1, 640))
     size = data.draw(st.integers(1, height)), data.draw(st.integers(1, width))

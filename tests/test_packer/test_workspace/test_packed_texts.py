@@ -3,8 +3,9 @@
 from typing import Any
 
 import numpy as np
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from support.fuzz import examples
 
 from packer.workspace.spool import PackedTexts
 from shardspec.typing.cells import CellTyper
@@ -30,7 +31,7 @@ def test_they_are_those_of_a_list() -> None:
     assert list(PackedTexts()) == []
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.lists(NUMBERS, max_size=6))
 @example([2**63, 0.0])
 @example([2**63, 0])

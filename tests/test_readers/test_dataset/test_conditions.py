@@ -6,11 +6,12 @@ import sys
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.batches import Noise
 from support.crops import astronaut_crops, keys
 from support.datasets import fixed, text, write_dataset
+from support.fuzz import examples
 
 from readers import CenterCrop, Loader, MixedDataset, RandomResizedCrop, Resize, open_dataset
 from readers.formats.pool import ShardPool
@@ -145,7 +146,7 @@ def test_wrong_expressions(table, expression, message):
 PIECES = [*"()[]{}=<>!'\" ,.01*+-:", "label", "score", "checked", "==", " in ", " and ", "not ", "lambda", "'fake'"]
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_any_text_is_an_expression_or_refused(table, expression):
     try:

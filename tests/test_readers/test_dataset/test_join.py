@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.datasets import face_schema, write_dataset
+from support.fuzz import examples
 from support.packed import fingerprints
 from support.packed_files import face_columns
 from torch.utils.data import DataLoader
@@ -95,7 +96,7 @@ KEYS = {
 }
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.sampled_from(sorted(KEYS)).flatmap(lambda kind: st.tuples(st.just(kind), *[st.lists(KEYS[kind])] * 2)))
 def test_rows_are_found_as_in_a_dict(made: tuple[str, list[Any], list[Any]]) -> None:
     kind, given_keys, own = made

@@ -6,10 +6,11 @@ import cv2
 import numpy as np
 import pytest
 import simplejpeg
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from support.datasets import picture
+from support.fuzz import examples
 from support.media import photograph
 
 from readers import CenterCrop, RandomResizedCrop, Resize
@@ -75,7 +76,7 @@ def assert_same_pixels(data, part, box, eighths, fast):
 
 
 @given(jpegs_and_boxes(), st.sampled_from([1, 2, 4, 8]), st.booleans())
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_a_part_decodes_to_the_pixels_of_the_whole(made, eighths, fast):
     """At every scale, with interpolated and with repeated chroma."""
     data, box = made
@@ -164,7 +165,7 @@ def test_damaged_markers_leave_the_decision_to_the_decoder():
 
 @pytest.mark.parametrize("whole", [MARKED, encode(PHOTO)], ids=["markers", "none"])
 @given(draws=st.data())
-@settings(max_examples=250, deadline=None)
+@examples(250)
 def test_damaged_bytes_give_a_picture_or_an_error_that_says_so(whole, draws):
     data = bytearray(whole)
     for _ in range(draws.draw(st.integers(1, 4))):
@@ -226,7 +227,7 @@ def upper(data, height, width, rows, eighths, fast):
     st.sampled_from([1, 2, 4, 8]),
     st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_upper_rows_decode_to_the_pixels_of_the_whole(sides, share, sampling, eighths, fast):
     height, width = sides
     rows = 1 + int(share * (height - 2))

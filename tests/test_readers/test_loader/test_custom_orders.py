@@ -6,9 +6,10 @@ import random
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.batches import Noise
+from support.fuzz import examples
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
@@ -72,7 +73,7 @@ def test_a_function_gives_the_batches_of_each_epoch(dataset):
     assert len(loader.sampler) == sum(map(len, batches_of(0)))
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(
     batched=st.booleans(),
     ranks=st.integers(1, 4),

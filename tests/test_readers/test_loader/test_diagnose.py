@@ -17,7 +17,7 @@ from shardspec.errors import UsageError
 
 def test_a_slow_step(raw_path):
     loader = Loader(open_dataset(raw_path), 5)
-    found = diagnose(loader, lambda batch: time.sleep(0.25), batches=10)
+    found = diagnose(loader, lambda batch: time.sleep(0.25), batches=4)
     assert str(found).startswith("The step is the limit")
     assert found.step_rate < 20
     assert found.loader_rate > found.step_rate

@@ -4,13 +4,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.fuzz import examples
 
 from readers import BalancedBatches, PairBatches, PKBatches
 from shardspec.errors import UsageError
 
-few = settings(deadline=None, max_examples=60)
+few = examples(60)
 labels_of = st.lists(st.integers(-1, 4), min_size=1, max_size=60).filter(lambda found: max(found) >= 0)
 epochs = st.integers(0, 5)
 seeds = st.integers(0, 2**64 - 1)

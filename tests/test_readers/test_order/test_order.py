@@ -6,8 +6,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.fuzz import examples
 
 from readers.order.blocks import Blocks
 from readers.order.order import Cut, Order
@@ -42,7 +43,7 @@ def orders(samples: int, seed: int = 0) -> list[Order]:
     ]
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(n=st.integers(0, 700), key=st.integers(0, 2**64 - 1))
 def test_permutation_is_one(n, key):
     assert sorted(Permutation(n, key)(np.arange(n)).tolist()) == list(range(n))
@@ -113,7 +114,7 @@ def test_resume_at_another_number_of_ranks(order, before, after):
     assert rest[: 97 - consumed] == whole[consumed:]
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(
     shards=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 13)), min_size=1, max_size=8),
     window=st.integers(1, 20),
