@@ -1,6 +1,6 @@
-"""The entries of a manifest: its generations, and their shards, files and counts of items.
+"""Entries of a manifest: generations, shards, columns, files and counts.
 
-Only these classes and `shardspec.manifest.Manifest` spell the manifest's keys.
+Only these classes and `shardspec.manifest.Manifest` know the manifest's keys.
 """
 
 import re
@@ -12,27 +12,23 @@ from shardspec.problems import Problems
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*\Z")
 NAME_MAX = 255
-"""Most characters of a file's or folder's own name, the limit of common file systems; a whole path may have four times
-as many."""
+"""Largest number of characters of a file or folder name; a path may have four times as many."""
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 ASIDE = "next-"
-"""Prefix, once or more, of the names of all files of a dataset that is to replace another in the same folder, until the
-other is gone."""
+"""Prefix, once or more, of all file names of a dataset that replaces another in its folder, until the other is removed."""
 
 COLUMNS_FOLDER = "columns"
-"""The folder of the files of all columns."""
-
+"""Folder of all columns."""
 
 BUILD_KINDS = ("build", "update", "retry")
-"""Kinds of generations that were made from the items of a source."""
-
+"""Kinds of generations made from the items of a source."""
 
 _FILE_KEYS = {"name": str, "bytes": int, "sha256": str}
 _SHARD_KEYS = {"name": str, "samples": int, "block_rows": int, "files": list}
 
 
 def strip_aside(name: str) -> str:
-    """A file's or shard's name without `ASIDE`."""
+    """Return the name of a file or shard without `ASIDE`."""
     while name.startswith(ASIDE):
         name = name.removeprefix(ASIDE)
     return name
@@ -40,7 +36,7 @@ def strip_aside(name: str) -> str:
 
 @dataclass(frozen=True)
 class FileEntry:
-    """One file of the dataset.
+    """A file of the dataset.
 
     Attributes
     ----------
@@ -57,16 +53,16 @@ class FileEntry:
 
     @property
     def own_name(self) -> str:
-        """The name without `ASIDE`."""
+        """Name without `ASIDE`."""
         return strip_aside(self.name)
 
     def to_json(self) -> dict[str, Any]:
-        """The entry as a JSON object."""
+        """Return the entry as a JSON object."""
         return {"name": self.name, "bytes": self.bytes, "sha256": self.sha256}
 
     @classmethod
     def from_json(cls, document: Any, problems: Problems) -> "FileEntry | None":
-        """Read an entry. A name that could lead out of the folder is a problem."""
+        """Read an entry. Names that could lead out of the folder are problems."""
         if not problems.check_keys(document, _FILE_KEYS):
             return None
         name = document["name"]
@@ -83,7 +79,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Shard:
-    """One shard.
+    """A shard.
 
     Attributes
     ----------
@@ -108,7 +104,7 @@ class Shard:
         return sum(entry.bytes for entry in self.files)
 
     def to_json(self) -> dict[str, Any]:
-        """The shard as a JSON object."""
+        """Return the shard as a JSON object."""
         return {
             "name": self.name,
             "samples": self.samples,
@@ -140,9 +136,9 @@ class Shard:
 
 @dataclass(frozen=True)
 class Column:
-    """A field that lies beside the shards, one value for every row of the dataset, in files of the npy format.
+    """A field stored outside the shards, with a value for every row, in files of the npy format.
 
-    For a reader it is a shard with one field and all rows.
+    Readers open it like a shard with one field and all rows.
 
     Attributes
     ----------
@@ -168,7 +164,7 @@ class Column:
         return sum(entry.bytes for entry in self.files)
 
     def to_json(self) -> dict[str, Any]:
-        """The column as a JSON object."""
+        """Return the column as a JSON object."""
         return {
             "name": self.name,
             "field": self.field,
@@ -192,7 +188,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Counts:
-    """Counts of the items of one generation: ``items == packed_items + rejected_items``.
+    """Counts of the items of a generation, where ``items == packed_items + rejected_items``.
 
     Attributes
     ----------
@@ -216,19 +212,17 @@ class Counts:
     samples: int
     frames_without_sample: int
     damaged_items: int
-    progressive_jpegs: int = 0
+    progressive_jpegs: int
 
     def to_json(self) -> dict[str, int]:
-        """The counts as a JSON object."""
+        """Return the counts as a JSON object."""
         return dict(vars(self))
 
     @classmethod
     def from_json(cls, document: Any, problems: Problems) -> "Counts | None":
-        """Read counts. If they do not add up, that is a problem."""
+        """Read counts. A wrong sum is a problem."""
         names = tuple(cls.__dataclass_fields__)
-        optional = {"progressive_jpegs": int}
-        expected = {name: int for name in names if name not in optional}
-        if not problems.check_keys(document, expected, optional):
+        if not problems.check_keys(document, dict.fromkeys(names, int)):
             return None
         counts = cls(**document)
         for name in names:
@@ -241,7 +235,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Generation:
-    """Output of one plan: the first build is one generation; an update or a retry adds another.
+    """Output of one plan. The first build is a generation; an update or a retry adds another.
 
     An item counts in the generation that packed it, or that first rejected it.
 
@@ -268,7 +262,7 @@ class Generation:
     shards: tuple[Shard, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The generation as a JSON object."""
+        """Return the generation as a JSON object."""
         return {
             "kind": self.kind,
             "fingerprint": self.fingerprint,
@@ -296,7 +290,7 @@ class Generation:
 
 
 def read_entries(kind: Any, documents: list[Any], place: str, problems: Problems) -> tuple[Any, ...]:
-    """Read a list of entries of one kind, leaving out those that cannot be read."""
+    """Read a list of entries of one kind, without those that cannot be read."""
     entries = []
     trial = Problems()
     for position, document in enumerate(documents):
@@ -313,6 +307,6 @@ def read_entries(kind: Any, documents: list[Any], place: str, problems: Problems
 
 
 def total(generations: Iterable[Generation]) -> Counts:
-    """The sum of all counts."""
+    """Return the sum of all counts."""
     counts = [generation.counts.to_json() for generation in generations]
     return Counts(**{name: sum(count[name] for count in counts) for name in Counts.__dataclass_fields__})

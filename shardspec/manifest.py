@@ -1,7 +1,7 @@
-"""The manifest: the document that makes a folder a packed dataset.
+"""The manifest, which makes a folder a packed dataset.
 
-Everything but ``wall_clock`` is a function of the source, the recipe and the library versions, so two builds of one
-plan have the same manifest apart from that section.
+All of it except ``wall_clock`` is a function of the source, the recipe and the library versions, so two builds of one
+plan differ only in that section.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ from shardspec.wording import found_instead
 SPEC_VERSION = 1
 """Version of the contract. A reader refuses a greater one."""
 MANIFEST_BYTES_MAX = 1 << 27
-"""Largest ``manifest.json``: some 700,000 files."""
+"""Largest size of ``manifest.json``, enough for 700,000 files."""
 SAMPLES_MAX = 1 << 40
-"""Most samples of a dataset."""
+"""Largest number of samples of a dataset."""
 _FAR_OFF, _FAR_OFF_BYTES = 16, 1 << 24
 """A manifest is refused if the samples of a shard need more than `_FAR_OFF` times the shard's bytes plus
 `_FAR_OFF_BYTES`. The shard's reader finds smaller differences."""
@@ -32,22 +32,22 @@ _FAR_OFF, _FAR_OFF_BYTES = 16, 1 << 24
 
 @dataclass(frozen=True)
 class Manifest:
-    """A packed dataset, as its ``manifest.json`` describes it.
+    """Content of ``manifest.json``, which describes a packed dataset.
 
     Attributes
     ----------
     format : str
         A name in the table of formats.
     schema : Schema
-        All fields, those of the columns last.
+        All fields, with those of the columns last.
     generations : tuple of Generation
-        At least one. The dataset's rows are those of all shards, in order.
+        At least one. The rows of the dataset are those of all shards, in order.
     files : tuple of FileEntry
-        Files that belong to no shard: the index, the reports.
+        Index and reports.
     wall_clock : dict
-        What differs from run to run: times, machine, workers.
+        Facts that differ between runs: times, machine, workers.
     columns : tuple of Column
-        Where the fields are that lie in no shard, in the order of the schema.
+        Fields stored outside the shards, in the order of the schema.
     """
 
     format: str
@@ -59,7 +59,7 @@ class Manifest:
 
     @cached_property
     def shard_schema(self) -> Schema:
-        """The fields that lie in the shards."""
+        """Fields stored in the shards."""
         if not self.columns:
             return self.schema
         beside = {column.field for column in self.columns}
@@ -67,22 +67,22 @@ class Manifest:
 
     @property
     def parts(self) -> "tuple[Shard | Column, ...]":
-        """Parts that hold values: the shards, then the columns."""
+        """The shards, then the columns."""
         return (*self.shards, *self.columns)
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of all shards and columns."""
+        """Size of all shards and columns in bytes."""
         return sum(part.bytes for part in self.parts)
 
     @property
     def entries(self) -> tuple[FileEntry, ...]:
-        """Every file but the manifest itself."""
+        """All files except the manifest."""
         return (*(entry for part in self.parts for entry in part.files), *self.files)
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:
-        """The shards of all generations, in order."""
+        """Shards of all generations, in order."""
         return tuple(shard for generation in self.generations for shard in generation.shards)
 
     @property
@@ -91,26 +91,23 @@ class Manifest:
         return sum(shard.samples for shard in self.shards)
 
     def find_file(self, name: str) -> FileEntry | None:
-        """The file of this name that belongs to no shard; the prefix `ASIDE` does not count as part of its name."""
+        """Return the file with this name, apart from the prefix `ASIDE`, among those that belong to no shard; or None."""
         return next((entry for entry in self.files if entry.own_name == name), None)
 
     @cached_property
     def digest(self) -> str:
-        """The dataset's identity: SHA-256 over the schema and the digests of all files of all shards.
+        """Identity of the dataset: SHA-256 over the schema and the digests of the files of all shards and columns.
 
         The hashed text is the canonical JSON (see `canonical_json`) of
-        ``{"schema": <schema>, "shards": [[file name, file sha256], ...]}`` with the files in the manifest's order, and
-        their names without `ASIDE`; if there are columns, with their files as ``"columns"``.
+        ``{"schema": <schema>, "shards": [[file name, file sha256], ...]}``, with files in the manifest's order and
+        names without `ASIDE`. If there are columns, ``"columns"`` lists their files in the same form.
         """
         document: dict[str, Any] = {"schema": self.schema.to_json(), "shards": _digests(self.shards)}
         document |= {"columns": _digests(self.columns)} if self.columns else {}
         return sha256_json(document)
 
     def with_own_names(self) -> "Manifest":
-        """The same manifest, with all names as they are once no other dataset gives way to this one.
-
-        Without `ASIDE`.
-        """
+        """Return the manifest with names without `ASIDE`, for a dataset that has replaced another."""
 
         def own(entry: FileEntry) -> FileEntry:
             return replace(entry, name=entry.own_name)
@@ -132,7 +129,7 @@ class Manifest:
         return replace(self, generations=generations, files=tuple(map(own, self.files)), columns=columns)
 
     def to_json(self) -> dict[str, Any]:
-        """The manifest as a JSON object; `columns` only if there are any."""
+        """Return the manifest as a JSON object, with `columns` only if there are any."""
         columns = {"columns": [column.to_json() for column in self.columns]} if self.columns else {}
         return {
             "spec_version": SPEC_VERSION,
@@ -145,13 +142,7 @@ class Manifest:
         }
 
     def dumps(self) -> bytes:
-        """The bytes of ``manifest.json``.
-
-        Raises
-        ------
-        ManifestError
-            If there are more of them than a reader accepts.
-        """
+        """Return the bytes of ``manifest.json``; `ManifestError` if a reader would refuse their number."""
         data = (json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
         if len(data) > MANIFEST_BYTES_MAX:
             raise ManifestError(
@@ -166,9 +157,9 @@ class Manifest:
         Raises
         ------
         VersionError
-            If it was written by a newer version of the contract.
+            If the manifest has a newer version of the contract.
         ManifestError
-            If it breaks the contract; the message lists every problem.
+            If the manifest breaks the contract. The message lists every problem.
         """
         if isinstance(document, dict) and type(document.get("spec_version")) is int:
             version = document["spec_version"]
@@ -222,7 +213,7 @@ class Manifest:
 
     @classmethod
     def loads(cls, data: bytes, where: str) -> "Manifest":
-        """Read the bytes of a ``manifest.json``; `where` names it in messages."""
+        """Read the bytes of ``manifest.json``, which messages call `where`."""
         try:
             document = json.loads(data)
         except (ValueError, RecursionError) as error:
@@ -238,7 +229,7 @@ def _digests(parts: Iterable[Shard | Column]) -> list[list[str]]:
 
 
 def _check_columns(schema: Schema, columns: Sequence[Column], samples: int, problems: Problems) -> None:
-    """Check that each column has a field, a value for every row, and the files of its kind with room for the values."""
+    """Check that each column has a field, a value for every row, and files that are large enough."""
     names = [column.field for column in columns]
     if len(set(names)) != len(names):
         problems.add("columns", "expected every field once, found one more than once")
@@ -263,14 +254,14 @@ def _check_columns(schema: Schema, columns: Sequence[Column], samples: int, prob
 
 
 def _least(field: Field, samples: int) -> tuple[int, ...]:
-    """The least bytes of each file of a column."""
+    """Return the smallest possible size of each file of a column."""
     return (samples * field.row_bytes,) if field.is_fixed else (0, 8 * (samples + 1))
 
 
 def _check_samples(fields: Iterable[Field], shards: Iterable[Shard], problems: Problems) -> None:
-    """Check that each shard could hold about as many samples as it claims.
+    """Check that each shard is large enough for its samples.
 
-    Every format stores a fixed value as it is, and at least the length of any other.
+    Every format stores fixed values uncompressed, and at least the lengths of other values.
     """
     bits = sum(field.least_bits for field in fields)
     for shard in shards:
@@ -285,10 +276,10 @@ def _check_samples(fields: Iterable[Field], shards: Iterable[Shard], problems: P
 
 
 def canonical_json(document: Any) -> bytes:
-    """The canonical bytes of a JSON document, of which digests are taken: sorted keys, no spaces, UTF-8, no NaN."""
+    """Return a JSON document in the canonical form for digests: sorted keys, no spaces, UTF-8, no NaN."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def sha256_json(document: Any) -> str:
-    """SHA-256 of a JSON document's canonical bytes, in hexadecimal."""
+    """Return the SHA-256 of a JSON document's canonical bytes in hexadecimal."""
     return hashlib.sha256(canonical_json(document)).hexdigest()

@@ -1,16 +1,16 @@
-"""The point layouts: what each point of a face is, which points a mirror swaps, and which form outline and regions.
+"""Point layouts: the name of each point of a face, the points that a mirror swaps, and those of outline and regions.
 
-Left and right are always the *person's*: in a picture of somebody who looks at the camera, the right eye is on the
-left-hand side of the picture. Indices count from 0.
+Left and right are the *person's*: the right eye of a person who looks at the camera is in the left half of the image.
+Indices start at 0.
 
 ======  ======  ==================================================================================================
 layout  points  origin
 ======  ======  ==================================================================================================
-"5"     5       MTCNN, in the order in which facenet-pytorch gives them: right eye, left eye, nose tip, right and left
+"5"     5       MTCNN, in the order of facenet-pytorch: right eye, left eye, nose tip, right and left
                 corner of the mouth
-"68"    68      iBUG 300-W (Sagonas et al. 2013), counted from 0, as dlib's predictor gives them
+"68"    68      iBUG 300-W (Sagonas et al. 2013), in the order of dlib's predictor
 "468"   468     MediaPipe Face Mesh
-"478"   478     the same, then five points of each iris: centre, and the edge at the picture's right, top, left, bottom
+"478"   478     the same, then five points per iris: centre, and edge at the image's right, top, left, bottom
 ======  ======  ==================================================================================================
 """
 
@@ -26,29 +26,28 @@ from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
 REGIONS = ("left_eye", "right_eye", "nose", "mouth")
-"""The regions of a face, in the order of the rows of a ``regions`` field."""
+"""Regions of a face, in the order of the rows of a ``regions`` field."""
 
 
 @dataclass(frozen=True)
 class PointLayout:
-    """One way of placing points on a face.
+    """A set of points on a face.
 
     Attributes
     ----------
     name : str
         ``"5"``, ``"68"``, ``"468"`` or ``"478"``.
     names : tuple of str
-        What each point is; as many as there are points. iBUG and MediaPipe number their points: there the name is the
-        group (or ``vertex``) and the number.
+        Name of each point. Numbered points of iBUG and MediaPipe are called by group (or ``vertex``) and number.
     pairs : tuple of (int, int)
-        Points that a mirror swaps: (the person's right, the person's left). Points in no pair lie on the midline.
+        Points that a mirror swaps: (the person's right, the person's left). All others are on the midline.
     outline : tuple of int
-        The points of the ``hull`` field, in order around the face. Empty if the layout has none (``"5"``): the hull is
-        then an estimate of the outline of `hull_layout`.
+        Points of the ``hull`` field, in order around the face. Empty for ``"5"``, whose hull is an estimate of the
+        outline of `hull_layout`.
     hull_layout : str
-        The layout whose outline the ``hull`` field follows, point by point.
+        Layout whose outline the ``hull`` field follows, point by point.
     regions : mapping of str to tuple of int
-        The points of each of `REGIONS`.
+        Points of each of `REGIONS`.
     """
 
     name: str
@@ -60,12 +59,12 @@ class PointLayout:
 
     @property
     def count(self) -> int:
-        """The number of points, K."""
+        """Number of points, K."""
         return len(self.names)
 
 
 def _span(first: int, last: int) -> tuple[int, ...]:
-    """The integers from `first` to `last`, both included, in descending order if `last` is the smaller."""
+    """Return the integers from `first` to `last`, both included, in ascending or descending order."""
     step = 1 if last >= first else -1
     return tuple(range(first, last + step, step))
 
@@ -119,14 +118,14 @@ _IBUG = PointLayout(
     regions=_regions(_span(42, 47), _span(36, 41), _span(27, 35), _span(48, 67)),
 )
 
-# The mesh is numbered so that its right half and midline come first, then the left half in the order of the right one.
-# Checked on the published tesselation: its mirror image has all of its 1,322 edges but three, and in place of those the
-# other diagonals of the same quadrilaterals.
+# The mesh numbers its right half and midline first, then the left half in the order of the right one. The published
+# tesselation confirms this: its mirror image has all but three of its 1,322 edges, and these three are the other
+# diagonals of the same quadrilaterals.
 _MESH_MIDLINE = (0, 1, 2, 4, 5, 6, *range(8, 20), 94, 151, 152, 164, 168, 175, 195, 197, 199, 200)
 _MESH_LEFT = 248
 _MESH_PAIRS = tuple(zip((i for i in range(_MESH_LEFT) if i not in _MESH_MIDLINE), range(_MESH_LEFT, 468), strict=True))
-# The sets that MediaPipe publishes as its contours (`face_mesh_connections`): face oval (from the top of the forehead
-# down the person's left side), eyes, nose, lips.
+# MediaPipe's contours (`face_mesh_connections`): face oval (from the top of the forehead down the person's left side),
+# eyes, nose, lips.
 # fmt: off
 _MESH_OVAL = (
     10, 338, 297, 332, 284, 251, 389, 356, 454, 323, 361, 288, 397, 365, 379, 378, 400, 377,
@@ -147,8 +146,7 @@ _IRIS = ("centre", "picture_right", "top", "picture_left", "bottom")
 _MESH_IRIS = PointLayout(
     name="478",
     names=_MESH.names + tuple(f"{side}_iris_{edge}" for side in ("right", "left") for edge in _IRIS),
-    # an iris is named by the picture's directions, so a mirror swaps its right edge with the left edge of the other
-    # iris
+    # Edges of an iris have the image's directions, so a mirror swaps its right edge with the other iris's left edge.
     pairs=(*_MESH_PAIRS, (468, 473), (469, 476), (470, 475), (471, 474), (472, 477)),
     outline=_MESH_OVAL,
     hull_layout="478",
@@ -156,7 +154,7 @@ _MESH_IRIS = PointLayout(
 )
 
 LAYOUTS: Mapping[str, PointLayout] = MappingProxyType({x.name: x for x in (_FIVE, _IBUG, _MESH, _MESH_IRIS)})
-"""Every layout, by name."""
+"""All layouts by name."""
 
 REGION_FLIP: npt.NDArray[np.int64] = np.array([1, 0, 2, 3])
 """Rows of a ``regions`` field after a mirror: ``flipped = mirrored_boxes[REGION_FLIP]``."""
@@ -164,13 +162,7 @@ REGION_FLIP.setflags(write=False)
 
 
 def get_layout(name: str) -> PointLayout:
-    """The layout of that name.
-
-    Raises
-    ------
-    UsageError
-        If there is none; the message lists the names.
-    """
+    """Return the layout with a name; `UsageError` if there is none."""
     try:
         return LAYOUTS[name]
     except KeyError:
@@ -178,13 +170,7 @@ def get_layout(name: str) -> PointLayout:
 
 
 def layout_of(count: int) -> PointLayout:
-    """The layout with that many points: no two have the same number.
-
-    Raises
-    ------
-    UsageError
-        If no layout has this number of points.
-    """
+    """Return the layout with a number of points; `UsageError` if there is none."""
     try:
         return LAYOUTS[str(count)]
     except KeyError:
@@ -193,15 +179,15 @@ def layout_of(count: int) -> PointLayout:
 
 @cache
 def flip_permutation(layout: str) -> npt.NDArray[np.int64]:
-    """How the points of a mirrored picture are numbered.
+    """Return the order of points after a mirror.
 
-    Mirror every point (``x -> width - x``), then take the points in this order: the k-th is again what the layout says
-    of its k-th point. The permutation is its own inverse.
+    Mirror every point (``x -> width - x``), then take the points in this order, so that the k-th again has the k-th name
+    of the layout. The permutation is its own inverse.
 
     Parameters
     ----------
     layout : str
-        A name of `LAYOUTS`.
+        A name in `LAYOUTS`.
 
     Returns
     -------
@@ -217,18 +203,18 @@ def flip_permutation(layout: str) -> npt.NDArray[np.int64]:
 
 
 def hull_size(layout: str) -> int:
-    """The number of points, P, of the ``hull`` field that goes with landmarks of that layout."""
+    """Return the number of points, P, of the ``hull`` field for landmarks of a layout."""
     return len(get_layout(get_layout(layout).hull_layout).outline)
 
 
 @cache
 def hull_flip_permutation(layout: str) -> npt.NDArray[np.int64]:
-    """How the points of a hull are numbered after a mirror, as `flip_permutation` for landmarks.
+    """Return the order of hull points after a mirror, like `flip_permutation` for landmarks.
 
     Parameters
     ----------
     layout : str
-        The layout of the landmarks.
+        Layout of the landmarks.
 
     Returns
     -------
@@ -245,13 +231,7 @@ def hull_flip_permutation(layout: str) -> npt.NDArray[np.int64]:
 
 @cache
 def hull_flip_of(count: int) -> npt.NDArray[np.int64]:
-    """`hull_flip_permutation` for a hull of `count` points, for samples without landmarks that would show the layout.
-
-    Raises
-    ------
-    UsageError
-        If no layout has an outline of this number of points.
-    """
+    """Return `hull_flip_permutation` by the number of hull points, for samples without landmarks."""
     for name in LAYOUTS:
         if hull_size(name) == count:
             return hull_flip_permutation(name)

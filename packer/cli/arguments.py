@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,21 +23,6 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
-def add_job_arguments(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
-    """Add options of `BuildOptions` that other jobs share."""
-    group = parser.add_argument_group("how it runs")
-    for spec in dataclasses.fields(BuildOptions):
-        if spec.name == "engine" and spec.name in names:
-            group.add_argument(
-                "--engine",
-                default=argparse.SUPPRESS,
-                choices=[name for name, engine in ENGINES.items() if not engine.many_hosts],
-                help=f"run the work in this process (inline) or in worker processes (default: {spec.default})",
-            )
-        elif spec.name in names:
-            add_option(group, spec)
-
-
 def add_row_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of jobs over packed datasets."""
     add_output_arguments(parser)
@@ -46,7 +31,17 @@ def add_row_arguments(parser: argparse.ArgumentParser) -> None:
         "--shard-size", metavar="SIZE", help="bytes of encoded samples per shard (default: as in the dataset)"
     )
     group.add_argument("--shuffle", metavar="SEED", type=int, help="store the samples in a random order with this seed")
-    add_job_arguments(parser, ("workers", "engine", "overwrite"))
+    group = parser.add_argument_group("how it runs")
+    for spec in dataclasses.fields(BuildOptions):
+        if spec.name == "engine":
+            group.add_argument(
+                "--engine",
+                default=argparse.SUPPRESS,
+                choices=[name for name, engine in ENGINES.items() if not engine.many_hosts],
+                help=f"run the work in this process (inline) or in worker processes (default: {spec.default})",
+            )
+        elif spec.name in ("workers", "overwrite"):
+            add_option(group, spec)
 
 
 def split_names(text: str) -> tuple[str, ...]:

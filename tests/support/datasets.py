@@ -187,7 +187,7 @@ def write_encoded(
         shards.append(write_shard(published, format, name, schema, size, batches))
         assert place_shard(root, published) == shards[-1]
     remove_tree(root / ".build")
-    counts = Counts(rows, rows, 0, 0, rows, 0, 0)
+    counts = Counts(rows, rows, 0, 0, rows, 0, 0, 0)
     fingerprint = sha256_json([shard.to_json() for shard in shards])  # as of builds, another for other samples
     generation = Generation("build", fingerprint, {}, {}, counts, tuple(shards))
     manifest = Manifest(format, schema, (generation,), tuple(_write_index(root, schema, encoded)))

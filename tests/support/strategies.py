@@ -78,7 +78,12 @@ def manifests(draw: st.DrawFn) -> Manifest:
             shards.append(Shard(name, samples, draw(st.integers(1, 10**6)), files))
         packed, rejected = draw(sizes), draw(sizes)
         counts = Counts(
-            packed + rejected, packed, rejected, draw(sizes), sum(s.samples for s in shards), draw(sizes), draw(sizes)
+            packed + rejected,
+            packed,
+            rejected,
+            draw(sizes),
+            sum(s.samples for s in shards),
+            *(draw(sizes) for _ in range(3)),
         )
         kind = draw(st.sampled_from(["build", "convert", "merge", "split"]))
         generations.append(

@@ -21,7 +21,7 @@ ZEROS = "0" * 64
 def small() -> dict[str, Any]:
     """A manifest's document, small and right."""
     shard = Shard("shard-00000", 3, 2, (FileEntry("shard-00000.lmdb", 10, ZEROS),))
-    counts = Counts(4, 3, 1, 0, 3, 0, 0)
+    counts = Counts(4, 3, 1, 0, 3, 0, 0, 0)
     generation = Generation("build", ZEROS, {"size": 1}, {"numpy": "2"}, counts, (shard,))
     schema = Schema((Field("label", "fixed", "<i8", ()),))
     manifest = Manifest("lmdb", schema, (generation,), (FileEntry("index/label.npy", 5, ZEROS),), {"seconds": 1.5})

@@ -49,7 +49,14 @@ def test_every_kind_of_line(tmp_path: Path) -> None:
         ignored=6,
     )
     assert counts == Counts(
-        items=4, packed_items=2, rejected_items=2, ignored_files=6, samples=4, frames_without_sample=2, damaged_items=1
+        items=4,
+        packed_items=2,
+        rejected_items=2,
+        ignored_files=6,
+        samples=4,
+        frames_without_sample=2,
+        damaged_items=1,
+        progressive_jpegs=0,
     )
     assert read_jsonl(tmp_path / "items.jsonl") == [
         {"item": "good.jpg", "state": "packed", "samples": 1, "frames": 1},
