@@ -3,6 +3,10 @@
 For a small picture the chain takes longer than all that is done with the picture itself. Whatever is not plain (a
 picture that does not pass the check or does not decode, a file that has changed, a further file) goes the long way,
 which says why.
+
+The chain was measured as the only way, with JPEGs of 64 x 64 pixels whose bytes are kept. One chain per image takes 50 %
+more CPU time for the whole build. One chain for 128 images still takes 50 instead of 35 µs per image for reading and
+encoding, which is about 15 % more for the build.
 """
 
 import os
