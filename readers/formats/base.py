@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from readers.formats.mapping import Extents
 from shardspec.columns import Columns, IntArray
@@ -20,7 +20,7 @@ COLUMN_FORMAT = "npy"
 
 
 class ShardReader(Protocol):
-    """Reads rows of one shard. It is opened in the process that uses it, and never pickled or used across a fork.
+    """Reads rows of one shard, whose files it maps. Safe to use from several threads; never pickled.
 
     It holds no file descriptor between two calls.
 
@@ -34,17 +34,7 @@ class ShardReader(Protocol):
         All fields of the shard.
     checksums : bool
         Whether the format's own checksums, if it has any, are checked on reading.
-
-    Attributes
-    ----------
-    threads : bool
-        Whether `read` may be called from several threads at once.
-    views : bool
-        Whether `read` also accepts a list for a fixed field. Its places then get arrays: views of the mapped file.
     """
-
-    threads: bool
-    views: bool
 
     def __init__(self, path: Path, shard: Shard | Column, schema: Schema, *, checksums: bool = True) -> None: ...
 
@@ -53,8 +43,8 @@ class ShardReader(Protocol):
     def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
         """Put row ``rows[i]`` of the shard into ``out[field][at[i]]``, for every field in `fields`.
 
-        For a fixed field, `out` has an array that is written to; for any other, a list, whose place gets a bytes-like
-        object that stays valid as long as it is referred to or the reader is open. `rows` may be in any order and may
+        For a fixed field, `out` has an array that is written to, or a list, whose place gets an array; for any other, a
+        list, whose place gets a bytes-like object. Both may be views of the mapped file, and keep the mapping alive. `rows` may be in any order and may
         repeat; the caller ensures that they are within the shard.
 
         Raises
@@ -64,20 +54,15 @@ class ShardReader(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Close the files. The reader is not used afterwards."""
-        ...
-
-
-@runtime_checkable
-class MappedReader(Protocol):
-    """A `ShardReader` of mapped files that can say beforehand which bytes a `read` will touch, for reading ahead."""
-
     def extents(self, rows: IntArray, fields: Sequence[str]) -> Iterator[Extents]:
         """Where the values of rows are. They are not touched, but an index that is needed to find them may be read.
 
         To give more or less than a `read` touches is not an error, only a waste.
         """
+        ...
+
+    def close(self) -> None:
+        """Close the files. The reader is not used afterwards."""
         ...
 
 

@@ -32,7 +32,7 @@ def without_advice(error: Exception) -> str:
     return str(error).split(f": {DAMAGE_ADVICE}", maxsplit=1)[0]
 
 
-def check_offsets(path: Path, offsets: npt.NDArray[Any], rows: int, end: int, step: int = 1) -> None:
+def check_offsets(path: Path, offsets: npt.NDArray[Any], rows: int, end: int) -> None:
     """Check that offsets of varying values start at 0, never fall, and end with the values.
 
     Parameters
@@ -40,8 +40,6 @@ def check_offsets(path: Path, offsets: npt.NDArray[Any], rows: int, end: int, st
     offsets : ndarray, (rows + 1,), integer
     end : int
         Where the last value must end.
-    step : int
-        Every offset must be a multiple of it.
 
     Raises
     ------
@@ -52,8 +50,6 @@ def check_offsets(path: Path, offsets: npt.NDArray[Any], rows: int, end: int, st
         raise corrupt(path, f"{rows + 1} offsets", f"shape {offsets.shape}")
     if offsets[0] != 0 or offsets[-1] != end or bool((offsets[1:] < offsets[:-1]).any()):
         raise corrupt(path, f"offsets rising from 0 to {end}", f"{offsets[0]} to {offsets[-1]}, or a falling one")
-    if step > 1 and bool((offsets % step).any()):
-        raise corrupt(path, f"offsets that are multiples of {step}", "others")
 
 
 def distinct(numbers: IntArray) -> list[int]:

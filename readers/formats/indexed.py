@@ -44,7 +44,7 @@ class Section:
     def __init__(self, stored: Stored, places: Places, rows: int, data: ByteArray) -> None:
         self.stored, self.rows, self._data = stored, rows, data
         self.scale = 8 if stored.bits else 1
-        self._runs, self._starts, self._sizes = places.runs, places.starts, places.sizes
+        self._runs, self._starts, self._sizes = integers(places.runs), places.starts, places.sizes
         self.shapes, self.sums = places.shapes, places.sums
         self.units = -(-rows // stored.run_rows) if stored.run_rows else rows
         """Number of runs, or of values, each of which may have a checksum."""
@@ -54,6 +54,7 @@ class Section:
         if (self._sizes % stored.step).any():
             raise IndexFormatError(f"expected sizes that are multiples of {stored.step}, found others")
         self.known = np.full(self.units, not len(self.sums))
+        self.is_known = not len(self.sums)
         if stored.run_rows:
             self._check_runs(self.units, self._run_bytes(np.arange(self.units)))
         elif stored.chunk_bytes:
@@ -64,7 +65,7 @@ class Section:
     def _check_runs(self, count: int, sizes: IntArray) -> None:
         if len(self._runs) != count:
             raise IndexFormatError(f"expected {count} runs, found {len(self._runs)}")
-        begins = integers(self._runs)
+        begins = self._runs
         _check_apart(begins, begins + sizes, len(self._data))
 
     def _check_values(self) -> None:
@@ -94,17 +95,19 @@ class Section:
         sizes: IntArray = -(-held * self.stored.size // self.scale)
         return sizes
 
+    def starts_of(self, rows: Any) -> IntArray:
+        """Where the values of rows begin, in the file or in the stream, in bytes or bits."""
+        if not self.stored.run_rows:
+            return integers(self._starts[rows])
+        assert self.stored.size is not None
+        runs, within = np.divmod(rows, self.stored.run_rows)
+        starts: IntArray = self._runs[runs] * self.scale + within * self.stored.size
+        return starts
+
     def extents(self, rows: Any) -> tuple[IntArray, IntArray]:
-        """Where the values of rows begin and end, in the file or in the stream, in bytes or bits."""
-        if self.stored.run_rows:
-            assert self.stored.size is not None
-            runs = rows // self.stored.run_rows
-            within = (rows - runs * self.stored.run_rows) * self.stored.size
-            starts = integers(self._runs[runs]) * self.scale + within
-        else:
-            starts = integers(self._starts[rows])
-        sizes = integers(self._sizes[rows]) if self.stored.size is None else self.stored.size
-        return starts, starts + sizes
+        """Where the values of rows begin and end, as `starts_of` counts."""
+        starts = self.starts_of(rows)
+        return starts, starts + (integers(self._sizes[rows]) if self.stored.size is None else self.stored.size)
 
     def foresee(self, rows: IntArray) -> tuple[IntArray, IntArray]:
         """Where the bytes begin and end that reading rows touches: whole runs while their checksums are unknown."""
@@ -114,7 +117,7 @@ class Section:
         starts, ends = starts // self.scale, -(-ends // self.scale)
         if self.stored.run_rows:
             runs = rows // self.stored.run_rows
-            begins = integers(self._runs[runs])
+            begins = self._runs[runs]
             unknown = ~self.known[runs]
             starts = np.where(unknown, begins, starts)
             ends = np.where(unknown, begins + self._run_bytes(runs), ends)
@@ -126,7 +129,7 @@ class Section:
         some = ends > starts
         starts, ends = starts[some], ends[some]
         first, last = starts // size, (ends - 1) // size
-        chunks = integers(self._runs)
+        chunks = self._runs
         begins, stops = chunks[first] + starts - first * size, chunks[last] + ends - last * size
         return (
             np.concatenate([begins, np.where(first == last, begins, chunks[last])]),
@@ -145,23 +148,32 @@ class Section:
             pieces.append(self._data[base + low : base + high].data)
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
-    def sum_of(self, unit: int) -> int:
-        """The CRC-32 of a run, or of a value, as it is in the file."""
-        if not self.stored.run_rows:
-            start, end = self.extents(unit)
-            return zlib.crc32(self.span(int(start), int(end)))
-        start = int(self._runs[unit])
-        return zlib.crc32(self._data[start : start + int(self._run_bytes(np.array(unit)))])
+    def sums_of(self, units: IntArray) -> list[int]:
+        """The CRC-32 of runs, or of values, as they are in the file."""
+        if self.stored.run_rows:
+            starts = self._runs[units]
+            extents = zip(starts.tolist(), (starts + self._run_bytes(units)).tolist(), strict=True)
+        else:
+            starts, ends = self.extents(units)
+            if self.stored.chunk_bytes:
+                return [zlib.crc32(self.span(*extent)) for extent in zip(starts.tolist(), ends.tolist(), strict=True)]
+            extents = zip((starts // self.scale).tolist(), (-(-ends // self.scale)).tolist(), strict=True)
+        view = self._data.data
+        return [zlib.crc32(view[start:end]) for start, end in extents]
 
     def check(self, rows: IntArray) -> int | None:
         """Compare the checksums of rows that have not been touched before; the unit that differs, or None."""
+        if self.is_known:
+            return None
         units = rows // self.stored.run_rows if self.stored.run_rows else rows
         known = self.known[units]
         if not known.all():
-            for unit in distinct(units[~known]):
-                if self.sum_of(unit) != self.sums[unit]:
-                    return unit
-                self.known[unit] = True
+            new = np.array(distinct(units[~known]))
+            wrong = new[self.sums_of(new) != self.sums[new]]
+            if len(wrong):
+                return int(wrong[0])
+            self.known[new] = True
+            self.is_known = bool(self.known.all())
         return None
 
 
@@ -174,8 +186,6 @@ class IndexedReader:
     they are stored in another form. Safe to use from several threads, and after a fork.
     """
 
-    threads = True
-    views = True
     format: ClassVar[str]
 
     def __init__(self, path: Path, shard: Shard | Column, schema: Schema, *, checksums: bool = True) -> None:
@@ -203,13 +213,18 @@ class IndexedReader:
             return Stored(field.row_bytes)
         return Stored(None, step=field.row_bytes if field.kind == "ragged" else 1)
 
-    def _read_field(self, section: Section, field: Field, rows: IntArray, out: Any, at: IntArray) -> None:
-        """Put a field's values into their places. Formats replace it where the stored bytes are not the encoded ones."""
+    def _read_stored(self, section: Section, field: Field, rows: IntArray, out: Any, at: IntArray) -> None:
+        """Put values of a field that is not stored plainly into their places. Formats with such fields replace it."""
+        raise NotImplementedError
+
+    def _read_plain(self, section: Section, field: Field, rows: IntArray, out: Any, at: IntArray) -> None:
+        """Put values whose stored bytes are the encoded ones into their places."""
         assert self._data is not None
-        starts, ends = section.extents(rows)
         if field.is_fixed:
-            gather_bytes(self._data, starts, field, out, at)
-        elif section.stored.chunk_bytes:
+            gather_bytes(self._data, section.starts_of(rows), field, out, at)
+            return
+        starts, ends = section.extents(rows)
+        if section.stored.chunk_bytes:
             for place, start, end in zip(at.tolist(), starts.tolist(), ends.tolist(), strict=True):
                 out[place] = section.span(start, end)
         else:
@@ -237,10 +252,11 @@ class IndexedReader:
             section = self._sections.get(name) or self._learn(name)
             if self._checksums:
                 self._check(f"field {name!r}", section, rows)
-            self._read_field(section, field, rows, out[name], at)
+            read = self._read_plain if section.stored.plain else self._read_stored
+            read(section, field, rows, out[name], at)
 
     def extents(self, rows: IntArray, fields: Sequence[str]) -> Iterator[Extents]:
-        """Where rows are (`readers.formats.base.MappedReader`)."""
+        """Where rows are (`readers.formats.base.ShardReader.extents`)."""
         if self._data is None or not len(rows):
             return
         if self._checksums and self._records is not None and fields:
@@ -278,7 +294,7 @@ class IndexedReader:
         except IndexFormatError as error:
             raise self._not_an_index(error) from error
         if not self._checksums:
-            section.known[:] = True
+            section.known[:] = section.is_known = True
         self._sections[name] = section
         return section
 
@@ -296,7 +312,7 @@ class IndexedReader:
         """A copy of the stored bytes of values of one size: (n, size)."""
         assert self._data is not None
         assert section.stored.size is not None
-        return take_bytes(self._data, section.extents(rows)[0], section.stored.size)
+        return take_bytes(self._data, section.starts_of(rows), section.stored.size)
 
 
 def has_no_bytes(field: Field) -> bool:
@@ -306,7 +322,9 @@ def has_no_bytes(field: Field) -> bool:
 
 def _check_apart(begins: IntArray, ends: IntArray, limit: int) -> None:
     """Check that extents are within a file and do not overlap."""
-    if (begins < 0).any() or (ends < begins).any() or (ends > limit).any():
+    if not len(begins):
+        return
+    if begins.min() < 0 or ends.max() > limit or (ends < begins).any():
         raise IndexFormatError("expected values within the shard, found one outside")
     if not (begins[1:] >= ends[:-1]).all():
         order = np.argsort(begins, kind="stable")

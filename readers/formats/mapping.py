@@ -6,8 +6,6 @@ import mmap
 import os
 import sys
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -58,7 +56,8 @@ def map_file(path: Path) -> ByteArray:
     """The bytes of a file, mapped read-only: (size,) uint8.
 
     The mapping exists as long as the array or any view of it, memoryviews included, and holds no descriptor. Before
-    Python 3.13, Python's own ``mmap`` keeps one for each mapping, too many for a dataset of hundreds of shards.
+    Python 3.13, Python's own ``mmap`` keeps one for each mapping, too many for a dataset of hundreds of shards. The file's beginning is
+    asked for: if it is not in memory, the system would read megabytes after it, too, for whoever touches it.
 
     Raises
     ------
@@ -69,39 +68,18 @@ def map_file(path: Path) -> ByteArray:
     DatasetError
         If the system refuses to open or to map it.
     """
-    with opened(path) as file:
-        return map_open(file.fileno())
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[io.FileIO]:
-    """A regular file, open for reading; errors as `map_file` raises them, also for what the block meets."""
     try:
         with io.FileIO(open_regular(path)) as file:
-            yield file
+            size = os.fstat(file.fileno()).st_size
+            if size == 0:  # an empty mapping is refused by the system
+                return np.empty(0, np.uint8)
+            data = _map(file.fileno(), size)
     except ShardspecError:  # some are OSErrors, too
         raise
     except (FileNotFoundError, NotADirectoryError):
         raise ShardMissingError(f"{path}: expected a file, found none: restore it or pack again") from None
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read: {system_reason(error)}") from error
-
-
-def map_open(descriptor: int) -> ByteArray:
-    """The bytes of an open file, as `map_file` gives them; the descriptor may be closed.
-
-    Its beginning is asked for, since headers are there: if it is not in memory, the system would read megabytes after
-    it, too, for whoever touches it.
-
-    Raises
-    ------
-    OSError
-        If the system refuses to map it.
-    """
-    size = os.fstat(descriptor).st_size
-    if size == 0:  # an empty mapping is refused by the system
-        return np.empty(0, np.uint8)
-    data = _map(descriptor, size)
     if size > _HEAD_BYTES:
         ask_for(data, np.zeros(1, np.int64), np.array([_HEAD_BYTES]))
     return data

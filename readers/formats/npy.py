@@ -32,9 +32,6 @@ class NpyShardReader:
     values are views of the mapping and keep it alive. Safe to use from several threads, and after a fork.
     """
 
-    threads = True
-    views = True
-
     def __init__(self, path: Path, shard: Shard | Column, schema: Schema, *, checksums: bool = True) -> None:
         self._path = path
         self._rows = shard.samples
@@ -59,7 +56,7 @@ class NpyShardReader:
                 column[place] = data[start:end]
 
     def extents(self, rows: IntArray, fields: Sequence[str]) -> Iterator[Extents]:
-        """Where rows are (`readers.formats.base.MappedReader`)."""
+        """Where rows are (`readers.formats.base.ShardReader.extents`)."""
         for name in fields:
             field = self._schema[name]
             if field.is_fixed:

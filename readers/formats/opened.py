@@ -22,7 +22,7 @@ _Key = tuple[int, int]  # a pool's number, a shard's number
 
 @dataclass
 class OpenReader:
-    """One open reader. `lock` is held while it is opened and, if it is not safe between threads, while it reads.
+    """One open reader. `lock` is held while it is opened.
 
     Attributes
     ----------
@@ -82,11 +82,7 @@ class _OpenShards:
                     if reader is None:
                         entry.standing = pool.standing
                         reader = entry.reader = pool.open(number)
-            if reader.threads:
-                yield entry, reader
-            else:
-                with entry.lock:
-                    yield entry, reader
+            yield entry, reader
         finally:
             with self._lock:
                 entry.users -= 1

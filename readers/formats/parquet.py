@@ -24,22 +24,21 @@ class ParquetShardReader(IndexedReader):
     @staticmethod
     def stored(field: Field, block_rows: int) -> Stored:
         """See `IndexedReader.stored`."""
-        dtype, numbers = parquet_column(field).numpy_dtype, 1
-        bits = dtype == np.bool_
-        if parquet_column(field).storage == "fixed_binary":
-            return Stored(field.row_bytes, block_rows)
-        if field.kind in ("fixed", "ragged"):
-            numbers = field.row_bytes // field.numpy_dtype.itemsize
-        size = numbers if bits else numbers * dtype.itemsize
-        return Stored(size, block_rows, bits=bits) if field.is_fixed else Stored(None, step=size, bits=bits)
-
-    def _read_field(self, section: Section, field: Field, rows: IntArray, out: Any, at: IntArray) -> None:
         column = parquet_column(field)
+        if column.storage == "fixed_binary":
+            return Stored(field.row_bytes, block_rows)
+        if field.kind not in ("fixed", "ragged"):
+            return Stored(None)
         dtype = column.numpy_dtype
-        plain = column.storage == "fixed_binary" or field.kind not in ("fixed", "ragged") or dtype == field.numpy_dtype
-        if plain and not section.stored.bits:
-            super()._read_field(section, field, rows, out, at)
-        elif field.is_fixed:
+        bits, plain = dtype == np.bool_, dtype == field.numpy_dtype and dtype != np.bool_
+        size = field.row_bytes // field.numpy_dtype.itemsize * (1 if bits else dtype.itemsize)
+        if field.is_fixed:
+            return Stored(size, block_rows, plain=plain, bits=bits)
+        return Stored(None, step=size, plain=plain, bits=bits)
+
+    def _read_stored(self, section: Section, field: Field, rows: IntArray, out: Any, at: IntArray) -> None:
+        dtype = parquet_column(field).numpy_dtype
+        if field.is_fixed:
             values = self._bits(section, rows) if section.stored.bits else self._raw(section, rows).view(dtype)
             put(values.reshape(len(rows), *field.fixed_shape).astype(field.numpy_dtype, copy=False), out, at)
         else:
@@ -55,5 +54,5 @@ class ParquetShardReader(IndexedReader):
         """Booleans, eight to a byte, the lowest bit first."""
         assert self._data is not None
         assert section.stored.size is not None
-        bits = section.extents(rows)[0][:, None] + np.arange(section.stored.size)
+        bits = section.starts_of(rows)[:, None] + np.arange(section.stored.size)
         return (self._data[bits >> 3] >> (bits & 7) & 1).astype(bool)

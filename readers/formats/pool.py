@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from readers.formats.base import MappedReader, ShardReader, open_shard, reader_class
+from readers.formats.base import ShardReader, open_shard
 from readers.formats.checks import ROW_BY_ROW_BYTES, distinct, gather
 from readers.formats.copying import copy_rows
 from readers.formats.mapping import ask_for, read_only_asked
@@ -179,13 +179,11 @@ class ShardPool:
                     out[name][place] = self._joined[name][row]
 
     def _room_for_views(self, fields: Sequence[str], out: Columns) -> dict[str, list[Any]]:
-        """A list for each fixed field with large values, if the format can give views of them.
+        """A list for each fixed field with large values.
 
         The values of all shards are then copied together. Copying shard by shard, in turn with the rest of the work,
         took a quarter longer.
         """
-        if not reader_class(self.manifest.format).views:
-            return {}
         large = (
             name for name in fields if self.schema[name].is_fixed and self.schema[name].row_bytes >= ROW_BY_ROW_BYTES
         )
@@ -337,8 +335,6 @@ class ShardPool:
         self, entry: OpenReader, reader: ShardReader, rows: IntArray, fields: Sequence[str], *, only: bool = True
     ) -> None:
         """Ask the system for the bytes of some rows; with `only`, it is to read nothing else from now on."""
-        if not isinstance(reader, MappedReader):
-            return
         for part in reader.extents(rows, fields):
             address = part.data.ctypes.data
             if only and address not in entry.scattered:

@@ -21,14 +21,11 @@ class TFRecordShardReader(IndexedReader):
     def stored(field: Field, block_rows: int) -> Stored:
         """See `IndexedReader.stored`."""
         feature = feature_of(field)
-        if field.is_fixed:
-            return Stored(feature.payload_bytes)
-        return Stored(None, step=field.row_bytes if field.kind == "ragged" and feature.kind != "int64" else 1)
+        if feature.kind != "int64":
+            return IndexedReader.stored(field, block_rows)
+        return Stored(feature.payload_bytes if field.is_fixed else None, plain=False)
 
-    def _read_field(self, section: Section, field: Field, rows: IntArray, out: Any, at: IntArray) -> None:
-        if feature_of(field).kind != "int64":
-            super()._read_field(section, field, rows, out, at)
-            return
+    def _read_stored(self, section: Section, field: Field, rows: IntArray, out: Any, at: IntArray) -> None:
         if field.is_fixed:
             put(self._integers(field, self._raw(section, rows).reshape(-1)).reshape(len(rows), *field.shape), out, at)
             return

@@ -24,24 +24,22 @@ class WebDatasetShardReader(IndexedReader):
     @staticmethod
     def stored(field: Field, block_rows: int) -> Stored:
         """See `IndexedReader.stored`."""
-        if field.is_fixed and member_of(field).content == "decimal":
-            return Stored(None)
+        content = member_of(field).content
+        if content == "decimal" or (content == "npy" and field.kind == "bytes"):
+            return Stored(None, plain=False)
         return IndexedReader.stored(field, block_rows)
 
-    def _read_field(self, section: Section, field: Field, rows: IntArray, out: Any, at: IntArray) -> None:
-        content = member_of(field).content
-        if content == "decimal":
+    def _read_stored(self, section: Section, field: Field, rows: IntArray, out: Any, at: IntArray) -> None:
+        if field.is_fixed:
             put(self._decimals(section, field, rows), out, at)
-        elif content == "npy" and field.kind == "bytes":
-            starts, ends = section.extents(rows)
-            axes = len(field.shape)
-            if len(section.shapes) != len(self) * axes:
-                raise self._not_an_index(IndexFormatError(f"expected {len(self)} shapes, found others"))
-            shapes = section.shapes.reshape(-1, axes)
-            for row, place, start, end in zip(rows.tolist(), at.tolist(), starts.tolist(), ends.tolist(), strict=True):
-                out[place] = memoryview(shapes[row].tobytes() + section.span(start, end))
-        else:
-            super()._read_field(section, field, rows, out, at)
+            return
+        starts, ends = section.extents(rows)
+        axes = len(field.shape)
+        if len(section.shapes) != len(self) * axes:
+            raise self._not_an_index(IndexFormatError(f"expected {len(self)} shapes, found others"))
+        shapes = section.shapes.reshape(-1, axes)
+        for row, place, start, end in zip(rows.tolist(), at.tolist(), starts.tolist(), ends.tolist(), strict=True):
+            out[place] = memoryview(shapes[row].tobytes() + section.span(start, end))
 
     def _decimals(self, section: Section, field: Field, rows: IntArray) -> Any:
         """Integers in decimal digits."""

@@ -36,6 +36,7 @@ _DIRECTORY = np.dtype(
 _BEGINNING_BYTES = 512
 """Bytes at the beginning of the shard's file that the index has a checksum of, to recognise another file."""
 _ALIGN = 8
+_NARROW, _WIDE = np.dtype("<u4"), np.dtype("<u8")
 
 
 def _none() -> _Numbers:
@@ -56,6 +57,8 @@ class Stored:
         Size of a chunk, if values of varying size are one stream of bytes that is cut into chunks; otherwise 0.
     step : int
         Of which every size is a multiple: the size of one step along a ragged value's first axis.
+    plain : bool
+        Whether the stored bytes are the encoded value's.
     bits : bool
         Whether `size`, `step`, and the index's starts and sizes count bits. Runs are always in bytes.
     """
@@ -64,6 +67,7 @@ class Stored:
     run_rows: int = 0
     chunk_bytes: int = 0
     step: int = 1
+    plain: bool = True
     bits: bool = False
 
 
@@ -190,7 +194,7 @@ class Index:
         """
         start, end = self._extent(number)
         entry = self._directory[number]
-        if start < 0 or end > len(self._index) or zlib.crc32(self._index[start:end]) != entry["crc"]:
+        if end > len(self._index) or zlib.crc32(self._index[start:end]) != entry["crc"]:
             raise IndexFormatError(f"expected section {number} with its checksum, found another")
         arrays = {}
         for name in _ARRAYS:
@@ -222,7 +226,7 @@ def integers(numbers: Any) -> IntArray:
 
 
 def _dtype_of(name: str, width: int) -> np.dtype[Any]:
-    return np.dtype("<u8" if width == 8 and name not in ("shapes", "sums") else "<u4")
+    return _WIDE if width == 8 and name not in ("shapes", "sums") else _NARROW
 
 
 def _sum_beginning(data: npt.NDArray[np.uint8]) -> int:

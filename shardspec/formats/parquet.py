@@ -19,22 +19,9 @@ SCHEMA_KEY = "packed_schema"
 """Key in the file's metadata of the dataset's schema as JSON, for people without the manifest."""
 
 Storage = Literal["none", "binary", "list", "picture", "primitive", "strings", "fixed_binary"]
-Physical = Literal["BOOLEAN", "INT32", "INT64", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"]
 
-_PHYSICAL: dict[str, tuple[Physical, str]] = {
-    "|b1": ("BOOLEAN", "|u1"),
-    "|i1": ("INT32", "<i4"),
-    "<i2": ("INT32", "<i4"),
-    "<i4": ("INT32", "<i4"),
-    "<i8": ("INT64", "<i8"),
-    "|u1": ("INT32", "<i4"),
-    "<u2": ("INT32", "<i4"),
-    "<u4": ("INT32", "<i4"),
-    "<u8": ("INT64", "<i8"),
-    "<f2": ("FIXED_LEN_BYTE_ARRAY", "<f2"),
-    "<f4": ("FLOAT", "<f4"),
-    "<f8": ("DOUBLE", "<f8"),
-}
+_WIDENED = {"|i1": "<i4", "<i2": "<i4", "|u1": "<i4", "<u2": "<i4", "<u4": "<i4", "<u8": "<i8"}
+"""The dtypes of numbers that Parquet stores as numbers of another type."""
 
 
 @dataclass(frozen=True)
@@ -49,42 +36,34 @@ class ParquetColumn:
         of `bytes` and an optional `path`. *binary* and *strings*: the encoded bytes.
     path : str
         The leaf column's path in the file's schema.
-    physical : str
-        The leaf's physical type.
-    stored : str
-        The dtype of a stored number.
+    dtype : str
+        The dtype of a stored number. Eight booleans are packed into a byte.
     """
 
     storage: Storage
     path: str
-    physical: Physical
-    stored: str
-
-    @property
-    def levels(self) -> int:
-        """Number of nested lists."""
-        return self.path.count(".list.")
+    dtype: str = "|u1"
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype of stored numbers; bool if eight of them are packed into a byte."""
-        return np.dtype(bool) if self.physical == "BOOLEAN" else np.dtype(self.stored)
+        """`dtype`, as numpy's."""
+        return np.dtype(self.dtype)
 
 
 def parquet_column(field: Field) -> ParquetColumn:
     """The column of a field."""
     name = field.name
     if field.kind == "text":
-        return ParquetColumn("strings", name, "BYTE_ARRAY", "|u1")
+        return ParquetColumn("strings", name)
     if field.kind == "bytes":
         if field.is_encoded_image:
-            return ParquetColumn("picture", f"{name}.bytes", "BYTE_ARRAY", "|u1")
-        return ParquetColumn("binary", name, "BYTE_ARRAY", "|u1")
+            return ParquetColumn("picture", f"{name}.bytes")
+        return ParquetColumn("binary", name)
     if not field.row_bytes:
-        return ParquetColumn("none", "", "BOOLEAN", "|u1")
+        return ParquetColumn("none", "")
     if field.is_fixed and field.shape and (field.is_image or math.prod(field.fixed_shape) >= BINARY_VALUES):
-        return ParquetColumn("fixed_binary", name, "FIXED_LEN_BYTE_ARRAY", "|u1")
-    physical, stored = _PHYSICAL[field.dtype]
+        return ParquetColumn("fixed_binary", name)
+    stored = _WIDENED.get(field.dtype, field.dtype)
     if not field.shape:
-        return ParquetColumn("primitive", name, physical, stored)
-    return ParquetColumn("list", name + ".list.element" * len(field.shape), physical, stored)
+        return ParquetColumn("primitive", name, stored)
+    return ParquetColumn("list", name + ".list.element" * len(field.shape), stored)

@@ -182,8 +182,7 @@ def test_two_readers_and_several_threads_at_once(tmp_path: Path, format: str) ->
         except BaseException as error:
             failures.append(error)
 
-    share = readers[0].threads
-    threads = [threading.Thread(target=work, args=(readers[n % 2], n)) for n in range(6 if share else 2)]
+    threads = [threading.Thread(target=work, args=(readers[n % 2], n)) for n in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -52,7 +52,7 @@ class IndexWriter:
             stored = Stored(None) if name == RECORDS else format.stored(self._schema[name], block_rows)
             section = Section(stored, places, self._rows, data)
             if name in self._summed:
-                places = with_sums(places, [section.sum_of(unit) for unit in range(section.units)])
+                places = with_sums(places, section.sums_of(np.arange(section.units)))
             sections.append(places)
         with index_path(path).open("xb") as file:
             file.write(pack_index(self._format, self._schema, self._rows, data, sections))

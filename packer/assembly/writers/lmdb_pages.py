@@ -8,6 +8,7 @@ its pages to a compacted copy. The layout is that of LMDB 0.9, data format 1, 64
 import os
 import struct
 from collections.abc import Iterable
+from itertools import accumulate
 
 from packer.workspace.durable import write_all
 from shardspec.columns import Buffer
@@ -148,13 +149,11 @@ class LMDBPages:
 
     def _add_page(self, kind: int, nodes: list[bytes]) -> list[int]:
         """Write a page of nodes and return their places in it."""
-        places, upper = [], self._page_bytes
-        for node in nodes:
-            upper -= len(node)
-            places.append(upper)
+        upper = self._page_bytes - sum(map(len, nodes))
+        places = [*accumulate(map(len, nodes), initial=upper)][:-1]
         lower = _HEADER.size + _PLACE.size * len(nodes)
         head = _HEADER.pack(self._next, 0, kind, lower, upper)
-        self._write(1, head, struct.pack(f"<{len(places)}H", *places), bytes(upper - lower), *reversed(nodes))
+        self._write(1, head, struct.pack(f"<{len(places)}H", *places), bytes(upper - lower), *nodes)
         return places
 
     def _write(self, pages: int, *pieces: Buffer) -> None:
