@@ -15,7 +15,7 @@ NAME_MAX = 255
 """Largest number of characters of a file or folder name; a path may have four times as many."""
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 ASIDE = "next-"
-"""Prefix, once or more, of all file names of a dataset that replaces another in its folder, until the other is removed."""
+"""Prefix, once or more, of the file names of a dataset that replaces another in its folder, until that is removed."""
 
 COLUMNS_FOLDER = "columns"
 """Folder of all columns."""

@@ -47,7 +47,7 @@ _KINDS = (
 
 
 class Stamp(NamedTuple):
-    """Identity of a file without its content. It differs for a file that replaced another, and is shared by hard links."""
+    """Identity of a file without its content. It differs after a replacement and is shared by hard links."""
 
     inode: int
     bytes: int

@@ -91,7 +91,7 @@ class Manifest:
         return sum(shard.samples for shard in self.shards)
 
     def find_file(self, name: str) -> FileEntry | None:
-        """Return the file with this name, apart from the prefix `ASIDE`, among those that belong to no shard; or None."""
+        """Return the index or report with this name, without the prefix `ASIDE`, or None."""
         return next((entry for entry in self.files if entry.own_name == name), None)
 
     @cached_property

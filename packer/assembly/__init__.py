@@ -1,1 +1,1 @@
-"""From encoded rows to shards: row sources, the cut, one durable shard, one writer for each format."""
+"""Turn encoded rows into shards: row sources, the cut into shards, durable shards, and a writer per format."""

@@ -1,4 +1,4 @@
-"""Columns: fields beside the shards. Their files are written here, and switched with the manifest."""
+"""Columns: fields stored outside the shards. Writes their files, which take effect with the manifest."""
 
 import json
 import os
@@ -42,7 +42,6 @@ def write_column(staging: Path, field: Field, values: Any) -> tuple[Column, Path
 
 
 def _lengths(field: Field, batches: Iterable[Any]) -> dict[str, IntArray]:
-    """The lengths of a field's values, if they vary."""
     if field.is_fixed:
         return {}
     found = [np.array([len(value) for value in values], np.int64) for values in batches]
@@ -52,7 +51,7 @@ def _lengths(field: Field, batches: Iterable[Any]) -> dict[str, IntArray]:
 def _write_batches(
     staging: Path, field: Field, lengths: Mapping[str, IntArray], rows: int, batches: Iterable[Any]
 ) -> tuple[Column, Path]:
-    """`write_column` of values that come one batch after another."""
+    """Write a column from batches of values (see `write_column`)."""
     staging.mkdir(parents=True, exist_ok=True)
     folder = staging / field.name
     remove_tree(folder)
@@ -70,7 +69,7 @@ def _write_batches(
 
 
 def carry_columns(workspace: Workspace, manifest: Manifest, removed: IntArray, further: int) -> None:
-    """Write the columns of a dataset for the rows that it will have, and note their entries in the workspace.
+    """Write the columns of a dataset for its future rows, and record their entries in the workspace.
 
     Parameters
     ----------
@@ -94,7 +93,7 @@ def carry_columns(workspace: Workspace, manifest: Manifest, removed: IntArray, f
 
 
 def _carried(source: PackedRows, field: Field, kept: IntArray, further: int) -> Iterator[Any]:
-    """The values of the rows that are kept, then what stands for those of the further ones, batch by batch."""
+    """Yield batches of the values of kept rows, then placeholders for new rows."""
     for first in range(0, len(kept), BATCH_ROWS):
         yield source.read(kept[first : first + BATCH_ROWS], [field.name])[field.name]
     nothing = b"" if field.is_fixed else _empty(field, source.read(np.arange(1), [field.name])[field.name])
@@ -115,10 +114,7 @@ def carried_columns(workspace: Workspace, manifest: Manifest) -> list[FieldColum
 
 
 def _empty(field: Field, values: Sequence[Buffer]) -> bytes:
-    """Return the placeholder for a missing value of any other field.
-
-    In JSON it is an empty document of the same kind.
-    """
+    """Return the placeholder for a missing value of variable size. In JSON it is an empty document of the same kind."""
     if field.codec.name != "json":
         return b""
     return b"{}" if any(bytes(value[:1]) == b"{" for value in values[:1]) else b"[]"
@@ -127,7 +123,7 @@ def _empty(field: Field, values: Sequence[Buffer]) -> bytes:
 def change_columns(
     workspace: Workspace, manifest: Manifest, dropped: Iterable[str], fields: Sequence[Field], columns: Columns
 ) -> Manifest:
-    """Drop columns of the dataset and put others into their place, in one step: the rename of the manifest.
+    """Replace columns of the dataset in one step, the rename of the manifest.
 
     Killed at any moment, the dataset is the old or the new one; files that belong to neither are removed by the next
     call, or by the next build in the folder.
@@ -177,7 +173,7 @@ def has_columns(workspace: Workspace, manifest: Manifest, joined: JoinedColumns)
 
 
 def _is_there(layout: Layout, column: Column) -> bool:
-    """Return whether the dataset has the same column already, undamaged: its name has the digest of its files."""
+    """Return whether the dataset already has the same column, undamaged. Its name contains the digest of its files."""
     try:
         for entry in column.files:
             layout.check_digest(entry)
@@ -187,7 +183,7 @@ def _is_there(layout: Layout, column: Column) -> bool:
 
 
 def with_columns(manifest: Manifest, columns: Iterable[Column], fields: Mapping[str, Field]) -> Manifest:
-    """The manifest with these columns and no others. They are sorted by name, so that their history does not show.
+    """Return the manifest with these columns only, sorted by name so that it does not depend on the order of changes.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Groups of samples: those that have the same value in a field, such as one video or one person."""
+"""Groups of samples with the same value in a field, such as one video or one person."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -19,7 +19,7 @@ from shardspec.wording import did_you_mean, shorten
 
 
 def read_groups(path: Path, by: str) -> Groups:
-    """Group the samples of a packed dataset by a field that has one text, number or truth value per sample.
+    """Group the samples of a packed dataset by a field with one text, number or boolean per sample.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def _group(rows: PackedRows, by: str, field: Field) -> Groups:
 
 
 def _digests(values: Sequence[bytes]) -> npt.NDArray[Any]:
-    """Two numbers for each value, by which equal ones are known: the values would fill the memory."""
+    """Return a 128-bit hash of each value, because the values themselves would fill the memory."""
     return np.frombuffer(b"".join(map(digest, values)), _DIGEST)
 
 
@@ -72,7 +72,7 @@ _DIGEST = np.dtype([("high", "<u8"), ("low", "<u8")])
 
 
 def _number(values: npt.NDArray[Any]) -> tuple[IntArray, IntArray]:
-    """Where each different value is for the first time, ascending, and which of these each value equals."""
+    """Return the first row of each distinct value, ascending, and the number of each row's value among these."""
     if values.dtype.fields is None:
         order = np.argsort(values, kind="stable")
         halves = [values]

@@ -1,4 +1,4 @@
-"""The rows of packed datasets, as they are stored."""
+"""Stored rows of packed datasets."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,24 +23,24 @@ from shardspec.layout import Layout, Stamp
 from shardspec.manifest import Manifest
 
 BATCH_BYTES = 16 * 10**6
-"""About how many bytes a batch of rows holds, read for their lengths or their values."""
+"""Approximate size of a batch of rows in bytes."""
 
 _BATCH_ROWS = 1 << 15
 _OPEN_SHARDS = 32
 _PASSED_BYTES = 64 * 10**6
-"""About so much is touched of mapped files before all of it is let go of: until then it counts as memory of the process.
-Shards that were not read since this happened `_IDLE` times are closed: what is known of their rows is memory, too."""
+"""Approximate number of mapped bytes read before they are released; until then they count as memory of the process.
+Shards not read during the last `_IDLE` releases are closed, because the lengths of their rows take memory too."""
 
 _IDLE = 8
 
 _AROUND_BYTES = 1 << 16
-"""So much is mapped around each row that is read apart from others."""
+"""Bytes mapped around a single row."""
 
 Check = Literal["digest", "size"]
 
 
 class PackedRows:
-    """The rows of one or several packed datasets, one after another, under one schema (`packer.assembly.schemas`).
+    """Rows of one or several packed datasets, one after another, with one schema (`packer.assembly.schemas`).
 
     Nothing is decoded. A shard's digest is compared with the manifest before its first row is read, so that damage is
     never copied under a fresh digest. If the workspace has a scan of the shard, the scan has made that comparison.
@@ -108,7 +108,7 @@ class PackedRows:
 
     @classmethod
     def of(cls, path: Path, *, check: Check = "digest", manifest: Manifest | None = None, digest: str = "") -> Self:
-        """The rows of one packed dataset.
+        """Open the rows of one packed dataset.
 
         Parameters
         ----------
@@ -119,7 +119,7 @@ class PackedRows:
         manifest : Manifest, optional
             The manifest of the dataset, if it is loaded already.
         digest : str
-            What the dataset's digest must begin with.
+            Expected beginning of the dataset's digest.
         """
         config = {"inputs": [{"path": str(path), "digest": digest}], "check": check}
         return cls(config, manifests=None if manifest is None else [manifest])
@@ -134,18 +134,18 @@ class PackedRows:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row in the files, about; those of columns count, too."""
+        """Approximate size of a row in the files, columns included, in bytes."""
         return sum(place.part.bytes for place in (*self._places, *self._columns)) // max(1, len(self))
 
     def sizes(self) -> Mapping[str, Lengths]:
-        """Encoded bytes of every value of the fields that are not fixed."""
+        """Return the encoded size of every value, by field of variable size."""
         table = LengthTable(self._varying, len(self))
         for number in range(self.shards):
             table.append(self._lengths(number).T)
         return table.columns
 
     def scan(self, number: int) -> None:
-        """Compare a shard's digest with the manifest, and leave the lengths of its values in the workspace."""
+        """Compare a shard's digest with the manifest, and record the lengths of its values in the workspace."""
         assert self._workspace is not None
         path = self._workspace.scan(number)
         lengths = self._lengths(number)
@@ -155,7 +155,7 @@ class PackedRows:
         publish(attempt, path)
 
     def read(self, rows: IntArray, fields: Sequence[str]) -> Columns:
-        """The encoded values of some rows, in the order asked for."""
+        """Return the encoded values of rows in the given order."""
         out = allocate(self.schema.select(list(fields)), len(rows))
         shards = np.searchsorted(self._ends, rows, side="right")
         for number in np.unique(shards).tolist():
@@ -170,7 +170,7 @@ class PackedRows:
         return out
 
     def _read_shard(self, number: int, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
-        """Put rows of a shard, and the values that columns have for them, into their places."""
+        """Fill rows of a shard and their values in columns into the output."""
         place = self._places[number]
         here = [name for name in fields if name not in place.columns]
         if here:
@@ -181,7 +181,7 @@ class PackedRows:
                 self._read_part(column, rows + place.first, [name], out, at)
 
     def _read_part(self, number: int, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
-        """Put rows of a shard or column into their places, adapted to the united schema."""
+        """Fill rows of a shard or column into the output, adapted to the common schema."""
         place = self._place(number)
         self._passed += _touched_bytes(rows, place.part)
         if self._passed > _PASSED_BYTES:
@@ -212,13 +212,13 @@ class PackedRows:
                     out[name][position] = value
 
     def batches(self, fields: Sequence[str]) -> Iterator[Columns]:
-        """All rows in order, in batches of about `BATCH_BYTES`."""
+        """Yield all rows in order, in batches of about `BATCH_BYTES`."""
         for number in range(self.shards):
             for rows in self._steps(number):
                 yield self.read(self._start(number) + rows, fields)
 
     def _steps(self, number: int) -> Iterator[IntArray]:
-        """The rows of a shard, some at a time."""
+        """Yield the rows of a shard in batches."""
         part, columns = self._places[number].part, self._places[number].manifest.columns
         step = batch_rows(part, *columns)
         for first in range(0, part.samples, step):
@@ -232,7 +232,7 @@ class PackedRows:
         self._passed = 0
 
     def _let_go(self) -> None:
-        """Let go of what was read of mapped files, and close what was not read for a while."""
+        """Release mapped pages that were read, and close shards that were not read for a while."""
         let_go_of_pages()
         self._let_gos, self._passed = self._let_gos + 1, 0
         for number in [number for number in self._open if self._used[number] < self._let_gos - _IDLE]:
@@ -242,7 +242,7 @@ class PackedRows:
         return int(self._ends[number]) - self._places[number].part.samples
 
     def _place(self, number: int) -> "_Place":
-        """A shard, or, counted on from the shards of all inputs, a column."""
+        """Return the shard with a number; numbers after those of all shards are columns."""
         shards = self.shards
         return self._places[number] if number < shards else self._columns[number - shards]
 
@@ -254,7 +254,7 @@ class PackedRows:
         return number < self.shards and self._workspace is not None and self._workspace.scan(number).exists()
 
     def _lengths(self, number: int) -> npt.NDArray[np.int64]:
-        """Encoded bytes of a shard's varying values, (rows, fields)."""
+        """Return the encoded sizes of a shard's values of variable size, (rows, fields)."""
         if self._scanned(number):
             assert self._workspace is not None
             scanned: npt.NDArray[np.int64] = np.load(self._workspace.scan(number), allow_pickle=False)
@@ -268,7 +268,7 @@ class PackedRows:
         return table
 
     def _reader(self, number: int) -> ShardReader:
-        """The open reader of a shard or column, checked when it is opened."""
+        """Return the open reader of a shard or column, which is checked when it is opened."""
         reader = self._open.pop(number, None)
         if reader is None:
             reader = self._check_and_open(number)
@@ -298,15 +298,15 @@ class PackedRows:
 
 
 class _Input:
-    """A packed dataset, as it was when it was opened.
+    """A packed dataset in its state at opening.
 
     Parameters
     ----------
     layout : Layout
     manifest : Manifest, optional
-        If it is loaded already; then it is not noticed if another dataset takes its place.
+        Manifest if it is already loaded. A replacement of the dataset is then not detected.
     digest : str
-        What the dataset's digest must begin with.
+        Expected beginning of the dataset's digest.
     """
 
     def __init__(self, layout: Layout, manifest: Manifest | None, digest: str) -> None:
@@ -322,13 +322,7 @@ class _Input:
             raise self._changed()
 
     def check_standing(self, part: Shard | Column) -> None:
-        """Check that files that are open are those of this dataset: that they still were after they had been opened.
-
-        Raises
-        ------
-        DatasetChangedError
-            If others have taken their place.
-        """
+        """Raise `DatasetChangedError` if the open files of a shard or column belong to another dataset now."""
         if self._stamp is None:
             return
         if self.layout.stamp_manifest() != self._stamp:
@@ -339,8 +333,8 @@ class _Input:
 
     def _changed(self) -> DatasetChangedError:
         return DatasetChangedError(
-            f"{self.layout.root}: expected a packed dataset that stays as it is while it is read, found it changed or "
-            "replaced: repeat the command when nobody else writes into that folder"
+            f"{self.layout.root}: expected a packed dataset that does not change while it is read, found it changed or "
+            "replaced: repeat the command when no other process writes to the folder"
         )
 
 
@@ -360,13 +354,13 @@ class _Place(NamedTuple):
 
     @property
     def layout(self) -> Layout:
-        """Where the input's files are."""
+        """Layout of the input's folder."""
         return self.input.layout
 
 
 @contextmanager
 def _reading(place: _Place) -> Iterator[None]:
-    """Turn the system's refusal to read a shard into a `DatasetError` that names its file."""
+    """Turn an `OSError` into a `DatasetError` that names the shard's file."""
     try:
         yield
     except ShardspecError:  # some are OSErrors, too
@@ -377,7 +371,7 @@ def _reading(place: _Place) -> Iterator[None]:
 
 
 def read_column(path: Path, manifest: Manifest, name: str) -> Any:
-    """All values of one field of a packed dataset. Digests must have been compared before, where that matters.
+    """Return all values of one field of a packed dataset, without comparing digests.
 
     Returns
     -------
@@ -392,7 +386,7 @@ def read_column(path: Path, manifest: Manifest, name: str) -> Any:
 
 
 def _touched_bytes(rows: IntArray, part: Shard | Column) -> int:
-    """About how many bytes of a shard's file are mapped when some rows, ascending, are read."""
+    """Estimate the bytes of a shard's file that are mapped when ascending rows are read."""
     if not len(rows):
         return 0
     row_bytes = part.bytes / max(1, part.samples)
@@ -401,11 +395,11 @@ def _touched_bytes(rows: IntArray, part: Shard | Column) -> int:
 
 
 def batch_rows(*parts: Shard | Column) -> int:
-    """Rows of a shard, with their values in columns, that hold about `BATCH_BYTES`; tiny ones hold fewer."""
+    """Return the number of rows of a shard, with columns, in about `BATCH_BYTES`; fewer if rows are tiny."""
     return max(1, min(_BATCH_ROWS, int(BATCH_BYTES / max(sum(p.bytes / max(1, p.samples) for p in parts), 1e-9))))
 
 
 def shift_key(key: Buffer, items: int) -> bytes:
-    """A sample's key ``<item>-<ordinal>`` with the item's number increased."""
+    """Increase the item's number in a sample's key ``<item>-<ordinal>``."""
     item, dash, ordinal = bytes(key).partition(b"-")
     return b"%08d" % (int(item) + items) + dash + ordinal

@@ -1,4 +1,4 @@
-"""How rows become shards: the cut of the stored order by encoded bytes, the resulting shards, and the index."""
+"""The cut of rows in their stored order into shards by encoded size, and the index."""
 
 import itertools
 import json
@@ -25,24 +25,24 @@ from shardspec.schema import Field, Schema
 
 BATCH_BYTES = 16 * 10**6
 BATCH_ROWS = 1024
-"""The most bytes in a batch of rows between the parts and a writer."""
+"""Largest size of a batch of rows between the parts and a writer, in bytes."""
 
 OF_TASKS = ("tasks", "first")
-"""The keys of a row source's configuration that say which rows there are."""
+"""Keys of a row source's configuration that determine its rows."""
 
 SHARD_BYTES, FIRST_SHARD_BYTES = 256 * 10**6, 32 * 10**6
-"""The most encoded bytes in a shard whose size nobody chose, and in the first ones (`most_bytes`)."""
+"""Default shard size in encoded bytes, and that of the first shards (`most_bytes`)."""
 
 _OF_WHAT_LIES_BEFORE = 4
 
 _INDEX_ROWS = 1 << 16
 _NEAR_ROWS = 1 << 13
-"""Values of the index in memory at a time, and rows read at a time for it."""
+"""Number of index values in memory at a time, and of rows read at a time for the index."""
 
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """How rows become shards.
+    """Plan of the shards of a dataset.
 
     Attributes
     ----------
@@ -74,49 +74,49 @@ class ShardPlan:
 
     @cached_property
     def source(self) -> RowSource:
-        """The row source."""
+        """Row source."""
         return open_rows(self.rows, self.workspace)
 
     @cached_property
     def order(self) -> IntArray | None:
-        """The stored order, or None where it is the source's own."""
+        """Stored order, or None for the source's order."""
         return np.load(self.workspace.promised(self.workspace.order), mmap_mode="r") if self.shuffled else None
 
     def shard_name(self, number: int) -> str:
-        """The name of a shard."""
+        """Return the name of a shard."""
         return shard_name(self.first + number)
 
     @property
     def staging(self) -> Path:
-        """The folder of the shards that were written and are yet to be moved into place, and of their records."""
+        """Folder of written shards that are yet to be moved into place, and of their records."""
         return self.workspace.staging / self.key
 
     def published(self, number: int) -> Path:
-        """Where a shard is published (`packer.assembly.shard`)."""
+        """Return the folder in which a shard is published (`packer.assembly.shard`)."""
         return self.staging / self.shard_name(number)
 
     def shard_rows(self, number: int) -> IntArray:
-        """The source's rows in a shard, in order."""
+        """Return the source's rows in a shard, in order."""
         return _rows_at(self.order, self.cuts[number], self.cuts[number + 1])
 
     def under(self, key: str) -> "ShardPlan":
-        """The plan with another folder of shards."""
+        """Return the plan with another folder of shards."""
         return replace(self, key=key)
 
     @property
     def form(self) -> str:
-        """Text that identifies how a row is stored in a shard. It does not depend on which rows there are."""
+        """Return a text that identifies how rows are stored, independent of the rows themselves."""
         return json.dumps([self.format, {key: value for key, value in self.rows.items() if key not in OF_TASKS}])
 
     def save(self) -> None:
-        """Write the plan, and flush order, reports and index with it. From here on, a resume starts with the shards."""
+        """Write the plan, and flush it with order, reports and index. A resume then starts with the shards."""
         fsync_tree(self.workspace.final)
         if self.workspace.order.exists():
             fsync_file(self.workspace.order)
         write_durably(self.workspace.assembly, self.dumps())
 
     def dumps(self) -> bytes:
-        """The plan as JSON."""
+        """Return the plan as JSON."""
         sizes = [vars(size) for size in self.sizes]
         rows, cuts = dict(self.rows), list(self.cuts)
         document = {"rows": rows, "format": self.format, "cuts": cuts, "sizes": sizes, "first": self.first}
@@ -124,7 +124,7 @@ class ShardPlan:
 
     @classmethod
     def load(cls, workspace: Workspace, path: Path | None = None) -> "ShardPlan":
-        """Read the plan of a workspace, or another one that lies at a path."""
+        """Read the plan of a workspace, or one at another path."""
         document = json.loads(workspace.promised(path or workspace.assembly).read_bytes())
         sizes = tuple(ShardSize(**size) for size in document["sizes"])
         cuts, first = tuple(document["cuts"]), document.get("first", 0)
@@ -133,12 +133,12 @@ class ShardPlan:
 
 
 def shard_name(number: int) -> str:
-    """The name of a shard, given its number in the dataset."""
+    """Return the name of a shard by its number in the dataset."""
     return f"shard-{number:05d}"
 
 
 class Piece(NamedTuple):
-    """A run of the stored rows that shares no shard with others.
+    """A run of stored rows with its own shards.
 
     Attributes
     ----------
@@ -160,7 +160,7 @@ def plan_assembly(
     order: IntArray | None = None,
     first: int = 0,
 ) -> ShardPlan:
-    """Cut the rows into shards by their encoded bytes, at least one row each.
+    """Cut the rows into shards by encoded size, with at least one row each.
 
     Parameters
     ----------
@@ -189,14 +189,14 @@ def plan_assembly(
 
 
 class PlannedShards:
-    """Writes shards of a workspace's assembly plan, which is read when the first shard is written."""
+    """Writer of the shards of a workspace's assembly plan, which is read when the first shard is written."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._plan: ShardPlan | None = None
 
     def write(self, number: int) -> dict[str, Any]:
-        """Write one shard, unless it was published already, and return its manifest entry as JSON."""
+        """Write one shard unless it is already published, and return its manifest entry as JSON."""
         if self._plan is None:
             self._plan = ShardPlan.load(self._workspace)
         return self._write(self._plan, number)
@@ -225,7 +225,7 @@ def write_index(
     folder: Path,
     before: Mapping[str, Path] | None = None,
 ) -> None:
-    """Write ``<field>.npy`` for each fixed 0-d field, in the stored order of the rows.
+    """Write ``<field>.npy`` for each scalar field, in the stored order of the rows.
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ def write_index(
 
 
 def _read_scalars(source: RowSource, order: IntArray | None, fields: Sequence[Field]) -> Iterator[tuple[str, bytes]]:
-    """The names of 0-d fields and the bytes of their values, for some rows at a time, ascending, or for all."""
+    """Yield the names of scalar fields and the bytes of their values, for batches of ascending rows or for all rows."""
     count, names = len(source) if order is None else len(order), [one.name for one in fields]
     for first in range(0, count, _NEAR_ROWS):
         rows = _rows_at(order, first, min(first + _NEAR_ROWS, count))
@@ -278,12 +278,12 @@ def _read_scalars(source: RowSource, order: IntArray | None, fields: Sequence[Fi
 
 
 def shuffled(rows: int, seed: int) -> IntArray:
-    """The row numbers in a random order drawn from a seed."""
+    """Return the row numbers in a random order with a seed."""
     return np.random.Generator(np.random.PCG64(seed)).permutation(rows)
 
 
 def row_sizes(schema: Schema, lengths: Mapping[str, Lengths], rows: int) -> npt.NDArray[np.int64]:
-    """The encoded bytes of each row, (rows,), if its varying values have these encoded `lengths`."""
+    """Return the encoded size of each row, (rows,), from the encoded `lengths` of its values of variable size."""
     bytes_of = np.full(rows, sum(field.row_bytes for field in schema if field.is_fixed), np.int64)
     for values in lengths.values():
         bytes_of += values
@@ -291,7 +291,7 @@ def row_sizes(schema: Schema, lengths: Mapping[str, Lengths], rows: int) -> npt.
 
 
 def most_bytes(shard_bytes: int | None, before: int) -> int:
-    """The most encoded bytes in a shard, given those of its piece that lie in shards before it.
+    """Return the largest encoded size of a shard, given the size of the piece's earlier shards.
 
     If nobody chose, it is a quarter of what lies before, within bounds. The last shard of a dataset is written by one
     worker while the others have nothing left to do, so it is to be a small part of the whole.
@@ -302,7 +302,7 @@ def most_bytes(shard_bytes: int | None, before: int) -> int:
 
 
 def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int | None, before: int = 0) -> tuple[int, ...]:
-    """Boundaries 0, …, N of the rows that a shard holds; a row larger than a shard may be is in one of its own.
+    """Return the boundaries 0, …, N of the rows of each shard. A row larger than a shard has its own shard.
 
     Parameters
     ----------
@@ -323,14 +323,14 @@ def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int | None, before: i
 
 
 def shard_size(schema: Schema, lengths: Mapping[str, Lengths], rows: int) -> ShardSize:
-    """Return the expected content of a shard of `rows` rows whose varying values have these encoded `lengths`."""
+    """Return the expected sizes of a shard of `rows` rows, from the encoded `lengths` of values of variable size."""
     totals = {f.name: f.row_bytes * rows if f.is_fixed else int(lengths[f.name].sum()) for f in schema}
     largest = {f.name: f.row_bytes if f.is_fixed else int(lengths[f.name].max(initial=0)) for f in schema}
     return ShardSize(rows, totals, largest)
 
 
 def read_batches(source: RowSource, rows: IntArray, fields: Sequence[str], row_bytes: int) -> Iterator[Columns]:
-    """Read the rows in the batches that a writer takes."""
+    """Yield the rows in batches for a writer."""
     step = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes)))
     for first in range(0, len(rows), step):
         yield source.read(rows[first : first + step], fields)
@@ -346,5 +346,5 @@ def _cut_pieces(bytes_of: npt.NDArray[np.int64], pieces: Sequence[Piece]) -> tup
 
 
 def _rows_at(order: IntArray | None, start: int, stop: int) -> IntArray:
-    """The source's rows at places of the stored order."""
+    """Return the source's rows at positions of the stored order."""
     return np.arange(start, stop, dtype=np.int64) if order is None else np.array(order[start:stop])

@@ -1,4 +1,4 @@
-"""The sources of rows for assembly: the parts of a build, packed datasets, or both for an update."""
+"""Sources of rows for shards: the parts of a build, packed datasets, or both for an update."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ ROW_SOURCES: Mapping[str, Entry] = {
 _UINT32_MAX = np.iinfo(np.uint32).max
 
 Lengths = npt.NDArray[np.uint32] | npt.NDArray[np.int64]
-"""Encoded bytes of values: 4 bytes for each, unless a value is larger than they can say."""
+"""Array of encoded sizes: 4 bytes each, or 8 if a value is too large."""
 
 
 class RowSource(Protocol):
@@ -38,11 +38,11 @@ class RowSource(Protocol):
     def __len__(self) -> int: ...
 
     def sizes(self) -> Mapping[str, Lengths]:
-        """Encoded bytes of every value, (rows,), for each field that is not fixed."""
+        """Return the encoded size of every value, (rows,), by field of variable size."""
         ...
 
     def read(self, rows: IntArray, fields: Sequence[str]) -> Columns:
-        """The encoded values of some rows, in the order asked for."""
+        """Return the encoded values of rows in the given order."""
         ...
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class RowSource(Protocol):
 
 
 class LengthTable:
-    """The lengths of the values of some fields, filled from the first row on.
+    """Lengths of the values of fields, filled row by row.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class LengthTable:
         self._filled = 0
 
     def append(self, lengths: Sequence[npt.NDArray[np.int64]] | npt.NDArray[np.int64]) -> None:
-        """Append the lengths of some rows, field after field."""
+        """Append the lengths of rows, one array per field."""
         first = self._filled
         for name, values in zip(self.columns, lengths, strict=True):
             if self.columns[name].dtype == np.uint32 and values.max(initial=0) > _UINT32_MAX:
@@ -73,7 +73,7 @@ class LengthTable:
 
 
 def open_rows(config: Mapping[str, Any], workspace: Workspace) -> RowSource:
-    """Open the row source that an assembly plan describes.
+    """Open the row source of an assembly plan.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The samples of a packed dataset, decoded."""
+"""Decoded samples of a packed dataset."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from shardspec.wording import span
 
 
 class PackedSamples:
-    """Reads and decodes rows of one packed dataset, for display and for packing anew; training uses `readers`.
+    """Reader of decoded rows of a packed dataset, for display and for packing again. Training uses `readers`.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class PackedSamples:
     check : {"digest", "size"}
         What is compared with the manifest before a shard is opened.
     digest : str
-        What the dataset's digest must begin with.
+        Expected beginning of the dataset's digest.
     """
 
     def __init__(
@@ -42,22 +42,22 @@ class PackedSamples:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row in the files, about."""
+        """Approximate size of a row in the files in bytes."""
         return self.rows.row_bytes
 
     def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """The samples of some rows, in the order asked for."""
+        """Return the samples of rows in the given order."""
         return self.decode(self.read_encoded(rows))
 
     def read_encoded(self, rows: Sequence[int]) -> Columns:
-        """The encoded values of some rows."""
+        """Return the encoded values of rows."""
         numbers = np.asarray(rows, np.int64)
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(self):
             raise UsageError(f"expected rows of 0 to {len(self) - 1}, found {span(numbers.min(), numbers.max())}")
         return self.rows.read(numbers, self.schema.names)
 
     def decode(self, columns: Columns) -> list[dict[str, Any]]:
-        """Encoded columns as samples."""
+        """Decode columns to samples."""
         count = len(columns[self.schema.names[0]])
         return [{field.name: self._value(field, columns, row) for field in self.schema} for row in range(count)]
 
@@ -67,5 +67,5 @@ class PackedSamples:
 
 
 def codecs_of(schema: Schema) -> dict[str, Codec]:
-    """The codec of each field whose values are encoded."""
+    """Return the codec of each field with encoded values."""
     return {field.name: codec_for(field) for field in schema if not field.is_fixed}

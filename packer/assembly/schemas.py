@@ -1,4 +1,4 @@
-"""One schema for the rows of several packed datasets, and the adaptation of encoded values to it, undecoded."""
+"""A common schema for several packed datasets, and the adaptation of encoded values to it without decoding."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -13,11 +13,11 @@ from shardspec.typing.field_types import common_shape
 from shardspec.wording import LENGTH, LISTED, cut, shorten
 
 Adapt = Callable[[Any], Any]
-"""Turns a column of one dataset, as `shardspec.columns` defines it, into one of the united field."""
+"""Function that adapts a column of one dataset (`shardspec.columns`) to the common field."""
 
 
 def unite_schemas(schemas: Sequence[Schema]) -> Schema:
-    """The schema that the rows of all have in common.
+    """Return the common schema of all datasets.
 
     Class lists that differ become one list of all names, in NFC. If all of them are sorted, so is the list, as if
     everything had been built together. Otherwise it has the names of the first in their order, then the names that the
@@ -37,7 +37,7 @@ def unite_schemas(schemas: Sequence[Schema]) -> Schema:
 
 
 def adapter(found: Field, united: Field) -> Adapt | None:
-    """A function that turns a field's encoded values into the united field's; None if they are the same bytes.
+    """Return a function that adapts encoded values to the common field, or None if the bytes are the same.
 
     The function raises a `SchemaError` for a number that is no class of the field.
     """
@@ -50,7 +50,7 @@ def adapter(found: Field, united: Field) -> Adapt | None:
 
 
 def _renumber(found: Field, united: Field) -> Adapt:
-    """Renumber classes by the united list and keep -1, which is no class; refuse others, which could become a class."""
+    """Renumber classes by the common list. Keep -1, which means no class, and refuse other numbers outside the list."""
     names = list(map(class_name, united.classes or ()))
     table = np.array([names.index(class_name(name)) for name in found.classes or ()], united.numpy_dtype)
 
@@ -91,7 +91,7 @@ def _unite(fields: Sequence[Field]) -> Field:
 
 
 def _differences(expected: Schema, found: Schema) -> Iterator[str]:
-    """The differences between two schemas that cannot be united."""
+    """Describe the differences between two incompatible schemas."""
     names = [f"field {name!r} is missing" for name in expected.names if name not in found]
     names += [f"field {name!r} is not in the first" for name in found.names if name not in expected]
     yield from names

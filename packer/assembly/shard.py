@@ -1,4 +1,4 @@
-"""One shard, from row batches to a durable folder: an attempt is written, flushed, digested, recorded, then published.
+"""Write one durable shard from batches of rows: write, flush, digest, record, then publish.
 
 An attempt has a folder of its own. Its rename to the shard's name is what publishes it, and it fails if the name is
 taken, so of several attempts one counts, and a worker that was believed dead changes nothing. The coordinating process
@@ -30,13 +30,13 @@ from shardspec.schema import Schema
 from shardspec.wording import LONG, cut
 
 NEEDS_SCRATCH = frozenset({"hdf5"})
-"""Formats whose library writes all over its file: slow, or refused, on a shared file system."""
+"""Formats whose library writes at random offsets, which shared file systems do slowly or refuse."""
 
 SCRATCH_VARIABLES = ("SLURM_TMPDIR", "TMPDIR", "")
-"""Environment variables with folders of this machine's own, and at last the system's."""
+"""Environment variables with local scratch folders, and the system's temporary folder."""
 
 _SCRATCH_SHARE, _SCRATCH_BYTES = 3, 1 << 26
-"""Room that a shard needs in the scratch: its bytes, those of the working file, and some more."""
+"""Free space that a shard needs in the scratch folder: a multiple of its size, and some more bytes."""
 
 
 _SCRATCH_NAME = "packer-shard-"
@@ -51,7 +51,7 @@ def write_shard(
     batches: Iterable[Columns],
     owner: str = "",
 ) -> Shard:
-    """Write one shard, publish it, and return its manifest entry. Once it returns, the shard is durable.
+    """Write and publish one shard, and return its manifest entry. The shard is then durable.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def write_shard(
 
 
 def published_shard(published: Path) -> Shard | None:
-    """The entry of a shard that was published; None if none was."""
+    """Return the entry of a published shard, or None."""
     try:
         document = json.loads((published / RECORD_NAME).read_bytes())
     except FileNotFoundError:
@@ -93,7 +93,7 @@ def published_shard(published: Path) -> Shard | None:
 
 
 def place_shard(root: Path, published: Path) -> Shard | None:
-    """Move what is left of a published shard's files into place, and return its entry.
+    """Move the remaining files of a published shard into place, and return its entry.
 
     None if no shard was published, or if a file of it is missing or has another size. The moves are not flushed: if
     they are lost with the machine's memory, the files are where they were.
@@ -148,7 +148,7 @@ def _write(folder: Path, format: str, name: str, schema: Schema, size: ShardSize
 def _write_files(
     folder: Path, format: str, name: str, schema: Schema, size: ShardSize, batches: Iterable[Columns]
 ) -> int:
-    """Write the files; the rows of a block."""
+    """Write the files, and return the rows per block."""
     writer: ShardWriter = resolve("format", format, {format: get_format(format).writer})(folder, name, schema, size)
     try:
         for batch in batches:
@@ -167,7 +167,7 @@ def _describe(folder: Path) -> tuple[FileEntry, ...]:
 
 
 def find_scratch(folder: Path, size: ShardSize) -> Path | None:
-    """A folder of this machine's own to write a shard in, if it is to lie on a file system shared with others.
+    """Return a local folder to write a shard in if its destination is a shared file system.
 
     None if it is not, or if there is no such folder with room for the shard.
     """
@@ -184,7 +184,7 @@ def find_scratch(folder: Path, size: ShardSize) -> Path | None:
 
 
 def sweep_scratch(scratch: Path) -> None:
-    """Remove what workers on this machine have left in its scratch that were killed."""
+    """Remove the files of killed workers from this machine's scratch folder."""
     for path in scratch.glob(f"{_SCRATCH_NAME}*"):
         mark = path.name.removeprefix(_SCRATCH_NAME).rpartition("-")[0].replace("_", ":")
         with suppress(OSError):
@@ -194,7 +194,7 @@ def sweep_scratch(scratch: Path) -> None:
 
 @contextmanager
 def _naming(scratch: Path) -> Iterator[None]:
-    """Say what to do if the scratch cannot be written, which has nothing to do with the dataset's folder."""
+    """Add advice to errors of writing to the scratch folder, which is not the dataset's folder."""
     try:
         yield
     except (OSError, BuildError) as error:

@@ -155,7 +155,7 @@ class DatasetList(Result):
         return shlex.join(["packer", "build", str(table), "OUT", "--root", str(self.root), *label, *how, *typed])
 
     def _describe_masks(self) -> list[str]:
-        """Return the options for the masks. Real videos get a black mask, which a forgery without a mask must not get."""
+        """Return the options for masks. Real videos get a black mask, which forgeries without a mask must not get."""
         if "mask" not in self.columns:
             return []
         unmasked = any(row["mask"] is None and row["label"] != REAL_OR_FAKE[0] for row in self.rows)

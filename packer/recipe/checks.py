@@ -97,7 +97,7 @@ def documented(kind: type[Options]) -> type[Options]:
 
 
 def plain_value(value: Any, choices: Collection[Any] = ()) -> Any:
-    """Convert a value to a Python type that JSON can hold: NumPy scalars to Python's, numbers among `choices` to text."""
+    """Convert NumPy scalars to Python values, which JSON can hold, and numbers among `choices` to text."""
     if isinstance(value, np.bool_ | np.str_):
         return value.item()
     if isinstance(value, bool):  # a bool is an Integral too

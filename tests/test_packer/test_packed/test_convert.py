@@ -337,7 +337,7 @@ def test_rows_of_a_dataset_and_of_what_takes_its_place_are_never_mixed(
 
     listener = Replacing(stage, done, overwrite if change == "overwritten" else follow)
     with pytest.raises(
-        (BuildError, DatasetError), match="expected a packed dataset that stays as it is while it is read"
+        (BuildError, DatasetError), match="expected a packed dataset that does not change while it is read"
     ):
         make(tmp_path / "in", tmp_path / "out", engine="inline", progress=listener)
     assert listener.replaced
