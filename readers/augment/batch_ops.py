@@ -15,7 +15,7 @@ from shardspec.errors import UsageError
 Batch = dict[str, Any]
 
 
-def boxes_of(batch: Batch) -> list[str]:
+def batch_boxes(batch: Batch) -> list[str]:
     """Return the names of the box tensors of a batch: (B, ..., 4) floating, left, top, right and bottom in pixels.
 
     A list of boxes, which a batch has for samples with different numbers of boxes, is refused.
@@ -40,7 +40,7 @@ def image_of(batch: Batch, user: str) -> Tensor:
     return image
 
 
-def masks_of(batch: Batch, names: MaskNames, user: str) -> list[str]:
+def batch_masks(batch: Batch, names: MaskNames, user: str) -> list[str]:
     """Return the names of a batch's masks (`choose_masks`): (B, H, W) or (B, C, H, W) like ``image``."""
     image: Tensor = batch["image"]
     rows, sides = len(image), image.shape[-2:]
@@ -73,7 +73,7 @@ def over(rows: Tensor, value: Tensor) -> Tensor:
     return rows.view(-1, *(1,) * (value.ndim - 1))
 
 
-def move(batch: Batch, matrix: Tensor) -> Batch:
+def move_batch_geometry(batch: Batch, matrix: Tensor) -> Batch:
     """Map the geometry of every row by its matrix (B, 2, 3), old crop pixels to new ones. Points keep their order.
 
     The matrices scale and mirror but do not rotate: only their diagonals and last columns count.
@@ -84,7 +84,7 @@ def move(batch: Batch, matrix: Tensor) -> Batch:
     for name in present(batch, ("landmarks", "hull"), Tensor):
         points = batch[name]
         out[name] = points * scale[:, None].to(points.dtype) + shift[:, None].to(points.dtype)
-    for name in boxes_of(batch):
+    for name in batch_boxes(batch):
         boxes = batch[name]
         ends = boxes.reshape(len(boxes), -1, 2, 2)  # two opposite corners suffice
         ends = ends * scale[:, None, None].to(boxes.dtype) + shift[:, None, None].to(boxes.dtype)

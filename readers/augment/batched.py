@@ -20,7 +20,17 @@ import torch
 from torch import Tensor, nn
 
 from readers.arguments import as_count, as_probability, as_range
-from readers.augment.batch_ops import choose, image_of, masks_of, move, over, picked, sampled, uniform, window
+from readers.augment.batch_ops import (
+    batch_masks,
+    choose,
+    image_of,
+    move_batch_geometry,
+    over,
+    picked,
+    sampled,
+    uniform,
+    window,
+)
 from readers.augment.geometry import mirror_orders
 from readers.augment.libraries.batch_modules import OtherModule, ValueRange, looked_at
 from readers.augment.masks import as_mask_names
@@ -172,11 +182,11 @@ class BatchFlip(BatchModule):
         image = image_of(batch, "BatchFlip")
         flips = uniform(image, 1, seeds)[:, 0] < self.p
         out = dict(batch)
-        for name in ("image", *masks_of(batch, self.masks, "BatchFlip")):
+        for name in ("image", *batch_masks(batch, self.masks, "BatchFlip")):
             out[name] = torch.where(over(flips, batch[name]), batch[name].flip(-1), batch[name])
         mirror = image.new_tensor([[-1.0, 0.0, image.shape[-1]], [0.0, 1.0, 0.0]], dtype=torch.float32)
         keep = image.new_tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], dtype=torch.float32)
-        moved = move(out, torch.where(over(flips, mirror[None]), mirror, keep))
+        moved = move_batch_geometry(out, torch.where(over(flips, mirror[None]), mirror, keep))
         for name, order in mirror_orders(batch, Tensor).items():
             index = torch.from_numpy(order.copy()).to(image.device)
             moved[name] = torch.where(over(flips, moved[name]), moved[name][:, index], moved[name])
@@ -221,7 +231,7 @@ class BatchCrop(BatchModule):
         if self.scale is None:
             # whole pixels, all equally likely
             left, top = choose(x, width - self.size + 1), choose(y, height - self.size + 1)
-        for name in ("image", *masks_of(batch, self.masks, "BatchCrop")):
+        for name in ("image", *batch_masks(batch, self.masks, "BatchCrop")):
             if self.scale is None:
                 out[name] = window(batch[name], left, top, self.size)
             else:
@@ -232,7 +242,7 @@ class BatchCrop(BatchModule):
         k = self.size / side
         zero = torch.zeros_like(k)
         rows = torch.stack([torch.stack([k, zero, -k * left], 1), torch.stack([zero, k, -k * top], 1)], 1)
-        return move(out, rows)
+        return move_batch_geometry(out, rows)
 
 
 class BatchDropRegion(BatchModule):

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from readers.arguments import as_count, as_number, as_range
 from readers.augment.base import Picture, Sample, Transform, get_image
-from readers.augment.geometry import move
+from readers.augment.geometry import move_geometry
 from readers.augment.masks import masks_of
 from readers.decode.resample import nearest
 from shardspec.errors import UsageError
@@ -79,7 +79,7 @@ class CropJitter(Transform[_CropWindow]):
         image = get_image(sample, "CropJitter")
         size = min(image.shape[-3:-1]) if self.size is None else self.size
         k = size / params.side
-        out = move(sample, np.array([[k, 0.0, -k * params.left], [0.0, k, -k * params.top]]))
+        out = move_geometry(sample, np.array([[k, 0.0, -k * params.left], [0.0, k, -k * params.top]]))
         clip = image.ndim == 4
         # down to a half, bilinear interpolation uses every pixel, in a third of the time of averaging areas
         smooth = cv2.INTER_AREA if k < 0.5 else cv2.INTER_LINEAR

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 
 from readers.augment.base import Picture, Sample, Transform, get_image
-from readers.augment.geometry import move
+from readers.augment.geometry import move_geometry
 from readers.augment.masks import masks_of
 
 
@@ -23,7 +23,7 @@ class _Flip(Transform[None]):
         image = get_image(sample, user)
         height, width = image.shape[-3:-1]
         x, y = ([1.0, 0.0, 0.0], [0.0, -1.0, height]) if self.upside_down else ([-1.0, 0.0, width], [0.0, 1.0, 0.0])
-        out = move(sample, np.array([x, y]))
+        out = move_geometry(sample, np.array([x, y]))
         clip = image.ndim == 4
         for name in ("image", *masks_of(sample, image, self.masks, user)):
             if self.upside_down:  # whole rows: numpy is as fast as OpenCV here

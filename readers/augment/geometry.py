@@ -40,7 +40,7 @@ def enclosing(corners: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[An
     return out.astype(dtype)
 
 
-def move(sample: Sample, matrix: FloatArray) -> Sample:
+def move_geometry(sample: Sample, matrix: FloatArray) -> Sample:
     """Return a new dict in which the geometry follows a change of the image. Image and masks are left to the caller.
 
     Parameters

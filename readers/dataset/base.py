@@ -11,18 +11,18 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import ConcatDataset, Dataset
 
+from readers.dataset.chain import CHUNK_ROWS, Chain, check_sample, probe_layout, rows_of, store
 from readers.dataset.collate import Batch, SampleList, allocate_batch, collate_samples
-from readers.dataset.transforms import CHUNK_ROWS, Chain, check_sample, probe_layout, rows_of, store
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, allocate_values
 from readers.drawing.notebook import Strip
-from readers.order.auto import AnyShuffle, Choice, choose_apart, choose_shuffle
+from readers.order.auto import AnyShuffle, ShuffleChoice, choose_apart, choose_shuffle
 from readers.order.blocks import Blocks
 from readers.order.order import WINDOW_BLOCKS, Order, Picks, Shuffle, count_occurrences
 from readers.order.permutation import mix_array
 from readers.order.ranks import ranks_together
 from readers.order.sampler import OrderSampler, RankSampler
-from readers.order.shares import Shares
+from readers.order.shares import MixtureShares
 from readers.order.store import Store
 from readers.seeding import SampledIndex
 from readers.transforms import AnyTransform
@@ -59,7 +59,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         return None
 
     @property
-    def shares(self) -> Shares | None:
+    def shares(self) -> MixtureShares | None:
         """Shares of a mixture's datasets in a shuffled epoch; None if it visits every row once."""
         return None
 
@@ -319,7 +319,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         draws : int, optional
             Length of a weighted epoch; by default the number of samples.
         """
-        choice: Choice | None = None
+        choice: ShuffleChoice | None = None
         if shuffle == "auto":
             alone = max(world_size, ranks_together()) == 1
             choice = choose_shuffle(self.stores, self.blocks is not None) if alone else choose_apart()

@@ -16,7 +16,7 @@ from readers.dataset.parts import WithParts, as_rows
 from readers.decode.values import BatchLayout
 from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order.order import Picks, count_occurrences
-from readers.order.shares import Shares
+from readers.order.shares import MixtureShares
 from readers.order.store import Store
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray, fill_missing, missing_in
@@ -137,7 +137,7 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         return Blocks.even(len(self), max(1, MIN_BLOCK_ROWS // self.length))
 
     @property
-    def shares(self) -> Shares | None:
+    def shares(self) -> MixtureShares | None:
         """None, because a shuffled epoch visits every clip once, even of a mixture."""
         return None
 

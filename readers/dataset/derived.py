@@ -13,7 +13,7 @@ from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, allocate_values
 from readers.order.blocks import Blocks
 from readers.order.order import Picks
-from readers.order.shares import Shares
+from readers.order.shares import MixtureShares
 from readers.order.store import Store
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
@@ -51,7 +51,7 @@ class DerivedDataset(SampleDataset):
         return self.base.blocks
 
     @property
-    def shares(self) -> Shares | None:
+    def shares(self) -> MixtureShares | None:
         """Shares of the base dataset."""
         return self.base.shares
 

@@ -14,7 +14,7 @@ from readers.dataset.subset import DivisibleDataset
 from readers.decode.values import BatchLayout
 from readers.order.order import Picks
 from readers.order.permutation import mix_array, mix_words
-from readers.order.shares import Shares
+from readers.order.shares import MixtureShares
 from readers.order.store import Store
 from readers.seeding import check_seed
 from readers.transforms import AnyTransform
@@ -83,7 +83,7 @@ class MixedDataset(DivisibleDataset):
         ends: IntArray = np.round(np.cumsum(shares) / sum(shares) * total).astype(np.int64)
         quotas: IntArray = np.diff(ends, prepend=0)
         within = tuple(dataset.shares for dataset in self.datasets)
-        self._shares = Shares(sizes, quotas, check_seed(seed), within)
+        self._shares = MixtureShares(sizes, quotas, check_seed(seed), within)
         first = self.datasets[0].layout
         for number, dataset in enumerate(self.datasets):
             if dataset.layout != first:
@@ -104,7 +104,7 @@ class MixedDataset(DivisibleDataset):
         )
 
     @property
-    def shares(self) -> Shares:
+    def shares(self) -> MixtureShares:
         """Shares of the datasets in a shuffled epoch."""
         return self._shares
 

@@ -14,7 +14,7 @@ from readers.dataset.parts import WithParts, as_rows
 from readers.decode.values import BatchLayout
 from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order.order import Picks, count_occurrences
-from readers.order.shares import Shares
+from readers.order.shares import MixtureShares
 from readers.order.store import Store
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray, mark_missing, missing_in
@@ -156,7 +156,7 @@ class Subset(DerivedDataset, DivisibleDataset):
         return self._blocks
 
     @property
-    def shares(self) -> Shares | None:
+    def shares(self) -> MixtureShares | None:
         """None, because a shuffled epoch visits every row of the subset once, even of a mixture."""
         return None
 

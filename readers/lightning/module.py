@@ -20,9 +20,9 @@ from readers.lightning.batches import Batches, EvalBatches, Source, TrainBatches
 from readers.loader.custom_order import choose_custom
 from readers.loader.device import BatchTransform
 from readers.loader.loader import Loader
-from readers.order.auto import AnyShuffle, Choice, agree, choose_shuffle
+from readers.order.auto import AnyShuffle, ShuffleChoice, agree, choose_shuffle
 from readers.order.custom import CustomOrder, RowsOfEpoch
-from readers.order.order import WINDOW_BLOCKS, Cut
+from readers.order.order import WINDOW_BLOCKS, RankShare
 from readers.order.progress import EpochProgress
 from readers.order.ranks import check_ranks, own_rank, ranks_together
 from readers.order.sampler import OrderSampler
@@ -177,7 +177,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         # With `reload_dataloaders_every_n_epochs` Lightning requests new ones and drops the old ones.
         self._eval: WeakSet[EvalBatches] = WeakSet()
         self._state: dict[str, Any] | None = None
-        self._choice: Choice | None = None
+        self._choice: ShuffleChoice | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all but the batches, which a copy creates again: ``strategy="ddp_spawn"`` sends one to every rank."""
@@ -223,7 +223,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
             self._move_progress(state, self._batches)
             self._state = None
             if choice is not None:  # Lightning may request batches again, which then keep the state's order
-                self._choice = Choice("blocks" if source.order == "blocks" else "full", source.order_reason)
+                self._choice = ShuffleChoice("blocks" if source.order == "blocks" else "full", source.order_reason)
         return self._batches
 
     def val_dataloader(self) -> EvalBatches | list[EvalBatches]:
@@ -270,7 +270,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         drop_last: bool,
         batch_transform: BatchTransform | None,
         order: dict[str, Any],
-        choice: Choice | None = None,
+        choice: ShuffleChoice | None = None,
         own: CustomOrder | None = None,
     ) -> tuple[Batches, Loader | OrderSampler]:
         """Return the batches of a dataset, and the object that determines their order."""
@@ -303,7 +303,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         )  # fmt: skip
         return loader, sampler
 
-    def _choose(self) -> Choice:
+    def _choose(self) -> ShuffleChoice:
         """Return the order that rank 0 chooses for every rank, once for this module."""
         if self._choice is None:
             stores, has_blocks = self.train.stores, self.train.blocks is not None
@@ -311,7 +311,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
             if self.trainer is not None:
                 choice = self.trainer.strategy.broadcast(choice, src=0)
             elif ranks_together() > 1:
-                progress = EpochProgress(self.train.order(), Cut())
+                progress = EpochProgress(self.train.order(), RankShare())
                 choice = agree(has_blocks, progress.mark(self.train.origins, stores), self._timeout_s)
             self._choice = choice
         return self._choice

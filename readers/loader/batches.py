@@ -18,7 +18,7 @@ from readers.decode.values import BatchLayout, empty_aligned
 from readers.loader.device import BatchTransform, SeededBatch, apply_transform
 from readers.loader.threads import Divided, ReadAhead
 from readers.order.custom import CustomEpoch
-from readers.order.order import Cut, EpochOrder, Picks
+from readers.order.order import EpochOrder, Picks, RankShare
 from readers.order.permutation import mix_array, mix_words
 from shardspec.columns import Columns
 
@@ -42,7 +42,7 @@ class BatchPicks:
     ----------
     sequence : EpochOrder or CustomEpoch
         Not shared with any other object.
-    cut : Cut
+    cut : RankShare
         The share of this rank.
     consumed : int
         Samples of the epoch that all ranks had consumed before; batches, if the order yields batches.
@@ -53,7 +53,7 @@ class BatchPicks:
     """
 
     def __init__(
-        self, sequence: EpochOrder | CustomEpoch, cut: Cut, consumed: int, length: int, batch_size: int
+        self, sequence: EpochOrder | CustomEpoch, cut: RankShare, consumed: int, length: int, batch_size: int
     ) -> None:
         self._sequence = sequence
         self._cut = cut

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
-from readers.dataset.transforms import GENERATORS, fresh_generator, parts_of
+from readers.dataset.chain import GENERATORS, fresh_generator, objects_in
 from readers.order.auto import AnyShuffle
 from readers.order.custom import CustomOrder, RowsOfEpoch, take_finite
 from readers.order.permutation import mix_words
@@ -80,7 +80,7 @@ class TorchSampler:
     def __init__(self, name: str, sampler: Any, samples: int) -> None:
         if not isinstance(sampler, Iterable) or isinstance(sampler, Iterator | str | bytes):
             raise UsageError(f"{name}: expected a sampler, which can be iterated over again, found {shorten(sampler)}")
-        parts = list(parts_of(sampler, (Resumable,), set()))
+        parts = list(objects_in(sampler, (Resumable,), set()))
         if parts:
             raise UsageError(
                 f"{name}: expected a sampler that does not count samples itself, found {type(parts[0]).__name__}: "
@@ -99,7 +99,7 @@ class TorchSampler:
     def _copy(self, seed: int | None) -> Any:
         """Copy the sampler but not the datasets that it refers to; with `seed`, its generators are seeded."""
         memo: dict[int, Any] = {}
-        for number, part in enumerate(parts_of(self._sampler if seed is None else self._kept, _APART, set())):
+        for number, part in enumerate(objects_in(self._sampler if seed is None else self._kept, _APART, set())):
             if isinstance(part, Dataset):
                 memo[id(part)] = part
             elif seed is not None:

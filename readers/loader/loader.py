@@ -40,9 +40,9 @@ from readers.loader.device import (
     wants_seeds,
 )
 from readers.loader.threads import ReadAhead, ReadStage, default_depth, take_one_thread
-from readers.order.auto import AnyShuffle, Choice, agree, choose_apart, choose_shuffle, find_residence
+from readers.order.auto import AnyShuffle, ShuffleChoice, agree, choose_apart, choose_shuffle, find_residence
 from readers.order.custom import CustomEpoch, RowsOfEpoch
-from readers.order.order import WINDOW_BLOCKS, Cut, Order, Picks
+from readers.order.order import WINDOW_BLOCKS, Order, Picks, RankShare
 from readers.order.progress import EpochProgress, Iteration, Resumable
 from readers.order.ranks import Mark, check_ranks, own_rank, ranks_together
 from readers.seeding import SampledIndex
@@ -182,7 +182,7 @@ class Loader(Resumable):
         self.batch_transform = batch_transform
         wanted = (self.device is not None and self.device.type == "cuda") if pin_memory is None else pin_memory
         self.pin_memory = bool(wanted) and can_pin()
-        self._ranks = None if rank is None or world_size is None else Cut(rank, world_size, drop_last)
+        self._ranks = None if rank is None or world_size is None else RankShare(rank, world_size, drop_last)
         own, batch_size = choose_custom(
             len(self.dataset), seed, batch_size, order, sampler, batch_sampler, shuffle, weights, draws
         )
@@ -307,7 +307,7 @@ class Loader(Resumable):
     def _batches(self, samples: int) -> int:
         return samples // self._step if self.drop_last else -(-samples // self._step)
 
-    def _choose(self) -> Choice:
+    def _choose(self) -> ShuffleChoice:
         has_blocks = self.dataset.blocks is not None
         if self._asks():
             return agree(has_blocks, self._mark(), self.timeout_s, self.device)
@@ -321,11 +321,11 @@ class Loader(Resumable):
         """Return whether there are other ranks that this one can communicate with."""
         return self._ranks is None and ranks_together() > 1
 
-    def _cut(self) -> Cut:
+    def _cut(self) -> RankShare:
         """Return this rank's current share: torch.distributed is often initialised after the Loader is made."""
         if self._ranks is not None:
             return self._ranks
-        return Cut(own_rank(), ranks_together(), self.drop_last)
+        return RankShare(own_rank(), ranks_together(), self.drop_last)
 
 
 class LoaderIterator(Iterator[Batch]):

@@ -22,31 +22,31 @@ _log = logging.getLogger("readers")
 
 
 @dataclass(frozen=True)
-class Choice:
+class ShuffleChoice:
     """An order, and the reason for it."""
 
     shuffle: Shuffle
     reason: str
 
 
-def choose_shuffle(stores: Sequence[Store], has_blocks: bool) -> Choice:
+def choose_shuffle(stores: Sequence[Store], has_blocks: bool) -> ShuffleChoice:
     """Choose ``"full"`` if the data stay in memory on a local file system, or have no blocks; else ``"blocks"``."""
     if not has_blocks:
-        return Choice("full", "the dataset has no blocks")
+        return ShuffleChoice("full", "the dataset has no blocks")
     residence = find_residence(stores)
-    return Choice("full" if residence.in_memory else "blocks", f"chosen for the dataset, since {residence}")
+    return ShuffleChoice("full" if residence.in_memory else "blocks", f"chosen for the dataset, since {residence}")
 
 
-def choose_apart() -> Choice:
+def choose_apart() -> ShuffleChoice:
     """Choose for ranks that cannot communicate, and whose memory and mounts may differ."""
-    return Choice(
+    return ShuffleChoice(
         "full",
         "the same on all ranks, which cannot communicate because rank and world_size were given: "
         "set shuffle='blocks' for data larger than memory",
     )
 
 
-def agree(has_blocks: bool, mark: Mark, timeout_s: float, device: torch.device | None = None) -> Choice:
+def agree(has_blocks: bool, mark: Mark, timeout_s: float, device: torch.device | None = None) -> ShuffleChoice:
     """Return rank 0's choice on all ranks of torch.distributed, which must all call this at the same point.
 
     A DatasetError is raised if rank 0 could not choose, or is about to read another sequence.
@@ -58,14 +58,14 @@ def agree(has_blocks: bool, mark: Mark, timeout_s: float, device: torch.device |
     timeout_s, device
         As for `from_rank_0`.
     """
-    mine: tuple[Mark, Choice] | None = None
+    mine: tuple[Mark, ShuffleChoice] | None = None
     failure: Exception | None = None
     if torch.distributed.get_rank() == 0:
         try:
             mine = (mark, choose_shuffle(mark.stores, has_blocks))
         except Exception as error:  # the other ranks are waiting for an answer
             failure = error
-    sent: tuple[Mark, Choice] | None = from_rank_0(mine, timeout_s, device)
+    sent: tuple[Mark, ShuffleChoice] | None = from_rank_0(mine, timeout_s, device)
     if failure is not None:
         raise failure
     if sent is None:
@@ -75,7 +75,7 @@ def agree(has_blocks: bool, mark: Mark, timeout_s: float, device: torch.device |
     return choice
 
 
-def announce(choice: Choice) -> None:
+def announce(choice: ShuffleChoice) -> None:
     """Log a choice, once per loader. ``"blocks"``, which mixes less, is logged as a warning."""
     level = logging.WARNING if choice.shuffle == "blocks" else logging.INFO
     _log.log(level, "shuffle='auto' is %r: %s", choice.shuffle, choice.reason)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from readers.arguments import as_count, as_integer
 from readers.order.blocks import Blocks
 from readers.order.permutation import Permutation, mix_array, mix_words
-from readers.order.shares import Shares
+from readers.order.shares import MixtureShares
 from readers.seeding import check_epoch, check_seed
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
@@ -105,8 +105,8 @@ class Order:
     weights : float64 array, (samples,), or None
         Relative probabilities of draws with replacement; `shuffle` is then ignored. 8 bytes per sample.
     draws : int or None
-        Length of a weighted epoch; None for the number of samples, or for the mixture's `Shares.samples`.
-    shares : Shares or None
+        Length of a weighted epoch; None for the number of samples, or for the mixture's `MixtureShares.samples`.
+    shares : MixtureShares or None
         Shares of a mixture: ``"full"`` reads each dataset's share. Weighted draws and False, the order of the rows,
         ignore them.
     """
@@ -118,7 +118,7 @@ class Order:
     window: int = WINDOW_BLOCKS
     weights: npt.NDArray[np.float64] | None = None
     draws: int | None = None
-    shares: Shares | None = None
+    shares: MixtureShares | None = None
     _cumulative: npt.NDArray[np.float64] | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -291,7 +291,7 @@ def _cumulate(weights: npt.NDArray[np.float64], samples: int) -> npt.NDArray[np.
 
 
 @dataclass(frozen=True)
-class Cut:
+class RankShare:
     """The share of every epoch that one rank takes.
 
     Attributes

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from readers.arguments import as_integer
-from readers.order.auto import Choice, announce
+from readers.order.auto import ShuffleChoice, announce
 from readers.order.custom import CustomEpoch, CustomOrder
-from readers.order.order import Cut, Order, Picks
+from readers.order.order import Order, Picks, RankShare
 from readers.order.ranks import Mark
 from readers.order.store import Store
 from readers.seeding import check_epoch
@@ -63,7 +63,7 @@ class EpochProgress:
         The newest iteration; None if an epoch was set or a state loaded since.
     """
 
-    def __init__(self, order: Order | CustomOrder, cut: Cut, auto: bool = False) -> None:
+    def __init__(self, order: Order | CustomOrder, cut: RankShare, auto: bool = False) -> None:
         self.order = order
         self.cut = cut
         self.undecided = self._auto = auto and order.takes_shuffle
@@ -77,7 +77,7 @@ class EpochProgress:
     def __str__(self) -> str:
         return f"order {self.shuffle!r}, seed {self.order.seed}"
 
-    def decide(self, choice: Choice) -> None:
+    def decide(self, choice: ShuffleChoice) -> None:
         """Use a chosen order."""
         if isinstance(self.order, Order):
             self.order = self.order.with_shuffle(choice.shuffle, self.order.seed)
@@ -238,7 +238,7 @@ class Resumable:
         """Reason for the order."""
         return self._progress.reason
 
-    def decide_order(self, choice: Choice) -> None:
+    def decide_order(self, choice: ShuffleChoice) -> None:
         """Use an order that all ranks agreed on, before the first epoch. Weighted draws and custom orders are kept."""
         if self._progress.order.takes_shuffle:
             self._progress.decide(choice)

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import DistributedSampler, Sampler
 
-from readers.order.auto import Choice
+from readers.order.auto import ShuffleChoice
 from readers.order.custom import CustomOrder
 from readers.order.grouped import Values, number_values
-from readers.order.order import Cut, Order
+from readers.order.order import Order, RankShare
 from readers.order.progress import EpochProgress, Iteration, Resumable
 from readers.seeding import SampledIndex
 from shardspec.errors import UsageError
@@ -38,7 +38,7 @@ class OrderSampler(Resumable, Sampler[int]):
         0 <= rank < world_size.
     drop_last : bool
         If the samples do not divide by the ranks, leave out the last few instead of repeating the first few.
-    choice : Choice, optional
+    choice : ShuffleChoice, optional
         Decides the order's shuffle, until another is decided or a state with another is loaded.
     """
 
@@ -48,9 +48,9 @@ class OrderSampler(Resumable, Sampler[int]):
         rank: int = 0,
         world_size: int = 1,
         drop_last: bool = False,
-        choice: Choice | None = None,
+        choice: ShuffleChoice | None = None,
     ) -> None:
-        self._progress = EpochProgress(order, Cut(rank, world_size, drop_last), auto=choice is not None)
+        self._progress = EpochProgress(order, RankShare(rank, world_size, drop_last), auto=choice is not None)
         if choice is not None:
             self.decide_order(choice)
 

@@ -11,7 +11,7 @@ _MIX_TAG = 0x6D6978
 
 
 @dataclass(frozen=True, eq=False)
-class Shares:
+class MixtureShares:
     """Number of samples that each dataset of a mixture contributes to an epoch, and their rows.
 
     The rows of the first dataset come first, then the rows of the second, and so on. Each dataset is read in
@@ -25,14 +25,14 @@ class Shares:
         Samples of each dataset in an epoch.
     seed : int
         Of the permutations.
-    within : tuple of Shares or None, (D,)
+    within : tuple of MixtureShares or None, (D,)
         Shares inside each dataset that is itself a mixture.
     """
 
     sizes: IntArray
     quotas: IntArray
     seed: int
-    within: "tuple[Shares | None, ...]"
+    within: "tuple[MixtureShares | None, ...]"
 
     @property
     def samples(self) -> int:

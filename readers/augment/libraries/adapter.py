@@ -135,14 +135,14 @@ class Adapter(ABC):
         """
 
 
-def parts_of(pipeline: Any) -> Iterator[Any]:
+def transforms_in(pipeline: Any) -> Iterator[Any]:
     """Iterate over the transforms of a pipeline, each before those that it contains."""
     held = getattr(pipeline, "transforms", None)
     if not isinstance(held, list | tuple):
         held = pipeline.children() if hasattr(pipeline, "children") else ()  # torch modules
     for part in held:
         yield part
-        yield from parts_of(part)
+        yield from transforms_in(part)
 
 
 def gather(sample: Sample, width: int, height: int) -> tuple[Points, dict[str, slice]]:

@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from readers.augment.libraries.adapter import Adapter, Masks, Points, parts_of
+from readers.augment.libraries.adapter import Adapter, Masks, Points, transforms_in
 from readers.augment.libraries.bending import bent_points
 from shardspec.errors import MissingDependencyError, UsageError
 from shardspec.wording import shorten
@@ -128,7 +128,7 @@ class Albumentations(Adapter):
             warnings.filterwarnings("ignore", message="Got processor for keypoints, but no transform to process it")
             pipeline = library.Compose(list(chain), keypoint_params=keypoints, p=p)
             _add_masks(pipeline, ["mask mask"])  # only the first one warns, here where warnings are ignored
-        for part in parts_of(pipeline):
+        for part in transforms_in(pipeline):
             _check(part)
         super().__init__(pipeline, chain, masks)
 
@@ -138,7 +138,7 @@ class Albumentations(Adapter):
         bending, corners, scaling = (
             tuple(getattr(library, name) for name in names) for names in (_BENDING, _FROM_CORNERS, _SCALING)
         )
-        for part in parts_of(transform):
+        for part in transforms_in(transform):
             if isinstance(part, bending):
                 part._key2func["keypoints"] = MethodType(_bent, part)
             elif isinstance(part, corners + scaling):

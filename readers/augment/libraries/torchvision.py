@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from readers.augment.libraries.adapter import Adapter, Masks, Points, parts_of
+from readers.augment.libraries.adapter import Adapter, Masks, Points, transforms_in
 from readers.augment.libraries.bending import bent_points
 from readers.augment.libraries.tensors import mask_array, mask_tensor, picture_array, picture_tensor
 from readers.augment.libraries.torch_random import TorchDraws
@@ -57,7 +57,7 @@ class Torchvision(Adapter):
         if not chain:
             raise UsageError("Torchvision: expected one transform or more, found none")
         pipeline = v2.Compose(chain)
-        parts = list(parts_of(pipeline))
+        parts = list(transforms_in(pipeline))
         for part in parts:
             _check(part)
         if any(isinstance(part, v2.ToPureTensor) for part in parts[:-1]):
@@ -68,7 +68,7 @@ class Torchvision(Adapter):
 
     def prepared(self, transform: Any) -> Any:
         """Make erasing leave masks unchanged."""
-        for part in parts_of(transform):
+        for part in transforms_in(transform):
             if isinstance(part, v2.RandomErasing):
                 part._call_kernel = MethodType(_erased, part)
         return transform
@@ -105,7 +105,7 @@ class Torchvision(Adapter):
         try:
             result: dict[str, Any] = transform(data)
         except TypeError as error:
-            alone = [type(part).__name__ for part in parts_of(transform) if isinstance(part, _PICTURES_ALONE)]
+            alone = [type(part).__name__ for part in transforms_in(transform) if isinstance(part, _PICTURES_ALONE)]
             if alone and len(data) > 1:
                 raise UsageError(
                     f"Torchvision: {alone[0]} of torchvision cannot move masks and points: use "

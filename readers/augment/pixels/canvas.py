@@ -189,5 +189,5 @@ class PixelTransform(Transform[Params]):
         return sample if canvas is None else canvas.sample()
 
     def write_image(self, sample: Sample, rng: np.random.Generator, out: npt.NDArray[Any]) -> Sample:
-        """Return the transformed sample, which may have its image in `out` (`readers.dataset.transforms.Chain`)."""
+        """Return the transformed sample, which may have its image in `out` (`readers.dataset.chain.Chain`)."""
         return self.together((self,), sample, rng, out)

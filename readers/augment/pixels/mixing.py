@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from readers.arguments import as_count, as_number, as_probability
-from readers.augment.batch_ops import choose, image_of, masks_of, over, uniform
+from readers.augment.batch_ops import batch_masks, choose, image_of, over, uniform
 from readers.augment.batched import Batch, BatchModule, Seeds
 from readers.augment.masks import as_mask_names, describe_value
 from shardspec.errors import UsageError
@@ -171,7 +171,7 @@ class BatchCutMix(_BatchMix):
         left, right = _side(choose(numbers[:, 0], width), half, width)
         top, bottom = _side(choose(numbers[:, 1], height), half, height)
         pasted = (right - left) * (bottom - top)
-        out, names = dict(batch), ("image", *masks_of(batch, self.masks, "BatchCutMix"))
+        out, names = dict(batch), ("image", *batch_masks(batch, self.masks, "BatchCutMix"))
         if _by_rows(image):
             corners = torch.stack([left, top, right, bottom], 1).tolist()
             for name in names:

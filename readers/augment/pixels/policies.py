@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from readers.arguments import as_count
 from readers.augment.base import Sample, get_field
-from readers.augment.geometry import move
+from readers.augment.geometry import move_geometry
 from readers.augment.masks import masks_of
 from readers.augment.paint import Fill, check_fill
 from readers.augment.pixels.canvas import Canvas, Pixels, PixelTransform
@@ -79,7 +79,7 @@ class _Policy(PixelTransform[tuple[Change, ...]]):
         """Move images, masks and geometry, given the matrix (2, 3) from new positions to old ones."""
         forward = cv2.invertAffineTransform(inverse)
         image = canvas.fields["image"]
-        fields = move(canvas.fields, forward)
+        fields = move_geometry(canvas.fields, forward)
         for name in masks_of(fields, image, self.masks, type(self).__name__):
             mask = fields[name]
             if image.ndim == 4:

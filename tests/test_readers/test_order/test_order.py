@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from support.fuzz import examples
 
 from readers.order.blocks import Blocks
-from readers.order.order import Cut, Order
+from readers.order.order import Order, RankShare
 from readers.order.permutation import Permutation
-from readers.order.shares import Shares
+from readers.order.shares import MixtureShares
 from shardspec.errors import UsageError
 
 
-def sequence(order: Order, epoch: int, cut: Cut | None = None, consumed: int = 0) -> list[int]:
-    cut = Cut() if cut is None else cut
+def sequence(order: Order, epoch: int, cut: RankShare | None = None, consumed: int = 0) -> list[int]:
+    cut = RankShare() if cut is None else cut
     length = cut.length(len(order), consumed)
     return order.epoch(epoch).at(cut.positions(0, length, consumed)).rows.tolist()
 
@@ -28,9 +28,11 @@ def blocks_of(*pairs: tuple[int, int]) -> Blocks:
     return Blocks(table[:, 0], table[:, 1])
 
 
-def shares_of(sizes: list[int], quotas: list[int], seed: int = 4, within: dict[int, Shares] | None = None) -> Shares:
+def shares_of(
+    sizes: list[int], quotas: list[int], seed: int = 4, within: dict[int, MixtureShares] | None = None
+) -> MixtureShares:
     parts = tuple((within or {}).get(number) for number in range(len(sizes)))
-    return Shares(np.array(sizes), np.array(quotas), seed, parts)
+    return MixtureShares(np.array(sizes), np.array(quotas), seed, parts)
 
 
 def orders(samples: int, seed: int = 0) -> list[Order]:
@@ -94,13 +96,13 @@ def test_golden_orders():
 @pytest.mark.parametrize("world_size", range(1, 9))
 def test_ranks_together_give_the_sequence_of_one(order, world_size):
     whole = sequence(order, 5)
-    parts = [sequence(order, 5, Cut(rank, world_size)) for rank in range(world_size)]
+    parts = [sequence(order, 5, RankShare(rank, world_size)) for rank in range(world_size)]
     assert len({len(part) for part in parts}) == 1
     woven = [row for step in zip(*parts, strict=True) for row in step]
     assert woven[:101] == whole
     assert woven[101:] == whole[: len(woven) - 101]
     assert len(woven) - 101 < world_size
-    dropped = [sequence(order, 5, Cut(rank, world_size, drop=True)) for rank in range(world_size)]
+    dropped = [sequence(order, 5, RankShare(rank, world_size, drop=True)) for rank in range(world_size)]
     assert [row for step in zip(*dropped, strict=True) for row in step] == whole[: 101 // world_size * world_size]
 
 
@@ -109,7 +111,7 @@ def test_ranks_together_give_the_sequence_of_one(order, world_size):
 def test_resume_at_another_number_of_ranks(order, before, after):
     whole = sequence(order, 1)
     consumed = 11 * before
-    parts = [sequence(order, 1, Cut(rank, after), consumed) for rank in range(after)]
+    parts = [sequence(order, 1, RankShare(rank, after), consumed) for rank in range(after)]
     rest = [row for step in zip(*parts, strict=True) for row in step]
     assert rest[: 97 - consumed] == whole[consumed:]
 
@@ -222,7 +224,7 @@ def test_wrong_arguments(arguments, message):
 
 def test_wrong_ranks_and_epochs():
     with pytest.raises(UsageError, match="found rank 2 of world_size 2"):
-        Cut(2, 2)
+        RankShare(2, 2)
     with pytest.raises(UsageError, match="epoch: expected 0 to"):
         Order(10).epoch(-1)
 
@@ -230,4 +232,4 @@ def test_wrong_ranks_and_epochs():
 def test_nothing_to_sample():
     for order in (Order(0), Order(0, "blocks", blocks=Blocks.even(0))):
         assert sequence(order, 0) == []
-        assert sequence(order, 0, Cut(1, 3)) == []
+        assert sequence(order, 0, RankShare(1, 3)) == []

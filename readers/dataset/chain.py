@@ -92,11 +92,11 @@ GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.G
 
 def _copy(transform: AnyTransform) -> AnyTransform:
     """Copy a transform for a thread. New random generators replace those in it, so that no two copies draw alike."""
-    found = parts_of(transform, GENERATORS, set())
+    found = objects_in(transform, GENERATORS, set())
     return deepcopy(transform, {id(generator): fresh_generator(generator) for generator in found})
 
 
-def parts_of(value: Any, kinds: tuple[type, ...], seen: set[int]) -> Iterator[Any]:
+def objects_in(value: Any, kinds: tuple[type, ...], seen: set[int]) -> Iterator[Any]:
     """Yield the objects of some kinds that a value is or contains, in its attributes, lists, tuples, dicts and sets."""
     if id(value) in seen:
         return
@@ -115,7 +115,7 @@ def parts_of(value: Any, kinds: tuple[type, ...], seen: set[int]) -> Iterator[An
     else:
         parts = list(getattr(value, "__dict__", {}).values()) if not isinstance(value, type | ModuleType) else ()
     for part in parts:
-        yield from parts_of(part, kinds, seen)
+        yield from objects_in(part, kinds, seen)
 
 
 def fresh_generator(generator: Any, seed: int | None = None) -> Any:
