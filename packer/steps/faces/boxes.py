@@ -165,14 +165,14 @@ def _json_files(root: Path) -> Iterator[str]:
     def fail(error: OSError) -> None:
         raise error
 
-    entered = set()
+    entered: set[tuple[int, int]] = set()
     for folder, below, files in walk(root, fail, followlinks=True):
         below.sort()  # decides by which of two links a folder is entered
-        real = os.path.realpath(folder)
-        if real in entered:
+        status = os.stat(folder)  # not realpath, which looks at every parent of every folder
+        if (status.st_dev, status.st_ino) in entered:
             below.clear()
             continue
-        entered.add(real)
+        entered.add((status.st_dev, status.st_ino))
         yield from ((Path(folder) / name).relative_to(root).as_posix() for name in files if name.endswith(".json"))
 
 
