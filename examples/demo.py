@@ -1,4 +1,4 @@
-"""`make demo`: make a small dataset, pack its faces to LMDB, train two epochs raw and packed, print both speeds."""
+"""`make demo`: make a small dataset, pack its faces, train on raw and packed data, and print both speeds."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ EVERY = 5
 
 
 def run(*command: object) -> str:
-    """Run a command in a process of its own, show it and its output, and return the last line."""
+    """Run a command in a process, show it and its output, and return the last line."""
     words = [str(word) for word in command]
     print("\n$", " ".join(word.replace(sys.executable, "python") for word in words), flush=True)
     lines = []
@@ -28,7 +28,7 @@ def run(*command: object) -> str:
 
 
 def main() -> None:
-    """The whole demo; its files stay in `demo-data/`."""
+    """Run the demo. Its files stay in `demo-data/`."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     raw, packed = FOLDER / "raw", FOLDER / "faces"
     run(sys.executable, HERE / "make_data.py", raw)

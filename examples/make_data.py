@@ -1,10 +1,9 @@
-"""Make a small dataset to try things on: pictures and a video of one face, original and altered, a folder per class.
+"""Make a small dataset for experiments: images and a video of one face, original and altered, in a folder per class.
 
     python examples/make_data.py FOLDER
 
-It is made from the public-domain portrait of the astronaut Eileen Collins (NASA) that scikit-image ships. `real` holds
-pictures and a video that pan and zoom over the portrait; `altered` holds the same with the face blurred, as in a clumsy
-forgery.
+The source is the public-domain portrait of the astronaut Eileen Collins (NASA) in scikit-image. `real` has images and a
+video that pan and zoom over the portrait; `altered` has the same with the face blurred, like a crude forgery.
 """
 
 import sys
@@ -36,7 +35,7 @@ def make(folder: Path) -> None:
 
 
 def alter(portrait: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The portrait with its face blurred."""
+    """Blur the face of the portrait."""
     left, top, right, bottom = FACE
     altered = portrait.copy()
     altered[top:bottom, left:right] = cv2.GaussianBlur(portrait[top:bottom, left:right], (0, 0), 2.0)
@@ -44,7 +43,7 @@ def alter(portrait: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def views(picture: NDArray[np.uint8], count: int, size: tuple[int, int]) -> Iterator[NDArray[np.uint8]]:
-    """Views of a picture, (height, width, 3) RGB, that pan, zoom and tilt a little around the face."""
+    """Yield views of an image, (height, width, 3) RGB, that pan, zoom and tilt a little around the face."""
     width, height = size
     centre = ((FACE[0] + FACE[2]) / 2, (FACE[1] + FACE[3]) / 2)
     for phase in np.linspace(0, 2 * np.pi, count, endpoint=False):

@@ -1,7 +1,6 @@
-"""The dataset that people write today: `__getitem__` decodes a picture or video frame, runs MTCNN and crops the face.
+"""The usual face dataset: `__getitem__` decodes an image or video frame, runs MTCNN and crops the face.
 
-It is the raw side of the demo's comparison, written as it is commonly found, with facenet-pytorch's own detector and
-OpenCV.
+This is the raw side of the demo's comparison, with OpenCV and the detector of facenet-pytorch.
 """
 
 from pathlib import Path
@@ -13,7 +12,7 @@ from facenet_pytorch import MTCNN
 
 
 class RawFaces(torch.utils.data.Dataset):
-    """Largest faces of pictures and of every n-th video frame; the label is the folder.
+    """Largest faces of images and of every n-th video frame; the label is the folder.
 
     Parameters
     ----------

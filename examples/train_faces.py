@@ -4,7 +4,7 @@
     packer split faces/ parts/ --by source --stratify label --ratios train=0.7,val=0.15,test=0.15
     python examples/train_faces.py parts/
 
-The same command again goes on where the last one ended, in mid-epoch too.
+Repeat the command to resume, also inside an epoch.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from readers.augment import (
 )
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("parts", type=Path, help="with the datasets train, val and test")
+parser.add_argument("parts", type=Path, help="folder with the datasets train, val and test")
 parser.add_argument("--model", default="efficientnet_b0", help="a classifier of torchvision")
 parser.add_argument("--size", type=int, default=224)
 parser.add_argument("--epochs", type=int, default=20)
@@ -69,7 +69,7 @@ scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs
 
 
 def score_videos(dataset):
-    """The mean score of each video's frames, and its label."""
+    """Return the mean score of each video's frames, and its label."""
     model.eval()
     scores, labels = defaultdict(list), {}
     with torch.inference_mode():
@@ -83,7 +83,7 @@ def score_videos(dataset):
 
 
 def auc(scores, labels):
-    """The area under the ROC curve: how often a fake scores above a real one."""
+    """Return the area under the ROC curve: how often a fake scores higher than a real video."""
     fake, real = scores[labels == 1, None], scores[labels == 0]
     return float(((fake > real).float() + 0.5 * (fake == real).float()).mean())
 
@@ -97,7 +97,7 @@ if options.checkpoint.exists():
 
 
 def save(path):
-    """Everything that training goes on from, whole or not at all."""
+    """Save the state of training atomically."""
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
     torch.save({**state, "loader": loader.state_dict(), "best": best}, path.with_suffix(".partial"))
     path.with_suffix(".partial").replace(path)

@@ -1,12 +1,12 @@
-"""Train a classifier of photos with the whole modern recipe, on any number of GPUs or on the CPU.
+"""Train an image classifier with a modern recipe, on any number of GPUs or on the CPU.
 
     packer list imagenet ILSVRC2012 -o imagenet.csv
     packer build imagenet.csv imagenet/ --root ILSVRC2012 --preset images --size 400 --restart-markers
     packer split imagenet/ parts/ --into split
     torchrun --nproc-per-node 8 examples/train_imagenet.py parts/train parts/val
 
-The same command again goes on where the last one ended, in mid-epoch too; on another number of ranks, or with another
-batch size, with the data that are left and the learning rate that belongs there.
+Repeat the command to resume, also inside an epoch. With another number of ranks or another batch size, training
+continues with the remaining samples of the epoch and the matching learning rate.
 """
 
 import argparse
@@ -30,8 +30,8 @@ parser.add_argument("val", type=Path)
 parser.add_argument("--model", default="resnet50", help="a classifier of torchvision")
 parser.add_argument("--size", type=int, default=224)
 parser.add_argument("--epochs", type=int, default=300)
-parser.add_argument("--batch-size", type=int, default=128, help="per rank")
-parser.add_argument("--lr", type=float, default=0.5, help="for 1024 pictures a step")
+parser.add_argument("--batch-size", type=int, default=128, help="samples per rank")
+parser.add_argument("--lr", type=float, default=0.5, help="learning rate for 1024 images per step")
 parser.add_argument("--checkpoint", type=Path, default=Path("imagenet.pt"))
 parser.add_argument("--save-every", type=int, default=1000, metavar="STEPS")
 options = parser.parse_args()
@@ -72,7 +72,7 @@ warmup = min(5 * len(loader), steps // 2)
 
 
 def factor(step):
-    """Of the learning rate: five epochs upwards, then down a cosine."""
+    """Return the factor of the learning rate: five epochs of warm-up, then a cosine."""
     return (step + 1) / warmup if step < warmup else 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
 
 
@@ -90,7 +90,7 @@ network = DistributedDataParallel(model) if ranked else model
 
 
 def save():
-    """Everything that training goes on from, whole or not at all."""
+    """Save the state of training atomically."""
     if rank == 0:
         partial = options.checkpoint.with_suffix(".partial")
         torch.save({name: part.state_dict() for name, part in parts.items()}, partial)
@@ -98,7 +98,7 @@ def save():
 
 
 def evaluate():
-    """The share of the validation pictures that the averaged network names right."""
+    """Return the validation accuracy of the averaged network."""
     ema.eval()
     counts = torch.tensor([0.0, len(mine)], device=device)
     with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=cuda):

@@ -1,7 +1,7 @@
 """A plain torch training loop, over a packed dataset or over the raw files it was made from.
 
-    python examples/train_plain.py packed/                  # reads what `packer build` made
-    python examples/train_plain.py --raw folder/ --every 5  # what that replaces: decode, MTCNN, crop in __getitem__
+    python examples/train_plain.py packed/                  # a dataset from `packer build`
+    python examples/train_plain.py --raw folder/ --every 5  # decode, MTCNN and crop in __getitem__
 
 The last line printed is JSON: samples per second of each epoch.
 """
@@ -19,7 +19,7 @@ SIZE = 224
 
 
 def make_loader(options: argparse.Namespace) -> Any:
-    """The only difference between the two: the source of the batches."""
+    """Create the loader, the only difference between raw and packed."""
     if options.raw:
         from raw_faces import RawFaces  # the reference; needs facenet-pytorch and torchvision
 
