@@ -9,11 +9,13 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from packer.builds.parts.part import Part
 from packer.builds.planning.plan import BuildPlan, source_row
+from packer.builds.update.base_reports import checked_lines
 from packer.builds.update.checks import FROM_INPUTS, FROM_PACKED
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
@@ -246,11 +248,8 @@ def _manifest(layout: Layout) -> Manifest | None:
 def _dataset_lines(layout: Layout, manifest: Manifest) -> Iterator[dict[str, Any]]:
     """The lines of a dataset's report, after one with the number of items."""
     yield {"items": total(manifest.generations).items}
-    entry = manifest.find_file(REJECTS_NAME)
-    if entry is None:
-        raise DatasetError(f"{layout.root}: expected a report {REJECTS_NAME}, found none")
-    layout.check_digest(entry)
-    yield from _report_lines(layout.file(entry))
+    checked_lines(layout, manifest, REJECTS_NAME)
+    yield from parse_report(layout.rejects)
 
 
 def _build_lines(layout: Layout) -> Iterator[dict[str, Any]]:
@@ -259,12 +258,12 @@ def _build_lines(layout: Layout) -> Iterator[dict[str, Any]]:
     reports = [path for path in (space.reasons, space.final / REJECTS_NAME) if path.exists()]
     if reports:
         done = space.final / "items.jsonl"
-        for line in _report_lines(reports[0]):
+        for line in parse_report(reports[0]):
             yield line
             if not done.exists() and line.get("kind") == "item":
                 yield {"items": 1}
         if done.exists():
-            yield {"items": sum(1 for _ in _report_lines(done))}
+            yield {"items": sum(1 for _ in parse_report(done))}
         return
     with suppress(OSError, ValueError, KeyError, TypeError):
         space = space.of_plan(str(json.loads(space.plan.read_bytes())["fingerprint"]))
@@ -295,11 +294,16 @@ def _rows_of(path: Path, space: Workspace) -> list[dict[str, Any]]:
     return []
 
 
-def _report_lines(path: Path) -> Iterator[dict[str, Any]]:
+def parse_report(path: Path) -> Iterator[dict[str, Any]]:
+    """Parse the lines of a report that may come from anyone.
+
+    Raises
+    ------
+    DatasetError
+        If a line is not a JSON object.
+    """
     with path.open("rb") as file:
-        number = 0
-        while raw := file.readline(_LINE_BYTES):
-            number += 1
+        for number, raw in enumerate(iter(partial(file.readline, _LINE_BYTES), b""), 1):
             try:
                 line = json.loads(raw)
             except (ValueError, RecursionError) as error:

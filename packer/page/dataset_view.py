@@ -1,7 +1,6 @@
 """One dataset on pages: its samples' neighbours, the frames that they were cut from, its rejects."""
 
 import io
-import json
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from packer.packed.browse.dataset import WRONG, BrowsedDataset
-from packer.packed.rejects import RejectsReport, rejects
+from packer.packed.rejects import RejectsReport, parse_report, rejects
 from packer.page.cards import Card, cards, shown_text, text_of
 from packer.page.summary import describe, find_faults
 from shardspec.columns import IntArray
@@ -32,7 +31,6 @@ _TRACK = 240
 _LONGEST = 1600
 """Pixels of the longer side of an original as it is shown."""
 _KEPT = 8
-_LINE_BYTES = 1 << 26
 _FRAMES = 6
 """Frames without a sample that are drawn of one item and reason."""
 _LOSS = "loss"
@@ -79,14 +77,6 @@ class RejectLine:
     step: str
     frames: tuple[int | None, ...]
     count: int = 0
-
-
-@dataclass(frozen=True)
-class RejectSummary:
-    """The rejects by reason, and the number of lines of ``rejects.jsonl``."""
-
-    report: RejectsReport
-    lines: int
 
 
 class DatasetView:
@@ -217,13 +207,12 @@ class DatasetView:
         return entry is not None and entry.bytes > 0
 
     @cached_property
-    def rejects(self) -> RejectSummary | None:
+    def rejects(self) -> RejectsReport | None:
         """The rejects by reason; None if the dataset has no report."""
         try:
-            report = rejects(self.dataset.path, progress=False)
+            return rejects(self.dataset.path, progress=False)
         except DatasetError:
             return None
-        return RejectSummary(report, sum(1 for _ in self._lines()))
 
     def reject_lines(self, kind: str, page: int) -> tuple[list[RejectLine], bool]:
         """The lines of one kind on a page, and whether there are more."""
@@ -259,19 +248,11 @@ class DatasetView:
         return None if line is None else self._draw(str(line.get("item", "")), frame)[0]
 
     def _lines(self) -> Iterator[dict[str, Any]]:
-        layout, manifest = self.dataset.pool.layout, self.dataset.manifest
-        entry = manifest.find_file(REJECTS_NAME)
+        entry = self.dataset.manifest.find_file(REJECTS_NAME)
         if entry is None:
-            return
-        layout.check_size(entry)
-        with layout.file(entry).open("rb") as file:
-            while raw := file.readline(_LINE_BYTES):
-                try:
-                    line = json.loads(raw)
-                except (ValueError, RecursionError):
-                    continue
-                if isinstance(line, dict):
-                    yield line
+            return iter(())
+        self.dataset.pool.layout.check_size(entry)  # its digest was compared for the summary
+        return parse_report(self.dataset.pool.layout.file(entry))
 
     def _draw(self, item: str, frame: int | None) -> tuple[bytes, tuple[int, int]]:
         """A frame of an item as JPEG, and its size; the last few are kept."""

@@ -15,7 +15,6 @@ from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.page.dataset_view import DatasetView
-from packer.page.serving.datasets import ViewedDatasets
 from packer.page.serving.guard import Guard
 from packer.page.serving.server import make_app
 from packer.recipe.checks import checked
@@ -141,7 +140,7 @@ def view(
     listening = _listen(host, port)
     for line in describe_address(listening.getsockname()[:2], os.environ.get("SSH_CONNECTION", "")):
         listener.on_message(line)
-    return Viewer(Guard(make_app(ViewedDatasets(views), token), token, host), listening, token)
+    return Viewer(Guard(make_app(views, token), token, host), listening, token)
 
 
 def describe_address(address: tuple[str, int], ssh: str = "") -> list[str]:

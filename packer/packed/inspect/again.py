@@ -172,7 +172,7 @@ def _facts_of(one: Input, *names: IntArray) -> IntArray:
         What the item may be called: numbers of the sources, or of the keys if it was packed from a packed dataset.
     """
     listed, facts = array("q"), array("q")
-    for _, line in read_report(one, ITEMS_NAME):
+    for line in read_report(one, ITEMS_NAME):
         if line.get("state") == "packed" and isinstance(line.get("facts"), str):
             listed.append(hash(str(line["item"]).encode("utf-8", "surrogateescape")))
             facts.append(hash(line["facts"]) or 1)

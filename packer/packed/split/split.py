@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -17,23 +17,24 @@ from packer.assembly.plan import Piece, shuffled
 from packer.jobs.job import Job
 from packer.jobs.progress import Progress, ProgressListener, Stage, listener_of
 from packer.packed.plan import Input, Repack, join_generations, open_input, plan_of, shard_bytes
-from packer.packed.reports import write_reports
-from packer.packed.split.items import Items, keeps
+from packer.packed.reports import read_report, write_reports
 from packer.packed.split.options import RATIOS, check_options, check_ratios, folders_of, parse_ratios, refuse_splits
 from packer.packed.split.result import SplitPart, SplitResult
 from packer.recipe.checks import plain_value
 from packer.recipe.options import BuildOptions
 from packer.workspace.folder import output_folder
+from packer.workspace.matching import TextSet
 from readers.seeding import check_seed
 from shardspec.columns import IntArray, fill_missing, mark_missing
+from shardspec.entries import Counts
 from shardspec.errors import DatasetError, UsageError
-from shardspec.layout import Layout, given_path
+from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout, given_path
 from shardspec.schema import Schema
 from shardspec.splits.assignment import assign_rows, fold_ratios
 from shardspec.splits.groups import NO_GROUP, Groups, count_pairs, join_groups, names_of
 
 _BARS_MAX = 5
-"""The most datasets each of which shows its own progress; with more, the progress is that of the whole call."""
+"""With more parts than this, show one progress bar for the whole call instead of one for each part."""
 
 
 def split(
@@ -141,7 +142,7 @@ def split(
         values = dict(zip(folders_of(groups.names, into), groups.names, strict=True))
     group_of = None if groups is None else groups.of_row
     del groups, several  # the names of a million groups are needed no more
-    items = Items(one)
+    items = _Items(one)
     parts = []
     shown = Stage(listener, "splitting", len(values), "parts") if len(values) > _BARS_MAX else nullcontext()
     with shown as whole:
@@ -159,14 +160,14 @@ def split(
 
 
 def _count_different(numbers: IntArray) -> int:
-    """How many different numbers from 0 on there are; `numpy.unique` sorts copies of them."""
+    # `numpy.unique` would sort copies of the numbers.
     there = np.zeros(int(numbers.max(initial=-1)) + 1, np.bool_)
     there[numbers] = True
     return int(np.count_nonzero(there))
 
 
 def _find_others(folder: Path, parts: Collection[str]) -> tuple[str, ...]:
-    """The names of parts of other splits that lie in the same folder."""
+    """Return the folders next to the parts that are parts of other splits."""
     found = []
     for path in sorted(folder.iterdir()):
         if path.name not in parts:
@@ -178,7 +179,6 @@ def _find_others(folder: Path, parts: Collection[str]) -> tuple[str, ...]:
 
 
 def _read_whole_groups(path: Path, field: str, dataset: str | os.PathLike[str]) -> Groups:
-    """The groups by a field of which every sample has a value."""
     groups = read_groups(path, field)
     if groups.without:
         raise UsageError(
@@ -190,7 +190,6 @@ def _read_whole_groups(path: Path, field: str, dataset: str | os.PathLike[str]) 
 
 
 def _count_strata(strata: Groups | None, rows: IntArray) -> dict[str, int]:
-    """The samples of each value among some rows, the values in alphabetical order."""
     if strata is None:
         return {}
     found, counts = np.unique(strata.of_row[rows], return_counts=True)
@@ -199,7 +198,6 @@ def _count_strata(strata: Groups | None, rows: IntArray) -> dict[str, int]:
 
 
 def _count_parted(one: Input, places: IntArray) -> int:
-    """The sources whose samples are in several parts."""
     if "source" not in one.manifest.schema:
         return 0
     of_row = read_groups(one.path, "source").of_row
@@ -209,35 +207,31 @@ def _count_parted(one: Input, places: IntArray) -> int:
 
 
 def _has_classes(schema: Schema) -> bool:
-    """Return whether ``label`` numbers classes."""
     return "label" in schema and schema["label"].is_scalar and schema["label"].numpy_dtype.kind in "iu"
 
 
 def _read_labels(one: Input) -> IntArray:
-    """The label of each sample, `NO_CLASS` where it is missing."""
+    """Return the label of each sample, `NO_CLASS` where it is missing."""
     labels, validity = read_column(one.path, one.manifest, "label"), one.manifest.schema.validity("label")
     known = None if validity is None else read_column(one.path, one.manifest, validity)
     return fill_missing(mark_missing(labels, known))
 
 
 class _OfPart:
-    """The listener of one of many parts: messages are passed on, and its progress becomes that of the whole call."""
+    """Listener of one of many parts: passes messages on, and shows the progress of the whole call instead of its own."""
 
     def __init__(self, listener: ProgressListener, whole: Stage) -> None:
         self._listener = listener
         self._whole = whole
 
     def on_progress(self, progress: Progress) -> None:
-        """See `ProgressListener`."""
         self._whole.advance(0)
 
     def on_message(self, line: str) -> None:
-        """See `ProgressListener`."""
         self._listener.on_message(line)
 
 
-def _arrange(one: Input, options: Mapping[str, Any], rows: IntArray, items: Items) -> Repack:
-    """The rows of one split."""
+def _arrange(one: Input, options: Mapping[str, Any], rows: IntArray, items: "_Items") -> Repack:
     digest = hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()
     plan = plan_of("split", [one], {**options, "rows": digest})
     names = items.of_rows(rows)
@@ -245,5 +239,49 @@ def _arrange(one: Input, options: Mapping[str, Any], rows: IntArray, items: Item
     generation = replace(join_generations(plan, generations), counts=items.counts(names, len(rows)))
     shuffle = plan.options["shuffle"]
     order = rows if shuffle is None else rows[shuffled(len(rows), shuffle)]
-    write = partial(write_reports, inputs=[one], keep=partial(keeps, names))
+    write = partial(write_reports, inputs=[one], keep=partial(_keeps, names))
     return Repack(plan, order, (Piece(len(rows), shard_bytes(plan, generations[0])),), (generation,), write)
+
+
+class _Items:
+    """The items of the dataset's reports, by the names that the rows have for them."""
+
+    def __init__(self, one: Input) -> None:
+        self._one = one
+        self._listed = next(iter(read_report(one, ITEMS_NAME)), None) is not None
+        self._groups: Groups | None = None
+        # If the dataset was built from a packed one, each sample was an item, named by its key.
+        for name in ("source", "key"):
+            if name in one.manifest.schema:
+                groups = read_groups(one.path, name)
+                if not self._listed or self._lists(TextSet(groups.names)):
+                    self._groups = groups
+                    break
+
+    def _lists(self, names: Container[str]) -> bool:
+        return any(str(line.get("item")) in names for line in read_report(self._one, ITEMS_NAME))
+
+    def of_rows(self, rows: IntArray) -> TextSet:
+        if self._groups is None:
+            return TextSet(())
+        numbers = np.unique(self._groups.of_row[rows])
+        names = self._groups.names
+        return TextSet(names[number] for number in numbers[numbers != NO_GROUP].tolist())
+
+    def counts(self, names: TextSet, samples: int) -> Counts:
+        """Return the counts of items that all gave samples."""
+        packed, frames, damaged, progressive = (0 if self._listed else len(names) or samples), 0, 0, 0
+        for line in read_report(self._one, ITEMS_NAME):
+            if _keeps(names, line):
+                packed += 1
+                progressive += line.get("progressive", 0)
+        for line in read_report(self._one, REJECTS_NAME):
+            if _keeps(names, line):
+                frames += len(line.get("frames", ()))
+                damaged += line.get("kind") == "damage"
+        return Counts(packed, packed, 0, 0, samples, frames, damaged, progressive)
+
+
+def _keeps(names: Container[str], line: Mapping[str, Any]) -> bool:
+    """Return whether a report's line is about an item that has samples in a split."""
+    return str(line.get("item")) in names and line.get("kind") != "item" and line.get("state", "packed") == "packed"

@@ -1,73 +1,283 @@
-"""The server of `packer view`: what there is to ask for, and what is said if it cannot be had."""
+"""The server of `packer view`: its pages, by their paths."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
 
+from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from packer.packed.browse.selection import Selection
 from packer.page.cards import shown_text
-from packer.page.rendering import static
-from packer.page.serving.dataset_pages import DatasetPages
-from packer.page.serving.datasets import ViewedDatasets
-from packer.page.serving.replies import Page, Pages, Replies, missing
-from shardspec.errors import ShardspecError
+from packer.page.counts import Bar, spread
+from packer.page.dataset_view import DatasetView
+from packer.page.rendering import render, static, templates
+from packer.page.serving.query import Query
+from packer.page.summary import find_shared
+from shardspec.errors import CodecError, ItemError, ShardspecError
+
+PAGE_SAMPLES = 100
 
 _STATIC = {"page.css": "text/css", "page.js": "text/javascript"}
+_CACHED = {"cache-control": "private, max-age=3600"}
+# Pages are not cached, because the dataset may grow, and the user may repair a file that did not decode.
+_NOT_CACHED = {"cache-control": "no-store"}
+_BROKEN = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 120 120"><rect width="120" height="120" fill="#20262d"/>'
+    '<text x="60" y="64" font-size="13" font-family="sans-serif" fill="#c9d1d9" text-anchor="middle">does not decode'
+    "</text></svg>"
+)
 
 
-def make_app(views: ViewedDatasets, token: str) -> Starlette:
-    """The application that answers requests.
+def make_app(views: Sequence[DatasetView], token: str) -> Starlette:
+    """Return the application that answers requests.
 
     Parameters
     ----------
-    views : ViewedDatasets
+    views : sequence of DatasetView
+        The datasets to show. Addresses have their numbers.
     token : str
         First part of every path.
     """
-    replies = Replies(f"/{token}", views)
-    common, datasets = _CommonPages(views, replies), DatasetPages(views, replies)
-    pages = {**common.routes, **datasets.routes}
-    return Starlette(routes=[Route(replies.root + path, _endpoint(page)) for path, page in pages.items()])
+    return Starlette(routes=_Pages(views, f"/{token}").routes())
 
 
-class _CommonPages(Pages):
-    """Pages that belong to no single dataset."""
+class _Pages:
+    """Pages as methods. Each takes the request, then the dataset and the row that its path names."""
 
-    def __init__(self, views: ViewedDatasets, replies: Replies) -> None:
-        super().__init__(views, replies)
-        self.routes = {"/": self.start, "/static/{name}": self.file, "/faults": self.faults}
+    def __init__(self, views: Sequence[DatasetView], root: str) -> None:
+        self._views, self._root = views, root
+        for name in templates().list_templates():  # compiling them takes as long as the first page
+            templates().get_template(name)
+
+    def routes(self) -> list[Route]:
+        of_dataset = {
+            "": self.samples,
+            "about": self.about,
+            "faults": self.faults,
+            "field/{name}": self.field,
+            "keys.txt": self.keys,
+            "find": self.find,
+            "row/{row:int}": self.sample,
+            "row/{row:int}/track": self.track,
+            "row/{row:int}/original": self.original,
+            "row/{row:int}/original.jpg": self.original_picture,
+            "row/{row:int}/{name}": self.picture,
+            "rejects": self.rejects,
+            "rejects/{line:int}.jpg": self.reject_picture,
+            "rejects/{line:int}/{frame:int}.jpg": self.reject_picture,
+        }
+        pages: dict[str, Callable[..., Response]] = {
+            "/": self.start,
+            "/static/{name}": self.file,
+            "/faults": self.shared_faults,
+            **{f"/{{number:int}}/{path}": page for path, page in of_dataset.items()},
+        }
+        return [Route(self._root + path, self._endpoint(page)) for path, page in pages.items()]
 
     def start(self, request: Request) -> Response:
-        """All datasets; of one, its samples."""
+        """List the datasets, or show the samples of the only one."""
         if len(self._views) == 1:
-            return RedirectResponse(f"{self._replies.root}/0/")
-        datasets = [one.about for one in self._views]
-        return self._replies.page("start.html", request, title="datasets", datasets=datasets)
+            return RedirectResponse(f"{self._root}/0/")
+        return self._page("start.html", request, title="datasets", datasets=[one.about for one in self._views])
 
     def file(self, request: Request) -> Response:
-        """The style sheet and the script."""
         name = request.path_params["name"]
         if name not in _STATIC:
-            return missing()
+            return _missing()
         return Response(static(name), media_type=_STATIC[name], headers={"cache-control": "no-cache"})
 
-    def faults(self, request: Request) -> Response:
-        """Return the warnings about several datasets, as a part of a page."""
-        return self._replies.part("faults.html", request, faults=self._views.shared_faults())
+    def shared_faults(self, request: Request) -> Response:
+        """Warnings about several datasets, as a part of a page."""
+        return self._page("faults.html", request, faults=self._shared)
 
-
-def _endpoint(page: Page) -> Callable[[Request], Awaitable[Response]]:
-    """A page that is made in a thread of its own; what is not there, or cannot be read, is said in a line."""
-
-    async def answer(request: Request) -> Response:
+    def samples(self, request: Request, one: DatasetView) -> Response:
+        """A page of the grid."""
+        query = Query.of(request, one.sort)
+        selection, error = Selection(0), ""
         try:
-            return await run_in_threadpool(page, request)
-        except LookupError:
-            return missing()
-        except (ShardspecError, MemoryError) as error:
-            return PlainTextResponse(shown_text(f"{error}\n"), 422)
+            selection = one.dataset.select(query.where, query.sort)
+        except ShardspecError as wrong:
+            error = shown_text(str(wrong))
+        pages = max(1, -(-len(selection) // PAGE_SAMPLES))
+        page = min(query.page, pages)
+        some = selection.rows((page - 1) * PAGE_SAMPLES, page * PAGE_SAMPLES)
+        return self._page(
+            "samples.html",
+            request,
+            query=query,
+            error=error,
+            status=400 if error else 200,
+            cards=one.cards(some, query.sort.removeprefix("-")),
+            selected=len(selection),
+            page=page,
+            pages=pages,
+            fields=[name for name in one.dataset.small_fields if name != "key"],
+            sorts=one.dataset.small_fields,
+            example=one.example,
+            layer_names=one.layers,
+        )
 
-    return answer
+    def about(self, request: Request, one: DatasetView) -> Response:
+        """The contents and the origin of a dataset."""
+        return self._page("about.html", request, dataset=one.about)
+
+    def faults(self, request: Request, one: DatasetView) -> Response:
+        """Warnings about a dataset, as a part of a page."""
+        return self._page("faults.html", request, faults=[*self._shared, *one.faults])
+
+    def field(self, request: Request, one: DatasetView) -> Response:
+        """The spread of a field, as a part of a page."""
+        query = Query.of(request, one.sort)
+        name = request.path_params["name"]
+        if name not in one.dataset.small_fields:
+            return _missing()
+        selection = one.dataset.select(query.where) if query.where else None
+
+        def link(bar: Bar, _place: int) -> Markup:
+            address, there = query.narrowed(bar.where, name)
+            return Markup('a href="{}/{}" class="{}"').format(
+                self._base(request), address, "value on" if there else "value"
+            )
+
+        return self._page("field.html", request, field=spread(one.dataset, name, selection), link=link)
+
+    def keys(self, request: Request, one: DatasetView) -> Response:
+        """The keys of the selected samples, one a line, in the order shown."""
+        query = Query.of(request, one.sort)
+        selection = one.dataset.select(query.where, query.sort)
+
+        def lines() -> Iterator[bytes]:
+            for keys in one.dataset.keys(selection):
+                yield b"".join(key.encode("utf-8", "surrogateescape") + b"\n" for key in keys)
+
+        headers = {"content-disposition": 'attachment; filename="keys.txt"'}
+        return StreamingResponse(lines(), media_type="text/plain; charset=utf-8", headers=headers)
+
+    def find(self, request: Request, one: DatasetView) -> Response:
+        """Redirect to the sample with a key."""
+        row = one.dataset.find(request.query_params.get("key", ""))
+        if row is None:
+            return PlainTextResponse("no sample has this key\n", 404)
+        return RedirectResponse(f"{self._base(request)}/row/{row}")
+
+    def sample(self, request: Request, one: DatasetView, row: int) -> Response:
+        query = Query.of(request, one.sort)
+        before, after = one.beside(row, query.where, query.sort)
+        return self._page(
+            "sample.html",
+            request,
+            query=query,
+            row=row,
+            before=before,
+            after=after,
+            card=one.cards([row])[0],
+            values=one.values(row),
+            layer_names=one.layers,
+            has_track="source" in one.dataset.small_fields,
+            has_original=one.originals is not None and "source" in one.dataset.schema,
+        )
+
+    def track(self, request: Request, one: DatasetView, row: int) -> Response:
+        """The neighbours of a sample, as a part of a page."""
+        neighbours = one.track(row)
+        return self._page(
+            "track.html",
+            request,
+            cards=one.cards(neighbours),
+            row=row,
+            pause=one.pause_ms(neighbours),
+            in_track="track" in one.dataset.schema,
+        )
+
+    def original(self, request: Request, one: DatasetView, row: int) -> Response:
+        """The frame that a sample was cut from, with its box, as a part of a page."""
+        found, error = None, ""
+        try:
+            found = one.original(row)
+        except ItemError as wrong:
+            error = shown_text(str(wrong))
+        return self._page("original.html", request, row=row, found=found, error=error)
+
+    def original_picture(self, _request: Request, one: DatasetView, row: int) -> Response:
+        return Response(one.original(row).jpeg, media_type="image/jpeg", headers=_CACHED)
+
+    def picture(self, request: Request, one: DatasetView, row: int) -> Response:
+        """A stored image."""
+        name = request.path_params["name"]
+        if name not in one.dataset.pictures:
+            return _missing()
+        try:
+            found = one.dataset.stored(row, name)
+        except CodecError:
+            return _broken()
+        return Response(found.data, media_type=found.media_type, headers=_CACHED)
+
+    def rejects(self, request: Request, one: DatasetView) -> Response:
+        """Rejected items, damaged items, or frames without a sample."""
+        page = Query.of(request).page
+        kind = request.query_params.get("kind", "item")
+        lines, more = one.reject_lines(kind, page)
+        return self._page("rejects.html", request, report=one.rejects, lines=lines, kind=kind, page=page, more=more)
+
+    def reject_picture(self, request: Request, one: DatasetView) -> Response:
+        """A frame of an item in ``rejects.jsonl``: the frame asked for, or the first."""
+        try:
+            found = one.reject_frame(request.path_params["line"], request.path_params.get("frame"))
+        except ItemError:
+            return _broken()
+        return _missing() if found is None else Response(found, media_type="image/jpeg", headers=_CACHED)
+
+    @cached_property
+    def _shared(self) -> list[str]:
+        return list(find_shared([one.dataset for one in self._views]))
+
+    def _base(self, request: Request) -> str:
+        return f"{self._root}/{request.path_params['number']}"
+
+    def _page(self, template: str, request: Request, status: int = 200, **values: Any) -> Response:
+        if "number" in request.path_params:
+            one = self._views[request.path_params["number"]]
+            picture = one.dataset.picture
+            values |= {"base": self._base(request), "name": one.name, "several": len(self._views) > 1}
+            values |= {"title": one.name, "has_rejects": one.has_rejects}
+            values |= {"field_name": None if picture is None else picture.name, "pictures": one.dataset.pictures}
+            values |= {"total": len(one.dataset), "has_originals": one.originals is not None}
+        text = render(template, root=self._root, live=True, **values)
+        return HTMLResponse(text.encode("utf-8", "replace"), status, headers=_NOT_CACHED)
+
+    def _endpoint(self, page: Callable[..., Response]) -> Callable[[Request], Awaitable[Response]]:
+        """Run a page in a thread. A missing dataset or row, or a failure to read it, is answered with one line."""
+
+        def answer(request: Request) -> Response:
+            given: list[Any] = [request]
+            if "number" in request.path_params:
+                given.append(self._views[request.path_params["number"]])
+            if "row" in request.path_params:
+                given.append(request.path_params["row"])
+                if given[-1] >= len(given[1].dataset):
+                    return _missing()
+            return page(*given)
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                return await run_in_threadpool(answer, request)
+            except LookupError:
+                return _missing()
+            except (ShardspecError, MemoryError) as error:
+                return PlainTextResponse(shown_text(f"{error}\n"), 422)
+
+        return endpoint
+
+
+def _broken() -> Response:
+    """Return an image that stands for one that does not decode."""
+    return Response(_BROKEN, media_type="image/svg+xml", headers=_NOT_CACHED)
+
+
+def _missing() -> Response:
+    return PlainTextResponse("there is nothing here\n", 404)

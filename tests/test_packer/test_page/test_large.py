@@ -17,7 +17,6 @@ from packer.packed.browse import fields
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.page import summary
 from packer.page.dataset_view import DatasetView
-from packer.page.serving.datasets import ViewedDatasets
 from packer.page.serving.guard import Guard
 from packer.page.serving.server import make_app
 from packer.page.summary import find_faults
@@ -32,7 +31,7 @@ MOST_MB = 300
 
 
 def pages_of(*datasets: BrowsedDataset) -> TestClient:
-    guard = Guard(make_app(ViewedDatasets([DatasetView(one) for one in datasets]), TOKEN), TOKEN, "127.0.0.1")
+    guard = Guard(make_app([DatasetView(one) for one in datasets], TOKEN), TOKEN, "127.0.0.1")
     return TestClient(guard, base_url="http://127.0.0.1")
 
 

@@ -22,7 +22,6 @@ from support.pages import HOSTILE, Page, assert_harmless, descendants, write_hos
 from packer import report
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.page.dataset_view import DatasetView
-from packer.page.serving.datasets import ViewedDatasets
 from packer.page.serving.guard import Guard
 from packer.page.serving.query import Query
 from packer.page.serving.server import make_app
@@ -37,7 +36,7 @@ TOKEN = "to-ken_1"
 
 def client(*paths: Path, source: Path | None = None, table: Path | None = None) -> TestClient:
     shown = [DatasetView(BrowsedDataset(path, table), source) for path in paths]
-    guard = Guard(make_app(ViewedDatasets(shown), TOKEN), TOKEN, "127.0.0.1")
+    guard = Guard(make_app(shown, TOKEN), TOKEN, "127.0.0.1")
     return TestClient(guard, base_url="http://127.0.0.1:8017", raise_server_exceptions=True)
 
 
@@ -359,7 +358,7 @@ def test_what_lies_in_archives_is_drawn_from_them(tmp_path: Path, kind: str) -> 
     one = DatasetView(BrowsedDataset(tmp_path / "d"), source)
     for more in ("x", "\ud800"):
         with pytest.raises(ItemError, match="expected a member"):
-            one.originals.frame(one.rejects.report.kinds[0].examples[0].item + more)
+            one.originals.frame(one.rejects.kinds[0].examples[0].item + more)
     for name in ("../in/a.tar!good", "/etc/passwd!good", "nothing.tar!good", "!", "a.tar!\0"):
         with pytest.raises(ItemError, match="expected a"):
             one.originals.frame(name)
