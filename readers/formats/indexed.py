@@ -5,7 +5,7 @@ how to turn one into the other. Everything that an index says is checked against
 """
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,6 +34,8 @@ class Section:
     rows : int
     data : ndarray, uint8
         The shard's file.
+    crc : callable
+        Returns the checksum of some bytes.
 
     Raises
     ------
@@ -41,8 +43,8 @@ class Section:
         If there are more or fewer places than rows, or some of them overlap or are outside of the file.
     """
 
-    def __init__(self, stored: Stored, places: Places, rows: int, data: ByteArray) -> None:
-        self.stored, self.rows, self._data = stored, rows, data
+    def __init__(self, stored: Stored, places: Places, rows: int, data: ByteArray, crc: Callable[[Any], int]) -> None:
+        self.stored, self.rows, self._data, self._crc = stored, rows, data, crc
         self.scale = 8 if stored.bits else 1
         self._runs, self._starts, self._sizes = integers(places.runs), places.starts, places.sizes
         self.shapes, self.sums = places.shapes, places.sums
@@ -149,17 +151,16 @@ class Section:
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
     def sums_of(self, units: IntArray) -> list[int]:
-        """The CRC-32 of runs, or of values, as they are in the file."""
+        """The checksums of runs, or of values, as they are in the file."""
         if self.stored.run_rows:
             starts = self._runs[units]
             extents = zip(starts.tolist(), (starts + self._run_bytes(units)).tolist(), strict=True)
         else:
             starts, ends = self.extents(units)
             if self.stored.chunk_bytes:
-                return [zlib.crc32(self.span(*extent)) for extent in zip(starts.tolist(), ends.tolist(), strict=True)]
+                return [self._crc(self.span(*extent)) for extent in zip(starts.tolist(), ends.tolist(), strict=True)]
             extents = zip((starts // self.scale).tolist(), (-(-ends // self.scale)).tolist(), strict=True)
-        view = self._data.data
-        return [zlib.crc32(view[start:end]) for start, end in extents]
+        return [self._crc(self._data[start:end]) for start, end in extents]
 
     def check(self, rows: IntArray) -> int | None:
         """Compare the checksums of rows that have not been touched before; the unit that differs, or None."""
@@ -202,9 +203,14 @@ class IndexedReader:
             self._index = Index(map_file(self._index_path), self._data, self.format, schema, self._rows)
             if len(self._index) > len(schema):
                 places = self._index.section(len(schema))
-                self._records = Section(Stored(None), places, self._rows, self._data)
+                self._records = Section(Stored(None), places, self._rows, self._data, self.crc)
         except IndexFormatError as error:
             raise self._not_an_index(error) from error
+
+    @staticmethod
+    def crc(data: Any) -> int:
+        """Return the checksum that the index has of some bytes."""
+        return zlib.crc32(data)
 
     @staticmethod
     def stored(field: Field, block_rows: int) -> Stored:
@@ -290,7 +296,7 @@ class IndexedReader:
         field = self._schema[name]
         try:
             places = self._index.section(self._numbers[name])
-            section = Section(self.stored(field, self._block_rows), places, self._rows, self._data)
+            section = Section(self.stored(field, self._block_rows), places, self._rows, self._data, self.crc)
         except IndexFormatError as error:
             raise self._not_an_index(error) from error
         if not self._checksums:

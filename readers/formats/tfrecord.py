@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import google_crc32c
 import numpy as np
 
 from readers.formats.checks import corrupt, put
@@ -13,9 +14,14 @@ from shardspec.schema import Field
 
 
 class TFRecordShardReader(IndexedReader):
-    """Reads one TFRecord file through its index, which has a checksum of each record."""
+    """Reads one TFRecord file through its index, which has the checksum of each record that the record has, too."""
 
     format = "tfrecord"
+
+    @staticmethod
+    def crc(data: Any) -> int:
+        """See `IndexedReader.crc`."""
+        return int(google_crc32c.value(data))
 
     @staticmethod
     def stored(field: Field, block_rows: int) -> Stored:

@@ -96,7 +96,7 @@ FORMATS: Mapping[str, Format] = {
     ),
     "tfrecord": Format(
         ".tfrecord",
-        Entry("readers.formats.tfrecord:TFRecordShardReader"),
+        Entry("readers.formats.tfrecord:TFRecordShardReader", "tfrecord"),
         Entry("packer.assembly.writers.tfrecord:TFRecordShardWriter", "tfrecord"),
         "TFRecordDataset",
         sidecars=(".idx", ".tfrecord" + INDEX_SUFFIX),

@@ -84,7 +84,7 @@ class Places:
     shapes : (rows * axes,), uint32
         The shapes of arrays of several varying axes, in formats that store them in a form of their own.
     sums : uint32
-        CRC-32 of each run, or of each value if the field has no runs of values.
+        Checksum of each run, or of each value if the field has no runs of values: CRC-32, and of records CRC-32C.
     """
 
     runs: _Numbers = field(default_factory=_none)
@@ -161,14 +161,14 @@ class Index:
         begin = _HEAD.size + _FACTS.size
         if len(index) < begin:
             raise IndexFormatError(f"expected at least {begin} bytes, found {len(index)}")
-        magic, crc = _HEAD.unpack_from(index)
+        magic, crc = _HEAD.unpack_from(index.data)
         if magic != _MAGIC:
             raise IndexFormatError(f"expected {_MAGIC!r} at the beginning, found {magic!r}")
-        sections, beginning, *facts = _FACTS.unpack_from(index, _HEAD.size)
+        sections, beginning, *facts = _FACTS.unpack_from(index.data, _HEAD.size)
         end = begin + sections * _DIRECTORY.itemsize
-        if end > len(index) or zlib.crc32(index[_HEAD.size : end]) != crc:
+        if end > len(index) or zlib.crc32(index[_HEAD.size : end].data) != crc:
             raise IndexFormatError("expected a directory with its checksum, found another")
-        expected = [rows, len(data), _identity(format, schema)]
+        expected: list[Any] = [rows, len(data), _identity(format, schema)]
         for what, wanted, found in zip(("rows", "bytes in the shard", "as fields"), expected, facts, strict=True):
             if wanted != found:
                 raise IndexFormatError(f"expected {_shown(wanted)} {what}, found {_shown(found)}")
@@ -194,7 +194,7 @@ class Index:
         """
         start, end = self._extent(number)
         entry = self._directory[number]
-        if end > len(self._index) or zlib.crc32(self._index[start:end]) != entry["crc"]:
+        if end > len(self._index) or zlib.crc32(self._index[start:end].data) != entry["crc"]:
             raise IndexFormatError(f"expected section {number} with its checksum, found another")
         arrays = {}
         for name in _ARRAYS:
@@ -230,7 +230,7 @@ def _dtype_of(name: str, width: int) -> np.dtype[Any]:
 
 
 def _sum_beginning(data: npt.NDArray[np.uint8]) -> int:
-    return zlib.crc32(data[:_BEGINNING_BYTES])
+    return zlib.crc32(data[:_BEGINNING_BYTES].data)
 
 
 def _identity(format: str, schema: Schema) -> bytes:

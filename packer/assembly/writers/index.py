@@ -50,7 +50,7 @@ class IndexWriter:
             found = self._arrays.get(name, {})
             places = Places(**{key: np.concatenate(parts).astype(np.uint64) for key, parts in found.items()})
             stored = Stored(None) if name == RECORDS else format.stored(self._schema[name], block_rows)
-            section = Section(stored, places, self._rows, data)
+            section = Section(stored, places, self._rows, data, format.crc)
             if name in self._summed:
                 places = with_sums(places, section.sums_of(np.arange(section.units)))
             sections.append(places)

@@ -58,7 +58,8 @@ class TFRecordShardWriter:
         ends: dict[str, list[int]] = {feature.field.name: [] for feature in self._varying}
         sizes: dict[str, list[int]] = {feature.field.name: [] for feature in self._varying}
         for row in range(count):
-            varying, place = [], prefixes.shape[1]
+            varying: list[bytes] = []
+            place = prefixes.shape[1]
             for feature in self._varying:
                 head, payload = _varying(feature, rows[feature.field.name][row])
                 varying += head, payload

@@ -118,7 +118,10 @@ def _lmdb(path: Path, schema: Schema, shard: Shard) -> _Foreign:
 
     def read(rows: range) -> dict[str, list[bytes]]:
         with environment.begin() as transaction:
-            return {name: [transaction.get(b"%08d/" % row + name.encode()) for row in rows] for name in schema.names}
+            return {
+                name: [bytes(transaction.get(b"%08d/" % row + name.encode()) or b"") for row in rows]
+                for name in schema.names
+            }
 
     return read
 
@@ -194,7 +197,7 @@ def _webdataset(path: Path, schema: Schema, shard: Shard) -> _Foreign:
             for field in order:
                 content = tar.extractfile(tar.next() or "")
                 out[field.name].append(value(field, b"" if content is None else content.read()))
-            tar.members = []  # which would grow with every member
+            tar.members = []  # type: ignore[attr-defined]  # which would grow with every member
         return out
 
     return read
