@@ -191,15 +191,7 @@ class Layout:
             return "an interrupted writer that cannot be resumed: run the program again, which replaces it"
         return "an unfinished build: repeat its command to resume it"
 
-    def check_sizes(self, *shards: Shard | Column) -> dict[str, Stamp]:
-        """Call `check_stamps` for all files of shards and columns."""
-        return self.check_stamps([entry for shard in shards for entry in shard.files])
-
-    def check_size(self, entry: FileEntry) -> None:
-        """Call `check_stamps` for one file."""
-        self.check_stamps([entry])
-
-    def check_stamps(self, entries: Iterable[FileEntry]) -> dict[str, Stamp]:
+    def check_sizes(self, entries: Iterable[FileEntry]) -> dict[str, Stamp]:
         """Check that files exist with the sizes in the manifest, as regular files inside the folder.
 
         Returns
@@ -247,7 +239,7 @@ class Layout:
         ShardCorruptError
             If its size or digest differs.
         """
-        self.check_size(entry)
+        self.check_sizes([entry])
         _check_holes(self.file(entry), entry.bytes)
         found = sha256_file(self.file(entry))
         if found != entry.sha256:

@@ -290,7 +290,7 @@ class PackedRows:
                         layout.check_digest(entry)
                     self._compared.add(number)
                 else:
-                    layout.check_sizes(shard)
+                    layout.check_sizes(shard.files)
                 return open_shard(layout, manifest, shard)
         except DatasetError:
             place.input.check_standing(shard)  # if another dataset has taken its place, that is why

@@ -27,25 +27,25 @@ from shardspec.registry import import_target
 from shardspec.wording import LENGTH, LONG, PROGRAM, cut, did_you_mean, list_some, program, shorten
 
 COMMANDS: Mapping[str, str] = {
-    "build": "pack pictures, videos or a table of them into a dataset; repeat the command to resume",
-    "submit": "plan a build and leave its work to agents on a cluster; repeat the command to resume",
-    "work": "do what is left of a submitted build, beside other agents",
-    "status": "say how far a build is, who is at work on it, and what was rejected",
-    "detect": "pack where the faces are, without pictures, for builds with --boxes; repeat the command to resume",
-    "list": "list a public dataset, as it is published, as a table to build from",
-    "inspect": "show what a packed dataset holds",
-    "rejects": "say why items were rejected, and write the table of those to try again",
-    "verify": "compare a packed dataset with its manifest, byte for byte",
+    "build": "pack images or videos from a folder, table or archive into a dataset; repeat the command to resume",
+    "submit": "plan a build for agents on a cluster; repeat the command to resume",
+    "work": "run an agent that works on a submitted build alongside other agents",
+    "status": "show the progress, workers and rejects of a build",
+    "detect": "detect faces and pack their boxes without images, for builds with --boxes; repeat the command to resume",
+    "list": "list a public dataset, laid out as published, as a table for packer build",
+    "inspect": "show the contents of a packed dataset",
+    "rejects": "summarise why items were rejected, and write them to a table",
+    "verify": "check a packed dataset against its manifest, byte for byte",
     "preview": "draw a contact sheet of samples with their geometry",
-    "report": "write what packed datasets hold as one HTML file: counts, histograms, rejects, samples",
-    "view": "look at packed datasets in the browser: filter, sort, every sample with its geometry",
-    "convert": "write the same samples in another format, without decoding them",
-    "merge": "join packed datasets that have the same fields",
-    "split": "cut a packed dataset into train, val, test without splitting a group",
-    "add": "add fields of a table, such as predictions, to a packed dataset, without packing it anew",
+    "report": "write an HTML report on packed datasets: counts, histograms, rejects, samples",
+    "view": "browse packed datasets: filter, sort, and show every sample with its geometry",
+    "convert": "convert a packed dataset to another format, without decoding",
+    "merge": "merge packed datasets that have the same fields",
+    "split": "split a packed dataset into train, val and test, keeping groups together",
+    "add": "add columns of a table, such as predictions, to a packed dataset",
     "drop-field": "remove added fields from a packed dataset",
-    "export": "write a packed dataset as plain picture files and a table, or as shards of another library",
-    "bench": "compare reading raw files and reading the packed dataset, on your own data",
+    "export": "export a packed dataset as image files and a table, or as shards of another library",
+    "bench": "compare the speed of reading raw files and the packed dataset",
     "doctor": "report versions, extras, usable cores and memory, file systems and GPUs, for bug reports",
 }
 """The commands, each with its help. ``packer.cli.commands.<name>``, with ``_`` for ``-``, is imported when it is chosen."""
@@ -59,9 +59,9 @@ AGAIN: Mapping[str, str] = {
     **dict.fromkeys(("build", "convert", "detect", "merge", "split"), "to resume"),
     "export": "to start over (nothing was kept)",
     "submit": "to resume",
-    "work": "to go on (what is finished stays)",
+    "work": "to continue (finished work is kept)",
 }
-"""What repeating a command after an interruption does; the commands not listed leave nothing behind."""
+"""Effect of repeating a command after an interruption. Commands that are not listed leave nothing behind."""
 
 
 def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:

@@ -251,7 +251,7 @@ class DatasetView:
         entry = self.dataset.manifest.find_file(REJECTS_NAME)
         if entry is None:
             return iter(())
-        self.dataset.pool.layout.check_size(entry)  # its digest was compared for the summary
+        self.dataset.pool.layout.check_sizes([entry])  # its digest was compared for the summary
         return parse_report(self.dataset.pool.layout.file(entry))
 
     def _draw(self, item: str, frame: int | None) -> tuple[bytes, tuple[int, int]]:

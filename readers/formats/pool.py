@@ -277,7 +277,7 @@ class ShardPool:
         entries = list(entries)
         if all(entry.name in self._stamps for entry in entries):
             try:
-                found = self.layout.check_stamps(entries)
+                found = self.layout.check_sizes(entries)
             except DatasetError:
                 found = {}
             same = all(found.get(entry.name) == self._stamps[entry.name] for entry in entries)
@@ -365,7 +365,11 @@ def _load(layout: Layout, verify: Verify) -> tuple[Manifest, Stamp, dict[str, St
         manifest, stamp = layout.load_stamped()
         wrong, stamps = None, {}
         try:
-            stamps = layout.check_sizes(*manifest.parts) if verify != "off" else {}
+            stamps = (
+                layout.check_sizes([entry for part in manifest.parts for entry in part.files])
+                if verify != "off"
+                else {}
+            )
         except DatasetError as error:
             wrong = error
         if layout.stamp_manifest() == stamp:

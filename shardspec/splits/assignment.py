@@ -108,28 +108,14 @@ def assign_groups(
 
     Parameters
     ----------
-    names : sequence of str
-        Unique names. Their order does not matter.
-    sizes : sequence of int
-        Samples of each group.
-    ratios : dict of str to float
-        Share of each split; the sum is 1.
+    names, sizes : sequences of str and int
+        Unique names of the groups, in any order, and their numbers of samples.
+    ratios, rest : dict of str to float, str
+        See `assign_rows`.
     classes : sequence of collections of int, optional
-        Different classes of each group.
-    rest : str, optional
-        Split for all other groups; it may be empty and lack classes.
+        Distinct classes of each group.
     strata : sequence of dict of int to int, optional
         Samples of each group in each stratum.
-
-    Returns
-    -------
-    list of str
-        A key of `ratios` for each group.
-
-    Raises
-    ------
-    UsageError
-        If there are fewer groups than splits.
     """
     wanted = [name for name in ratios if name != rest]
     if len(names) < len(wanted):

@@ -48,7 +48,7 @@ def test_a_whole_dataset_passes(dataset: Path) -> None:
     manifest = layout.load()
     assert isinstance(manifest, Manifest)
     for shard in manifest.shards:
-        layout.check_sizes(shard)
+        layout.check_sizes(shard.files)
         for entry in shard.files:
             layout.check_digest(entry)
             assert describe_file(dataset, layout.file(entry)) == entry
@@ -61,7 +61,7 @@ def test_a_missing_file_is_named_with_what_was_expected(dataset: Path) -> None:
     entry = shard.files[0]
     layout.file(entry).unlink()
     with pytest.raises(ShardMissingError, match=f"{entry.name}: expected a file of {entry.bytes} bytes, found none"):
-        layout.check_sizes(shard)
+        layout.check_sizes(shard.files)
 
 
 def test_a_file_in_the_place_of_a_folder_is_a_missing_shard(dataset: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_file_in_the_place_of_a_folder_is_a_missing_shard(dataset: Path) -> No
     (dataset / shard.name).rmdir()
     (dataset / shard.name).write_bytes(b"")
     with pytest.raises(ShardMissingError):
-        layout.check_sizes(shard)
+        layout.check_sizes(shard.files)
 
 
 def test_a_file_that_was_cut_off_is_named_with_both_sizes(dataset: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_file_that_was_cut_off_is_named_with_both_sizes(dataset: Path) -> None
     path = layout.file(entry)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ShardCorruptError, match=f"{entry.name}: expected {entry.bytes} bytes, found {entry.bytes - 1}"):
-        layout.check_sizes(shard)
+        layout.check_sizes(shard.files)
 
 
 def test_a_flipped_bit_is_found_by_the_digest_alone(dataset: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_flipped_bit_is_found_by_the_digest_alone(dataset: Path) -> None:
     data = bytearray(layout.file(entry).read_bytes())
     data[-1] ^= 1
     layout.file(entry).write_bytes(bytes(data))
-    layout.check_sizes(shard)
+    layout.check_sizes(shard.files)
     with pytest.raises(ShardCorruptError, match=f"expected SHA-256 {entry.sha256}, found "):
         layout.check_digest(entry)
 

@@ -190,7 +190,7 @@ def inspect(dataset: str | os.PathLike[str]) -> InspectReport:
     layout = Layout(path)
     manifest = layout.load()
     try:
-        layout.check_stamps(manifest.entries)
+        layout.check_sizes(manifest.entries)
     except DatasetError as error:
         problem = str(error)
     return InspectReport(path, manifest, problem)
