@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.sources.archives.lmdb import DATA_NAME
 from packer.sources.archives.member import MEMBER_MARK
-from packer.sources.archives.opening import kind_of, list_archive
+from packer.sources.archives.opening import DATA_NAME, kind_of, list_archive
 from packer.sources.contents import opener
 from packer.sources.folders.frame_folders import frames_item, pictures_in
 from packer.sources.folders.patterns import Globs, is_chosen

@@ -1,24 +1,26 @@
-"""Code shared by the sources of archives: the archives of a set, and the items of all of them as one listing."""
+"""The source for archives of any kind: lists the members of a set of archives as items."""
 
-import os
 import shlex
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from packer.sources.archives.keys import KeyTable
 from packer.sources.archives.member import MEMBER_MARK
-from packer.sources.base import Listing, count_listed
+from packer.sources.base import Listing, count_listed, refuse_path_column
 from packer.sources.folders.finding import Ignored
 from packer.sources.item import Item, spool_items
+from packer.sources.requested_types import DROP
 from packer.sources.row_fields import read_columns
 from packer.sources.tables.chunks import Chunk, chunks_of
 from packer.vision.faults import may_pass
+from packer.vision.media import file_type
 from packer.workspace.spool import Mapped, Spool
 from readers.formats.machine import available_processors
 from shardspec.errors import BuildError, UsageError, system_reason
@@ -26,13 +28,15 @@ from shardspec.fields import RESERVED
 from shardspec.wording import list_some, shorten
 
 FIELDS_MAX = 1000
-"""Fields of all items of an archive: with names that are data, a column for each would fill the memory."""
+"""Most fields of all items. If the names are data, a column for each would fill the memory."""
 
 PICKLES = (".pickle", ".pkl", ".pth", ".pt", ".pyd", ".p")
-"""Suffixes of what may be, or contains, a pickle."""
+"""Suffixes of files that may be or contain a pickle."""
 
 PICKLED = "expected no pickle, which can run any code when it is read, found one"
 
+SNIFFED_BYTES = 16
+"""Number of first bytes that tell the type of a member whose name does not."""
 
 _NO_FOLDER = (
     "expected a folder in the name within the archive to name the label (--label-from folder), found none: "
@@ -46,7 +50,7 @@ class Archive(NamedTuple):
     Attributes
     ----------
     name : str
-        Its path relative to the source, in the names of its items.
+        Path relative to the source; the names of the items begin with it.
     path : Path
     """
 
@@ -62,13 +66,13 @@ class Found:
     ----------
     items : Spool of Item
         In order. Their columns are as they were found, their indices are not set, and `Item.files` has every further
-        picture, by field.
+        image, by field.
     ignored : Ignored
-        Members that are no items, nor fields of items.
+        Members that are neither items nor fields of items.
     classes : dict of str to list of str
-        Names of the classes of integer columns, if the archive gives them.
+        Class names of integer columns, if the archive has any.
     numbers_people : bool
-        Whether its labels are numbers of people, counted in this archive alone.
+        Whether its labels are numbers of people that are counted in this archive alone.
     """
 
     items: Spool[Item] = field(default_factory=spool_items)
@@ -78,163 +82,157 @@ class Found:
 
 
 class Place(NamedTuple):
-    """Where an archive lies, and what its items need to know of it."""
+    """An archive and its state when it was listed, which all of its items share."""
 
     archive: Archive
     bytes: int
     mtime_ns: int
 
     def item(self, name: str, size: int = 0, *, reject: str | None = None, **more: Any) -> Item:
-        """An item for a member."""
+        """Return the item for a member."""
         return Item(-1, self.name_of(name), str(self.archive.path), size, self.mtime_ns, reject=reject, **more)
 
     def name_of(self, name: str) -> str:
-        """The name of a member with that of its archive."""
+        """Return the name of a member, preceded by that of its archive."""
         return f"{self.archive.name}{MEMBER_MARK}{name}"
 
     def rest(self, reason: str) -> Item:
-        """The reject that stands for the part of an archive that cannot be read."""
+        """Return the reject that represents the unreadable rest of an archive."""
         return Item(-1, self.name_of("(rest)"), None, reject=reason)
 
 
-ListOne = Callable[[Place], Found]
-
-
-class ArchiveSource:
-    """The items of a set of archives of one kind, in the order of the archives and of what lies in them.
+class Kind(NamedTuple):
+    """A kind of archive.
 
     Attributes
     ----------
+    title : str
+        Its name in messages, in the plural.
+    suffixes : tuple of str
+        In lower case.
     prefix : str
-        Stands before the name of a column whose field has a meaning of its own, such as ``key``.
+        Precedes the name of a column whose field is reserved, such as ``key``.
+    list_one : callable
+        Lists one archive, from its `Place`. If it raises an `OSError`, the archive becomes a reject.
+    has_columns : bool
+        Whether `list_one` also takes ``path_column``, and ``dropped``, the columns that need not be read.
+    """
+
+    title: str
+    suffixes: tuple[str, ...]
+    prefix: str
+    list_one: Callable[..., Found]
+    has_columns: bool = False
+
+    def lister(self, path_column: str, types: Mapping[str, str]) -> Callable[[Place], Found]:
+        """Return `list_one` with its options; `path_column` is refused if there are no columns."""
+        if not self.has_columns:
+            refuse_path_column(path_column, self.title)
+            return self.list_one
+        dropped = {name for name, kind in types.items() if kind == DROP}
+        return partial(self.list_one, path_column=path_column, dropped=dropped)
+
+
+class ArchiveSource:
+    """The items of a set of archives of one kind, in the order of the archives and their members.
 
     Parameters
     ----------
+    kind : Kind
     archives : sequence of Archive
     types : dict of str to str
-        Fields that become text, int or float.
+        Columns that become text, int or float.
     keys : KeyTable, optional
         Names the items to take, with labels or further columns.
     ignored : int
-        Files beside the archives.
+        Number of files that are not archives.
     """
 
-    prefix: str
-
     def __init__(
-        self,
-        archives: Sequence[Archive],
-        types: Mapping[str, str] | None = None,
-        keys: KeyTable | None = None,
-        ignored: int = 0,
+        self, kind: Kind, archives: Sequence[Archive], types: Mapping[str, str], keys: KeyTable | None, ignored: int
     ) -> None:
-        self.archives = archives
-        self._types = types or {}
+        self._kind = kind
+        self._archives = archives
+        self._types = types
         self._keys = keys
         self._ignored = ignored
 
-    def lister(self, path_column: str) -> "ListOne":
-        """Return the function that lists one archive. If it raises an `OSError`, the archive becomes a reject.
+    def list_items(self, label_from: str, path_column: str) -> Listing:
+        """List the items; several archives are read at a time.
 
         Raises
         ------
         UsageError
-            If `path_column` is given where there is no column to name.
+            If the columns cannot become fields.
+        BuildError
+            If an archive cannot be examined because of a temporary fault.
         """
-        raise NotImplementedError
+        list_one = self._kind.lister(path_column, self._types)
+        entries = Ignored()
+        people: list[str] = []
+        classes: dict[str, list[str]] = {}
 
-    def list_items(self, label_from: str, path_column: str) -> Listing:
-        """See `packer.sources.base.Source`."""
-        return list_archives(
-            self.archives,
-            self.lister(path_column),
-            label_from=label_from,
-            types=self._types,
-            keys=self._keys,
-            prefix=self.prefix,
-            ignored=self._ignored,
+        def listed() -> Iterator[Item]:
+            for archive, one in _list_each(self._archives, list_one):
+                for column, names in one.classes.items():
+                    if classes.setdefault(column, names) != names:
+                        raise UsageError(
+                            f"{archive.path}: expected the class names of the archives before it in column {column!r}, "
+                            "found others: pack them apart"
+                        )
+                entries.merge(one.ignored)
+                people.extend([archive.name] if one.numbers_people else [])
+                yield from one.items
+                count_listed(len(one.items))
+
+        raw, good, naming = spool_items(), array("q"), _Naming(self._kind.prefix, label_from)
+        members: Counter[str] = Counter()
+        notes: list[str] = []
+        ignored = self._ignored
+        for item in listed() if self._keys is None else self._keys.join(listed(), notes):
+            if item is None:
+                ignored += 1
+                continue
+            if item.reject is None:
+                good.append(len(raw))
+                naming.look_at(item.columns)
+                members.update(item.files.keys())
+            raw.append(item)
+        if len(people) > 1 and self._keys is None and label_from != "none":
+            notes.append(
+                f"each of {list_some(people)} counts its people from 0, so one label means several of them: pack them "
+                "apart, or give labels with --keys"
+            )
+        naming.settle()
+        listing = _with_columns(raw, good, naming, label_from, self._types, classes)
+        more = len(self._archives) - 1
+        ignored_entries = [entries.describe("ignored entries")] if entries.count else []
+        return replace(
+            listing,
+            ignored=ignored + entries.count,
+            members=members,
+            beside=Mapped(raw, lambda item: item.files),
+            notes=[*listing.notes, *notes, *ignored_entries],
+            sought=f"pictures and videos in {self._archives[0].path}{f' and {more} more' if more else ''}",
         )
 
 
-def list_archives(
-    archives: Sequence[Archive],
-    list_one: ListOne,
-    *,
+def _with_columns(
+    raw: Sequence[Item],
+    good: Sequence[int],
+    naming: "_Naming",
     label_from: str,
     types: Mapping[str, str],
-    keys: KeyTable | None,
-    prefix: str,
-    ignored: int = 0,
+    classes: Mapping[str, list[str]],
 ) -> Listing:
-    """List the items of a set of archives, several at a time.
-
-    Parameters
-    ----------
-    archives : sequence of Archive
-    list_one : callable
-        Lists one of them; an `OSError` makes it a reject.
-    label_from : str
-        See `packer.recipe.Recipe`.
-    types : dict of str to str
-        Columns that become text, int or float.
-    keys : KeyTable or None
-        Names the items to take, with further columns.
-    prefix : str
-        Stands before the name of a column whose field has a meaning of its own, such as ``key``.
-    ignored : int
-        Files beside the archives that are none.
-
-    Raises
-    ------
-    UsageError
-        If the columns cannot become fields.
-    BuildError
-        If an archive cannot be examined, for a reason that may pass.
-    """
-    classes: dict[str, list[str]] = {}
-    entries = Ignored()
-    people: list[str] = []
-
-    def listed() -> Iterator[Item]:
-        for archive, one in _list_each(archives, list_one):
-            for column, names in one.classes.items():
-                if classes.setdefault(column, names) != names:
-                    raise UsageError(
-                        f"{archive.path}: expected the class names of the archives before it in column {column!r}, "
-                        "found others: pack them apart"
-                    )
-            entries.merge(one.ignored)
-            people.extend([archive.name] if one.numbers_people else [])
-            yield from one.items
-            count_listed(len(one.items))
-
-    raw, good, naming = spool_items(), array("q"), _Naming(prefix, label_from)
-    members: Counter[str] = Counter()
-    notes: list[str] = []
-    for item in listed() if keys is None else keys.join(listed(), notes):
-        if item is None:
-            ignored += 1
-            continue
-        if item.reject is None:
-            good.append(len(raw))
-            naming.look_at(item.columns)
-            members.update(item.files.keys())
-        raw.append(item)
-    if len(people) > 1 and keys is None and label_from != "none":
-        notes.append(
-            f"each of {list_some(people)} counts its people from 0, so one label means several of them: pack them apart, "
-            "or give labels with --keys"
-        )
-    ignored += entries.count
-    naming.settle()
+    """Settle the columns of items, and return the items with these columns. `good` are the places of those not rejected."""
 
     def chunks() -> Iterator[Chunk]:
         return chunks_of(naming.row(item) for item in raw if item.reject is None)
 
     chosen = "auto" if label_from == "folder" else label_from
     columns = read_columns(chunks, chosen, types, lambda row: shorten(raw[good[row]].name))
-    if label_from == "auto" and "label" not in columns.fields.values():
-        notes += _describe_dotted_labels(columns.fields)
+    unlabelled = label_from == "auto" and "label" not in columns.fields.values()
     items, rows = spool_items(), columns.rows(chunks())
     fields: set[str] = set()
     for index, item in enumerate(raw):
@@ -253,22 +251,16 @@ def list_archives(
     named = {
         "label" if name == label_from else columns.fields.get(name, name): names for name, names in classes.items()
     }
-    named = {field: names for field, names in named.items() if field in fields}
-    more = len(archives) - 1
     return Listing(
         items,
-        ignored,
-        {**named, **columns.classes},
+        classes={**{field: names for field, names in named.items() if field in fields}, **columns.classes},
         fields=columns.fields,
         arrays=columns.arrays,
-        members=members,
-        beside=Mapped(raw, lambda item: item.files),
-        notes=[*columns.notes, *notes, *([entries.describe("ignored entries")] if entries.count else [])],
-        sought=f"pictures and videos in {archives[0].path}{f' and {more} more' if more else ''}",
+        notes=[*columns.notes, *(_describe_dotted_labels(columns.fields) if unlabelled else [])],
     )
 
 
-def _list_each(archives: Sequence[Archive], list_one: ListOne) -> Iterator[tuple[Archive, Found]]:
+def _list_each(archives: Sequence[Archive], list_one: Callable[[Place], Found]) -> Iterator[tuple[Archive, Found]]:
     """Yield each archive and its content, in order. Some archives are listed ahead, in parallel."""
     count = available_processors()
     with ThreadPoolExecutor(count) as threads:
@@ -283,7 +275,7 @@ def _list_each(archives: Sequence[Archive], list_one: ListOne) -> Iterator[tuple
             yield archive, found.result()
 
 
-def _list_one(archive: Archive, list_one: ListOne) -> Found:
+def _list_one(archive: Archive, list_one: Callable[[Place], Found]) -> Found:
     try:
         stat = archive.path.stat()
         return list_one(Place(archive, stat.st_size, stat.st_mtime_ns))
@@ -294,22 +286,31 @@ def _list_one(archive: Archive, list_one: ListOne) -> Found:
         return Found(spool_items().extend([Item(-1, archive.name, None, reject=reason)]))
 
 
+def is_pickle(data: bytes) -> bool:
+    """Return whether bytes begin like a pickle of protocol 2 or later."""
+    return len(data) >= 2 and data[0] == 0x80 and 2 <= data[1] < 6
+
+
+def seems_picture(data: bytes) -> bool:
+    """Return whether bytes begin like an image."""
+    return file_type(data) not in (None, "Netpbm")  # a text may begin like the latter, such as "P1 left"
+
+
 def _folder_of(name: str) -> str | None:
-    """The first folder in the name of a member, None without one."""
     first, slash, _ = name.partition(MEMBER_MARK)[2].replace("\\", "/").partition("/")
     return first if slash else None
 
 
 LABEL = "cls"
-"""Column that is the label by the archive's own convention."""
+"""Column that holds the label by the archive's own convention."""
 
 _LABELS = frozenset((LABEL, "class", "label"))
 _LABEL_VALUE = "value"
-"""What that column becomes if it holds measurements and not classes."""
+"""Name of that column if it holds measurements and not classes."""
 
 
 def _describe_dotted_labels(fields: Mapping[str, str]) -> Iterator[str]:
-    """Describe the fields whose names say that they are labels, but have dots, such as ``shape.cls``."""
+    """Suggest columns whose dotted names look like labels, such as ``shape.cls``."""
     for name, become in fields.items():
         if "." in name and not _LABELS.isdisjoint(name.lower().split(".")):
             yield (
@@ -319,13 +320,7 @@ def _describe_dotted_labels(fields: Mapping[str, str]) -> Iterator[str]:
 
 
 class _Naming:
-    """Names the columns of items so that they can become fields: `LABEL` becomes ``label``, reserved ones get a prefix.
-
-    Parameters
-    ----------
-    prefix, label_from : str
-        See `list_archives`.
-    """
+    """Names the columns of items so that they can become fields: `LABEL` becomes ``label``, reserved ones get a prefix."""
 
     def __init__(self, prefix: str, label_from: str) -> None:
         self._prefix = prefix
@@ -335,13 +330,7 @@ class _Naming:
         self._changed: dict[str, str] = {}
 
     def look_at(self, row: Mapping[str, Any]) -> None:
-        """Take in the columns of the next item.
-
-        Raises
-        ------
-        UsageError
-            If there are too many different ones.
-        """
+        """Register the columns of the next item."""
         if not row.keys() <= self._names.keys():
             self._names |= dict.fromkeys(row)
             if len(self._names) > FIELDS_MAX:
@@ -367,16 +356,10 @@ class _Naming:
         self._changed = changed
 
     def row(self, item: Item) -> dict[str, Any]:
-        """The columns of an item by their new names."""
+        """Return the columns of an item by their new names."""
         row = {self._changed.get(name, name): value for name, value in item.columns.items()}
         if {int, str} <= self._kinds and type(item.columns.get(LABEL)) is int:  # 1 is a class beside cat
             row[self._changed.get(LABEL, LABEL)] = str(item.columns[LABEL])
         if self._label_from == "folder":
             row["label"] = _folder_of(item.name)
         return row
-
-
-def relative_archives(root: Path, paths: Iterable[Path]) -> list[Archive]:
-    """Archives named by their paths below a folder, in the order of the paths' bytes."""
-    named = [Archive(path.relative_to(root).as_posix(), path) for path in paths]
-    return sorted(named, key=lambda archive: os.fsencode(archive.name))

@@ -1,7 +1,7 @@
-"""Somebody's LMDB: keys whose values are the bytes of pictures or videos.
+"""LMDB files in which the values are the bytes of images or videos.
 
-A key with a suffix says what its value is; of a key without one, the first bytes do. Keys ``image-X`` with texts under
-``label-X``, as sets of text recognition have them, are pairs.
+The suffix of a key tells the type of its value; without a suffix, the first bytes do. A text ``label-X`` belongs to the
+image ``image-X``, as in datasets for text recognition.
 """
 
 from array import array
@@ -11,11 +11,9 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from packer.sources.archives.listing import PICKLED, PICKLES, ArchiveSource, Found, ListOne, Place
+from packer.sources.archives.listing import PICKLED, PICKLES, SNIFFED_BYTES, Found, Place, is_pickle, seems_picture
 from packer.sources.archives.lmdb_tree import Entry, TreeDamage, walk_lmdb
 from packer.sources.archives.member import Member
-from packer.sources.archives.sniffing import SNIFFED_BYTES, is_pickle, seems_picture
-from packer.sources.base import refuse_path_column
 from packer.sources.item import Item, spool_items
 from packer.vision.media import medium_of
 from packer.workspace.matching import match
@@ -23,26 +21,12 @@ from packer.workspace.spool import spool_plain
 from shardspec.columns import IntArray
 from shardspec.wording import shorten
 
-DATA_NAME = "data.mdb"
-SUFFIXES = (".mdb", ".lmdb")
-
 _IMAGE, _LABEL = "image-", "label-"
 _TEXT_BYTES_MAX = 1 << 16
 
 
-class LMDBSource(ArchiveSource):
-    """The pictures and videos of LMDB files, in the order of their keys."""
-
-    prefix = "key"
-
-    def lister(self, path_column: str) -> ListOne:
-        """See `ArchiveSource`."""
-        refuse_path_column(path_column, "an LMDB")
-        return list_keys
-
-
 def list_keys(place: Place) -> Found:
-    """The pictures and videos of one file. After damage, they end, and a reject stands for the rest."""
+    """List the images and videos of one file. A damaged file ends with one reject for the rest."""
     found = Found()
     pictures, places, named = array("q"), array("q"), array("q")
     texts = spool_plain()
@@ -77,7 +61,7 @@ def list_keys(place: Place) -> Found:
 
 
 def _with_texts(place: Place, found: Found, text_of: IntArray, texts: Sequence[tuple[str, str]]) -> Iterator[Item]:
-    """Items with their texts; each one's number in `texts` is in `text_of`, -1 if it has none."""
+    """Yield the items with their texts; `text_of` has the number of each item's text, or -1."""
     for item, number in zip(found.items, text_of, strict=True):
         if number < 0 or item.reject is not None:
             yield item
@@ -91,7 +75,7 @@ def _with_texts(place: Place, found: Found, text_of: IntArray, texts: Sequence[t
 
 
 def _item(place: Place, name: str, entry: Entry, head: bytes) -> Item | None:
-    """The item of an entry; None if it is no picture, no video and no pickle."""
+    """Return the item for an entry; None if the value is neither an image, a video nor a pickle."""
     suffix = PurePosixPath(name).suffix.lower()
     shown = medium_of(name) is not None
     if entry.problem is not None:

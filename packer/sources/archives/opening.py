@@ -1,19 +1,19 @@
-"""The archives that a path, a folder or a pattern stands for."""
+"""The kinds of archives, and the source for the archives that a path, a folder or a pattern names."""
 
 import glob
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, product
 from pathlib import Path
-from typing import NamedTuple
 
 from packer.recipe import Recipe
-from packer.sources.archives import lmdb, parquet, recordio
+from packer.sources.archives import parquet
 from packer.sources.archives.keys import KeyTable
-from packer.sources.archives.listing import Archive, ArchiveSource, Found, Place, relative_archives
-from packer.sources.archives.tar import is_tar
-from packer.sources.archives.webdataset import WebDatasetSource
+from packer.sources.archives.listing import Archive, ArchiveSource, Found, Kind, Place
+from packer.sources.archives.lmdb import list_keys
+from packer.sources.archives.recordio import list_records
+from packer.sources.archives.webdataset import list_tar
 from packer.sources.base import Source
 from packer.sources.packed import is_packed
 from packer.sources.requested_types import column_types
@@ -28,39 +28,34 @@ _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)\Z")
 _EXPANDED_MAX = 100_000
 
 
-class _Kind(NamedTuple):
-    """A kind of archive: what it is called, how a file name is known, and its source."""
+_KINDS: Sequence[Kind] = (
+    Kind("tar files", (".tar", ".tar.gz", ".tgz"), "json", list_tar),
+    Kind("RecordIO files", (".rec",), "record", list_records),
+    Kind("LMDB files", (".mdb", ".lmdb"), "key", list_keys),
+    Kind("Parquet files", (".parquet",), parquet.PREFIX, parquet.list_rows, has_columns=True),
+)
+SUFFIXES = tuple(suffix for kind in _KINDS for suffix in kind.suffixes)
 
-    name: str
-    holds: Callable[[str], bool]
-    source: type[ArchiveSource]
+DATA_NAME = "data.mdb"
+"""Name of the file of an LMDB that is a folder."""
 
-
-_KINDS: Mapping[str, _Kind] = {
-    "tar": _Kind("tar files", is_tar, WebDatasetSource),
-    "rec": _Kind("RecordIO files", lambda name: name.lower().endswith(recordio.SUFFIX), recordio.RecordIOSource),
-    "lmdb": _Kind("LMDB files", lambda name: name.lower().endswith(lmdb.SUFFIXES), lmdb.LMDBSource),
-    "parquet": _Kind("Parquet files", lambda name: name.lower().endswith(parquet.SUFFIX), parquet.ParquetSource),
-}
-
-SUFFIXES = (".tar", ".tar.gz", ".tgz", ".rec", ".mdb", ".lmdb", ".parquet")
-_BESIDE = (".idx", "lock.mdb", "-lock")
-"""Ends of the names of files that belong to an archive beside them."""
+_ACCOMPANYING = (".idx", "lock.mdb", "-lock")
+"""Ends of the names of files that accompany an archive."""
 
 
-def kind_of(name: str) -> str | None:
-    """The kind of archive that a file is by its name; None for any other file."""
-    return next((kind for kind, what in _KINDS.items() if what.holds(name) and not name.endswith("lock.mdb")), None)
+def kind_of(name: str) -> Kind | None:
+    """Return the kind of archive that a file is by its name; None for any other file."""
+    name = name.lower()
+    return next((kind for kind in _KINDS if name.endswith(kind.suffixes) and not name.endswith("lock.mdb")), None)
 
 
 def open_file(path: Path, recipe: Recipe) -> Source | None:
-    """The source of one archive; None if the file is none, or a Parquet table of paths."""
+    """Return the source for one archive; None if the file is not an archive, or a Parquet table of paths."""
     kind = kind_of(path.name)
-    if kind is None or (kind == "parquet" and not parquet.holds_pictures(path, recipe.path_column)):
+    if kind is None or (kind.has_columns and not parquet.holds_pictures(path, recipe.path_column)):
         return None
     path = path.absolute()
-    name = path.parent.name if path.name == lmdb.DATA_NAME else path.name
-    return _source(kind, [Archive(name, path)], recipe, 0)
+    return _source(kind, path.parent, [path], recipe, 0)
 
 
 def list_archive(path: Path, name: str, path_column: str) -> Found:
@@ -74,12 +69,11 @@ def list_archive(path: Path, name: str, path_column: str) -> Found:
     kind, status = kind_of(path.name), path.stat()
     if kind is None:
         raise UsageError(f"{path}: expected an archive ({', '.join(SUFFIXES)})")
-    archive = Archive(name, path)
-    return _KINDS[kind].source([archive]).lister(path_column)(Place(archive, status.st_size, status.st_mtime_ns))
+    return kind.lister(path_column, {})(Place(Archive(name, path), status.st_size, status.st_mtime_ns))
 
 
 def open_folder(folder: Path, recipe: Recipe) -> Source | None:
-    """The source of a folder that holds archives, and no picture or video that is a file; None for any other folder.
+    """Return the source for a folder of archives without image or video files; None for any other folder.
 
     Raises
     ------
@@ -89,7 +83,7 @@ def open_folder(folder: Path, recipe: Recipe) -> Source | None:
         If a folder cannot be listed.
     """
     folder = folder.resolve()
-    found: dict[str, list[Path]] = {}
+    found: dict[Kind, list[Path]] = {}
     ignored = 0
     for name, folders, files in walk(folder, _fail):
         folders[:] = [one for one in folders if not one.startswith(".")]
@@ -104,15 +98,12 @@ def open_folder(folder: Path, recipe: Recipe) -> Source | None:
                 return None
             elif (kind := kind_of(file)) is not None:
                 found.setdefault(kind, []).append(Path(name) / file)
-            elif not file.endswith(_BESIDE):
+            elif not file.endswith(_ACCOMPANYING):
                 ignored += 1
     if not found:
         return None
     kind = _only_kind(folder, found)
-    archives = relative_archives(folder, found[kind])
-    if kind == "lmdb":
-        archives = [_name_lmdb(folder, archive) for archive in archives]
-    return _source(kind, archives, recipe, ignored)
+    return _source(kind, folder, found[kind], recipe, ignored)
 
 
 def is_pattern(text: str) -> bool:
@@ -121,23 +112,23 @@ def is_pattern(text: str) -> bool:
 
 
 def open_pattern(pattern: str, recipe: Recipe) -> Source:
-    """The source of the archives that a pattern names: ``*``, ``?``, ``[...]``, ``**``, ``{a,b}`` and ``{000..099}``.
+    """Return the source for the archives that a pattern names: ``*``, ``?``, ``[...]``, ``**``, ``{a,b}`` and ``{000..099}``.
 
     Raises
     ------
     UsageError
-        If it names no archive, or archives of several kinds, or a file in braces is not there.
+        If it names no archive, or archives of several kinds, or if a file in braces does not exist.
     """
     paths: dict[str, Path] = {}
     for one in expand_braces(pattern):
         names = glob.glob(one, recursive=True) if glob.has_magic(one) else [one]  # noqa: PTH207 -- from any folder
         paths |= {os.path.abspath(name): Path(name).absolute() for name in names}  # noqa: PTH100 -- without links
-    found: dict[str, list[Path]] = {}
+    found: dict[Kind, list[Path]] = {}
     missing = [str(path) for path in paths.values() if not path.exists()]
     if missing:
         raise UsageError(f"{shorten(pattern)}: expected files, found none at {list_some(missing)}")
     for named in paths.values():
-        inside = named / lmdb.DATA_NAME
+        inside = named / DATA_NAME
         path = inside if inside.is_file() else named
         if path.is_file() and (kind := kind_of(path.name)) is not None:
             found.setdefault(kind, []).append(path)
@@ -146,15 +137,11 @@ def open_pattern(pattern: str, recipe: Recipe) -> Source:
         raise UsageError(f"{shorten(pattern, LONG)}: expected the names of archives ({known}), found {other}")
     kind = _only_kind(pattern, found)
     root = Path(os.path.commonpath([path.parent for path in found[kind]]))
-    archives = relative_archives(root, found[kind])
-    if kind == "lmdb":
-        archives = [_name_lmdb(root, archive) for archive in archives]
-    ignored = len(paths) - sum(map(len, found.values()))
-    return _source(kind, archives, recipe, ignored)
+    return _source(kind, root, found[kind], recipe, len(paths) - sum(map(len, found.values())))
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
-    """The texts that a pattern with braces stands for.
+    """Yield the texts that a pattern with braces stands for.
 
     Raises
     ------
@@ -178,24 +165,25 @@ def _choices(text: str) -> Sequence[str]:
     return [f"{number:0{width}d}" for number in range(first, min(last, first + _EXPANDED_MAX) + 1)]
 
 
-def _name_lmdb(root: Path, archive: Archive) -> Archive:
-    """An LMDB is called as its folder is."""
-    if archive.path.name != lmdb.DATA_NAME:
-        return archive
-    below = archive.path.parent.relative_to(root).as_posix()
-    return Archive(root.name if below == "." else below, archive.path)
-
-
-def _only_kind(where: Path | str, found: Mapping[str, Sequence[Path]]) -> str:
+def _only_kind(where: Path | str, found: Mapping[Kind, Sequence[Path]]) -> Kind:
     if len(found) > 1:
-        what = " and ".join(f"{len(paths)} {_KINDS[kind].name}" for kind, paths in found.items())
+        what = " and ".join(f"{len(paths)} {kind.title}" for kind, paths in found.items())
         raise UsageError(f"{where}: expected archives of one kind, found {what}: name some with a pattern ('*.tar')")
     return next(iter(found))
 
 
-def _source(kind: str, archives: Sequence[Archive], recipe: Recipe, ignored: int) -> Source:
+def _source(kind: Kind, root: Path, paths: Sequence[Path], recipe: Recipe, ignored: int) -> Source:
+    """Return the source for archives below a folder, in the order of their paths' bytes."""
+    paths = sorted(paths, key=lambda path: os.fsencode(path.relative_to(root).as_posix()))
+    archives = [Archive(_name(root, path), path) for path in paths]
     keys = None if recipe.keys is None else KeyTable.read(Path(recipe.keys))
-    return _KINDS[kind].source(archives, column_types(recipe), keys, ignored)
+    return ArchiveSource(kind, archives, column_types(recipe), keys, ignored)
+
+
+def _name(root: Path, path: Path) -> str:
+    """Return the path of an archive below a folder; an LMDB that is a folder has the folder's name."""
+    named = path.parent if path.name == DATA_NAME else path
+    return root.name if named == root else named.relative_to(root).as_posix()
 
 
 def _fail(error: OSError) -> None:

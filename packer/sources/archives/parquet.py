@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from packer.recipe import Recipe, field_name
-from packer.sources.archives.listing import ArchiveSource, Found, ListOne, Place
+from packer.sources.archives.listing import Found, Place
 from packer.sources.archives.member import Member
 from packer.sources.item import Item, ItemFile
-from packer.sources.requested_types import DROP
 from packer.sources.tables.base import refuse_doubled
 from packer.sources.tables.chunks import chunk_of_batch, reading_parquet
 from packer.sources.tables.hugging_face import class_labels
@@ -22,23 +21,13 @@ from shardspec.errors import UsageError, system_reason
 from shardspec.registry import import_target
 from shardspec.wording import did_you_mean, list_some, shorten
 
-SUFFIX = ".parquet"
+PREFIX = "column"
+"""Precedes the name of a column whose field is reserved."""
 
 _BATCH_ROWS = 1024
 _USUAL = ("image", "img", "picture", "photo", "jpg", "png")
 _SPLIT = re.compile(r"([A-Za-z0-9_.]+?)-[0-9]{5}-of-[0-9]{5}(-[0-9a-f]+)?\.parquet\Z")
 """Names of the files of Hugging Face's splits."""
-
-
-class ParquetSource(ArchiveSource):
-    """The rows of Parquet files, in the order of the files."""
-
-    prefix = "column"
-
-    def lister(self, path_column: str) -> ListOne:
-        """See `ArchiveSource`; `path_column` names the column of the pictures, if there are several."""
-        dropped = {name for name, kind in self._types.items() if kind == DROP}
-        return partial(_list_rows, path_column=path_column, dropped=dropped)
 
 
 def holds_pictures(path: Path, path_column: str) -> bool:
@@ -100,8 +89,17 @@ def _choose(path: Path, schema: Any, path_column: str) -> tuple[str, dict[str, b
     )
 
 
-def _list_rows(place: Place, path_column: str, dropped: Collection[str]) -> Found:
-    """The rows of one file."""
+def list_rows(place: Place, path_column: str, dropped: Collection[str]) -> Found:
+    """List the rows of one file.
+
+    Parameters
+    ----------
+    place : Place
+    path_column : str
+        Names the column of the images, if there are several.
+    dropped : collection of str
+        Columns that need not be read.
+    """
     path = place.archive.path
     with _open(path) as file:
         schema, meta = file.schema_arrow, file.metadata
@@ -159,7 +157,7 @@ def _rows(path: Path, file: Any, group: int, columns: list[str], rows: int) -> I
 
 def _is_dropped(name: str, names: Collection[str], dropped: Collection[str]) -> bool:
     """Return whether ``--drop`` names a column, also by the name that it gets because a field has a meaning of its own."""
-    renamed = f"{ParquetSource.prefix}_{name.lower()}"
+    renamed = f"{PREFIX}_{name.lower()}"
     return name in dropped or (renamed in dropped and renamed not in names)
 
 

@@ -1,4 +1,6 @@
-"""MXNet's RecordIO: ``train.rec``, with ``train.idx`` beside it or not; also InsightFace's sets of faces.
+"""MXNet's RecordIO: ``train.rec``, with or without ``train.idx``; also InsightFace's datasets of faces.
+
+The label becomes ``label`` if it is a whole number; a label of several numbers becomes ``labels``.
 
 A record is a magic number, a word of flag (3 bits) and length (29 bits), and the bytes, filled up to four (dmlc-core,
 ``recordio.h``). Bytes in which the magic number occurs are cut there into several records: the flag says which part
@@ -18,45 +20,28 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from packer.sources.archives.listing import LABEL, PICKLED, ArchiveSource, Found, ListOne, Place
+from packer.sources.archives.listing import LABEL, PICKLED, Found, Place, is_pickle
 from packer.sources.archives.member import Member
-from packer.sources.archives.sniffing import is_pickle
-from packer.sources.base import refuse_path_column
+from packer.sources.contents import read_member
 from packer.sources.item import Item
 from packer.workspace.spool import texts
 from shardspec.errors import ItemError
 from shardspec.wording import shorten
-
-SUFFIX = ".rec"
 
 _MAGIC = 0xCED7230A
 _RECORD = struct.Struct("<II")
 _HEADER = struct.Struct("<IfQQ")
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _HEAD_BYTES = 4096
-"""Read of every record: its header, and the label of most."""
+"""Bytes read from every record: enough for its header and most labels."""
 _LABELS_MAX = 1 << 16
 _INDEX_LINE_BYTES_MAX = 1 << 10
 _FLOAT_INTEGERS_MAX = 2**24
 
 
-class RecordIOSource(ArchiveSource):
-    """The records of MXNet's files, in their order.
-
-    The label becomes ``label``, if it is a whole number; a label of several numbers becomes ``labels``.
-    """
-
-    prefix = "record"
-
-    def lister(self, path_column: str) -> ListOne:
-        """See `ArchiveSource`."""
-        refuse_path_column(path_column, "RecordIO files")
-        return list_records
-
-
 @dataclass(frozen=True)
 class _Record:
-    """A whole record: where it begins, where its pieces lie, and its first bytes."""
+    """A complete record: its start, the offsets and sizes of its pieces, and its first bytes."""
 
     start: int
     pieces: tuple[int, ...]
@@ -68,11 +53,11 @@ class _Record:
 
 
 class _Damage(Exception):  # noqa: N818 -- it is the end of a listing, not an error of a call
-    """Why the records from a place on cannot be read."""
+    """Records cannot be read from here on; the message says why."""
 
 
 def list_records(place: Place) -> Found:
-    """The pictures of one file. After damage, those that the index names, and a reject for each that it lacks."""
+    """List the images of one file. After damage, continue with the records in the index; each missing one is a reject."""
     path = place.archive.path
     found = Found()
     index = _Index.read(path.with_suffix(".idx"))
@@ -93,7 +78,7 @@ def list_records(place: Place) -> Found:
             at = record.pieces[-2] + record.pieces[-1]
             at += -(at - record.start) % 4
             try:
-                label, start = _read_header(file, record)
+                label, start = _read_header(path, record, end)
             except ItemError as error:
                 found.items.append(place.item(name, reject=str(error)))
                 continue
@@ -118,12 +103,11 @@ def _item(place: Place, name: str, record: _Record, label: tuple[float, ...], st
     elif label and math.isfinite(label[0]):
         whole = label[0].is_integer() and abs(label[0]) < _FLOAT_INTEGERS_MAX
         columns[LABEL] = int(label[0]) if whole else label[0]
-    pieces = _behind(record.pieces, start)
+    pieces = tuple(_cut(record.pieces, start, record.size)) or (record.pieces[-2] + record.pieces[-1], 0)
     return place.item(name, sum(pieces[1::2]), columns=columns, member=Member("stored", pieces, place.bytes))
 
 
 def _read_record(file: BinaryIO, start: int, end: int) -> _Record:
-    """The record that begins at a place, with all of its parts."""
     at, parts = start, 0
     pieces: list[int] = []
     head = b""
@@ -154,8 +138,8 @@ def _read_record(file: BinaryIO, start: int, end: int) -> _Record:
         at = offset + size + -size % 4
 
 
-def _read_header(file: BinaryIO, record: _Record) -> tuple[tuple[float, ...], int]:
-    """The label of a record, and where its picture begins in its bytes."""
+def _read_header(path: Path, record: _Record, end: int) -> tuple[tuple[float, ...], int]:
+    """Return the label of a record, and the offset of the image in its bytes."""
     if record.size < _HEADER.size or len(record.head) < _HEADER.size:
         raise ItemError(f"expected a header of {_HEADER.size} bytes in the record, found {record.size} bytes")
     flag, label, _, _ = _HEADER.unpack_from(record.head)
@@ -164,34 +148,20 @@ def _read_header(file: BinaryIO, record: _Record) -> tuple[tuple[float, ...], in
     start = _HEADER.size + 4 * flag
     if flag > _LABELS_MAX or start > record.size:
         raise ItemError(f"expected the {flag} numbers of its label in the record, found {record.size} bytes")
-    data = b"".join(_pieces(file, _before(record.pieces, start))) if start > len(record.head) else record.head
+    data = record.head
+    if start > len(data):
+        data = read_member(str(path), Member("stored", tuple(_cut(record.pieces, 0, start)), end))
     return struct.unpack_from(f"<{flag}f", data, _HEADER.size), start
 
 
-def _pieces(file: BinaryIO, pieces: Sequence[int]) -> Iterator[bytes]:
-    for offset, size in zip(pieces[::2], pieces[1::2], strict=True):
-        file.seek(offset)
-        yield file.read(size)
-
-
-def _behind(pieces: Sequence[int], start: int) -> tuple[int, ...]:
-    """Where the bytes of a record from a place on lie."""
-    left: list[int] = []
-    for offset, size in zip(pieces[::2], pieces[1::2], strict=True):
-        skipped = min(start, size)
-        start -= skipped
-        if size > skipped:
-            left += [offset + skipped, size - skipped]
-    return tuple(left) or (pieces[-2] + pieces[-1], 0)
-
-
-def _before(pieces: Sequence[int], stop: int) -> tuple[int, ...]:
-    """Where the bytes of a record up to a place lie."""
+def _cut(pieces: Sequence[int], start: int, stop: int) -> list[int]:
+    """Return the pieces that hold the bytes `start` to `stop` of a record."""
     found: list[int] = []
     for offset, size in zip(pieces[::2], pieces[1::2], strict=True):
-        found += [offset, min(size, stop)]
-        stop -= min(size, stop)
-    return tuple(found)
+        first, last = max(0, min(start, size)), max(0, min(stop, size))
+        found += [offset + first, last - first] if last > first else []
+        start, stop = start - size, stop - size
+    return found
 
 
 class _Index:

@@ -62,11 +62,6 @@ class TarDamage(Exception):  # noqa: N818 -- it is the end of a listing, not an 
     """Why the rest of an archive cannot be read. The message says what was expected and found, and where."""
 
 
-def is_tar(name: str) -> bool:
-    """Return whether a file name is that of a tar file, compressed by gzip or not."""
-    return name.lower().endswith((".tar", ".tar.gz", ".tgz"))
-
-
 def is_compressed(path: Path) -> bool:
     """Return whether a file is compressed by gzip, whatever its name says."""
     with path.open("rb") as file:

@@ -13,10 +13,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from packer.recipe import field_name
-from packer.sources.archives.listing import LABEL, PICKLED, PICKLES, ArchiveSource, Found, ListOne, Place
+from packer.sources.archives.listing import LABEL, PICKLED, PICKLES, Found, Place
 from packer.sources.archives.member import Member
 from packer.sources.archives.tar import TarDamage, TarMember, is_compressed, walk_tar
-from packer.sources.base import refuse_path_column
 from packer.sources.contents import MAX_UNPACKED_BYTES
 from packer.sources.item import Item, ItemFile, spool_items
 from packer.vision.media import FILE_TYPES, IMAGE, Medium, medium_of
@@ -36,17 +35,6 @@ _NUMBERS = ("cls", "cls2", "class", "count", "index", "inx", "id")
 _DOCUMENTS = ("json", "jsn")
 _READ = dict.fromkeys((*_TEXTS, *_NUMBERS, *_DOCUMENTS), VALUE_BYTES_MAX)
 _INTEGER = re.compile(r"-?[0-9]{1,18}\Z")
-
-
-class WebDatasetSource(ArchiveSource):
-    """The samples of tar files, in the order of the archives and their members."""
-
-    prefix = "json"
-
-    def lister(self, path_column: str) -> ListOne:
-        """See `ArchiveSource`."""
-        refuse_path_column(path_column, "tar files")
-        return list_tar
 
 
 def list_tar(place: Place) -> Found:
