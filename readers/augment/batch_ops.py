@@ -24,7 +24,7 @@ def batch_boxes(batch: Batch) -> list[str]:
         value = batch.get(name)
         if isinstance(value, list) and value and are_boxes(np.shape(value[0]), np.asarray(value[0]).dtype.kind == "f"):
             raise UsageError(
-                f"field {name!r}: expected as many boxes in every sample of a batch, found different numbers: use a "
+                f"field {name!r}: expected equally many boxes in every sample of a batch, found different numbers: use a "
                 "transform of single samples, or read the dataset without that field"
             )
     return [

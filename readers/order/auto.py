@@ -69,7 +69,7 @@ def agree(has_blocks: bool, mark: Mark, timeout_s: float, device: torch.device |
     if failure is not None:
         raise failure
     if sent is None:
-        raise DatasetError("shuffle: expected rank 0 to choose the order, but it failed: its own message says why")
+        raise DatasetError("shuffle: expected rank 0 to choose the order, but it failed: see its error message")
     theirs, choice = sent
     mark.check(theirs)
     return choice

@@ -62,7 +62,7 @@ class Torchvision(Adapter):
             _check(part)
         if any(isinstance(part, v2.ToPureTensor) for part in parts[:-1]):
             raise UsageError(
-                "Torchvision: what follows ToPureTensor would move the image alone: put it last, or leave it out"
+                "Torchvision: transforms after ToPureTensor would move only the image: put it last, or leave it out"
             )
         super().__init__(pipeline, chain, masks)
 
@@ -219,12 +219,14 @@ def _check(part: Any) -> None:
     if isinstance(part, _BATCHES):
         raise UsageError(f"Torchvision: {name} mixes the images of a batch: use readers.augment.Batch{name}")
     if isinstance(part, _SEVERAL):
-        raise UsageError(f"Torchvision: {name} makes several images of one, where a sample has one: leave it out")
+        raise UsageError(
+            f"Torchvision: {name} makes several images of one, but a sample has a single image: leave it out"
+        )
     if isinstance(part, _NEED_BOXES):
         raise UsageError(f"Torchvision: {name} needs boxes of objects, which samples do not have: leave it out")
     if name == "ToTensor" and module.startswith("torchvision."):
         raise UsageError(
-            "Torchvision: ToTensor leaves what is no image of Pillow or numpy as it is: "
+            "Torchvision: ToTensor converts only images of Pillow or numpy and would leave the image as it is: "
             "write v2.ToDtype(torch.float32, scale=True)"
         )
     if not isinstance(part, v2.Transform | nn.Sequential | nn.ModuleList):

@@ -226,7 +226,7 @@ def test_wrong_calls_are_refused():
 
 def test_boxes_of_different_numbers_are_refused_in_a_batch():
     batch = batch_of() | {"boxes": [np.zeros((at, 4), np.float32) for at in range(len(ROWS))]}
-    with pytest.raises(UsageError, match="field 'boxes': expected as many boxes in every sample of a batch"):
+    with pytest.raises(UsageError, match="field 'boxes': expected equally many boxes in every sample of a batch"):
         BatchFlip(p=1)(batch, SEEDS)
     names = [["cat"]] * len(ROWS)
     assert BatchFlip(p=1)(batch | {"boxes": names}, SEEDS)["boxes"] is names

@@ -401,11 +401,11 @@ def test_masks_of_any_dtype_keep_their_values():
         (lambda: Torchvision(v1.RandomHorizontalFlip()), "RandomHorizontalFlip of torchvision.transforms: write v2.R"),
         (
             lambda: Torchvision(v2.Compose([v1.ToTensor()])),
-            r"ToTensor leaves .* write v2.ToDtype\(torch.float32, scale=True",
+            r"ToTensor converts .* write v2.ToDtype\(torch.float32, scale=True",
         ),
         (
             lambda: Torchvision([v2.ToPureTensor(), v2.RandomHorizontalFlip()]),
-            "ToPureTensor would move the image alone",
+            "ToPureTensor would move only the image",
         ),
         (lambda: Torchvision(v2.TenCrop(8)), "TenCrop makes several images of one"),
         (lambda: Torchvision(v2.RandomApply([v2.RandomIoUCrop()])), "RandomIoUCrop needs boxes of objects"),
