@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from packer.cli.arguments import add_output_arguments, call, print_made
-from packer.packed.export.export import SHARDS, TARS, export
+from packer.packed.export.export import TARS, export
 from packer.packed.export.names import NAMES
+from packer.packed.export.shards import SHARDS
 from packer.packed.export.tables import TABLES
 
 

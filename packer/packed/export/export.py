@@ -3,12 +3,12 @@
 import base64
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,33 +17,33 @@ from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.convert import convert
 from packer.packed.export.names import NAMES, SUFFIXES, Names
-from packer.packed.export.staging import Staging
+from packer.packed.export.shards import SHARDS, Shards
 from packer.packed.export.tables import TABLES, Table
 from packer.recipe.checks import checked, parse_bytes
-from packer.workspace.durable import writing
-from packer.workspace.folder import output_folder, refuse_files
+from packer.workspace import Workspace
+from packer.workspace.durable import fsync_folder, fsync_tree
+from packer.workspace.folder import locked, output_folder, refuse_files
 from readers.formats.machine import available_processors
 from shardspec.codecs import codec_for
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
 from shardspec.layout import Layout, given_path
-from shardspec.registry import Entry, resolve
-from shardspec.schema import NO_CLASS, Field, NamedConfig, Schema
+from shardspec.registry import resolve
+from shardspec.schema import NO_CLASS, Field, NamedConfig
 from shardspec.wording import counted, did_you_mean, shorten
 
 PATH_COLUMN = "path"
 RECORD_NAME = "export.json"
-"""The file that records what was exported, so that the same call finds that it is done."""
+"""The file that records what was exported, by which the same call finds the export finished."""
+
+_STAGING = ".exporting"
+"""Suffix of the hidden folder in which an export is written."""
 
 PREFIX = "packed_"
 """Prefix for the names of columns that ``packer build`` would write itself."""
 
-SHARDS: Mapping[str, Entry] = {
-    "litdata": Entry("packer.packed.export.litdata:LitDataShards"),
-    "mds": Entry("packer.packed.export.mds:MDSShards"),
-}
 TARS = "webdataset"
-"""Tar files are a format of packed datasets, so exporting to them is converting."""
+"""Tar files are a format of packed datasets: `export` calls `convert`."""
 
 DEFAULT_SHARD_BYTES, MAX_SHARD_BYTES = 64 * 2**20, 2**30
 _COUNTS = ("pictures", "shards")
@@ -87,28 +87,6 @@ class ExportResult(Result):
         counts = {"samples": self.samples, "pictures": self.pictures, "shards": self.shards}
         table = None if self.table is None else str(self.table)
         return {"out": str(self.path), "table": table, **counts, "found_finished": self.found_finished}
-
-
-class Shards(Protocol):
-    """Writes samples into the shards of another library: the same bytes for the same samples.
-
-    Parameters
-    ----------
-    folder : Path
-    schema : Schema
-    shard_bytes : int
-        Bytes of samples in a shard; a sample that is larger has one of its own.
-    """
-
-    def __init__(self, folder: Path, schema: Schema, shard_bytes: int) -> None: ...
-
-    def add(self, values: Mapping[str, Any]) -> None:
-        """Append a sample of stored values."""
-        ...
-
-    def close(self) -> int:
-        """Write what is left and the index, and return the number of shards."""
-        ...
 
 
 def export(
@@ -185,28 +163,55 @@ def export(
     else:
         record |= {"to": to, "shard_size": shard_bytes}
         record["classes"] = {field.name: list(field.classes) for field in manifest.schema if field.classes is not None}
-        shards_class: type[Shards] = resolve("export", to, SHARDS)
     if target.resolve() == source.resolve():
         raise UsageError(f"{target}: expected a folder outside the dataset, found the dataset itself: choose another")
-    if target.resolve().is_relative_to(source.resolve()):
-        raise UsageError(f"{target}: expected a folder outside of {dataset}, found one inside")
     refuse_files(target)
     if _is_written(target):
         return _find_finished(target, record)
     samples = PackedSamples(source)
-    with closing(samples.rows), writing(target), Staging(target, listener.on_message) as staging:
-        if _is_written(target):  # by a call that has ended just now
+    with closing(samples.rows), _staged(target, listener.on_message) as folder:
+        if _is_written(target):  # by a call that has just ended
             return _find_finished(target, record)
-        counts, folder = {"samples": len(samples)}, staging.folder
+        counts = {"samples": len(samples)}
         if to == "files":
             columns = _Columns(samples, names)
             with closing(table_class(folder / f"table.{record['table']}", columns.kinds())) as rows:
                 counts["pictures"] = _write(samples, folder, columns, rows, listener)
         else:
-            counts["shards"] = _write_shards(samples, shards_class(folder, samples.schema, shard_bytes), listener)
+            counts["shards"] = _write_shards(samples, SHARDS[to](folder, samples.schema, shard_bytes), listener)
         (folder / RECORD_NAME).write_text(json.dumps({**record, **counts}) + "\n", "ascii")
-        staging.publish()
     return _result(target, record, counts)
+
+
+class _SpaceBeside(Workspace):
+    """Workspace next to its folder, which appears only at the end."""
+
+    @property
+    def out(self) -> Path:
+        return self.root.with_name(self.root.name[1 : -len(_STAGING)])
+
+
+@contextmanager
+def _staged(target: Path, say: Callable[[str], None]) -> Iterator[Path]:
+    """Hold the lock of an export's folder, and yield a folder that takes its place once the record is in it.
+
+    Files of a killed call, whose lock no process holds any more, are removed.
+    """
+    space = _SpaceBeside(target.with_name(f".{target.name}{_STAGING}"))
+    with locked(space, say) as lock:
+        try:
+            space.sweep()
+            folder = space.attempt(space.root / "files")
+            folder.mkdir()
+            yield folder
+            if (folder / RECORD_NAME).exists():
+                fsync_tree(folder)  # a crash of the machine must not leave a finished export with empty files
+                lock.check(at_once=True)
+                os.replace(folder, target)
+                fsync_folder(target.parent)
+        finally:
+            if not lock.is_lost:
+                space.remove()
 
 
 def _check(to: str, table: str | None, shard_size: str | int | None, names: str) -> int:

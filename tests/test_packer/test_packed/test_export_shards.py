@@ -17,8 +17,7 @@ from support.packed_files import read_all, samples_of, write_faces
 from support.tar_streams import stream_tars
 
 from packer import convert, export
-from packer.packed.export.litdata import LitDataShards
-from packer.packed.export.mds import MDSShards
+from packer.packed.export.shards import LitDataShards, MDSShards
 from shardspec.errors import BuildError, UsageError
 
 ROWS = 12
