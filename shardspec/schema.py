@@ -151,7 +151,7 @@ class Field:
                 f"expected dtype |u1 and shape (H, W, 3) for codec {self.codec.name}, found {self.dtype} {self.shape}",
             )
         if self.is_encoded_image and self.is_image and math.prod(known) > 3 * PICTURE_PIXELS_MAX:
-            problems.add("shape", f"expected a picture of at most {PICTURE_PIXELS_MAX} pixels, found {self.shape}")
+            problems.add("shape", f"expected an image of at most {PICTURE_PIXELS_MAX} pixels, found {self.shape}")
         if self.classes is not None and (self.kind != "fixed" or self.shape != () or self.dtype[1:2] not in ("i", "u")):
             problems.add("classes", "expected class names only for a 0-d integer field")
         strange = [name for name in self.classes or () if not is_utf8(name)]

@@ -1,1 +1,1 @@
-"""Public datasets in the folders in which they are published: each becomes a table that `packer.build` packs."""
+"""Public datasets, laid out as published, as tables for `packer.build`."""

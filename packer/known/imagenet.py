@@ -14,6 +14,9 @@ DEVKIT_LIST, DEVKIT_CLASSES = "ILSVRC2012_validation_ground_truth.txt", "meta.ma
 
 _KAGGLE_FOLDERS = ("ILSVRC/Data/CLS-LOC", "Data/CLS-LOC")
 _DEVKIT_FOLDERS = ("ILSVRC2012_devkit_t12/data", "ILSVRC2012_devkit_t12", "data")
+_FOLDERS_ABOVE = ("..", "../..", "../../..")
+"""Folders that have Kaggle's list if the root is inside Kaggle's tree."""
+
 _WNID = re.compile(r"n\d{8}\Z")
 _CLASSES = 1000
 
@@ -83,12 +86,7 @@ def _add_flat(tree: Tree, found: Found, folder: str, choice: Choice, base: str) 
 
 def _read_list(tree: Tree, choice: Choice, base: str) -> dict[str, str]:
     """Read the class of each image of val by its name without suffix."""
-    places = (
-        "",
-        base,
-        *(join(place, kit) for place in ("", base) for kit in _DEVKIT_FOLDERS),
-        *_folders_above(tree, base),
-    )
+    places = ("", base, *(join(place, kit) for place in ("", base) for kit in _DEVKIT_FOLDERS), *_FOLDERS_ABOVE)
     for name in (KAGGLE_LIST, DEVKIT_LIST):
         path = tree.official_list(choice, name, places)
         if path is not None:
@@ -98,14 +96,6 @@ def _read_list(tree: Tree, choice: Choice, base: str) -> dict[str, str]:
         f"(Kaggle) or {DEVKIT_LIST} next to {DEVKIT_CLASSES} (development kit), found neither: give it with --lists, "
         "or --lists none to list val without labels"
     )
-
-
-def _folders_above(tree: Tree, base: str) -> list[str]:
-    """Return the folders above the root if it is inside Kaggle's tree, whose list is next to the outermost folder."""
-    kaggle = PurePosixPath(_KAGGLE_FOLDERS[0]).parts
-    if (tree.root.resolve() / base).parts[-2:] != kaggle[-2:]:
-        return []
-    return ["/".join([".."] * depth) for depth in range(1, len(kaggle) - len(PurePosixPath(base).parts) + 1)]
 
 
 def _read_classes(path: Path) -> dict[str, str]:

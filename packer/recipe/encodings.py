@@ -1,4 +1,4 @@
-"""Codecs of pictures, as a recipe names them: for ``image`` and all others, or by field, ``ir_image=jpeg:90``."""
+"""Encodings of images in a recipe: one for all fields, or one per field such as ``ir_image=jpeg:90``."""
 
 from typing import Any
 

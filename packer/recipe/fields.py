@@ -182,7 +182,7 @@ def check_label(kind: FieldType) -> None:
     """Raise `UsageError` if labels may be missing but are unsigned integers, which cannot be -1."""
     if kind.optional and kind.kind == "array" and not kind.shape and kind.dtype[1] == "u":
         raise UsageError(
-            f"{LABEL!r} has unsigned integers ({kind.dtype}), but {NO_CLASS} stands for a missing label: use signed ones"
+            f"{LABEL!r} has unsigned integers ({kind.dtype}), but {NO_CLASS} means a missing label: use signed ones"
         )
 
 
