@@ -1,4 +1,4 @@
-"""The bytes of items: of whole files, and of members of archives, which are read in place."""
+"""Read the bytes of items: files, and members of archives, which are read in place."""
 
 import gzip
 import io
@@ -40,7 +40,7 @@ def opener(file: ItemFile) -> str | Callable[[], BinaryIO]:
 
 
 def read_member(path: str, member: Member) -> bytes:
-    """All bytes of a member.
+    """Return all bytes of a member.
 
     Raises
     ------
@@ -74,22 +74,19 @@ def _open_member(path: str, member: Member) -> BinaryIO:
 
 
 class _Window(io.RawIOBase):
-    """A part of a file as a file of its own, read only."""
+    """A part of a file as a read-only file object."""
 
     def __init__(self, path: str, offset: int, size: int) -> None:
         self._offset, self._size, self._at = offset, size, 0
         self._file = io.FileIO(path)
 
     def readable(self) -> bool:
-        """Return whether it can be read, which it can."""
         return True
 
     def seekable(self) -> bool:
-        """Return whether it can be sought in, which it can."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to another place, as in any file."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         if base + offset < 0:
             raise OSError(f"expected a place in the file, found {base + offset}")
@@ -97,7 +94,6 @@ class _Window(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer with the next bytes, as in any file."""
         wanted = max(0, min(len(buffer), self._size - self._at))
         self._file.seek(self._offset + self._at)
         found = self._file.readinto(memoryview(buffer)[:wanted]) or 0
@@ -105,13 +101,12 @@ class _Window(io.RawIOBase):
         return found
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
         super().close()
 
 
 class _Stream(Protocol):
-    """An archive whose members are read one after another."""
+    """An archive whose members are read in order."""
 
     def read(self, place: tuple[int, ...]) -> bytes: ...
 
@@ -119,7 +114,7 @@ class _Stream(Protocol):
 
 
 class _Streams:
-    """Keeps the archive open from which members were last read in one pass. Safe between threads."""
+    """Keeps open the archive that was last read from, so that reading members in order is one pass. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -127,7 +122,7 @@ class _Streams:
         self._stream: _Stream | None = None
 
     def read(self, path: str, member: Member) -> bytes:
-        """The bytes of a member; fast if it is behind the last one."""
+        """Return the bytes of a member; fast if the member follows the one read last."""
         key = (path, member.kind, member.run, member.place[2:], os.stat(path).st_mtime_ns)
         with self._lock:
             if self._key != key or self._stream is None:
@@ -141,7 +136,6 @@ class _Streams:
                 raise
 
     def close(self) -> None:
-        """Close the archive."""
         with self._lock:
             self._close()
 
@@ -153,42 +147,28 @@ class _Streams:
 
 
 class _GzipStream:
-    """A file that gzip has compressed, read forwards; backwards, it begins anew."""
+    """A file compressed by gzip. To read backwards is slow: the file is decompressed from its start again."""
 
     def __init__(self, path: str) -> None:
         self._file = gzip.open(path)  # noqa: SIM115 -- closed by `close`
-        self._at = 0
 
     def read(self, place: tuple[int, ...]) -> bytes:
-        """The bytes at an offset of the decompressed file."""
         offset, size = place
         try:
-            if offset < self._at:
-                self._file.seek(0)
-                self._at = 0
-            while self._at < offset:
-                self._at += self._some(min(_STEP_BYTES, offset - self._at))
+            self._file.seek(offset)
             data = self._file.read(size)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ItemError(f"expected a whole gzip file, found: {error}") from error
-        self._at += len(data)
         if len(data) != size:
             raise ItemError(f"expected {size} bytes in the archive, found its end after {len(data)}")
         return data
 
-    def _some(self, size: int) -> int:
-        found = len(self._file.read(size))
-        if not found:
-            raise EOFError("its end")
-        return found
-
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
 class _ParquetStream:
-    """A column in a row group of a Parquet file, decoded batch by batch, forwards; backwards, it begins anew."""
+    """A column in a row group of a Parquet file, decoded batch by batch. To read backwards, it is decoded again."""
 
     def __init__(self, path: str, place: tuple[int, ...]) -> None:
         self._group, _, self._column, self._field = place
@@ -201,7 +181,6 @@ class _ParquetStream:
         self._next = -1
 
     def read(self, place: tuple[int, ...]) -> bytes:
-        """The value of a row."""
         row = place[1]
         try:
             if self._next < 0 or row < self._next:
@@ -219,7 +198,7 @@ class _ParquetStream:
         return value
 
     def _all(self) -> Iterator[Any]:
-        """All values of the column, of which a batch is in memory at a time."""
+        """Yield the values of the column, with one batch in memory at a time."""
         meta = self._file.metadata.row_group(self._group)
         name = self._file.schema_arrow.names[self._column]
         rows = max(1, min(64, _BATCH_BYTES * max(1, meta.num_rows) // max(1, meta.total_byte_size)))
@@ -228,10 +207,9 @@ class _ParquetStream:
             yield from (value.as_py() for value in batch.column(0))
 
     def close(self) -> None:
-        """Close the file."""
         with suppress(ValueError):
             self._file.close()
 
 
 _streams = _Streams()
-"""Of this process, and at most one archive; `close_contents` closes it."""
+"""Streams of this process, which keeps at most one archive open; `close_contents` closes it."""

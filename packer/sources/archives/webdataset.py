@@ -1,13 +1,13 @@
-"""WebDataset: tar files whose members with the same key, side by side, are a sample.
+"""WebDataset: tar files in which consecutive members with the same key are a sample.
 
-The key is the path up to the first dot of the base name, and what follows is the name of the member's field. Pictures
-and videos are read in place; texts, numbers and JSON are read when the items are listed, and arrays with their item.
+The key is the path up to the first dot of the base name; the rest is the name of the member's field. Images and videos
+are read in place. Texts, numbers and JSON are read when the items are listed, and arrays together with their item.
 """
 
 import json
 import re
 from array import array
-from collections.abc import Collection
+from collections import defaultdict
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,29 +24,26 @@ from shardspec.errors import ItemError
 from shardspec.wording import found_instead, list_some, shorten
 
 VALUE_BYTES_MAX = 1 << 20
-"""Most bytes of a text or a JSON document, which is read when the items are listed."""
+"""Largest text or JSON document, in bytes. They are read when the items are listed."""
 
 _MEMBERS_MAX = 1000
 _HELD_BYTES_MAX = 16 * VALUE_BYTES_MAX
-"""Of a sample, so that a crafted one does not fill the memory."""
+"""Limit per sample, so that a crafted archive does not fill the memory."""
 
 _TEXTS = ("txt", "text", "transcript")
 _NUMBERS = ("cls", "cls2", "class", "count", "index", "inx", "id")
 _DOCUMENTS = ("json", "jsn")
 _READ = dict.fromkeys((*_TEXTS, *_NUMBERS, *_DOCUMENTS), VALUE_BYTES_MAX)
 _INTEGER = re.compile(r"-?[0-9]{1,18}\Z")
+_SCATTERED = (
+    "expected the members of a sample side by side, found some elsewhere in the archive: "
+    "write it in the order of their names (tar --sort=name)"
+)
 
 
 def list_tar(place: Place) -> Found:
-    """The samples of one tar file. After damage, they end, and a reject stands for the rest."""
-    samples = _collect(place, frozenset())
-    scattered = samples.repeated()
-    return (_collect(place, scattered) if scattered else samples).found
-
-
-def _collect(place: Place, scattered: Collection[int]) -> "_Samples":
-    """The samples of one tar file, those with keys of some numbers known to be scattered over it."""
-    samples = _Samples(place, scattered)
+    """List the samples of one tar file. A damaged file ends with one reject for the rest."""
+    samples = _Samples(place)
     try:
         for member in walk_tar(place.archive.path, _READ):
             samples.add(member)
@@ -54,48 +51,32 @@ def _collect(place: Place, scattered: Collection[int]) -> "_Samples":
         samples.end(str(damage))
     else:
         samples.end()
-    return samples
+    return samples.found
 
 
 class _Samples:
-    """Collects the members of one tar file into samples.
+    """Collects the members of one tar file into samples."""
 
-    Parameters
-    ----------
-    place : Place
-    scattered : collection of int
-        Numbers of the keys that come again later. They are known once a file was listed; only these keys are kept.
-    """
-
-    def __init__(self, place: Place, scattered: Collection[int]) -> None:
+    def __init__(self, place: Place) -> None:
         self.found = Found()
         self._place = place
         self._compressed = is_compressed(place.archive.path)
         self._key: str | None = None
         self._members: list[tuple[str, TarMember]] = []
-        self._scattered = scattered
         self._numbers = array("q")
-        self._first: dict[str, int] = {}
-        self._rejected: dict[int, Item] = {}
         self._fields: frozenset[str] = frozenset()
         self._held = 0
         self._crowded = False
 
-    def repeated(self) -> Collection[int]:
-        """The numbers of the keys that came more than once."""
-        return frozenset(repeated(np.frombuffer(self._numbers, np.int64)).tolist())
-
     def add(self, member: TarMember) -> None:
-        """Take the next member."""
         if member.kind == "folder":
             return
         name = member.name.removeprefix("./")
-        folder, slash, base = name.rpartition("/")
-        stem, dot, suffix = base.partition(".")
-        if not stem or not dot or base.startswith("__"):  # hidden, without a suffix, or about the archive
+        key, dot, suffix = _split(name)
+        stem = key.rpartition("/")[2]
+        if not stem or not dot or stem.startswith("__"):  # hidden, without a suffix, or about the archive
             self.found.ignored.add(self._place.name_of(member.name))
             return
-        key = folder + slash + stem
         if key != self._key:
             self._close()
             self._key = key
@@ -106,7 +87,7 @@ class _Samples:
             self._crowded = True
 
     def end(self, damage: str | None = None) -> None:
-        """Take note that there are no more members, because of damage or not."""
+        """Finish the last sample; `damage` says why the rest of the file cannot be read."""
         fields = frozenset(suffix for suffix, _ in self._members)
         lacks = ""
         if not fields >= self._fields:
@@ -116,54 +97,53 @@ class _Samples:
         if damage is not None and self._key is not None and lacks:
             self._reject(f"the archive is cut off or damaged behind it, and it lacks {lacks}")
         self._close()
+        self._reject_scattered()
         if damage is not None:
             self.found.items.append(self._place.rest(damage))
-        if self._rejected:
-            items = self.found.items
-            self.found.items = spool_items().extend(self._rejected.get(n, item) for n, item in enumerate(items))
+
+    def _reject_scattered(self) -> None:
+        """Reject all samples with the same key, since their members are not next to each other."""
+        numbers = np.frombuffer(self._numbers, np.int64)
+        again = np.flatnonzero(np.isin(numbers, repeated(numbers))).tolist()
+        if not again:
+            return
+        items, by_key = self.found.items, defaultdict[str, list[int]](list)
+        for place in again:  # two keys may have the same number
+            by_key[_split(items[place].name.removeprefix(self._place.name_of("")))[0]].append(place)
+        scattered = {place: key for key, places in by_key.items() if len(places) > 1 for place in places}
+        self.found.items = spool_items().extend(
+            self._place.item(scattered[place], reject=item.reject or _SCATTERED) if place in scattered else item
+            for place, item in enumerate(items)
+        )
 
     def _close(self) -> None:
-        """Make the collected members a sample."""
         if self._key is None or not self._members:
             self._key = None
             return
         key, members = self._key, self._members
-        number, place = hash(key), len(self.found.items)
-        self._numbers.append(number)
-        before = self._first.get(key)
-        if before is None and number in self._scattered:
-            self._first[key] = place
         try:
             if self._crowded:
                 raise ItemError(
                     f"expected at most {_MEMBERS_MAX} members in a sample, with {_HELD_BYTES_MAX} bytes of text, "
                     "found more"
                 )
-            if before is not None:
-                scattered = (
-                    "expected the members of a sample side by side, found some elsewhere in the archive: "
-                    "write it in the order of their names (tar --sort=name)"
-                )
-                if before not in self._rejected and self.found.items[before].reject is None:
-                    self._rejected[before] = self._place.item(key, reject=scattered)
-                raise ItemError(scattered)
-            self._make(key, members)
+            self._append(self._make(key, members))
             self._fields = frozenset(suffix for suffix, _ in members)
         except ItemError as error:
             self._reject(str(error))
-        self._forget()
 
     def _reject(self, reason: str) -> None:
         assert self._key is not None
-        self.found.items.append(self._place.item(self._key, reject=reason))
-        self._forget()
+        self._append(self._place.item(self._key, reject=reason))
 
-    def _forget(self) -> None:
-        """Begin without a sample."""
+    def _append(self, item: Item) -> None:
+        self.found.items.append(item)
+        self._numbers.append(hash(self._key))
         self._key, self._members, self._held, self._crowded = None, [], 0, False
 
-    def _make(self, key: str, members: list[tuple[str, TarMember]]) -> None:
-        _check_name(key)
+    def _make(self, key: str, members: list[tuple[str, TarMember]]) -> Item:
+        if key.startswith("/") or ".." in key.split("/"):  # though nothing is written by this name
+            raise ItemError("expected a name inside the archive, found one that leads out of it")
         by_suffix: dict[str, TarMember] = {}
         for suffix, member in members:
             if member.kind != "file":
@@ -197,7 +177,7 @@ class _Samples:
         taken = {*columns, *(["label"] if LABEL in columns else [])}
         columns |= {f"json_{name}" if name in taken else name: value for name, value in documents.items()}
         whole = by_suffix[main]
-        item = self._place.item(
+        return self._place.item(
             whole.name.removeprefix("./"),
             whole.size,
             columns=columns,
@@ -205,7 +185,6 @@ class _Samples:
             member=self._member(whole),
             arrays=arrays,
         )
-        self.found.items.append(item)
 
     def _file(self, member: TarMember) -> ItemFile:
         place = self._place
@@ -221,24 +200,23 @@ class _Samples:
         return Member("gzip" if self._compressed else "stored", (member.offset, member.size), self._place.bytes)
 
 
-def _check_name(key: str) -> None:
-    """Refuse the name of a sample that leads out of the archive, though nothing is written by it."""
-    if key.startswith("/") or ".." in key.split("/"):
-        raise ItemError("expected a name inside the archive, found one that leads out of it")
+def _split(name: str) -> tuple[str, str, str]:
+    """Split the name of a member at the first dot of its last part: the key, the dot if there is one, and the suffix."""
+    folder, slash, base = name.rpartition("/")
+    stem, dot, suffix = base.partition(".")
+    return folder + slash + stem, dot, suffix
 
 
 def _rank(suffix: str) -> tuple[Any, ...]:
-    """The order in which a sample's members are taken for its picture or video: the first one is."""
+    """Return the sort key that puts the member first that is the sample's image or video."""
     return "." in suffix, _medium_of(suffix) is IMAGE, f".{suffix}" not in FILE_TYPES["JPEG"].suffixes, suffix
 
 
 def _medium_of(suffix: str) -> Medium | None:
-    """The medium of a member; None if it is no file of a sample's medium."""
     return medium_of(f"_.{suffix}")
 
 
 def _values(suffix: str, last: str, member: TarMember) -> dict[str, Any]:
-    """The columns that a member of text holds, by name."""
     if member.data is None:
         raise ItemError(
             f"{shorten(member.name)}: expected at most {VALUE_BYTES_MAX} bytes in a .{last}, found {member.size}"
