@@ -5,6 +5,7 @@ import shlex
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.known import celeb_df, deepfakebench, dfdc, faceforensics, imagefolder, imagenet, lrs, lrw
 from packer.known.tree import COLUMNS, NO_LISTS, Choice, Found, Tree
-from packer.packed.export.tables import TABLES, Table
+from packer.packed.export.tables import TABLES
 from packer.workspace.output import check_output, writing_output
 from shardspec.errors import UsageError
 from shardspec.layout import given_path
@@ -323,11 +324,8 @@ def _write(path: Path, result: DatasetList) -> None:
     write = resolve("table", path.suffix.lower().removeprefix("."), TABLES)
     with writing_output(path):
         try:
-            table: Table = write(temporary, kinds)
-            try:
+            with closing(write(temporary, kinds)) as table:
                 table.write(result.rows)
-            finally:
-                table.close()
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)

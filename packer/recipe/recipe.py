@@ -346,21 +346,24 @@ class Recipe:
             problems.add("size", f"expected a multiple of 112 or 128 with align_as arcface, found {self.size}")
         if self.sidecars and self.frame_folders is not None:
             problems.add("sidecars", "expected either sidecars or frame_folders, found both")
-        codecs: dict[str, NamedConfig] = {}
-        for text in self.encode_field:
-            try:
-                name, codec = parse_field_encoding(text, self.quality, self.subsampling)
-            except UsageError as error:
-                problems.add("encode_field", str(error))
-                continue
-            if name in codecs:
-                problems.add("encode_field", f"expected one encoding of {name}, found two")
-            codecs[name] = codec
+        self._check_encodings(problems)
         for name, problem in unread_options(options, given, used):
             problems.add(name, problem)
         problems.raise_as(UsageError, "recipe")
         if self.size is None and "faces" in used:
             object.__setattr__(self, "size", ALIGNED_SIZES.get(str(self.align_as), DEFAULT_FACE_SIZE))
+
+    def _check_encodings(self, problems: Problems) -> None:
+        names: list[str] = []
+        for text in self.encode_field:
+            try:
+                name, _ = parse_field_encoding(text, self.quality, self.subsampling)
+            except UsageError as error:
+                problems.add("encode_field", str(error))
+                continue
+            if name in names:
+                problems.add("encode_field", f"expected one encoding of {name}, found two")
+            names.append(name)
 
     @property
     def chain(self) -> tuple[StepSpec, ...]:
