@@ -4,6 +4,9 @@ Boxes are (n, 4) float32: left, top, right, bottom. As in the reference, some st
 right - left + 1) and some do not.
 """
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -79,15 +82,15 @@ def descending(values: FloatArray) -> IntArray:
 def _suppress(boxes: FloatArray, order: IntArray, threshold: float, inclusive: int, minimum: bool) -> IntArray:
     boxes, count = boxes[order], len(order)
     limit = _round_down(threshold)
+    overlaps = partial(overlap, inclusive=inclusive, minimum=minimum)
     alive = np.ones(count, np.bool_)
-    matrix = _overlaps(boxes, boxes, inclusive, minimum) > limit if count <= _MAX_MATRIX else None
+    matrix = overlaps(boxes[:, None], boxes[None]) > limit if count <= _MAX_MATRIX else None
     kept = []
     for i in range(count):
         if not alive[i]:
             continue
         kept.append(i)
-        row = _overlaps(boxes[i : i + 1], boxes, inclusive, minimum)[0] > limit if matrix is None else matrix[i]
-        alive &= ~row
+        alive &= ~(overlaps(boxes[i], boxes) > limit if matrix is None else matrix[i])
     return order[np.array(kept, np.int64)]
 
 
@@ -97,17 +100,18 @@ def _round_down(threshold: float) -> np.float32:
     return nearest if float(nearest) <= threshold else np.nextafter(nearest, np.float32(0))
 
 
-def _overlaps(first: FloatArray, second: FloatArray, inclusive: int, minimum: bool) -> FloatArray:
-    """Overlap of each pair, (len(first), len(second)); boxes without area overlap nothing."""
+def overlap(a: npt.NDArray[Any], b: npt.NDArray[Any], *, inclusive: int = 0, minimum: bool = False) -> npt.NDArray[Any]:
+    """Intersection over union (or over the smaller area) of boxes (..., 4), which broadcast; 0 for boxes without area.
+
+    ``inclusive`` (0 or 1) is added to widths and heights.
+    """
     one = np.float32(inclusive)
-    a, b = first[:, None], second[None]
     width = np.minimum(a[..., 2], b[..., 2]) - np.maximum(a[..., 0], b[..., 0]) + one
     height = np.minimum(a[..., 3], b[..., 3]) - np.maximum(a[..., 1], b[..., 1]) + one
     shared = np.maximum(width, 0) * np.maximum(height, 0)
     areas = [(box[..., 2] - box[..., 0] + one) * (box[..., 3] - box[..., 1] + one) for box in (a, b)]
     whole = np.minimum(*areas) if minimum else areas[0] + areas[1] - shared
-    overlaps: FloatArray = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
-    return overlaps
+    return np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
 
 
 # Cells of a lattice of 6 x 6-cell boxes, later in row-major order, at which boxes may overlap by half: (6 - 2) * 6 /
@@ -145,22 +149,12 @@ def lattice_nms(y: IntArray, x: IntArray, boxes: FloatArray, scores: FloatArray,
         first.append(here)
         second.append(neighbour[here])
     a, b = np.concatenate(first), np.concatenate(second)
-    close = _pair_overlaps(boxes[a], boxes[b]) > _round_down(threshold)
+    close = overlap(boxes[a], boxes[b]) > _round_down(threshold)
     order = np.argsort(-scores, kind="stable")
     rank = np.empty(count, np.int64)
     rank[order] = np.arange(count)
     a, b = rank[a[close]], rank[b[close]]
     return order[_independent(np.minimum(a, b), np.maximum(a, b), count)]
-
-
-def _pair_overlaps(a: FloatArray, b: FloatArray) -> FloatArray:
-    width = np.minimum(a[:, 2], b[:, 2]) - np.maximum(a[:, 0], b[:, 0])
-    height = np.minimum(a[:, 3], b[:, 3]) - np.maximum(a[:, 1], b[:, 1])
-    shared = np.maximum(width, 0) * np.maximum(height, 0)
-    areas = [(box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1]) for box in (a, b)]
-    whole = areas[0] + areas[1] - shared
-    overlaps: FloatArray = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
-    return overlaps
 
 
 def _independent(better: IntArray, worse: IntArray, count: int) -> IntArray:
