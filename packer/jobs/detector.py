@@ -1,4 +1,4 @@
-"""The detecting process: ``python -m packer.jobs.detector WORKSPACE LIMIT``. One detector for all workers of a build.
+"""The detecting process: ``python -m packer.jobs.detector WORKSPACE``. One detector for all workers of a build.
 
 Standard input is a socket over which the build passes each worker's connection, as a descriptor with the worker's
 number. On standard output the process reports in JSON lines when it is ready, which workers' requests wait, and which
@@ -20,7 +20,7 @@ from packer.vision.detect.server import DetectorServer
 from packer.workspace import Workspace
 
 
-def main(workspace: Path, limit_s: float) -> None:
+def main(workspace: Path) -> None:
     """Serve workers until the end of standard input."""
     with entry_point() as (requests, answers):
         turn = threading.Lock()
@@ -29,7 +29,7 @@ def main(workspace: Path, limit_s: float) -> None:
             with turn:
                 send(answers, event=what, worker=worker, frames=frames)
 
-        server = DetectorServer(announce, limit_s)
+        server = DetectorServer(announce)
         listen(partial(_attach_workers, socket.socket(fileno=requests), server))
         plan = json.loads(Workspace(workspace).plan.read_bytes())
         detector = make_detector(Recipe.from_options(plan["recipe"]))
@@ -45,4 +45,4 @@ def _attach_workers(control: socket.socket, server: DetectorServer) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), float(sys.argv[2]))
+    main(Path(sys.argv[1]))

@@ -122,10 +122,10 @@ def _serve(work: Work, place: CurrentItem, request: dict[str, Any], answers: Tex
         send(answers, event="done", result=result)
 
 
-def _connect(descriptor: str, limit_s: str) -> RemoteDetector:
+def _connect(descriptor: str) -> RemoteDetector:
     """Connect to the detecting process over an inherited descriptor, which steps do not pass on to their processes."""
     os.set_inheritable(int(descriptor), False)
-    return RemoteDetector(socket.socket(fileno=int(descriptor)), float(limit_s))
+    return RemoteDetector(socket.socket(fileno=int(descriptor)))
 
 
 def _equip(ahead: str, *detector: str) -> StepResources:

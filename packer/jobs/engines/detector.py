@@ -59,7 +59,7 @@ class DetectorChild(Child):
         self._seen_s: float | None = None
         self._control, theirs = socket.socketpair()
         self._control.settimeout(_HAND_OVER_LIMIT_S)
-        command = ["packer.jobs.detector", str(workspace.root), str(item_timeout)]
+        command = ["packer.jobs.detector", str(workspace.root)]
         with theirs:
             super().__init__(command, workspace.logs / "detector.log", answers, stdin=theirs.fileno())
 

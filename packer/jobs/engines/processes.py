@@ -65,7 +65,7 @@ class _Worker(Child):
         with ExitStack() as stack:
             if detector is not None:
                 keep = [stack.enter_context(detector.connect(serial)).fileno()]
-                command += [str(keep[0]), str(detector.item_timeout)]
+                command.append(str(keep[0]))
             log, variables = workspace.logs / f"worker-{place:03d}.log", {PLAN: workspace.key, OWNER: workspace.owner}
             super().__init__(command, log, answers, keep=keep, variables=variables)
 

@@ -12,7 +12,7 @@ from typing import NoReturn, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from packer.vision.detect.channel import Channel, ChannelError
+from packer.vision.detect.channel import ChannelError, receive, receive_into, send
 from packer.vision.detect.detections import Detections, FaceDetector
 from packer.vision.detect.interface import BadDetectionsError
 from packer.vision.faults import describe_error, find_memory_error
@@ -61,13 +61,10 @@ class DetectorServer:
         Called, in any thread, with the state of a worker's request, the worker's number, and the number of frames. The
         state is ``"waits"`` once the worker has asked, ``"busy"`` when detection begins, ``"over"`` when the request
         was detected or refused.
-    limit_s : float
-        Seconds a worker may take to finish a message it has begun.
     """
 
-    def __init__(self, announce: Callable[[str, int, int], None], limit_s: float) -> None:
+    def __init__(self, announce: Callable[[str, int, int], None]) -> None:
         self._announce = announce
-        self._limit_s = limit_s
         self._requests: queue.SimpleQueue[_Request] = queue.SimpleQueue()
         self._room = _Room(WAITING_BYTES)
         self._detector: ServedDetector | None = None
@@ -75,8 +72,7 @@ class DetectorServer:
 
     def attach(self, sock: socket.socket, worker: int) -> None:
         """Serve a worker from now on, until its connection ends."""
-        channel = Channel(sock, f"worker {worker}", self._limit_s)
-        threading.Thread(target=self._receive_all, args=(channel, worker), daemon=True).start()
+        threading.Thread(target=self._receive_all, args=(sock, worker), daemon=True).start()
 
     def run(self, detector: ServedDetector) -> NoReturn:
         """Detect the requests, in this thread, for ever.
@@ -107,16 +103,15 @@ class DetectorServer:
         self._announce("over", request.worker, count)
         request.done.set()
 
-    def _receive_all(self, channel: Channel, worker: int) -> None:
-        try:
-            while (header := channel.receive("the rest of a request", idle=True)) is not None:
-                self._receive(channel, worker, [(int(height), int(width)) for height, width in header["frames"]])
-        except ChannelError as error:
-            print(f"connection closed: {error}", file=sys.stderr, flush=True)
-        finally:
-            channel.close()
+    def _receive_all(self, sock: socket.socket, worker: int) -> None:
+        with sock:
+            try:
+                while (header := receive(sock)) is not None:
+                    self._receive(sock, worker, [(int(height), int(width)) for height, width in header["frames"]])
+            except ChannelError as error:
+                print(f"connection to worker {worker} closed: {error}", file=sys.stderr, flush=True)
 
-    def _receive(self, channel: Channel, worker: int, shapes: list[tuple[int, int]]) -> None:
+    def _receive(self, sock: socket.socket, worker: int, shapes: list[tuple[int, int]]) -> None:
         self._loaded.wait()  # the build gives no worker anything to do before
         assert self._detector is not None
         self._announce("waits", worker, len(shapes))
@@ -126,21 +121,21 @@ class DetectorServer:
             except MemoryError as error:
                 self._announce("over", worker, len(shapes))
                 text = f"no memory for {counted(len(shapes), 'frame')}: {describe_error(error)}"
-                channel.send({"error": text, "memory": True})
+                send(sock, {"error": text, "memory": True})
                 return
-            channel.send({"room": True})
+            send(sock, {"room": True})
             for frame in frames:
-                channel.receive_into(frame, "frames")
+                receive_into(sock, frame)
             request = _Request(worker, frames)
             del frames
             self._requests.put(request)
             request.done.wait()
         if request.found is None:
-            channel.send({"error": request.error, "memory": request.lacked_memory})
+            send(sock, {"error": request.error, "memory": request.lacked_memory})
             return
         found = request.found
         faces = np.diff(found.offsets).tolist()
-        channel.send({"faces": faces}, *map(np.ascontiguousarray, (found.boxes, found.scores, found.points)))
+        send(sock, {"faces": faces}, *map(np.ascontiguousarray, (found.boxes, found.scores, found.points)))
 
 
 def _new_frame(detector: ServedDetector, height: int, width: int) -> Frame:
