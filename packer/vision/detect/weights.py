@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -81,17 +81,7 @@ def _find_weights() -> list[Path]:
 
 
 def read_legacy_state_dict(path: Path) -> dict[str, FloatArray]:
-    """Read a state dict of float32 tensors in torch's format before 1.6, without torch.
-
-    Parameters
-    ----------
-    path : Path
-        A file that ``torch.save(net.state_dict(), path, _use_new_zipfile_serialization=False)`` wrote.
-
-    Returns
-    -------
-    dict of str to ndarray, float32
-        In the order of the file; every array is C-contiguous and owns its memory.
+    """Read a state dict of float32 tensors in torch's format before 1.6, without torch. The order is the file's.
 
     Raises
     ------
@@ -109,79 +99,59 @@ def read_legacy_state_dict(path: Path) -> dict[str, FloatArray]:
         ) from error
 
 
-@dataclass(slots=True)
-class _Storage:
-    """A run of float32 numbers, known by key and length before it is read."""
-
-    size: int
-    data: FloatArray | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Tensor:
-    """A tensor's position in its storage, counted in elements."""
-
-    storage: _Storage
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-
 class _Unpickler(pickle.Unpickler):
-    """Builds ordered dicts of tensor descriptions, and nothing else."""
+    """Builds ordered dicts of `_Tensor`, and nothing else. `storages` gets the size of each storage by key."""
 
-    def __init__(self, file: IO[bytes], storages: dict[str, _Storage]) -> None:
+    def __init__(self, file: IO[bytes], storages: dict[str, int]) -> None:
         super().__init__(file)
         self._storages = storages
 
     def find_class(self, module: str, name: str) -> Any:
         known: dict[tuple[str, str], Callable[..., Any] | str] = {
             ("collections", "OrderedDict"): OrderedDict,
-            ("torch._utils", "_rebuild_tensor_v2"): _describe,
+            ("torch._utils", "_rebuild_tensor_v2"): lambda *arguments: _Tensor(*arguments[:4]),
             ("torch", "FloatStorage"): "float32",
         }
         if (module, name) not in known:
             raise pickle.UnpicklingError(f"the name {module}.{name}, which is not loaded")
         return known[module, name]
 
-    def persistent_load(self, pid: Any) -> _Storage:
+    def persistent_load(self, pid: Any) -> str:
         kind, dtype, key, _location, size, view = pid
         if (kind, dtype, view) != ("storage", "float32", None) or not isinstance(size, int) or size < 0:
             raise pickle.UnpicklingError(f"the storage {pid!r}")
-        return self._storages.setdefault(key, _Storage(size))
+        self._storages[key] = size
+        return str(key)
 
 
-def _describe(storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object) -> _Tensor:
-    """Stand in for ``torch._utils._rebuild_tensor_v2``."""
-    return _Tensor(storage, offset, shape, strides)
+class _Tensor(NamedTuple):
+    """The key of a tensor's storage, and its place in it, counted in numbers."""
+
+    storage: str
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
 
 
 def _read(file: IO[bytes]) -> dict[str, FloatArray]:
-    storages: dict[str, _Storage] = {}
+    storages: dict[str, int] = {}
     header = [_Unpickler(file, storages).load() for _ in range(3)]
     if header[:2] != [_MAGIC, _PROTOCOL] or not header[2].get("little_endian"):
         raise ValueError(f"the header {header!r}")
     tensors = _Unpickler(file, storages).load()
-    keys = _Unpickler(file, storages).load()
-    if sorted(keys) != sorted(storages):
-        raise ValueError("tensors with other storages than the file lists")
-    for key in keys:
-        storage = storages[key]
-        size = int.from_bytes(file.read(8), "little")
-        raw = file.read(4 * storage.size)
-        if size != storage.size or len(raw) != 4 * size:
-            raise ValueError(f"{min(size, len(raw) // 4)} numbers in storage {key} in place of {storage.size}")
-        storage.data = np.frombuffer(raw, "<f4").astype(np.float32)
-    return {name: _array(name, tensor) for name, tensor in tensors.items()}
+    numbers = {}
+    for key in _Unpickler(file, storages).load():
+        size, raw = int.from_bytes(file.read(8), "little"), file.read(4 * storages[key])
+        if size != storages[key] or len(raw) != 4 * size:
+            raise ValueError(f"{min(size, len(raw) // 4)} numbers in storage {key} in place of {storages[key]}")
+        numbers[key] = np.frombuffer(raw, "<f4").astype(np.float32)
+    return {name: _array(name, tensor, numbers[tensor.storage]) for name, tensor in tensors.items()}
 
 
-def _array(name: str, tensor: _Tensor) -> FloatArray:
+def _array(name: str, tensor: _Tensor, storage: FloatArray) -> FloatArray:
     numbers = (tensor.offset, *tensor.shape, *tensor.strides)
     last = tensor.offset + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.strides, strict=True))
-    if not all(isinstance(n, int) and n >= 0 for n in numbers) or 0 in tensor.shape or last >= tensor.storage.size:
-        raise ValueError(f"tensor {name} reaching outside its storage: {numbers} in {tensor.storage.size} numbers")
-    if tensor.storage.data is None:
-        raise ValueError(f"tensor {name} with a storage without numbers")
-    flat = tensor.storage.data[tensor.offset :]
-    view = np.lib.stride_tricks.as_strided(flat, tensor.shape, tuple(4 * s for s in tensor.strides), writeable=False)
+    if not all(isinstance(n, int) and n >= 0 for n in numbers) or 0 in tensor.shape or last >= storage.size:
+        raise ValueError(f"tensor {name} reaching outside its storage: {numbers} in {storage.size} numbers")
+    view = np.lib.stride_tricks.as_strided(storage[tensor.offset :], tensor.shape, [4 * s for s in tensor.strides])
     return np.array(view, np.float32, order="C")
