@@ -36,12 +36,7 @@ def step_of(function: Function) -> Step:
 
 
 class MadeEncoder:
-    """Encodes what a function gave, with the name of the input as ``source`` unless the function gives one.
-
-    Parameters
-    ----------
-    declaration : Declaration
-    """
+    """Encodes what a function gave, with the name of the input as ``source`` unless the function gives one."""
 
     def __init__(self, declaration: Declaration) -> None:
         self._encoder = SampleEncoder(declaration)

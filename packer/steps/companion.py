@@ -47,7 +47,6 @@ class CompanionFile:
     ----------
     option : str
         The option that names the file, for messages.
-    file : ItemFile
     sampled : tuple of int or None
         The indices that may be asked for, rising; None if any may.
     """

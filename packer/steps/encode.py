@@ -76,7 +76,6 @@ class EncodedColumn(NamedTuple):
     ----------
     data, shapes : sequence
         Those of each value (`EncodedValue`).
-    spec : ColumnSpec
     """
 
     data: Sequence[Buffer]

@@ -46,8 +46,6 @@ class FramesReader:
 
     Parameters
     ----------
-    folder : str
-    frames : Frames
     sampling : Sampling
         It counts the pictures, but `Sampling.at` names them by their numbers. Every picture counts as a key frame.
     max_pixels : int

@@ -14,7 +14,6 @@ class ItemReport:
 
     Attributes
     ----------
-    name : str
     samples : int
         Number of samples that the item gave.
     frames : int

@@ -23,7 +23,6 @@ def jpeg_encoder(codec: JPEGCodec, *, bgr: bool = False) -> Callable[[npt.NDArra
 
     Parameters
     ----------
-    codec : JPEGCodec
     bgr : bool
         Whether the pictures' channels come in OpenCV's order, BGR.
     """

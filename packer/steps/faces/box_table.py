@@ -120,11 +120,9 @@ class TableBoxes:
         self._refuse(wrong, "each track once in a frame", self._tracks)
 
     def check(self, names: Sequence[str]) -> tuple[str, ...]:
-        """See `packer.steps.faces.boxes.Boxes`."""
         return (*check_any(self._path, self._rows, names), *self._describe_mirrored())
 
     def faces(self, name: str, file_bytes: int = 0) -> Mapping[int, FrameFaces]:
-        """See `packer.steps.faces.boxes.Boxes`."""
         rows = self._rows.get(name)
         if rows is None:
             raise ItemError(f"boxes: expected rows with path {name!r} in {self._path.name}, found none")

@@ -75,7 +75,6 @@ class Boxes(Protocol):
 
         Parameters
         ----------
-        name : str
         file_bytes : int
             Size of the item's file, 0 if there is none.
 
@@ -92,7 +91,6 @@ def open_boxes(path: str, scale: float) -> Boxes:
 
     Parameters
     ----------
-    path : str
     scale : float, > 0
         Factor by which coordinates are multiplied.
 
@@ -188,7 +186,6 @@ class JsonFolder:
         self._scale = scale
 
     def check(self, names: Sequence[str]) -> tuple[str, ...]:
-        """See `Boxes`."""
         taken: dict[Path, str] = {}
         for name in names:
             path = self._find(name)
@@ -202,7 +199,6 @@ class JsonFolder:
         return ()
 
     def faces(self, name: str, file_bytes: int = 0) -> Mapping[int, FrameFaces]:
-        """See `Boxes`."""
         path = self._find(name)
         if path is None:
             raise ItemError(f"boxes: expected {self._candidates(name)[1]}, found no such file")
@@ -245,11 +241,9 @@ class JsonFile:
         self._scale = scale
 
     def check(self, names: Sequence[str]) -> tuple[str, ...]:
-        """See `Boxes`."""
         return check_any(self._path, self._items, names)
 
     def faces(self, name: str, file_bytes: int = 0) -> Mapping[int, FrameFaces]:
-        """See `Boxes`."""
         if name not in self._items:
             raise ItemError(f"boxes: expected an entry {name!r} in {self._path.name}, found none")
         return parse_frames(self._items[name], f"{self._path.name}, {name!r}", self._scale)

@@ -33,12 +33,7 @@ ROUNDING = 1e-3
 
 
 class FaceCutter:
-    """Cuts faces out of frames. Made once per worker: loads the landmarks' model.
-
-    Parameters
-    ----------
-    recipe : Recipe
-    """
+    """Cuts faces out of frames. Made once per worker: loads the landmarks' model."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._size = recipe.size or DEFAULT_FACE_SIZE
@@ -160,10 +155,8 @@ class CompanionCutter:
 
     Parameters
     ----------
-    cutter : FaceCutter
     field : str
         The field of the companion image.
-    pictures : CompanionImages
     """
 
     def __init__(self, cutter: FaceCutter, field: str, pictures: CompanionImages) -> None:
@@ -181,7 +174,6 @@ class CompanionCutter:
         return {self._field: self._cutter.cut_also(picture, matrix, whole=whole), f"{self._field}_valid": valid}
 
     def picture(self, sample: Sample) -> npt.NDArray[np.uint8] | None:
-        """See `CompanionImages`."""
         return self._pictures.picture(sample)
 
 
@@ -191,8 +183,6 @@ def cutting_companion(recipe: Recipe, cutter: FaceCutter, first: Sample) -> Iter
 
     Parameters
     ----------
-    recipe : Recipe
-    cutter : FaceCutter
     first : dict
         The item's first sample.
     """

@@ -59,10 +59,8 @@ class Face:
     ----------
     box : ndarray, (4,), float32
         Left, top, right, bottom in frame pixels; it may reach beyond the frame.
-    score : float
     points : ndarray, (5, 2), float32 or float64, or None
         In frame pixels.
-    track : int
     matrix : ndarray, (2, 3), float32, or None
         The one by which the face was cut before.
     """

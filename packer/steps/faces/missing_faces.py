@@ -24,8 +24,6 @@ class MissingFaces:
 
     Parameters
     ----------
-    report : ItemReport
-    recipe : Recipe
     refills : bool
         Whether other frames may stand in for these.
     """

@@ -89,7 +89,6 @@ class PackedBoxes:
 
     @cached_property
     def has_points(self) -> bool:
-        """See `packer.steps.faces.boxes.Boxes`."""
         if self._points is None:
             return False
         if "landmarks_valid" not in self._fields:
@@ -97,11 +96,9 @@ class PackedBoxes:
         return bool(np.any(read_column(self._path, self._manifest, "landmarks_valid")))
 
     def check(self, names: Sequence[str]) -> tuple[str, ...]:
-        """See `packer.steps.faces.boxes.Boxes`."""
         return check_any(self._path, self._rows, names)
 
     def faces(self, name: str, file_bytes: int = 0) -> Mapping[int, FrameFaces | str]:
-        """See `packer.steps.faces.boxes.Boxes`."""
         reports = list(self._reports(name))
         place = self._rows.get(name)
         if place is None:

@@ -106,11 +106,8 @@ def refilling(
 
     Parameters
     ----------
-    recipe : Recipe
-    search : FaceSearch
     given : ItemSearch
         The search of the sampled frames; where it looks up given boxes, it serves here as well.
-    cutter : FaceCutter
     first : dict
         The item's first sample.
     """

@@ -42,7 +42,6 @@ class FaceSearch:
 
     Parameters
     ----------
-    recipe : Recipe
     detector : FaceDetector or None
         By default one is loaded here, unless the recipe gives the boxes.
     """
@@ -66,7 +65,6 @@ class FaceSearch:
 
         Parameters
         ----------
-        item : Item
         sampled : tuple of int or None
             Indices of the item's frames, if they are known.
         """
@@ -129,12 +127,10 @@ class _GivenBoxes:
         self._asked: set[int] = set()
 
     def faces(self, frames: Sequence[Sample]) -> list[FrameFaces | str]:
-        """See `ItemSearch`."""
         self._asked.update(frame["frame"] for frame in frames)
         return [self._faces(frame) for frame in frames]
 
     def unused(self) -> int:
-        """See `ItemSearch`."""
         unused = (faces for frame, faces in self._known.items() if frame not in self._asked)
         return sum(len(faces) for faces in unused if isinstance(faces, FrameFaces))
 
@@ -162,7 +158,6 @@ class _Detecting:
         self._known = known
 
     def faces(self, frames: Sequence[Sample]) -> list[FrameFaces | str]:
-        """See `ItemSearch`."""
         found = _detect(self._detector, [frame["image"] for frame in frames])
         if self._known is not None:
             self._known |= zip((frame["frame"] for frame in frames), found, strict=True)
@@ -194,7 +189,6 @@ class _DetectingOn:
         self._known = passes.setdefault(sampled, {})
 
     def faces(self, frames: Sequence[Sample]) -> list[FrameFaces | str]:
-        """See `ItemSearch`."""
         new: dict[int, npt.NDArray[np.uint8]] = {}
         for index in (frame["frame"] for frame in frames if frame["frame"] not in self._known):
             picture = self._other.picture(index)

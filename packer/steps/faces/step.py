@@ -39,12 +39,7 @@ def make(recipe: Recipe, resources: StepResources) -> Step:
 
 
 class FaceFinder:
-    """Finds, chooses and cuts the faces of one item's frames, frame after frame.
-
-    Parameters
-    ----------
-    recipe : Recipe
-    """
+    """Finds, chooses and cuts the faces of one item's frames, frame after frame."""
 
     def __init__(self, recipe: Recipe, detector: FaceDetector | None = None) -> None:
         self._recipe = recipe

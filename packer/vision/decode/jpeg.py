@@ -16,7 +16,6 @@ def decode_strict(data: bytes, *, bgr: bool = False) -> npt.NDArray[np.uint8]:
 
     Parameters
     ----------
-    data : bytes
     bgr : bool
         Whether the channels are to be in OpenCV's order.
 

@@ -108,7 +108,6 @@ def without_metadata(data: bytes, components: int) -> bytes:
 
     Parameters
     ----------
-    data : bytes
     components : int
         As in the frame header.
     """

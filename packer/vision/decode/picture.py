@@ -68,11 +68,6 @@ class DecodedImage:
 def read_picture(source: Input, *, max_pixels: int = MAX_PIXELS) -> bytes:
     """Read the file of a picture, after checking its size and its first bytes.
 
-    Parameters
-    ----------
-    source : path, or callable that opens a binary file
-    max_pixels : int
-
     Raises
     ------
     PictureError
@@ -111,10 +106,6 @@ def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS, bgr: bool = Fal
         Largest width times height; the header is checked before pixels are allocated.
     bgr : bool
         Whether the channels are to be in OpenCV's order; a JPEG is decoded into it at once.
-
-    Returns
-    -------
-    DecodedImage
 
     Raises
     ------

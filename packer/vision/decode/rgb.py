@@ -173,7 +173,6 @@ def to_rgb(image: Image.Image, *, bits: int = 8) -> npt.NDArray[np.uint8]:
 
     Parameters
     ----------
-    image : PIL.Image.Image
     bits : int
         Bits per channel in the file, where Pillow's mode does not show them.
 

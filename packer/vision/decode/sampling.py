@@ -125,7 +125,6 @@ class Sampling:
             Whether each is a keyframe.
         count : int
             How many there are.
-        clock : FrameClock
 
         Returns
         -------

@@ -35,7 +35,6 @@ class SampleDecoder:
         From `open_video`; the caller closes the container.
     timeline : Timeline
         The timeline of the same file.
-    sampling : Sampling
 
     Attributes
     ----------

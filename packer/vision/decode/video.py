@@ -55,8 +55,6 @@ class VideoReader:
 
     Parameters
     ----------
-    source : path, or callable that opens a binary file
-    sampling : Sampling
     max_pixels : int
         Largest width times height of a frame.
     threads : int

@@ -36,7 +36,6 @@ class CpuFrame:
         self._run = run
 
     def propose(self, height: int, width: int, min_logit: float) -> tuple[IntArray, IntArray, FloatArray]:
-        """See ``packer.vision.detect.runtime.Frame``."""
         cells = (height - _FIELD + 1) // _STRIDE + 1  # the ceil mode of P-net's pooling
         per_strip = max(1, (_STRIP_PIXELS // width - _FIELD) // _STRIDE)
         found: list[tuple[IntArray, IntArray, FloatArray]] = []
@@ -50,7 +49,6 @@ class CpuFrame:
         return y, x, values
 
     def refine(self, net: str, windows: IntArray) -> FloatArray:
-        """See ``packer.vision.detect.runtime.Frame``."""
         out = np.empty((len(windows), OUTPUTS[net]), np.float32)
         order = np.lexsort((windows[:, 0], windows[:, 1]))  # neighbours in the picture are neighbours in the cache
         for start in range(0, len(windows), _CHUNKS[net]):

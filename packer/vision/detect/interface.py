@@ -58,7 +58,6 @@ class CheckedDetector:
         The detector's name in the recipe, for messages.
     make : callable
         Makes the detector; it is called with the device.
-    device : str
 
     Raises
     ------

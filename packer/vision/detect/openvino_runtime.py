@@ -32,7 +32,6 @@ class OpenVINORuntime:
         From ``build_networks``.
     device : str
         Only ``"cpu"``.
-    threads : int
     precision : {"float32", "bfloat16"}
         ``"bfloat16"`` is faster on processors that have it, and finds slightly other boxes.
     """
@@ -55,15 +54,12 @@ class OpenVINORuntime:
         self._requests = _compile(networks, precision, threads)
 
     def open(self, image: npt.NDArray[np.uint8]) -> CpuFrame:
-        """See ``packer.vision.detect.runtime.Runtime``."""
         return CpuFrame(image, self._run)
 
     def new_frame(self, height: int, width: int) -> npt.NDArray[np.uint8]:
-        """See ``packer.vision.detect.runtime.Runtime``."""
         return np.empty((height, width, 3), np.uint8)
 
     def describe(self) -> dict[str, str]:
-        """See ``packer.vision.detect.runtime.Runtime``."""
         return {"runtime": f"openvino {openvino.__version__}", "device": "cpu", "precision": self._precision}
 
     def _run(self, net: str, pixels: FloatArray) -> FloatArray:

@@ -89,7 +89,6 @@ class TorchRuntime:
         self._nets = {name: _module(_pad_channels(layers)).to(self._device) for name, layers in networks.items()}
 
     def open(self, image: npt.NDArray[np.uint8]) -> Frame:
-        """See ``packer.vision.detect.runtime.Runtime``."""
         if self._sample_on_device and image.shape[0] * image.shape[1] <= _MAX_DEVICE_PIXELS:
             in_pieces = partial(CpuFrame, image, self._run_arrays)
             return _RetriedFrame(partial(TorchFrame, image, self._run, self._device), in_pieces)
@@ -102,7 +101,6 @@ class TorchRuntime:
         return frame
 
     def describe(self) -> dict[str, str]:
-        """See ``packer.vision.detect.runtime.Runtime``."""
         name = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else str(self._device)
         return {"runtime": f"torch {torch.__version__}", "device": name, "precision": "float32"}
 
@@ -136,7 +134,6 @@ class TorchFrame:
         self._sums = sums
 
     def propose(self, height: int, width: int, min_logit: float) -> tuple[IntArray, IntArray, FloatArray]:
-        """See ``packer.vision.detect.runtime.Frame``."""
         top, bottom = _device_edges(self._height, height, self._device)
         left, right = _device_edges(self._width, width, self._device)
         lines = self._sums.index_select(1, bottom) - self._sums.index_select(1, top)
@@ -150,7 +147,6 @@ class TorchFrame:
         return y, x, found[:-1].view(np.float32).T
 
     def refine(self, net: str, windows: IntArray) -> FloatArray:
-        """See ``packer.vision.detect.runtime.Frame``."""
         chunks = torch.split(torch.from_numpy(windows).to(self._device), _CHUNKS[net])
         outputs = [self._run(net, self._crops(chunk, CROP_SIZES[net])) for chunk in chunks if len(chunk)]
         if not outputs:
@@ -185,11 +181,9 @@ class _RetriedFrame:
         self._frame: Frame | None = None
 
     def propose(self, height: int, width: int, min_logit: float) -> tuple[IntArray, IntArray, FloatArray]:
-        """See ``packer.vision.detect.runtime.Frame``."""
         return self._call(lambda frame: frame.propose(height, width, min_logit))
 
     def refine(self, net: str, windows: IntArray) -> FloatArray:
-        """See ``packer.vision.detect.runtime.Frame``."""
         return self._call(lambda frame: frame.refine(net, windows))
 
     def _call(self, call: Callable[[Frame], T]) -> T:

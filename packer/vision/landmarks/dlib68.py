@@ -68,7 +68,6 @@ class Dlib68:
         self._box = dlib.rectangle(low, low, low + _BOX_PIXELS - 1, low + _BOX_PIXELS - 1)
 
     def __call__(self, image: npt.NDArray[np.uint8], points5: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], bool]:
-        """See `LandmarkProvider`."""
         matrix = upright_matrix(points5, _BOX_CENTRE, _BOX_SIDE * _CANVAS / _BOX_PIXELS, _CANVAS)
         shape = self._predictor(bilinear(image, matrix, _CANVAS), self._box)
         found = np.array([(part.x, part.y) for part in shape.parts()], np.float64) + 0.5  # dlib counts pixel centres

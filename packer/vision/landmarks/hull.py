@@ -23,7 +23,6 @@ def hull(points: npt.ArrayLike, layout: str) -> npt.NDArray[np.float32]:
     ----------
     points : array_like, (K, 2)
         Landmarks in crop pixels.
-    layout : str
 
     Returns
     -------

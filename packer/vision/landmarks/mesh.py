@@ -30,7 +30,6 @@ class FaceMesh:
     model : str or Path
         A TensorFlow Lite file with a picture (1, S, S, 3) in [0, 1] as input and, among its outputs, 468 or 478 points
         times x, y, z in pixels of that picture and one face score (a logit): ``face_landmark.tflite`` of MediaPipe.
-    threads : int
 
     Attributes
     ----------
@@ -66,7 +65,6 @@ class FaceMesh:
         self._input = np.empty((1, self._size, self._size, 3), np.float32)
 
     def __call__(self, image: npt.NDArray[np.uint8], points5: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], bool]:
-        """See `LandmarkProvider`."""
         matrix = upright_matrix(points5, _centre(points5), _MARGIN * BOX_SIDE, self._size)
         np.multiply(bilinear(image, matrix, self._size), np.float32(1 / 255), out=self._input[0], dtype=np.float32)
         self._request.infer([self._input], share_inputs=True)

@@ -38,7 +38,6 @@ def regions(points: npt.ArrayLike, layout: str) -> npt.NDArray[np.float32]:
     ----------
     points : array_like, (K, 2)
         Landmarks in crop pixels.
-    layout : str
 
     Returns
     -------

@@ -69,7 +69,6 @@ def five_points(points: npt.ArrayLike, layout: str) -> FloatArray:
     Parameters
     ----------
     points : array_like, (K, 2)
-    layout : str
 
     Returns
     -------
