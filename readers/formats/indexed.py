@@ -81,7 +81,7 @@ class Section:
     def _check_stream(self, chunk_bytes: int) -> None:
         """Check that values follow one another without a gap in a stream that fills the chunks."""
         begins, sizes = integers(self._starts), integers(self._sizes)
-        if (sizes < 0).any() or (sizes > len(self._data)).any():
+        if (sizes < 0).any() or sizes.sum(dtype=np.float64) > len(self._data):  # as integers, the sum may overflow
             raise IndexFormatError("expected values within the shard, found others")
         ends = np.cumsum(sizes)
         if not np.array_equal(begins, ends - sizes):
