@@ -4,8 +4,8 @@ import itertools
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -27,11 +27,8 @@ BATCH_BYTES = 16 * 10**6
 BATCH_ROWS = 1024
 """Largest size of a batch of rows between the parts and a writer, in bytes."""
 
-OF_TASKS = ("tasks", "first")
-"""Keys of a row source's configuration that determine its rows."""
-
 SHARD_BYTES, FIRST_SHARD_BYTES = 256 * 10**6, 32 * 10**6
-"""Default shard size in encoded bytes, and that of the first shards (`most_bytes`)."""
+"""Default shard size in encoded bytes, and that of the first shards (`_most_bytes`)."""
 
 _OF_WHAT_LIES_BEFORE = 4
 
@@ -84,7 +81,7 @@ class ShardPlan:
 
     def shard_name(self, number: int) -> str:
         """Return the name of a shard."""
-        return shard_name(self.first + number)
+        return f"shard-{self.first + number:05d}"
 
     @property
     def staging(self) -> Path:
@@ -99,42 +96,23 @@ class ShardPlan:
         """Return the source's rows in a shard, in order."""
         return _rows_at(self.order, self.cuts[number], self.cuts[number + 1])
 
-    def under(self, key: str) -> "ShardPlan":
-        """Return the plan with another folder of shards."""
-        return replace(self, key=key)
-
-    @property
-    def form(self) -> str:
-        """Return a text that identifies how rows are stored, independent of the rows themselves."""
-        return json.dumps([self.format, {key: value for key, value in self.rows.items() if key not in OF_TASKS}])
-
     def save(self) -> None:
         """Write the plan, and flush it with order, reports and index. A resume then starts with the shards."""
         fsync_tree(self.workspace.final)
         if self.workspace.order.exists():
             fsync_file(self.workspace.order)
-        write_durably(self.workspace.assembly, self.dumps())
-
-    def dumps(self) -> bytes:
-        """Return the plan as JSON."""
         sizes = [vars(size) for size in self.sizes]
         rows, cuts = dict(self.rows), list(self.cuts)
         document = {"rows": rows, "format": self.format, "cuts": cuts, "sizes": sizes, "first": self.first}
-        return json.dumps(document | {"key": self.key, "shuffled": self.shuffled}).encode()
+        document |= {"key": self.key, "shuffled": self.shuffled}
+        write_durably(self.workspace.assembly, json.dumps(document).encode())
 
     @classmethod
-    def load(cls, workspace: Workspace, path: Path | None = None) -> "ShardPlan":
-        """Read the plan of a workspace, or one at another path."""
-        document = json.loads(workspace.promised(path or workspace.assembly).read_bytes())
-        sizes = tuple(ShardSize(**size) for size in document["sizes"])
-        cuts, first = tuple(document["cuts"]), document.get("first", 0)
-        key, shuffled = document.get("key", ""), document.get("shuffled", workspace.order.exists())
-        return cls(document["rows"], document["format"], cuts, sizes, workspace, first, key, shuffled)
-
-
-def shard_name(number: int) -> str:
-    """Return the name of a shard by its number in the dataset."""
-    return f"shard-{number:05d}"
+    def load(cls, workspace: Workspace) -> "ShardPlan":
+        """Read the plan of a workspace."""
+        document = json.loads(workspace.promised(workspace.assembly).read_bytes())
+        sizes = tuple(ShardSize(**size) for size in document.pop("sizes"))
+        return cls(cuts=tuple(document.pop("cuts")), sizes=sizes, workspace=workspace, **document)
 
 
 class Piece(NamedTuple):
@@ -144,7 +122,7 @@ class Piece(NamedTuple):
     ----------
     rows : int
     shard_bytes : int or None
-        The most encoded bytes in a shard; only a single larger row may exceed it. None if nobody chose (`most_bytes`).
+        The most encoded bytes in a shard; only a single larger row may exceed it. None if nobody chose (`_most_bytes`).
     """
 
     rows: int
@@ -199,15 +177,7 @@ class PlannedShards:
         """Write one shard unless it is already published, and return its manifest entry as JSON."""
         if self._plan is None:
             self._plan = ShardPlan.load(self._workspace)
-        return self._write(self._plan, number)
-
-    def write_early(self, number: int) -> dict[str, Any]:
-        """Write one shard while tasks still run (`packer.jobs.stages.early`), and return its manifest entry as JSON."""
-        plan = ShardPlan.load(self._workspace, self._workspace.early_plan(number))
-        with closing(plan.source):
-            return self._write(plan, 0)
-
-    def _write(self, plan: ShardPlan, number: int) -> dict[str, Any]:
+        plan = self._plan
         schema, size = plan.source.schema, plan.sizes[number]
         batches = read_batches(plan.source, plan.shard_rows(number), schema.names, size.row_bytes)
         published, name = plan.published(number), plan.shard_name(number)
@@ -290,7 +260,7 @@ def row_sizes(schema: Schema, lengths: Mapping[str, Lengths], rows: int) -> npt.
     return bytes_of
 
 
-def most_bytes(shard_bytes: int | None, before: int) -> int:
+def _most_bytes(shard_bytes: int | None, before: int) -> int:
     """Return the largest encoded size of a shard, given the size of the piece's earlier shards.
 
     If nobody chose, it is a quarter of what lies before, within bounds. The last shard of a dataset is written by one
@@ -301,7 +271,7 @@ def most_bytes(shard_bytes: int | None, before: int) -> int:
     return min(max(before // _OF_WHAT_LIES_BEFORE, FIRST_SHARD_BYTES), SHARD_BYTES)
 
 
-def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int | None, before: int = 0) -> tuple[int, ...]:
+def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int | None) -> tuple[int, ...]:
     """Return the boundaries 0, …, N of the rows of each shard. A row larger than a shard has its own shard.
 
     Parameters
@@ -310,14 +280,12 @@ def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int | None, before: i
         The encoded bytes of each row.
     shard_bytes : int or None
         See `Piece`.
-    before : int
-        Encoded bytes of the same piece in shards before these.
     """
     ends = np.cumsum(bytes_of)
     cuts = [0]
     while cuts[-1] < len(ends):
         done = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
-        stop = int(np.searchsorted(ends, done + most_bytes(shard_bytes, before + done), side="right"))
+        stop = int(np.searchsorted(ends, done + _most_bytes(shard_bytes, done), side="right"))
         cuts.append(max(stop, cuts[-1] + 1))
     return tuple(cuts)
 

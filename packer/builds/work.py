@@ -14,7 +14,7 @@ from packer.builds.parts.part import ItemRun, Part
 from packer.builds.parts.reuse import KeptItems, built_key
 from packer.builds.parts.writer import PartWriter
 from packer.builds.planning.plan import BuildPlan
-from packer.jobs.plan import GIVEN_UP, OnItem, Unit, Verdicts
+from packer.jobs.plan import OnItem, Unit, Verdicts
 from packer.jobs.progress import reason_kind
 from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
@@ -107,8 +107,6 @@ class BuildWork:
         with writing(self.workspace.out):
             if unit.do == "shard":
                 return self._shards.write(unit.number)
-            if unit.do == "early":
-                return self._write_early(unit.number)
             if unit.do == "join":
                 return self._join(unit.number)
             task = self.plan.tasks[unit.number]
@@ -144,13 +142,6 @@ class BuildWork:
             self._items.close()
         if self._pipeline is not None:
             self._pipeline.close()
-
-    def _write_early(self, number: int) -> dict[str, Any]:
-        """Write a shard while tasks still run; if that fails, for want of room, say, it is tried again in the end."""
-        try:
-            return self._shards.write_early(number)
-        except (OSError, BuildError, MemoryError) as error:
-            return {GIVEN_UP: str(error)}
 
     def _whole(self, item: Item) -> Item:
         """An item from the plan's file, with its arrays."""

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,17 +12,16 @@ from typing import Any
 
 from packer.assembly.plan import ShardPlan
 from packer.jobs.hosts.base import run_agents
-from packer.jobs.plan import JobPlan, Made, TaskResults
+from packer.jobs.plan import JobPlan, Made
 from packer.jobs.progress import ProgressListener
 from packer.jobs.result import JobResult
-from packer.jobs.stages.early import EarlyShards, clear_early
 from packer.jobs.stages.entry import Entry
 from packer.jobs.stages.shards import assemble_shards, cut_into_shards
 from packer.jobs.stages.tasks import run_tasks
 from packer.jobs.workers import Workers
 from packer.recipe.engines import ENGINES
 from packer.recipe.options import BuildOptions
-from packer.workspace import Workspace, append_line
+from packer.workspace import Workspace
 from packer.workspace.checkpoints import flush_all
 from packer.workspace.durable import write_durably, writing
 from packer.workspace.folder import give_up_replacing, locked
@@ -185,29 +184,18 @@ class Job:
 
     def _make(self) -> Manifest:
         """Do what is left of the job."""
-        written: Collection[int] = ()
         try:
             if self.workspace.assembly.exists():
                 assembly = ShardPlan.load(self.workspace)
             else:
                 with self.plan.collect(self.workspace) as results:
                     rejects = self._options.on_error != "fail"
-                    early = run_tasks(
-                        self.plan, self.workspace, self._workers, self._listener, results, rejects=rejects
-                    )
-                    assembly, written = self._cut(results, early), early.written
-            clear_early(self.workspace, except_of=assembly.key)
-            shards = assemble_shards(assembly, self._workers.run, self._listener, written)
+                    run_tasks(self.plan, self.workspace, self._workers, self._listener, results, rejects=rejects)
+                    assembly = cut_into_shards(results.assemble, self.workspace)
+            shards = assemble_shards(assembly, self._workers.run, self._listener)
         finally:
             self._workers.close()
         return self._commit(assembly, shards)
-
-    def _cut(self, results: TaskResults, early: EarlyShards) -> ShardPlan:
-        """Write reports and index, and cut the rows into shards. The assembly plan is written last."""
-        assembly = cut_into_shards(results.assemble, self.workspace, early.adopt)
-        for number in early.adopted:
-            append_line(self.workspace.journal, {"did": "shard", "number": number})
-        return assembly
 
     def _commit(self, assembly: ShardPlan, shards: Sequence[Shard]) -> Manifest:
         """Put the manifest into place and remove the workspace."""

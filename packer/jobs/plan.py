@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, overload
 
-from packer.assembly.plan import Piece, ShardPlan
+from packer.assembly.plan import Piece
 from packer.assembly.rows import RowSource
 from packer.workspace import Workspace
 from packer.workspace.columns import FieldColumn
@@ -26,13 +26,6 @@ OnItem = Callable[[str, int, int, str], None]
 them with ``"frame"``, the index, the number of frames examined so far, and an empty text. In place of several ends in a
 row, of items that yielded one sample each, with ``"packed"``, the index of the first, their number, and an empty text.
 """
-
-GIVEN_UP = "given_up"
-"""Key of the result of a unit whose shard could not be written; the last stage tries again, and reports why."""
-
-ReadResults = Callable[[Iterable[int]], Iterable[ShardPlan]]
-"""Called again and again with the tasks that finished meanwhile. It returns soon, with plans of one shard each: the shards
-that have become complete, unless the schema or the columns of the rows still change."""
 
 
 class Task(NamedTuple):
@@ -96,16 +89,15 @@ class Unit(NamedTuple):
 
     Attributes
     ----------
-    do : {"task", "item", "join", "early", "shard"}
-        A whole task; one item of a task, by itself; the join of a task's items into its part; a shard to write, while
-        tasks still run or afterwards.
+    do : {"task", "item", "join", "shard"}
+        A whole task; one item of a task, by itself; the join of a task's items into its part; a shard to write.
     number : int
-        The number of the task, of the early shards (`packer.jobs.stages.early`), or of the shard.
+        The number of the task or shard.
     item : int
         The item for ``"item"``; otherwise -1.
     """
 
-    do: Literal["task", "item", "join", "early", "shard"]
+    do: Literal["task", "item", "join", "shard"]
     number: int
     item: int = -1
 
@@ -115,7 +107,7 @@ class Unit(NamedTuple):
         return self.do in ("task", "item")
 
     def __str__(self) -> str:
-        return f"{self.do}{' shard' * (self.do == 'early')} {self.number}"
+        return f"{self.do} {self.number}"
 
 
 class Work(Protocol):
@@ -192,12 +184,12 @@ class TaskResults:
         Call it after the last task. It writes the reports, and returns how the rows become shards. It raises a
         `BuildError` if there is nothing to write.
     read : callable
-        Call it with the tasks that have finished since the last call.
+        Call it with the tasks that have finished since the last call. It returns soon.
     """
 
     finished: Collection[int]
     assemble: Callable[[], Assembly]
-    read: ReadResults = lambda _: ()
+    read: Callable[[Iterable[int]], None] = lambda _: None
 
 
 @dataclass(frozen=True)

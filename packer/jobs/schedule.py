@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from packer.jobs.engines.base import LOOK_S, Clock, Engine, Event
-from packer.jobs.plan import GIVEN_UP, Task, Unit
+from packer.jobs.plan import Task, Unit
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
 from shardspec.errors import BuildError
@@ -71,12 +71,7 @@ class Schedule:
         self._looked_s = 0.0
         self._verdicts: dict[int, tuple[str, str]] = {}
 
-    def run(
-        self,
-        units: Iterable[Unit],
-        more: Callable[[], Collection[Unit]] = tuple,
-        urgent: deque[Unit] | None = None,
-    ) -> None:
+    def run(self, units: Iterable[Unit], more: Callable[[], Collection[Unit]] = tuple) -> None:
         """Run all units.
 
         Parameters
@@ -84,8 +79,6 @@ class Schedule:
         units : iterable of Unit
         more : callable
             Called while a worker has nothing to do and no item is to be run alone: further units, if there are any now.
-        urgent : deque of Unit, optional
-            Units without items that are put here while others run; they are taken from it, and run before any that wait.
 
         Raises
         ------
@@ -94,8 +87,6 @@ class Schedule:
         """
         self._add(units)
         while True:
-            while urgent:
-                self._waiting.appendleft((urgent.pop(), False))
             if not self._waiting and not self._alone and self._engine.idle():
                 self._add(more())
             if not (self._waiting or self._alone or self._running):
@@ -209,9 +200,6 @@ class Schedule:
     def _after_idle_death(self, unit: Unit, how: str) -> str:
         """Blame no item, since none was under way. Units beside this one may be to blame, so at last it runs alone."""
         self._idle_deaths[unit] += 1
-        if unit.do == "early" and self._idle_deaths[unit] >= TASK_DEATHS:
-            self._on_event(Event("done", unit, result={GIVEN_UP: how}))
-            return "it is written in the end"
         if self._idle_deaths[unit] >= UNIT_DEATHS:
             raise BuildError(f"workers die while they do {unit} ({how}): run the same command again to resume")
         self._again(unit)

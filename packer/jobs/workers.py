@@ -1,6 +1,5 @@
 """The workers of a job, which go on from one of its stages to the next."""
 
-from collections import deque
 from collections.abc import Callable
 
 from packer.jobs.engines.base import Engine, Event
@@ -53,9 +52,8 @@ class Workers:
         *,
         shares_detector: bool = False,
         announced: str = "",
-        urgent: deque[Unit] | None = None,
     ) -> None:
-        """Run units until all are done, and those that become urgent meanwhile. A lost worker is reported in one line.
+        """Run units until all are done. A lost worker is reported in one line.
 
         The workers of one stage go on with the next, unless they hold models, or more of them would have work.
         """
@@ -73,7 +71,7 @@ class Workers:
             self._on_message(f"{announced} {engine.describe(len(units))}")
         limit_s = self._options.item_timeout if ENGINES[self._options.engine].limits_items else None
         try:
-            Schedule(engine, self._space, self._plan.tasks, report, limit_s).run(units, urgent=urgent)
+            Schedule(engine, self._space, self._plan.tasks, report, limit_s).run(units)
         except BaseException:
             self.close()
             raise

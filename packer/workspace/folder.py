@@ -307,8 +307,6 @@ def remove_shards(workspace: Workspace) -> None:
     for shard in _recorded(workspace):
         for entry in shard.files:
             remove_tree(workspace.shard_folder / entry.name.split("/")[0])
-    if workspace.early.exists():  # without what is in it, no shard is taken for one of these parts
-        workspace.take_away(workspace.early)
     for path in sorted(workspace.staging.iterdir()):
         workspace.take_away(path)
 

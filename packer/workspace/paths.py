@@ -200,15 +200,6 @@ class Workspace:
         return self.root / self.aside / "assembly.json"
 
     @property
-    def early(self) -> Path:
-        """Folder of the shards that are written while tasks still run (`packer.jobs.stages.early`)."""
-        return self.root / "early"
-
-    def early_plan(self, number: int) -> Path:
-        """The plan of one such shard."""
-        return self.early / f"{number:05d}.json"
-
-    @property
     def counts(self) -> Path:
         """Counts of the items; the file exists once every task is done."""
         return self.root / self.aside / "counts.json"

@@ -20,7 +20,7 @@ from shardspec.errors import ShardspecError
 
 def main(out: Path, do: str, number: int) -> None:
     """Do the unit."""
-    publishes = {"task": "os.link", "early": "os.rename", "shard": "os.rename"}[do]
+    publishes = {"task": "os.link", "shard": "os.rename"}[do]
     stopped = False
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:

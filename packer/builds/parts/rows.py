@@ -38,8 +38,8 @@ class RowTable:
 
     Attributes
     ----------
-    rows, bytes : int
-        The number of rows, and the encoded bytes of all their values.
+    rows : int
+        The number of rows.
     """
 
     def __init__(self, columns: PartColumns) -> None:
@@ -51,7 +51,6 @@ class RowTable:
         self._codes: dict[str, dict[bytes, int]] = {name: {} for name, spec in columns.items() if spec.kind == "class"}
         self._places = list(columns)
         self.rows = 0
-        self.bytes = 0
 
     def add(self, group: RowGroup) -> None:
         """Append the rows of a part."""
@@ -63,7 +62,6 @@ class RowTable:
                 found = self._encode(group, name) if name in self._codes else group.numbers(name)
                 self._index[name].add(found.tobytes())
         self.rows += len(group)
-        self.bytes += group.bytes
 
     def _encode(self, group: RowGroup, name: str) -> npt.NDArray[np.int32]:
         """The codes of the names of classes in a column."""
@@ -71,12 +69,9 @@ class RowTable:
         names = map(bytes, group.values(name, np.arange(len(group))))
         return np.array([codes.setdefault(one, len(codes)) for one in names], _CODE)
 
-    def lengths(self, name: str, rows: range | None = None) -> Lengths:
-        """The encoded bytes of a column's values, (rows,), in all rows or a copy of those in some.
-
-        Not of names of classes.
-        """
-        return self._lengths[name].all(self.rows) if rows is None else self._lengths[name].some(rows)
+    def lengths(self, name: str) -> Lengths:
+        """Return the encoded bytes of a column's values, (rows,); not for columns of class names."""
+        return self._lengths[name].all(self.rows)
 
     def classes(self, name: str) -> list[bytes]:
         """The names of classes in a column, in the order in which they came."""
@@ -115,13 +110,6 @@ class _Lengths:
         same = self._same or 0
         return np.full(rows, same, np.uint32) if same <= _UINT32_MAX else np.full(rows, same, np.int64)
 
-    def some(self, rows: range) -> Lengths:
-        """A copy of some of them: as long as more may come, nothing may look into the array itself."""
-        if self._all is None:
-            return self.all(len(rows))
-        copy = np.array(self._all[rows.start : rows.stop])
-        return copy.view(np.uint32) if self._all.typecode == "I" else copy.view(np.int64)
-
 
 def _dtype(columns: PartColumns, name: str) -> np.dtype[Any]:
     return _CODE if columns[name].kind == "class" else np.dtype(columns[name].dtype)
@@ -150,7 +138,6 @@ class PartRows:
         named = [name for name, spec in self._columns.items() if spec.kind == "class"]
         self._numbers = {name: _class_numbers(self.schema[name]) for name in named}
         self._ends = np.cumsum(np.array(config["tasks"], np.int64))
-        self._first = config.get("first", 0)
         self._table = table if len(self) else None  # without rows, the schema is that of other rows
         self._open: OrderedDict[int, RowGroup] = OrderedDict()
 
@@ -213,7 +200,7 @@ class PartRows:
         return np.flatnonzero(np.diff(self._ends, prepend=0)).tolist()
 
     def _part(self, task: int) -> RowGroup:
-        rows = self._open.pop(task, None) or open_part(self._workspace, self._first + task).group(self._columns)
+        rows = self._open.pop(task, None) or open_part(self._workspace, task).group(self._columns)
         assert rows is not None
         self._open[task] = rows
         if len(self._open) > _OPEN_PARTS:
@@ -272,7 +259,7 @@ def settled_reports(part: Part, columns: PartColumns) -> Iterator[AlikeReports]:
         yield AlikeReports(run.names, report)
 
 
-def describe_rows(columns: PartColumns, tasks: Sequence[int], schema: Schema, first: int = 0) -> dict[str, Any]:
+def describe_rows(columns: PartColumns, tasks: Sequence[int], schema: Schema) -> dict[str, Any]:
     """The configuration of `PartRows`.
 
     Parameters
@@ -283,11 +270,8 @@ def describe_rows(columns: PartColumns, tasks: Sequence[int], schema: Schema, fi
         Number of rows with these columns in each task's part.
     schema : Schema
         The schema settled over those rows.
-    first : int
-        The first of these tasks.
     """
-    rows = {"kind": "parts", "columns": to_json(columns), "schema": schema.to_json()}
-    return {**rows, "tasks": list(tasks), "first": first}
+    return {"kind": "parts", "columns": to_json(columns), "schema": schema.to_json(), "tasks": list(tasks)}
 
 
 def longer(lengths: Lengths, more: int) -> Lengths:

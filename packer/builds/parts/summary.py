@@ -7,7 +7,6 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from packer.assembly.plan import ShardPlan
 from packer.builds.parts.part import Columns, Part, open_part
 from packer.builds.parts.rows import ColumnCount, RowTable, choose_columns, settled_reports
 from packer.builds.parts.schema import SchemaSettler
@@ -101,8 +100,6 @@ class PartsReader:
         Makes an empty summary for given columns, or for None.
     fits : callable, optional
         See `ColumnCount.choose`.
-    find_shards : callable, optional
-        Returns the shards that are complete and were not at the last call, given the summary.
     """
 
     def __init__(
@@ -111,13 +108,11 @@ class PartsReader:
         tasks: Sequence[Task],
         make_summary: Callable[[Columns | None], PartsSummary],
         fits: Callable[[Columns], bool] | None = None,
-        find_shards: Callable[[PartsSummary], Iterable[ShardPlan]] = lambda _: (),
     ) -> None:
         self._workspace = workspace
         self._tasks = tasks
         self._make_summary = make_summary
         self._fits = fits
-        self._find_shards = find_shards
         self._far = is_far(workspace.root)
         self._count = ColumnCount()
         self._summary = make_summary(None)
@@ -125,8 +120,8 @@ class PartsReader:
         self._next = 0
         self._look_s = 0.0
 
-    def read(self, made: Iterable[int] = ()) -> list[ShardPlan]:
-        """Note the tasks whose parts are new, read some parts, and return the shards that are complete now."""
+    def read(self, made: Iterable[int] = ()) -> None:
+        """Note the tasks whose parts are new, and read some parts."""
         self._made.update(made)
         if time.monotonic() >= self._look_s:
             ready = takewhile(self._made.__contains__, range(self._next, self._next + _AT_A_TIME))
@@ -136,7 +131,6 @@ class PartsReader:
                     self._add(part)
             except OSError:  # on a shared file system, as long as another machine's part is not visible here
                 self._look_s = time.monotonic() + _PAUSE_S
-        return list(self._find_shards(self._summary))
 
     def finish(self) -> PartsSummary:
         """Read the rest, once every task is done, and close the reports."""

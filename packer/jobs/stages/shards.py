@@ -1,7 +1,7 @@
 """The stage of the shards: cut the rows into shards, write every unfinished shard of the plan, and delete parts that no shard needs any more."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from types import TracebackType
@@ -27,43 +27,18 @@ RunUnits = Callable[[list[Unit], Callable[[Event], None]], None]
 """Runs units until all are done, and passes every event on."""
 
 
-def cut_into_shards(
-    assemble: Callable[[], Assembly],
-    space: Workspace,
-    adopt: Callable[[ShardPlan], ShardPlan] = lambda assembly: assembly,
-) -> ShardPlan:
-    """Write reports and index, and cut the rows of all tasks into shards. The assembly plan is written last.
-
-    Parameters
-    ----------
-    assemble : callable
-        See `TaskResults`.
-    space : Workspace
-    adopt : callable
-        See `packer.jobs.stages.early.EarlyShards`.
-    """
+def cut_into_shards(assemble: Callable[[], Assembly], space: Workspace) -> ShardPlan:
+    """Write reports and index, and cut the rows of all tasks into shards. The assembly plan is written last."""
     found = assemble()
     with closing(open_rows(found.rows, space) if found.source is None else found.source) as source:
         assembly = plan_assembly(space, found.rows, source, found.format, found.pieces, found.order, found.first_shard)
         write_index(source, found.order, space.final / INDEX_FOLDER, found.before)
-    assembly = adopt(assembly)
     assembly.save()
     return assembly
 
 
-def assemble_shards(
-    plan: ShardPlan, run: RunUnits, listener: ProgressListener, early: Collection[int] = ()
-) -> tuple[Shard, ...]:
-    """Write the unfinished shards of an assembly plan, and return all shards in order.
-
-    Parameters
-    ----------
-    plan : ShardPlan
-    run : callable
-    listener : ProgressListener
-    early : collection of int
-        The numbers of those that this call has written already.
-    """
+def assemble_shards(plan: ShardPlan, run: RunUnits, listener: ProgressListener) -> tuple[Shard, ...]:
+    """Write the unfinished shards of an assembly plan, and return all shards in order."""
     workspace, count = plan.workspace, len(plan.sizes)
     root = workspace.shard_folder
     shards: dict[int, Shard] = {}
@@ -74,11 +49,9 @@ def assemble_shards(
             shards[number] = shard
         else:
             workspace.take_away(plan.published(number))
-    with _Parts(plan) as parts, Stage(listener, "writing", count, "shards", len(shards) - len(early)) as stage:
-        for number, shard in shards.items():
+    with _Parts(plan) as parts, Stage(listener, "writing", count, "shards", len(shards)) as stage:
+        for number in shards:
             parts.release(number)
-            if number in early:
-                stage.advance(1, size=shard.bytes)
 
         def on_event(event: Event) -> None:
             size = 0

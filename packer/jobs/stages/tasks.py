@@ -7,7 +7,6 @@ from packer.jobs.engines.base import Event
 from packer.jobs.plan import JobPlan, JobSettings, TaskResults, Unit
 from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.schedule import ItemTally
-from packer.jobs.stages.early import EarlyShards
 from packer.jobs.workers import Workers
 from packer.sources.item import item_name
 from packer.workspace import Workspace
@@ -27,8 +26,8 @@ def run_tasks(
     results: TaskResults,
     *,
     rejects: bool,
-) -> EarlyShards:
-    """Run every unfinished task, and write the shards that are whole meanwhile.
+) -> None:
+    """Run every unfinished task.
 
     Parameters
     ----------
@@ -40,19 +39,14 @@ def run_tasks(
     rejects : bool
         Whether an item may be rejected; otherwise the first that would be ends the job.
 
-    Returns
-    -------
-    EarlyShards
-
     Raises
     ------
     BuildError
         If the job cannot continue.
     """
     missing = [number for number in range(len(plan.tasks)) if number not in results.finished]
-    early = EarlyShards(space, len(plan.tasks), len(missing))
     if not plan.tasks:
-        return early
+        return
     settings = plan.settings
     items = sum(task.stop - task.start for task in plan.tasks)
     done = items - sum(plan.tasks[number].stop - plan.tasks[number].start for number in missing)
@@ -62,7 +56,7 @@ def run_tasks(
         Checkpoints(space) as checkpoints,
         Stage(listener, settings.stage, items, f"{settings.item}s", done) as stage,
     ):
-        early.offer(results.read(results.finished))
+        results.read(results.finished)
 
         def on_event(event: Event) -> None:
             reasons = [ended.reason for ended in event.ends if ended.rejected]
@@ -75,14 +69,12 @@ def run_tasks(
                 raise failed_item(item_name(space.items, task, failed.item), failed.reason)
             made = []
             if event.kind == "done" and event.unit is not None:
-                early.note(event)
-                if event.unit.do != "early":
-                    journal.append(done_line(event))
-                    note_part(event.unit, FLUSHED in event.result)
+                journal.append(done_line(event))
+                note_part(event.unit, FLUSHED in event.result)
                 if event.unit.do in ("task", "join"):
                     made.append(event.unit.number)
             journal.look()
-            early.offer(results.read(made))
+            results.read(made)
 
         def note_part(unit: Unit, flushed: bool) -> None:
             alone = unit.do == "item"
@@ -95,21 +87,11 @@ def run_tasks(
                 checkpoints.add(unit.number, flushed=flushed)
 
         units = [Unit("task", number) for number in missing]
-        try:
-            workers.run(
-                units,
-                on_event,
-                shares_detector=settings.shares_detector,
-                announced=_announce(settings, items, done),
-                urgent=early.units,
-            )
-        except (BuildError, OSError):  # maybe for want of room, which a quota does not show before
-            early.close()
-            raise
+        announced = _announce(settings, items, done)
+        workers.run(units, on_event, shares_detector=settings.shares_detector, announced=announced)
         # A look at each part, when it is made, would keep the coordinator of many workers waiting.
         for number in sorted(promised - space.finished_tasks()) if promised else ():
             wait_for(space.part(number))
-    return early
 
 
 def _announce(settings: JobSettings, items: int, done: int) -> str:

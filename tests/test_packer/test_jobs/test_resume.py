@@ -660,7 +660,7 @@ def test_after_a_restart_of_the_machine_shards_of_parts_that_were_not_flushed_do
     restart_machine(monkeypatch)
     result = build(source, out, shard_size=2000)
     clock = result.manifest.wall_clock
-    assert before > 1
+    assert before == 1
     assert (clock["tasks_run"], clock["shards_written"]) == (4, len(result.manifest.shards) + before)
     build(source, tmp_path / "whole", shard_size=2000)
     assert fingerprints(out) == fingerprints(tmp_path / "whole")

@@ -149,17 +149,6 @@ def test_a_shard_whose_worker_dies_again_and_again_is_written_alone(space: Works
     assert engine.alone == [False] * (len(engine.alone) - 1) + [True]
 
 
-def test_a_shard_that_brings_workers_down_while_tasks_run_is_left_to_the_end(space: Workspace) -> None:
-    def behave(unit: Unit, verdicts: Verdicts, fresh: bool) -> Event:
-        return Event("died", unit, None, message="killed") if unit.do == "early" else Event("done", unit)
-
-    engine, heard, urgent = FakeEngine(behave), list[Event](), deque([Unit("early", 7)])
-    Schedule(engine, space, (), heard.append).run([Unit("shard", 0)], urgent=urgent)
-    assert engine.started.count(Unit("early", 7)) == 2
-    (given_up,) = (event for event in heard if event.kind == "done" and event.unit == Unit("early", 7))
-    assert given_up.result == {"given_up": "killed"}
-
-
 def test_a_worker_that_dies_before_it_has_begun_an_item_is_not_the_items_fault(space: Workspace) -> None:
     deaths = iter([True] * 2)
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -76,7 +75,7 @@ def wake(process: "subprocess.Popen[str]") -> dict[str, Any]:
 
 
 def last_unit(out: Path, do: str) -> int:
-    """The number of the last task or shard; a shard before it may be written already while tasks run."""
+    """The number of the last task or shard."""
     space = Workspace(out / ".build")
     return len(ShardPlan.load(space).sizes) - 1 if do == "shard" else 1
 
@@ -94,21 +93,6 @@ def test_a_worker_that_wakes_up_after_the_commit_changes_nothing(
         assert "No such file" in wake(process)["error"]
     assert not (out / ".build").exists()
     check_whole(out)
-    assert fingerprints(out) == whole[16]
-
-
-def test_a_worker_that_wakes_up_with_an_early_shard_changes_nothing(
-    source: Path, tmp_path: Path, whole: dict[int, Any]
-) -> None:
-    out = tmp_path / "out"
-    with pytest.raises(StopError):
-        packer.build(source, out, size=16, progress=at("packing", TASK_ITEMS + 1), **HOW)
-    (early,) = (out / ".build" / "staging").glob("*/shard-*")
-    shutil.rmtree(early)
-    with zombie(out, "early", 0) as process:
-        packer.build(source, out, size=16, progress=False, **HOW)
-        assert "No such file" in wake(process)["result"]["given_up"]
-    assert not (out / ".build").exists()
     assert fingerprints(out) == whole[16]
 
 
