@@ -1,4 +1,4 @@
-"""A contact sheet: samples of a packed dataset side by side, with their geometry, each above its key."""
+"""``packer preview``: a contact sheet of samples with their geometry, or of rejected items."""
 
 import io
 import os
@@ -30,19 +30,20 @@ from readers.transforms import AnyTransform, call_transform, check_transform
 from shardspec.columns import IntArray, missing_in
 from shardspec.errors import ItemError, NotADatasetError, UsageError
 from shardspec.layout import Layout, given_path
+from shardspec.manifest import Manifest
 from shardspec.registry import import_target
 from shardspec.schema import Field, Schema
 from shardspec.wording import LONG, counted, cut, did_you_mean, list_some, shorten
 
 DEFAULT_COUNT = 64
 DEFAULT_CELL = 224
-"""Side in pixels of the square that each picture is fitted into."""
+"""Side in pixels of the square that each image is fitted into."""
 
 _MASKS = ("beside", "over")
 _NOTHING = 56
-"""The grey of what does not decode."""
+"""Grey level of an item that does not decode."""
 _CHUNK = 64
-"""Samples that are read together."""
+"""Samples read at once."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,9 +55,9 @@ class PreviewResult(Result):
     path : Path
         The sheet.
     rows : tuple of int
-        Rows of the samples, in the order in which they are shown.
+        Rows of the samples, in the order shown.
     items : tuple of str
-        The rejected items, if these are shown instead.
+        The rejected items, if the sheet shows them instead.
     """
 
     path: Path
@@ -64,14 +65,14 @@ class PreviewResult(Result):
     items: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """The sheet in one line."""
+        """Describe the sheet in one line."""
         if self.items:
             return f"{self.path}: {counted(len(self.items), 'rejected item')}, each above its name and reason"
         rows = f"rows {self.rows[0]} to {self.rows[-1]}"
         return f"{self.path}: {counted(len(self.rows), 'sample')}, {rows}, each above its key"
 
     def to_json(self) -> dict[str, Any]:
-        """The sheet and its rows as JSON."""
+        """Return the sheet and its rows as JSON."""
         facts = {"out": str(self.path), "samples": len(self.rows), "rows": list(self.rows)}
         return {**facts, "items": list(self.items)} if self.items else facts
 
@@ -100,40 +101,41 @@ def preview(
     Parameters
     ----------
     dataset : path
-        A packed dataset with a picture in each sample.
+        A packed dataset with an image in each sample.
     out : path
         File of the sheet, ``.png``, in an existing folder outside the dataset.
     count : int
         Samples to show, at least 1.
     all : bool
-        Whether to show all samples from `start` on, whatever `count` is.
+        Whether to ignore `count` and show all samples from `start` on.
     start : int
         The first row to show, at least 0.
     seed : int, optional
-        Show rows drawn at random from this seed, in their order, instead of adjacent rows. Also the seed of `transform`.
+        Show rows drawn at random with this seed, in ascending order, instead of adjacent rows. Also the seed of
+        `transform`.
     columns : int, optional
-        Pictures per row of the sheet, at least 1; by default about as many as the sheet has rows.
+        Images per row of the sheet, at least 1; by default about as many as the sheet has rows.
     cell : int
-        Side of the square that each picture is fitted into, in pixels, at least 16.
+        Side of the square that each image is fitted into, in pixels, at least 16.
     plain : bool
         Whether to leave out landmarks, hull and regions.
     where : str, optional
         Show only the samples that meet an expression, as `readers.PackedDataset.where` takes it: ``"label == 'fake'"``.
     one_per : str, optional
-        A field of text or single values: of each of its values one sample is shown, the middle one, such as one of each
-        video (``"source"``).
+        A field of text or single values. Show the middle sample of each of its values, such as of each video
+        (``"source"``).
     masks : {"beside", "over"}, optional
-        How masks and other further pictures of the sample are shown: beside its picture, or tinting it where they are
-        not black, label maps in a colour for each value. By default they are not.
+        How to show masks and other extra images of the sample: next to its image, or as a tint of it where they are not
+        black. Label maps get a colour for each value. By default, do not show them.
     rejects : bool
-        Whether to show rejected items instead of samples, drawn from `source`, each above its name and the reason.
-        Of these, only `count`, `all`, `start`, `columns` and `cell` choose.
+        Whether to show rejected items instead of samples, read from `source`, each above its name and reason. Only
+        `count`, `all`, `start`, `columns` and `cell` apply to them.
     source : path, optional
-        The folder, or the archive, that the dataset was packed from; needed for `rejects`.
+        The folder or archive that the dataset was packed from. Required with `rejects`.
     transform : str or callable, optional
-        Show the samples as a transform of `readers` leaves them in epoch 0, with the draws that a `readers.Loader` of
-        this seed (0 by default) makes: ``"module:name"`` of one, or itself. Fields that are masks by their names tint the
-        pictures; normalised pictures are shown as before normalising.
+        A transform of `readers`, or its name as ``"module:name"``. Show the samples as they leave it in epoch 0, with
+        the random draws of a `readers.Loader` with this seed (0 by default). Fields named as masks tint the images;
+        normalised images are shown as they were before.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
@@ -167,20 +169,29 @@ def preview(
         raise UsageError("rejects: expected source (--source), from which rejected items are drawn, found none")
     if source is not None and not rejects:
         raise UsageError("source: read only with rejects (--rejects), which are drawn from it")
+    most = None if all else count
     if source is not None:
-        return _draw_rejects(
-            path, sheet_path, _originals(path, source), None if all else count, start, columns, cell, progress
-        )
+        lines = [line for line in report_lines(path) if line.get("kind") == "item"]
+        chosen = lines[start:] if most is None else lines[start : start + most]
+        if not chosen:
+            raise UsageError(f"{path}: expected rejected items from number {start} on, found {len(lines)} in all")
+        sheet = _new_sheet(len(chosen), columns, cell)
+        with Stage(listener_of(progress), "drawing", len(chosen), "items") as stage:
+            _draw_rejects(sheet, cell, chosen, _originals(path, source), stage)
+        _write(sheet, sheet_path)
+        return PreviewResult(sheet_path, (), tuple(str(line.get("item")) for line in chosen))
     augment = None if transform is None else _Augmentation(transform, seed or 0)
-    captioned, further = _captioned(path), _further(path) if masks else []
-    samples = PackedSamples(path, [*_wanted(path, geometry=not plain), *further] if augment is None else None)
+    manifest = Layout(path).load()
+    shown, captioned = picture_field(manifest.schema, path).name, _captioned(manifest)
+    further = _further(manifest.schema, shown) if masks else []
+    wanted = [shown, *_wanted(manifest.schema, captioned, geometry=not plain), *further]
+    samples = PackedSamples(path, list(dict.fromkeys(wanted)) if augment is None else None)
     found = _selected(path, len(samples), where, one_per)
-    rows = [int(found[place]) for place in _choose(len(found), None if all else count, start, seed)]
+    rows = [int(found[place]) for place in _choose(len(found), most, start, seed)]
     if not rows:
         selected = "" if where is None and one_per is None else ", as selected"
         raise UsageError(f"{path}: expected samples from row {start} on, found {len(found)} in all{selected}")
-    across = min(len(rows), columns or columns_for(len(rows)))
-    sheet, shown = Sheet(across, -(-len(rows) // across), cell), picture_field(samples.schema, path).name
+    sheet = _new_sheet(len(rows), columns, cell)
     with Stage(listener_of(progress), "drawing", len(rows), "samples") as stage:
         for first in range(0, len(rows), _CHUNK):
             chunk = rows[first : first + _CHUNK]
@@ -197,7 +208,7 @@ def preview(
 
 
 def picture_field(schema: Schema, path: Path) -> Field:
-    """The field ``image``, or else the first that holds pictures."""
+    """Return the field ``image``, or else the first field of images."""
     pictures = [field for field in schema if field.is_image]
     if not pictures:
         raise UsageError(f"{path}: expected a field with pictures, found {', '.join(schema.names)}")
@@ -205,7 +216,7 @@ def picture_field(schema: Schema, path: Path) -> Field:
 
 
 def _selected(path: Path, total: int, where: str | None, one_per: str | None) -> IntArray:
-    """The rows that a condition selects; of those with the same value in a field, the middle one."""
+    """Return the rows that a condition selects; with `one_per`, only the middle one of each value of that field."""
     if where is None and one_per is None:
         return np.arange(total)
     dataset = BrowsedDataset(path)
@@ -226,14 +237,13 @@ def _selected(path: Path, total: int, where: str | None, one_per: str | None) ->
     return np.sort(middle)
 
 
-def _further(path: Path) -> list[str]:
-    """The fields beside the picture that can be shown: pictures, and arrays of bytes with two axes, or a third of 1."""
-    schema = Layout(path).load().schema
-    shown = picture_field(schema, path).name
-    maps = [
-        f.name for f in schema if f.dtype == "|u1" and (len(f.shape) == 2 or (len(f.shape) == 3 and f.shape[2] == 1))
-    ]
-    return [field.name for field in schema if field.name != shown and (field.is_image or field.name in maps)]
+def _further(schema: Schema, shown: str) -> list[str]:
+    """Return the other fields to show: images, and arrays of bytes with two axes, or with a third axis of 1."""
+
+    def is_map(field: Field) -> bool:
+        return field.dtype == "|u1" and (len(field.shape) == 2 or (len(field.shape) == 3 and field.shape[2] == 1))
+
+    return [field.name for field in schema if field.name != shown and (field.is_image or is_map(field))]
 
 
 def _draw(
@@ -245,7 +255,6 @@ def _draw(
 
 
 def _beside(image: npt.NDArray[np.uint8], sample: Mapping[str, Any], further: Sequence[str]) -> npt.NDArray[np.uint8]:
-    """A sample's picture, with further ones beside it."""
     found = [image]
     for name in further:
         value = np.asarray(sample[name], np.uint8)
@@ -257,7 +266,7 @@ def _beside(image: npt.NDArray[np.uint8], sample: Mapping[str, Any], further: Se
 
 
 def _tints(image: npt.NDArray[np.uint8], sample: Mapping[str, Any], further: Sequence[str]) -> list[npt.NDArray[Any]]:
-    """Further pictures of a sample as masks of its picture: grey ones by their values, others where they are not black."""
+    """Return the other images of a sample as masks: grey ones by their values, others where they are not black."""
     found = []
     for name in further:
         value = np.asarray(sample[name], np.uint8)
@@ -272,33 +281,17 @@ def _tints(image: npt.NDArray[np.uint8], sample: Mapping[str, Any], further: Seq
 
 
 def _draw_rejects(
-    path: Path,
-    out: Path,
-    originals: Originals,
-    count: int | None,
-    start: int,
-    columns: int | None,
-    cell: int,
-    progress: bool | ProgressListener,
-) -> PreviewResult:
-    """A sheet of rejected items; what does not decode is an empty cell."""
-    lines = [line for line in report_lines(path) if line.get("kind") == "item"]
-    chosen = lines[start:] if count is None else lines[start : start + count]
-    if not chosen:
-        raise UsageError(f"{path}: expected rejected items from number {start} on, found {len(lines)} in all")
-    across = min(len(chosen), columns or columns_for(len(chosen)))
-    sheet = Sheet(across, -(-len(chosen) // across), cell)
-    with Stage(listener_of(progress), "drawing", len(chosen), "items") as stage:
-        for place, line in enumerate(chosen):
-            name = str(line.get("item"))
-            try:
-                picture = draw_sample(originals.frame(name), {}, cell)
-            except ItemError:
-                picture = np.full((cell, cell, 3), _NOTHING, np.uint8)
-            sheet.put(place, picture, [name, f"{line.get('step')}: {line.get('reason')}"])
-            stage.advance()
-    _write(sheet, out)
-    return PreviewResult(out, (), tuple(str(line.get("item")) for line in chosen))
+    sheet: Sheet, cell: int, lines: Sequence[Mapping[str, Any]], originals: Originals, stage: Stage
+) -> None:
+    """Draw rejected items; an item that does not decode becomes an empty cell."""
+    for place, line in enumerate(lines):
+        name = str(line.get("item"))
+        try:
+            picture = draw_sample(originals.frame(name), {}, cell)
+        except ItemError:
+            picture = np.full((cell, cell, 3), _NOTHING, np.uint8)
+        sheet.put(place, picture, [name, f"{line.get('step')}: {line.get('reason')}"])
+        stage.advance()
 
 
 def _originals(path: Path, source: str | os.PathLike[str]) -> Originals:
@@ -309,6 +302,11 @@ def _originals(path: Path, source: str | os.PathLike[str]) -> Originals:
     return Originals(source, recipes[-1] if recipes else None)
 
 
+def _new_sheet(count: int, columns: int | None, cell: int) -> Sheet:
+    across = min(count, columns or columns_for(count))
+    return Sheet(across, -(-count // across), cell)
+
+
 def _write(sheet: Sheet, path: Path) -> None:
     file = io.BytesIO()
     sheet.image.save(file, "PNG")
@@ -316,7 +314,7 @@ def _write(sheet: Sheet, path: Path) -> None:
 
 
 class _Augmentation:
-    """Draws samples as a transform leaves them; the first ones decide how floating values become pictures."""
+    """Draws samples as they leave a transform. The first chunk decides how floating point values become pixels."""
 
     def __init__(self, transform: str | AnyTransform, seed: int) -> None:
         found = import_target(transform, what="transform") if isinstance(transform, str) else transform
@@ -328,7 +326,6 @@ class _Augmentation:
     def draw(
         self, samples: Sequence[Mapping[str, Any]], rows: Sequence[int], field: str, cell: int, *, plain: bool
     ) -> list[npt.NDArray[np.uint8]]:
-        """The pictures of some rows' samples, with geometry and masks."""
         changed = [self._changed(sample, row, field) for sample, row in zip(samples, rows, strict=True)]
         pictures = [as_picture(sample[field], field) for sample in changed]
         if self._scale is None:
@@ -350,17 +347,15 @@ class _Augmentation:
         return changed
 
 
-def _wanted(path: Path, geometry: bool) -> list[str]:
-    """The fields that a sheet needs; no other is read."""
-    schema = PackedSamples(path, check="size").schema
-    names = ["key", "source", "frame", "label", "landmarks_valid", *(GEOMETRY if geometry else ()), *_captioned(path)]
+def _wanted(schema: Schema, captioned: Sequence[str], geometry: bool) -> list[str]:
+    """Return the fields of captions and geometry."""
+    names = ["key", "source", "frame", "label", "landmarks_valid", *(GEOMETRY if geometry else ()), *captioned]
     names += [mark for name in names if (mark := schema.validity(name)) is not None]
-    return list(dict.fromkeys([picture_field(schema, path).name, *(name for name in names if name in schema)]))
+    return [name for name in names if name in schema]
 
 
-def _captioned(path: Path) -> list[str]:
-    """The columns whose values stand below the pictures: text and single values."""
-    manifest = Layout(path).load()
+def _captioned(manifest: Manifest) -> list[str]:
+    """Return the added columns that captions show: text and single values."""
     fields = [manifest.schema[column.field] for column in manifest.columns]
     return [field.name for field in fields if field.kind == "text" or field.is_scalar]
 
@@ -375,7 +370,7 @@ def _choose(total: int, count: int | None, start: int, seed: int | None) -> list
 
 
 def _caption(sample: Mapping[str, Any], schema: Schema, row: int, columns: Sequence[str]) -> list[str]:
-    """The key (or the row); class, source and frame, and the values of `columns`. Missing values are left out."""
+    """Return the key (or the row), then class, source, frame and the values of `columns`, without missing values."""
     sample = {name: value for name, value in sample.items() if sample.get(schema.validity(name) or "", True)}
     lines, below = [str(sample.get("key", f"row {row}"))], []
     if "label" in sample:
@@ -390,6 +385,5 @@ def _caption(sample: Mapping[str, Any], schema: Schema, row: int, columns: Seque
 
 
 def _value(field: Field, value: Any) -> str:
-    """A value as a caption has it: a class by its name, any other with the name of its field."""
     text = describe_value(value, field.classes)
     return text if field.classes is not None and text in field.classes else f"{field.name} {text}"
