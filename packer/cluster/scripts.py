@@ -4,18 +4,13 @@ import os
 import shlex
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import packer
-from packer.recipe import TEXT_LISTS, Recipe, StepSpec
-from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
-from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER
-from shardspec.wording import shorten
 
 _ARRAY = """\
 #!/bin/bash
@@ -127,41 +122,6 @@ def _comment(words: Sequence[str]) -> str:
             lines.append("#    ")
         lines[-1] += " " + word.replace("\n", "\n# ")
     return "\n".join(lines)
-
-
-def words_of(options: Mapping[str, Any]) -> list[str]:
-    """The options of a build as words of the command line.
-
-    Raises
-    ------
-    UsageError
-        If one can only stand in a recipe file.
-    """
-    specs = {spec.name: spec for kind in (Recipe, BuildOptions) for spec in fields(kind)}
-    words = []
-    for name, value in options.items():
-        flag, spec = "--" + name.replace("_", "-"), specs[name]
-        if isinstance(value, bool):
-            words.append(flag if value else f"--no-{flag[2:]}")
-        elif name in TEXT_LISTS:
-            words += [f"{flag}={one}" for one in ([value] if isinstance(value, str | os.PathLike) else value)]
-        elif name == "steps" or spec.metadata.get("commas"):
-            names = [value] if isinstance(value, str) else [_plain(name, one) for one in value]
-            words += [f"{flag}={','.join(names)}"] if names else []
-        elif value is not None:
-            words.append(f"{flag}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
-    return words
-
-
-def _plain(name: str, one: Any) -> str:
-    """A step or class of a list in which commas separate them."""
-    found = StepSpec.parse(one) if name == "steps" else one
-    text = found.use if isinstance(found, StepSpec) and not found.options else found
-    if not isinstance(text, str) or "," in text:
-        raise UsageError(
-            f"{name}: expected names without commas and options, found {shorten(one)}: use a recipe file (--config)"
-        )
-    return text
 
 
 def _python_path() -> str:

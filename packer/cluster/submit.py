@@ -10,12 +10,13 @@ from packer.builds.build import plan_build, resolve_options
 from packer.builds.result import BuildResult
 from packer.cluster import slurm as _slurm
 from packer.cluster.agent import ENGINE
-from packer.cluster.scripts import Scripts, words_of, write_scripts
+from packer.cluster.scripts import Scripts, write_scripts
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.recipe import Recipe
 from packer.recipe.checks import checked
+from packer.recipe.command_line import option_words
 from packer.sources.opening import open_source
 from packer.steps.chain import check_steps
 from packer.workspace.durable import write_durably, writing
@@ -143,7 +144,7 @@ def submit(
     return submit_build(
         source,
         out,
-        words_of(shown),
+        option_words(shown),
         slurm=slurm,
         array=array,
         sbatch=sbatch,

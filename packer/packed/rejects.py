@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from packer.builds.update.checks import FROM_INPUTS, FROM_PACKED
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.recipe import Recipe
+from packer.recipe.command_line import changed_options, option_words
 from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.archives.opening import kind_of
 from packer.sources.item import read_items
@@ -423,40 +424,30 @@ def _below_root(name: str, recipe: Mapping[str, Any]) -> str:
 
 
 def _option_words(recipe: Mapping[str, Any], columns: Sequence[str] | None, texts: Sequence[str]) -> list[str] | None:
-    """The options of a recipe as words of a command line; None if they cannot be given there.
+    """Return the options of a recipe as words of a command line; None if they cannot be given there.
 
     Parameters
     ----------
     columns : sequence of str or None
-        Those of the table; None for keys of archives, whose fields are as they were.
+        Columns of the table; None for keys of archives, whose fields stay as they were.
     texts : sequence of str
         Columns of texts that look like numbers.
     """
-    left = {*_OF_SOURCES, *(("path_column",) if columns is not None and Recipe.path_column in columns else ())}
-    if recipe.get("frame_folders") is not None and (recipe.get("include") or recipe.get("exclude")):
+    options = {name: value for name, value in changed_options(recipe).items() if name not in _OF_SOURCES}
+    if "frame_folders" in options and (recipe.get("include") or recipe.get("exclude")):
         return None  # a table does not take the patterns that have chosen the frames
-    words: list[str] = []
-    for spec in fields(Recipe):
-        value = recipe.get(spec.name, spec.default)
-        if spec.name == "text":
-            value = [*value, *(name for name in texts if name not in value)]
-        if spec.name in ("text", "int", "float") and columns is not None:
-            value = [name for name in value if name in columns]
-        if spec.name in left or value in (spec.default, [], ()):
-            continue
-        if spec.name == "label_from" and columns is not None and value not in (*columns, "none"):
-            continue  # the labels of folders are a column of the table
-        flag = f"--{spec.name.replace('_', '-')}"
-        if spec.name == "steps":
-            if not all(isinstance(step, str) for step in value):
-                return None
-            value = ",".join(value)
-        if value is True:
-            words.append(flag)
-        else:
-            for one in value if isinstance(value, list | tuple) else [value]:
-                words += [flag, str(one).removesuffix(".0") if isinstance(one, float) else str(one)]
-    return words
+    if columns is not None:
+        for kind in ("text", "int", "float"):
+            named = [*options.get(kind, ()), *(texts if kind == "text" else ())]
+            options[kind] = [name for name in dict.fromkeys(named) if name in columns]
+        if Recipe.path_column in columns:
+            options.pop("path_column", None)
+        if options.get("label_from") not in (*columns, "none"):
+            options.pop("label_from", None)  # the labels of folders are a column of the table
+    try:
+        return option_words(options)
+    except UsageError:
+        return None
 
 
 def _looks_like_numbers(rows: Iterable[Mapping[str, Any]], name: str) -> bool:

@@ -1,6 +1,6 @@
 """The summary of a dataset for a page: content and origin, sizes, and warnings."""
 
-import dataclasses
+import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -13,10 +13,10 @@ from packer.packed.browse.fields import MAX_TEXTS
 from packer.packed.inspect.inspect import InspectReport
 from packer.packed.inspect.leaks import find_leaks
 from packer.page.cards import shown_text
-from packer.recipe.recipe import Recipe
+from packer.recipe.command_line import changed_options, option_words
 from shardspec.columns import allocate, evenly, fill_missing
 from shardspec.entries import Generation, total
-from shardspec.errors import ShardspecError
+from shardspec.errors import ShardspecError, UsageError
 from shardspec.schema import Field
 from shardspec.wording import counted, list_some, shorten
 
@@ -196,17 +196,12 @@ def _made(generation: Generation) -> Made:
 
 
 def _options(recipe: Mapping[str, Any]) -> str:
-    """The options of a recipe that are not at their defaults, as the command line spells them."""
-    usual = {spec.name: spec.default for spec in dataclasses.fields(Recipe)}
-    parts = []
-    for name, value in recipe.items():
-        default = usual.get(name)
-        if name == "inputs" or value in (None, [], (), False) or value == default:
-            continue
-        option = f"--{name.replace('_', '-')}"
-        text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-        parts.append(option if value is True else f"{option} {shlex.quote(text)}")
-    return shown_text(" ".join(parts))
+    options = changed_options(recipe)
+    try:
+        text = shlex.join(option_words(options))
+    except UsageError:
+        text = json.dumps(options)
+    return shown_text(text)
 
 
 def _kind(field: Field) -> str:

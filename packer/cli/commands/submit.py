@@ -6,9 +6,9 @@ from pathlib import Path
 from packer.cli.arguments import add_output_arguments, print_result
 from packer.cli.commands.build import add_build_options, given_options, read_config
 from packer.cli.line import CommandParser
-from packer.cluster.scripts import words_of
 from packer.cluster.slurm import ELEMENTS
 from packer.cluster.submit import submit_build
+from packer.recipe.command_line import option_words
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     given = given_options(options)
-    words = words_of(given)
+    words = option_words(given)
     chosen = {}
     if options.config is not None:
         chosen = read_config(options.config)

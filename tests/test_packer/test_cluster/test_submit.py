@@ -16,8 +16,8 @@ from support.packed import fingerprints
 import packer
 from packer.cli.line import _parser
 from packer.cluster.claiming import TimeLimit, parse_left
-from packer.cluster.scripts import words_of
 from packer.cluster.slurm import parse_array, split_options
+from packer.recipe.command_line import option_words
 from shardspec.errors import UsageError
 
 SBATCH = """\
@@ -186,7 +186,7 @@ def test_options_for_the_jobs_are_split_as_in_a_shell() -> None:
 )
 def test_options_become_the_words_of_the_same_build(options: dict[str, object]) -> None:
     parser, _ = _parser("build")
-    found = vars(parser.parse_args(["build", "source", "out", *words_of(options)]))
+    found = vars(parser.parse_args(["build", "source", "out", *option_words(options)]))
     for name, value in options.items():
         wanted = list(value) if isinstance(value, tuple) else value
         read = list(found[name]) if isinstance(found[name], tuple) else found[name]

@@ -96,7 +96,7 @@ def test_the_table_of_merged_datasets_has_their_labels(source: Path, tmp_path: P
         packer.merge([tmp_path / "one", tmp_path / "two"], out, engine="inline", progress=False, **how)
         done = run_packer("rejects", out, "-o", tmp_path / "retry.csv", "--quiet")
         assert (tmp_path / "retry.csv").read_text().splitlines()[:2] == ["path,label", "a/00.png,a"]
-        assert "OUT --root SOURCE --size 16 " in done.stdout
+        assert "OUT --root SOURCE --size=16 " in done.stdout
         assert f"--classes-from {out}, with the items of one source at a time" in done.stdout
 
 

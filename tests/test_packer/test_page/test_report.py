@@ -88,7 +88,7 @@ def test_a_build_with_rejects_is_accounted_for(tmp_path: Path, mixed: Path) -> N
     assert f"items: {len(packed) + 1} = {len(packed)} packed + 1 rejected." in page.text
     assert "<i>broken.jpg" in page.text
     assert "found a file that begins with" in page.text
-    assert "--size 32" in page.text
+    assert "--size=32" in page.text
     assert packed.manifest.digest in page.text
     assert any("were rejected" in line for line in facts["warnings"])
 
