@@ -308,7 +308,7 @@ def _pack(
     space.create()
     times = 0 if any(map(_is_read_in_passes, items)) else TASK_ITEMS // len(items)
     further = [item for item in items for _ in range(times)]
-    moved = [replace(item, index=index) for index, item in enumerate((*items, *further))]
+    moved = [item._replace(index=index) for index, item in enumerate((*items, *further))]
     small, lines = make_plan(recipe, plan.runtime, Listing(moved, classes=dict(plan.classes), arrays=plan.arrays))
     tried, again = 0, 1
     cuts = (0, len(items), len(moved))

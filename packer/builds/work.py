@@ -146,7 +146,7 @@ class BuildWork:
     def _whole(self, item: Item) -> Item:
         """An item from the plan's file, with its arrays."""
         found = self._live.get(item.index, item)
-        return replace(found, columns=with_arrays(found.columns, self.plan.arrays)) if self.plan.arrays else found
+        return found._replace(columns=with_arrays(found.columns, self.plan.arrays)) if self.plan.arrays else found
 
     @cached_property
     def _kept(self) -> KeptItems:

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -90,8 +89,7 @@ class ItemFile(NamedTuple):
         return None if same else f"{name!r} has changed since the build was planned"
 
 
-@dataclass(frozen=True, init=False)
-class Item:
+class Item(NamedTuple):
     """One raw input of a source.
 
     Attributes
@@ -102,10 +100,10 @@ class Item:
         The item's name in messages and in the ``source`` field: its path relative to the source, or the name of its
         row.
     path : str or None
-        Location of the picture or video, of the folder of its frames, or of the archive that it lies in; None where the
-        row holds the data itself.
+        Path of the image or video, of the folder of its frames, or of the archive that contains it; None if the row
+        holds the data itself.
     bytes : int
-        Size of the picture or video, 0 without one. Of a value in a Parquet file, it is the average.
+        Size of the image or video, 0 without one. For a value in a Parquet file it is the average.
     mtime_ns : int
         Modification time of the file in nanoseconds, 0 without one.
     columns : dict
@@ -115,63 +113,29 @@ class Item:
     files : dict of str to ItemFile
         Further files, by the option that uses them.
     member : Member or Frames or None
-        Where its bytes lie in the file at `path`, or its frames in the folder; None if they are the whole file.
+        Where its bytes are in the file at `path`, or its frames in the folder; None if they are the whole file.
     arrays : dict of str to Member
         Fields whose values are read from the archive together with the item, because they are large.
     number : int or None
         The item's number in the keys of its samples, if it is not `index`.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # a tuple has a method of this name
     name: str
     path: str | None
-    bytes: int
-    mtime_ns: int
-    columns: Mapping[str, Any]
-    reject: str | None
-    files: Mapping[str, ItemFile]
-    member: Place | None
-    arrays: Mapping[str, Member]
-    number: int | None
-
-    def __init__(
-        self,
-        index: int,
-        name: str,
-        path: str | None,
-        bytes: int = 0,
-        mtime_ns: int = 0,
-        columns: Mapping[str, Any] | None = None,
-        reject: str | None = None,
-        files: Mapping[str, ItemFile] | None = None,
-        member: Place | None = None,
-        arrays: Mapping[str, Member] | None = None,
-        number: int | None = None,
-    ) -> None:
-        # What a frozen dataclass makes itself calls a function for each attribute, and takes seven times as long.
-        own = vars(self)
-        own["index"] = index
-        own["name"] = name
-        own["path"] = path
-        own["bytes"] = bytes
-        own["mtime_ns"] = mtime_ns
-        own["columns"] = {} if columns is None else columns
-        own["reject"] = reject
-        own["files"] = {} if files is None else files
-        own["member"] = member
-        own["arrays"] = {} if arrays is None else arrays
-        own["number"] = number
+    bytes: int = 0
+    mtime_ns: int = 0
+    columns: Mapping[str, Any] = {}
+    reject: str | None = None
+    files: Mapping[str, ItemFile] = {}
+    member: Place | None = None
+    arrays: Mapping[str, Member] = {}
+    number: int | None = None
 
     @property
     def medium(self) -> Medium:
         """Its medium by its suffix. A folder of frames is a video; an item without a known suffix counts as an image."""
         return VIDEO if isinstance(self.member, Frames) else medium_of(self.name) or IMAGE
-
-    def with_columns(self, columns: Mapping[str, Any]) -> "Item":
-        """The item with these columns; ``dataclasses.replace`` takes longer, and there may be millions."""
-        changed = self.__class__.__new__(self.__class__)
-        vars(changed).update(vars(self), columns=columns)
-        return changed
 
     def to_line(self) -> str:
         """The item as one line of JSON (ASCII, so that names that are not UTF-8 survive)."""

@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,7 +95,7 @@ class PackedSource:
                 return item
             known = bool(labels.known[row])
             columns = {**item.columns, "label": int(labels.values[row]) if known else 0}
-            return replace(item, columns=columns, reject=None if known else reason)
+            return item._replace(columns=columns, reject=None if known else reason)
 
         items = Mapped(range(len(keys)), describe)
         further = tuple(field.name for field in manifest.schema if field.is_image and is_further_picture(field.name))

@@ -214,7 +214,7 @@ def _renumber(items: Sequence[Item], names: Mapping[int, str] | None, classes: S
 
     def renumber(item: Item) -> Item:
         _, new = find(item.columns.get("label"))
-        return item.with_columns({**item.columns, "label": new})
+        return item._replace(columns={**item.columns, "label": new})
 
     strange: Counter[Any] = Counter()
     for item in items:

@@ -244,8 +244,8 @@ def _with_member(item: Item, option: str, file: ItemFile | None) -> Item:
     if file.medium is not item.medium:
         wanted, found = item.medium.noun, file.medium.noun
         reason = f"{option}: expected {wanted} like {item.name!r}, found {found}, {shorten(file.name, LONG)}"
-        return replace(item, reject=item.reject or reason)
-    return replace(item, files={**item.files, option: file})
+        return item._replace(reject=item.reject or reason)
+    return item._replace(files={**item.files, option: file})
 
 
 def _with_file(item: Item, option: str, column: str, path: str, examiner: Examiner) -> Item:
@@ -260,9 +260,9 @@ def _with_file(item: Item, option: str, column: str, path: str, examiner: Examin
             found = f"a file {PurePath(name).suffix or 'without suffix'}"
         reason = f"expected {item.medium.noun} like {shorten(item.name, LONG)}, found {found}"
     if reason is not None:
-        return replace(item, reject=item.reject or f"column {column!r}, {shorten(path, LONG)}: {reason}")
+        return item._replace(reject=item.reject or f"column {column!r}, {shorten(path, LONG)}: {reason}")
     file = ItemFile(name, location, other.bytes, other.mtime_ns, other.member)
-    return replace(item, files={**item.files, option: file})
+    return item._replace(files={**item.files, option: file})
 
 
 def _check_places(listing: Listing, recipe: Recipe) -> None:

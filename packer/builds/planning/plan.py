@@ -197,7 +197,7 @@ def make_plan(
         if columns is item.columns:
             line = item.to_line()
         else:
-            line, lines.live[item.index] = item.with_columns(columns).to_line(), item
+            line, lines.live[item.index] = item._replace(columns=columns).to_line(), item
         lines.append(line)
         cut.add(item, len(line))
         if observe is not None:

@@ -111,7 +111,7 @@ def with_valid(schema: Schema, listing: Listing) -> Listing:
 def _with_marks(item: Item, marked: Mapping[str, str]) -> Item:
     """An item whose columns, each with the name of what marks it, have their values."""
     added = {mark: True for name, mark in marked.items() if name in item.columns}
-    return replace(item, columns={**item.columns, **added}) if added else item
+    return item._replace(columns={**item.columns, **added}) if added else item
 
 
 def check_columns(layout: Layout, base: Manifest, listing: Listing, recipe: Recipe) -> None:
@@ -194,4 +194,4 @@ def _renumbered(item: Item, numbers_of: Mapping[str, Sequence[int]]) -> Item:
         # The 0 of a rejected item may stand for a missing label.
         if value is not None and value != NO_CLASS and (item.reject is None or value != 0):
             columns[name] = numbers[value]
-    return replace(item, columns=columns)
+    return item._replace(columns=columns)

@@ -301,7 +301,7 @@ def compare(
     for item, number, has_changed in zip(listing.items, numbers, changed, strict=True):
         if number < 0:
             if options.update:
-                new.append(replace(item, number=len(known) + len(new)))
+                new.append(item._replace(number=len(known) + len(new)))
             continue
         state = known.states[number]
         replaces = has_changed and options.changed == "replace"
@@ -313,12 +313,12 @@ def compare(
         elif state == WAS_PACKED and replaces:
             replaced[number] = True
         if tried or (state == WAS_GONE and options.update) or replaced[number]:
-            again.append(replace(item, number=int(number)))
+            again.append(item._replace(number=int(number)))
         differ += bool(has_changed) and not tried and state != WAS_GONE
         repaired += bool(has_changed) and not tried and state == WAS_REJECTED
     found = spool_items()
     for item in chain(sorted_records(again, lambda item: item.number, spool_items), new):
-        found.append(replace(item, index=len(found)))
+        found.append(item._replace(index=len(found)))
     ignored = max(0, listing.ignored - sum(g.counts.ignored_files for g in base.generations))
     states = np.frombuffer(known.states, np.uint8)
     left = known.find_left(numbers)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ class KeyTable:
             if key in used:
                 again.setdefault(key, item.name)
             if key is not None and item.reject is None:
-                yield replace(item, columns={**item.columns, **self.rows[key]})
+                yield item._replace(columns={**item.columns, **self.rows[key]})
             else:
                 yield None if item.reject is None else item
             used.update([] if key is None else [key])

@@ -247,7 +247,7 @@ def _with_columns(
             f"npy_{name}" if name in values or name in RESERVED else name: member
             for name, member in item.arrays.items()
         }
-        items.append(replace(item, index=index, columns=values, files={}, arrays=arrays, reject=reject))
+        items.append(item._replace(index=index, columns=values, files={}, arrays=arrays, reject=reject))
     named = {
         "label" if name == label_from else columns.fields.get(name, name): names for name, names in classes.items()
     }

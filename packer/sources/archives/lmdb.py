@@ -6,7 +6,6 @@ image ``image-X``, as in datasets for text recognition.
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -68,7 +67,7 @@ def _with_texts(place: Place, found: Found, text_of: IntArray, texts: Sequence[t
             continue
         name, text = texts[int(number)]
         if item.name == place.name_of(_IMAGE + name.removeprefix(_LABEL)):
-            yield replace(item, columns={"text": text})
+            yield item._replace(columns={"text": text})
         else:  # two names that have the same number
             found.ignored.add(place.name_of(name))
             yield item

@@ -5,7 +5,6 @@ The other columns become fields. Class names come from the ``huggingface`` metad
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -135,7 +134,7 @@ def _with_files(item: Item, others: Mapping[str, str], member: Any, row: int) ->
         field: ItemFile(f"{item.name}.{field}", str(item.path), item.bytes, item.mtime_ns, member(row, name))
         for field, name in others.items()
     }
-    return replace(item, files=files)
+    return item._replace(files=files)
 
 
 def _member(place: Place, names: list[str], candidates: Mapping[str, bool], group: int, row: int, name: str) -> Member:

@@ -167,7 +167,7 @@ class FolderSource:
         for item in raw:
             if item.reject is None:
                 values, reject = next(rows)
-                item = replace(item, columns=values, reject=reject)
+                item = item._replace(columns=values, reject=reject)
             found.append(item)
         roots = Roots((self.root,))
         return Listing(found, classes=columns.classes, roots=roots, fields=columns.fields, arrays=columns.arrays)
@@ -208,18 +208,18 @@ class _Read:
             values = self._pattern.match(item.name)
             if values is None:
                 self._unlike.add(item.name)
-                return replace(item, reject=f"expected a path {self._expected} (--fields-from-path)")
+                return item._replace(reject=f"expected a path {self._expected} (--fields-from-path)")
             self._matched += 1
             row |= {column: _as_utf8(value) for column, value in values.items()}
         if item.reject is not None or not self._sidecars:
-            return item.with_columns(row)
+            return item._replace(columns=row)
         if not paths:
             self._without.add(item.name)
         try:
             columns, read = read_sidecars(paths, self._root, self._roots)
         except ValueError as error:
             self._wrong.add(item.name)
-            return replace(item, reject=str(error))
+            return item._replace(reject=str(error))
         self._read += 1
         self.names |= dict.fromkeys(columns)
         if len(self.names) > _COLUMNS_MAX:
@@ -227,7 +227,7 @@ class _Read:
                 f"sidecars: expected the same few names in all .json files, found more than {_COLUMNS_MAX:,}: "
                 "put what differs into values"
             )
-        return replace(item, columns=row | columns, files=read)
+        return item._replace(columns=row | columns, files=read)
 
     def describe(self, items: Sequence[Item]) -> list[str]:
         """Describe the items whose paths or sidecars are wrong.
@@ -333,8 +333,8 @@ def _with_folder_labels(listing: Listing, classes: Collection[str]) -> Listing:
     def label(item: Item) -> Item:
         first = _first_level(item.name)
         if first:
-            return item.with_columns({**item.columns, "label": numbers[first]})
-        return replace(item, reject=item.reject or reason)
+            return item._replace(columns={**item.columns, "label": numbers[first]})
+        return item._replace(reject=item.reject or reason)
 
     return replace(listing, items=Mapped(listing.items, label), classes={"label": list(map(_as_utf8, folders))})
 

@@ -69,9 +69,9 @@ def frames_item(
         some = (names[first : first + _ASKED] for first in range(0, len(names), _ASKED))
         state = FramesState(chain.from_iterable(ask_each(Path(folder), look, some)))
     except FramesError as error:
-        return Item(index, name, folder, columns=columns, reject=str(error))
+        return Item(index, name, folder, columns=columns or {}, reject=str(error))
     frames = Frames("frames", tuple(names), state.digest, float(rate))
-    return Item(index, name, folder, state.bytes, state.mtime_ns, columns, member=frames)
+    return Item(index, name, folder, state.bytes, state.mtime_ns, columns or {}, member=frames)
 
 
 def pictures_in(folder: str | Path) -> list[str]:
