@@ -108,7 +108,8 @@ class ParquetShardWriter:
 
     def _write_index(self) -> None:
         """Note where values are: they end where the library says that their column chunk, which is one page, ends."""
-        found = pq.read_metadata(self._path)
+        with self._path.open("rb") as file:  # pyarrow takes no path with bytes that are not UTF-8
+            found = pq.read_metadata(file)
         for group, sizes in enumerate(self._groups):
             chunks = {
                 chunk.path_in_schema: chunk for chunk in map(found.row_group(group).column, range(found.num_columns))

@@ -6,6 +6,7 @@ compared, and ``fault``, which is empty if all of them agree.
 """
 
 import io
+import os
 import subprocess
 import sys
 import tarfile
@@ -111,7 +112,7 @@ _Foreign = Callable[[range], dict[str, list[bytes]]]
 def _lmdb(path: Path, schema: Schema, shard: Shard) -> _Foreign:
     import lmdb
 
-    environment = lmdb.open(str(path), subdir=False, readonly=True, lock=False)
+    environment = lmdb.open(os.fsencode(path), subdir=False, readonly=True, lock=False)
     found = environment.stat()["entries"]
     if found != shard.samples * len(schema):
         raise ValueError(f"expected {shard.samples * len(schema)} entries, found {found}")
@@ -146,7 +147,7 @@ def _parquet(path: Path, schema: Schema, shard: Shard) -> _Foreign:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(path, page_checksum_verification=True)
+    file = pq.ParquetFile(path.open("rb"), page_checksum_verification=True)
 
     def column(field: Field, values: Any) -> list[bytes]:
         storage = parquet_column(field).storage
