@@ -1,15 +1,13 @@
-"""The keys of any LMDB file, in their order, and where their values lie (``mdb.c``: ``MDB_page``, ``MDB_node``).
+"""Walk the keys of an LMDB file and the offsets of their values (``mdb.c``: ``MDB_page``, ``MDB_node``).
 
-LMDB's library trusts every page of a file, so that a crafted one may crash the process, and writes a lock file beside
-it. Here pages are read one by one and checked.
+LMDB's library trusts every page, so a crafted file can crash the process, and it writes a lock file next to the data.
+Here each page is checked when it is read.
 """
 
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
-
-import numpy as np
+from typing import BinaryIO, NamedTuple
 
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
 _DIRTY_FLAGS = 0x10 | 0x4000 | 0x8000
@@ -22,29 +20,18 @@ _NO_PAGE = 2**64 - 1
 _META_BYTES = 2 * 65536 + 4096
 _HEADER_BYTES = 16
 _PAGE_BYTES = tuple(1 << bits for bits in range(9, 17))
-_TREE = [
-    ("pad", "<u4"),
-    ("flags", "<u2"),
-    ("depth", "<u2"),
-    ("branch_pages", "<u8"),
-    ("leaf_pages", "<u8"),
-    ("overflow_pages", "<u8"),
-    ("entries", "<u8"),
-    ("root", "<u8"),
-]
-_META = np.dtype(
-    [
-        ("magic", "<u4"),
-        ("version", "<u4"),
-        ("address", "<u8"),
-        ("map_bytes", "<u8"),
-        ("free", _TREE),
-        ("main", _TREE),
-        ("last_page", "<u8"),
-        ("transaction", "<u8"),
-    ]
-)
+_META = struct.Struct("<2I 2Q" + 2 * "I2H5Q" + "2Q")
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
+
+
+class _Meta(NamedTuple):
+    """The fields of a meta page that are needed."""
+
+    page_bytes: int
+    flags: int
+    depth: int
+    root: int
+    transaction: int
 
 
 class Entry(NamedTuple):
@@ -54,7 +41,7 @@ class Entry(NamedTuple):
     ----------
     key : bytes
     offset, size : int
-        Where the value lies in the file.
+        Position of the value in the file.
     problem : str or None
         Why the value cannot be read as it is.
     """
@@ -66,7 +53,7 @@ class Entry(NamedTuple):
 
 
 class TreeDamage(Exception):  # noqa: N818 -- it is the end of a listing, not an error of a call
-    """Why the rest of a file cannot be read."""
+    """The rest of a file cannot be read; the message says why."""
 
 
 def walk_lmdb(path: Path) -> Iterator[Entry]:
@@ -75,7 +62,7 @@ def walk_lmdb(path: Path) -> Iterator[Entry]:
     Raises
     ------
     TreeDamage
-        If the file is none, or damaged, after its last whole page.
+        If the file is damaged or not an LMDB file. The entries before the damage have been yielded.
     OSError
         If it cannot be read.
     """
@@ -84,24 +71,21 @@ def walk_lmdb(path: Path) -> Iterator[Entry]:
 
 
 class _Tree:
-    """One open file."""
-
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._meta = _newest_meta(file.read(_META_BYTES))
-        self._page_bytes = int(self._meta["free"]["pad"])
+        self._page_bytes = self._meta.page_bytes
         self._bytes = file.seek(0, 2)
         self._pages = self._bytes // self._page_bytes
         self._visited = 0
 
     def entries(self) -> Iterator[Entry]:
-        """All entries, from left to right; the way down to the present page is all that is held."""
-        main = self._meta["main"]
-        root, depth = int(main["root"]), int(main["depth"])
+        """Yield all entries in order. Only the pages on the path to the current one are in memory."""
+        _, flags, depth, root, _ = self._meta
         if root == _NO_PAGE:
             return
-        if int(main["flags"]) & _DUPLICATES or not 1 <= depth <= _DEPTH_MAX:
-            raise TreeDamage(f"expected a plain LMDB tree, found flags {int(main['flags'])} and depth {depth}")
+        if flags & _DUPLICATES or not 1 <= depth <= _DEPTH_MAX:
+            raise TreeDamage(f"expected a plain LMDB tree, found flags {flags} and depth {depth}")
         waiting: list[Iterator[int]] = [iter((root,))]
         while waiting:
             number = next(waiting[-1], None)
@@ -129,7 +113,7 @@ class _Tree:
         return page
 
     def _nodes(self, page: bytes) -> Iterator[tuple[int, int, int, int, int]]:
-        """Place and the four numbers of each node."""
+        """Yield the position and the four numbers of each node."""
         count = (_PAGE.unpack_from(page)[3] - _HEADER_BYTES) // 2
         for (place,) in struct.iter_unpack("<H", page[_HEADER_BYTES : _HEADER_BYTES + 2 * count]):
             if place < _HEADER_BYTES + 2 * count or place + _NODE.size > len(page):
@@ -154,7 +138,7 @@ class _Tree:
                 yield Entry(key, number * self._page_bytes + start, size)
 
     def _big(self, key: bytes, number: int, size: int) -> Entry:
-        """The entry of a value on pages of its own."""
+        """Return the entry of a value on overflow pages."""
         problem = "expected its value on pages of its own, found others: the file is cut off or damaged"
         if not 2 <= number < self._pages:
             return Entry(key, 0, 0, problem)
@@ -168,25 +152,24 @@ class _Tree:
         return Entry(key, start + _HEADER_BYTES, size, None if start + span <= self._bytes else problem)
 
 
-def _newest_meta(head: bytes) -> Any:
-    """The meta page of the last transaction; its ``free`` tree's ``pad`` is the page size."""
+def _newest_meta(head: bytes) -> _Meta:
+    """Return the meta page of the last transaction."""
     first = _meta_at(head, 0)
-    page_bytes = int(first["free"]["pad"])
-    if page_bytes not in _PAGE_BYTES:
-        raise TreeDamage(f"expected a page size of 512 to 65536 bytes, found {page_bytes}")
-    second = _meta_at(head, page_bytes)
-    if second["free"]["pad"] != page_bytes:
-        found = int(second["free"]["pad"])
-        raise TreeDamage(f"expected pages of {page_bytes} bytes in both meta pages, found {found}")
-    return second if second["transaction"] > first["transaction"] else first
+    if first.page_bytes not in _PAGE_BYTES:
+        raise TreeDamage(f"expected a page size of 512 to 65536 bytes, found {first.page_bytes}")
+    second = _meta_at(head, first.page_bytes)
+    if second.page_bytes != first.page_bytes:
+        raise TreeDamage(f"expected pages of {first.page_bytes} bytes in both meta pages, found {second.page_bytes}")
+    return second if second.transaction > first.transaction else first
 
 
-def _meta_at(head: bytes, start: int) -> Any:
-    body = head[start + _HEADER_BYTES : start + _HEADER_BYTES + _META.itemsize]
-    if len(body) < _META.itemsize:
+def _meta_at(head: bytes, start: int) -> _Meta:
+    if len(head) < start + _HEADER_BYTES + _META.size:
         raise TreeDamage(f"expected two meta pages, found {len(head)} bytes")
-    meta = np.frombuffer(body, _META)[0]
-    if meta["magic"] != _MAGIC or meta["version"] != _VERSION:
-        found = f"magic {int(meta['magic']):#x}, format {int(meta['version'])}"
-        raise TreeDamage(f"expected an LMDB file of data format 1, found {found}")
-    return meta
+    # magic, version, address, map size; the trees of free pages and of entries; last page, transaction
+    magic, version, _, _, page_bytes, *_, flags, depth, _, _, _, _, root, _, transaction = _META.unpack_from(
+        head, start + _HEADER_BYTES
+    )
+    if magic != _MAGIC or version != _VERSION:
+        raise TreeDamage(f"expected an LMDB file of data format 1, found magic {magic:#x}, format {version}")
+    return _Meta(page_bytes, flags, depth, root, transaction)
