@@ -4,7 +4,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,31 +23,15 @@ from shardspec.wording import counted, list_some, shorten
 _SIZED = 2000
 """Samples whose bytes are measured."""
 _UNEVEN = 10
-"""Classes differ very much in size if the largest has so many times the samples of the smallest."""
+"""Warn if the largest class has this many times the samples of the smallest."""
 _MANY_REJECTS = 0.05
 
 
-class FieldSize(NamedTuple):
-    """A field, and its encoded bytes."""
-
-    name: str
-    kind: str
-    bytes: str
-
-
-class Made(NamedTuple):
-    """How a generation was made: its options, the versions that decided the bytes, its plan."""
-
-    command: str
-    runtime: list[tuple[str, str]]
-    fingerprint: str
-
-
 def describe(dataset: BrowsedDataset) -> dict[str, Any]:
-    """The facts of a dataset, for the template."""
+    """Return the facts of a dataset, for the template."""
     manifest = dataset.manifest
     counts = total(manifest.generations)
-    fields, estimated = field_sizes(dataset)
+    fields, estimated = _field_sizes(dataset)
     beside = [
         (counts.frames_without_sample, "frames of packed items without a sample"),
         (counts.damaged_items, "damaged videos, packed up to the damage"),
@@ -62,7 +46,7 @@ def describe(dataset: BrowsedDataset) -> dict[str, Any]:
         "beside": [(count, what) for count, what in beside if count],
         "format": manifest.format,
         "shards": counted(len(manifest.shards), "shard"),
-        "bytes": megabytes(manifest.stored_bytes),
+        "bytes": _megabytes(manifest.stored_bytes),
         "digest": manifest.digest,
         "history": InspectReport(dataset.path, manifest).history,
         "recipes": [_made(generation) for generation in manifest.generations[-5:]],
@@ -71,8 +55,8 @@ def describe(dataset: BrowsedDataset) -> dict[str, Any]:
     }
 
 
-def field_sizes(dataset: BrowsedDataset) -> tuple[list[FieldSize], int]:
-    """Every field with its encoded bytes, and from how many samples they were estimated; 0 if they are exact."""
+def _field_sizes(dataset: BrowsedDataset) -> tuple[list[dict[str, str]], int]:
+    """Return every field with its encoded bytes, and the number of samples they are estimated from; 0 if exact."""
     rows = evenly(len(dataset), _SIZED)
     varying = [field for field in dataset.schema if not field.is_fixed]
     sums = dict.fromkeys((field.name for field in varying), 0)
@@ -91,7 +75,7 @@ def field_sizes(dataset: BrowsedDataset) -> tuple[list[FieldSize], int]:
             bytes = round(sums[field.name] * len(dataset) / max(1, len(rows)))
         about = "" if field.is_fixed or whole else "about "
         joined = ", joined" if field.name in dataset.joined else ""
-        sizes.append(FieldSize(field.name, _kind(field) + joined, about + megabytes(bytes)))
+        sizes.append({"name": field.name, "kind": _kind(field) + joined, "bytes": about + _megabytes(bytes)})
     return sizes, 0 if whole or not varying else len(rows)
 
 
@@ -116,7 +100,7 @@ def find_faults(dataset: BrowsedDataset) -> Iterator[str]:
 
 
 def find_shared(datasets: Sequence[BrowsedDataset]) -> Iterator[str]:
-    """Sources that several datasets have, which make a test on one of them meaningless."""
+    """Yield a warning about sources in several datasets, which make a test on one of them meaningless."""
     with_source = [dataset for dataset in datasets if "source" in dataset.schema]
     if len(with_source) < 2:
         return
@@ -130,8 +114,7 @@ def find_shared(datasets: Sequence[BrowsedDataset]) -> Iterator[str]:
         yield f"{counted(len(found), 'source')} in more than one of these datasets: {named}"
 
 
-def megabytes(bytes: int) -> str:
-    """A number of bytes for people."""
+def _megabytes(bytes: int) -> str:
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if bytes >= size:
             return f"{bytes / size:.1f} {unit}" if bytes < 100 * size else f"{bytes / size:,.0f} {unit}"
@@ -158,7 +141,7 @@ def _uneven_classes(dataset: BrowsedDataset) -> Iterator[str]:
 
 
 def _repeats(dataset: BrowsedDataset) -> Iterator[str]:
-    """Keys that occur twice; sources that are probably copies, and those that give many samples alike."""
+    """Yield warnings about repeated keys, about sources that may be copies, and about one source of most samples."""
     if len(dataset) > MAX_TEXTS:
         return
     if "key" in dataset.schema and dataset.schema["key"].kind == "text":
@@ -187,12 +170,14 @@ def _repeats(dataset: BrowsedDataset) -> Iterator[str]:
         yield f"more than half of the samples ({most}) come from one source, {shown_text(shorten(name))}"
 
 
-def _made(generation: Generation) -> Made:
-    return Made(
-        f"{generation.kind} {_options(generation.recipe)}".strip(),
-        [(shown_text(str(name)), shown_text(str(version))) for name, version in sorted(generation.runtime.items())],
-        generation.fingerprint,
-    )
+def _made(generation: Generation) -> dict[str, Any]:
+    return {
+        "command": f"{generation.kind} {_options(generation.recipe)}".strip(),
+        "runtime": [
+            (shown_text(str(name)), shown_text(str(version))) for name, version in sorted(generation.runtime.items())
+        ],
+        "fingerprint": generation.fingerprint,
+    }
 
 
 def _options(recipe: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 import os
 import platform
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +12,8 @@ from typing import Any
 from packer.builds.planning.facts import is_storable
 from packer.builds.planning.listing import list_items
 from packer.builds.planning.plan import make_plan
+from packer.jobs.child import SyncChild
 from packer.jobs.progress import ProgressListener, Stage, listener_of
-from packer.packed.bench.process import MeasuredProcess, gather
 from packer.packed.bench.report import BenchReport, Packing, Side
 from packer.packed.plan import recipe_as_built
 from packer.recipe import Recipe
@@ -22,7 +22,8 @@ from packer.recipe.resources import count_workers
 from packer.sources.base import Listing
 from packer.sources.item import Item
 from packer.sources.opening import open_source
-from shardspec.errors import UsageError
+from packer.workspace.output import check_output
+from shardspec.errors import BuildError, UsageError
 from shardspec.layout import Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.registry import import_target
@@ -32,7 +33,9 @@ DEFAULT_RUNS = 5
 DEFAULT_SECONDS = 3.0
 DEFAULT_BATCH_SIZE = 64
 _SEED = 0
-"""Seed of the choice of items: the same items every time."""
+"""Seed of the choice of items, so that every call measures the same items."""
+_POLL_S = 0.05
+"""Interval at which memory is measured while a process works."""
 
 
 def bench(
@@ -51,15 +54,15 @@ def bench(
 ) -> BenchReport:
     """Measure what a training epoch costs with raw files and with the dataset that they were packed into.
 
-    Raw: `workers` processes with one math thread each run the steps of the dataset's recipe over items drawn at random,
-    one after another, as a dataset's ``__getitem__`` would in as many workers of a DataLoader. Packed: `readers.Loader`
-    with as many threads, shuffled, all fields. Both run in processes of their own, which first do their work once
-    (models load, the page cache warms), then take turns: raw, packed, raw, packed, ….
+    Raw: `workers` processes with one math thread each run the steps of the dataset's recipe over randomly drawn items,
+    one after another, as ``__getitem__`` would in the workers of a DataLoader. Packed: `readers.Loader` with `workers`
+    threads, shuffled, all fields. Both sides run in separate processes. These first do their work once, to load models
+    and to warm the page cache, and then take turns.
 
     Parameters
     ----------
     source : path
-        What was packed: a folder or a table.
+        The folder or table that was packed.
     packed : path
         The dataset that `packer.build` made from it.
     workers : int or "auto"
@@ -69,14 +72,14 @@ def bench(
     runs : int
         Runs of each side, at least 1.
     seconds : float
-        Length of a run, above 0: packed runs take at least as long, raw runs pass over as many items as took that long
-        at first.
+        Length of a run, above 0. Packed runs take at least this time. Raw runs pass over the items that fit into this
+        time in the first run.
     batches : int
-        Least number of batches in a packed run, 1 or more.
+        Minimum number of batches in a packed run, 1 or more.
     root : path, or sequence of path
-        As for the build: the manifest holds only the names of those folders.
+        As for the build, because the manifest holds only the names of the folders.
     boxes : path, optional
-        As for the build, and for the same reason; by default what has the manifest's name in the current folder.
+        As for the build, for the same reason; by default the file of the manifest's name in the current folder.
     plot : path, optional
         File for a chart of the results: ``.png``, ``.svg``, ``.pdf``.
     progress : bool or ProgressListener
@@ -101,10 +104,9 @@ def bench(
         for name, value in (("batch_size", batch_size), ("runs", runs), ("batches", batches))
     )
     seconds = checked("seconds", seconds, float, above=0)
-    # Before the measurement, which takes a while.
-    draw = None
-    if plot is not None:
-        draw = import_target("packer.packed.bench.plot:Plot", what="--plot", extra="plot")(Path(plot))
+    if plot is not None:  # before the measurement, which takes a while
+        draw = import_target("packer.packed.bench.plot:plot", what="--plot", extra="plot")
+        check_output(Path(plot), ".png", ".svg", ".pdf")
     manifest = Layout(packed).load()
     roots = [root] if isinstance(root, str | os.PathLike) else root
     recipe = replace(_recipe_of(packed, manifest), root=tuple(str(Path(folder).absolute()) for folder in roots))
@@ -156,16 +158,92 @@ def bench(
         ),
         packing=_packing_of(manifest),
     )
-    if draw is not None:
-        draw(report)
+    if plot is not None:
+        draw(report, Path(plot))
     return report
+
+
+class MeasuredProcess(SyncChild):
+    """``python -m MODULE``, which answers each line of JSON with a line of JSON.
+
+    Parameters
+    ----------
+    module : str
+    request : mapping
+        The first line. `gather` takes its answer, too.
+
+    Attributes
+    ----------
+    peak_bytes : int
+        Peak of the anonymous and shared memory, without the page cache that the process maps. 0 if the system does
+        not report it.
+    """
+
+    def __init__(self, module: str, request: Mapping[str, Any]) -> None:
+        self.module = module
+        self.peak_bytes = 0
+        super().__init__([module])
+        self.send(request)
+
+    def result(self, timeout_s: float) -> dict[str, Any] | None:
+        """Return the answer of the process, or None if there is none yet.
+
+        Raises
+        ------
+        BuildError
+            If the process has ended, or reports a failure.
+        """
+        found = self.answer(timeout_s)
+        if found is None:
+            return None
+        if found["event"] == "died":
+            raise BuildError(f"{self.module}: expected an answer, found that it ended ({self.describe_death()})")
+        if found["event"] == "failed":
+            raise BuildError(found["message"])
+        return found
+
+    def look(self) -> None:
+        """Record the memory that the process uses now."""
+        status = _read_fields(self.process.pid, "status")
+        now = sum(status.get(name, 0) for name in ("RssAnon", "RssShmem")) * 1024
+        self.peak_bytes = max(self.peak_bytes, now)
+
+    def disk_bytes(self) -> int | None:
+        """Return the bytes fetched from storage for the process so far, or None if the system does not report them."""
+        return _read_fields(self.process.pid, "io").get("read_bytes")
+
+
+def gather(processes: Sequence[MeasuredProcess]) -> list[dict[str, Any]]:
+    """Take one answer from each process, and measure their memory until all have answered."""
+    answers: dict[int, dict[str, Any]] = {}
+    while len(answers) < len(processes):
+        for number, process in enumerate(processes):
+            process.look()
+            if number not in answers and (answer := process.result(_POLL_S / len(processes))) is not None:
+                answers[number] = answer
+    return [answers[number] for number in range(len(processes))]
+
+
+def _read_fields(pid: int, name: str) -> dict[str, int]:
+    """Return the numbers in a file of ``/proc/PID``, by field; none if the file cannot be read."""
+    found = {}
+    try:
+        for line in Path(f"/proc/{pid}/{name}").read_text().splitlines():
+            field, _, value = line.partition(":")
+            if value.split() and value.split()[0].isdecimal():
+                found[field] = int(value.split()[0])
+    except OSError:
+        return {}
+    return found
 
 
 def _take_turns(
     raw: list[MeasuredProcess], reader: MeasuredProcess, runs: int, stage: Stage
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The sums and rates of all runs of both sides, for `Side.of_runs`."""
-    sides = [_empty_side(), _empty_side()]
+    """Run both sides in turn, and return the sums and rates of their runs for `Side.of_runs`."""
+    sides: list[dict[str, Any]] = [
+        {"rates": [], "cpu_s": [], "samples": 0, "file_bytes": 0, "disk_bytes": 0} for _ in range(2)
+    ]
     for _ in range(runs):
         for side, processes in zip(sides, (raw, [reader]), strict=True):
             before = [process.disk_bytes() for process in processes]
@@ -173,7 +251,7 @@ def _take_turns(
                 process.send({"do": "run"})
             answers = gather(processes)
             after = [process.disk_bytes() for process in processes]
-            # Each process at its own rate: the time of the last one would include the idle time of the others.
+            # Rates are added, because the time of the slowest process would include the idle time of the others.
             side["rates"].append(sum(a["samples"] / a["seconds"] for a in answers))
             side["cpu_s"].append(sum(a["cpu_s"] for a in answers) / max(1, sum(a["samples"] for a in answers)))
             side["samples"] += sum(a["samples"] for a in answers)
@@ -188,12 +266,8 @@ def _take_turns(
     return sides[0], sides[1]
 
 
-def _empty_side() -> dict[str, Any]:
-    return {"rates": [], "cpu_s": [], "samples": 0, "file_bytes": 0, "disk_bytes": 0}
-
-
 def _recipe_of(packed: Path, manifest: Manifest) -> Recipe:
-    """The recipe by which a dataset was built, even if it was converted since."""
+    """Return the recipe by which a dataset was built, even if it was converted since."""
     made = manifest.generations[-1]
     try:
         return Recipe.from_options(recipe_as_built(manifest, made))
@@ -205,7 +279,7 @@ def _recipe_of(packed: Path, manifest: Manifest) -> Recipe:
 
 
 def _with_boxes(recipe: Recipe, boxes: str | os.PathLike[str] | None) -> Recipe:
-    """The recipe with the boxes where they lie now."""
+    """Return the recipe with the present path of its boxes."""
     if recipe.boxes is None:
         if boxes is not None:
             raise UsageError("boxes: expected none, since the dataset was built without --boxes")
@@ -220,7 +294,6 @@ def _with_boxes(recipe: Recipe, boxes: str | os.PathLike[str] | None) -> Recipe:
 
 
 def _shuffled(listing: Listing, recipe: Recipe) -> list[Item]:
-    """The items in the order in which they are tried."""
     items = [item for item in listing.items[: recipe.limit] if is_storable(item)]
     random.Random(_SEED).shuffle(items)  # noqa: S311 -- not a secret
     if not items:
@@ -229,14 +302,13 @@ def _shuffled(listing: Listing, recipe: Recipe) -> list[Item]:
 
 
 def _is_same_source(manifest: Manifest, recipe: Recipe, listing: Listing) -> bool:
-    """Return whether the source is, file by file, what the dataset was built from."""
     made = manifest.generations[-1]
     plan, _ = make_plan(recipe, made.runtime, listing)
     return plan.fingerprint == made.fingerprint
 
 
 def _packing_of(manifest: Manifest) -> Packing | None:
-    """The build's time by the manifest; None if it took several sessions, or if another job made the dataset since."""
+    """Return the build's recorded time, or None if it took several sessions, or another job made the dataset since."""
     clock = manifest.wall_clock
     if clock.get("sessions") == 1 and clock.get("tasks_run"):
         return Packing(float(clock["seconds"]), recorded=True)

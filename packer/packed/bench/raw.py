@@ -1,10 +1,11 @@
 """One process of `packer bench`: ``python -m packer.packed.bench.raw``. Runs a recipe's steps like a ``__getitem__``.
 
 The first line of standard input is JSON with ``recipe``, ``items`` (lines of a plan's items file) and ``seconds``. A
-first pass takes as many of the items as fit into the seconds; it also loads the models and warms the page cache. The
-answer is ``{"event": "ready", "items": n, "reason": …}``, with the first reason why an item gave no sample, or null.
-Every further line starts one pass over the same items, answered by ``"done"`` with ``samples``, ``seconds``, ``cpu_s``
-and ``bytes``. An error is answered by ``"failed"`` with its ``message``. The process ends when its standard input does.
+first pass takes the items that fit into the seconds. It also loads the models and warms the page cache. The answer is
+``{"event": "ready", "items": n, "reason": …}``, with the first reason why an item gave no sample, or null. Every further
+line starts one pass over the same items, answered by ``"done"`` with ``samples``, ``seconds``, ``cpu_s`` and ``bytes``
+(the sizes of the items' files). An error is answered by ``"failed"`` with its ``message``. The process ends when its
+standard input ends.
 """
 
 import time
@@ -32,19 +33,12 @@ def main() -> None:
                 items = _warm_up(pipeline, items, request["seconds"], reasons)
                 send(answers, event="ready", items=len(items), reason=reasons[0] if reasons else None)
                 while requests.get():
-                    send(answers, event="done", **measure_pass(pipeline, items))
+                    send(answers, event="done", **_measure_pass(pipeline, items))
         except ShardspecError as error:
             send(answers, event="failed", message=str(error))
 
 
-def measure_pass(pipeline: Pipeline, items: Sequence[Item]) -> dict[str, Any]:
-    """Run the steps over some items and count.
-
-    Returns
-    -------
-    dict
-        ``samples``; ``seconds`` and ``cpu_s`` of this process; ``bytes``, the sizes of the items' files.
-    """
+def _measure_pass(pipeline: Pipeline, items: Sequence[Item]) -> dict[str, Any]:
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
     samples = sum(_count_samples(pipeline, item, []) for item in items)
     return {
@@ -56,7 +50,7 @@ def measure_pass(pipeline: Pipeline, items: Sequence[Item]) -> dict[str, Any]:
 
 
 def _warm_up(pipeline: Pipeline, items: list[Item], seconds: float, reasons: list[str]) -> list[Item]:
-    """The items, at least one, that fit into one pass of so many seconds; the first runs twice, to load the models."""
+    """Return the items, at least one, that fit into a pass of this time. The first runs twice, to load the models."""
     if not items:
         return items
     _count_samples(pipeline, items[0], [])
@@ -69,7 +63,7 @@ def _warm_up(pipeline: Pipeline, items: list[Item], seconds: float, reasons: lis
 
 
 def _count_samples(pipeline: Pipeline, item: Item, reasons: list[str]) -> int:
-    """The number of samples of one item; 0 if the recipe rejects it, with the reason added to `reasons`."""
+    """Count the samples of an item. If the recipe rejects it, add the reason to `reasons`."""
     try:
         if item.reject is not None:
             raise StepError("source", item.reject)

@@ -9,7 +9,7 @@ from support.builds import write_pictures
 from support.command import run_packer
 
 from packer import BenchReport, bench, build, convert
-from packer.packed.bench.process import MeasuredProcess, gather
+from packer.packed.bench.bench import MeasuredProcess, gather
 from packer.packed.bench.report import Packing, Side
 from packer.sources.opening import open_source
 from shardspec.errors import BuildError, UsageError
