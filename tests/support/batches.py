@@ -11,6 +11,20 @@ def keys_of(batches: Iterable[dict[str, Any]]) -> list[str]:
     return [key for batch in batches for key in batch["key"]]
 
 
+def error_of(batches: Iterable[Any]) -> Exception:
+    """What reading batches raises, without its traceback.
+
+    A traceback keeps a DataLoader's iterator until a garbage collection, in which its worker processes end only after
+    five seconds.
+    """
+    try:
+        for _ in batches:
+            pass
+    except Exception as error:
+        return error.with_traceback(None)
+    raise AssertionError("nothing was raised")
+
+
 def woven(ranks: Iterable[Iterable[str]]) -> list[str]:
     """The samples of all ranks in the order of the whole sequence."""
     return [key for step in zip(*ranks, strict=True) for key in step]

@@ -2,7 +2,7 @@
 
 Trains two epochs on two ranks with a checkpoint inside the second, then resumes it with loaders of the other kind; then
 once more in an order of batches of its own; then stops in the second epoch, and resumes that; then with a Loader and
-with a DataLoader that Lightning is given as they are.
+with a DataLoader that Lightning is given as they are; then with ranks for which the order "auto" would differ.
 """
 
 import json
@@ -17,9 +17,12 @@ from torch.utils.data import DataLoader
 
 from readers import Loader, open_dataset
 from readers.lightning import PackedDataModule
-from readers.order.auto import AnyShuffle
+from readers.order import auto
 
 SAMPLES, BATCH_SIZE, SAVED_AFTER = 59, 4, 3
+TINY, PLENTY = 10_000, 10**12
+"""Memory that is too small for the dataset, and enough."""
+
 LIGHTNINGS_WARNINGS = (
     # Lightning's own warnings: about PyTorch's private trees, a GPU, reading a checkpoint, epochs shorter than its
     # logging, and Slurm.
@@ -31,7 +34,7 @@ LIGHTNINGS_WARNINGS = (
 )
 
 
-def expected_keys(path: Path, epoch: int, order: AnyShuffle = "auto") -> list[str]:
+def expected_keys(path: Path, epoch: int, order: auto.AnyShuffle = "auto") -> list[str]:
     """The sequence of an epoch, over all ranks."""
     dataset = open_dataset(path, fields=["key"]).subset(range(SAMPLES))
     sampler = dataset.sampler(seed=5, shuffle=order)
@@ -131,6 +134,12 @@ def main(path: Path, out: Path) -> None:
         model, trainer = Recorder(), make_trainer(out, strategy="ddp", devices=2)
         trainer.fit(model, make_batches(path, name, trainer.global_rank))
         (out / f"{name}-{trainer.global_rank}.json").write_text(json.dumps({"seen": model.seen}))
+        trainer.strategy.barrier()
+    for kind in ("threads", "processes"):
+        model, trainer = Recorder(), make_trainer(out, strategy="ddp", devices=2, max_epochs=1)
+        auto.usable_memory = lambda rank=trainer.global_rank: (TINY, PLENTY)[rank]
+        trainer.fit(model, datamodule=make_data(path, kind))
+        (out / f"auto {kind}-{trainer.global_rank}.json").write_text(json.dumps({"seen": model.seen}))
         trainer.strategy.barrier()
 
 

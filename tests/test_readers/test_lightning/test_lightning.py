@@ -84,6 +84,12 @@ def test_lightning_divides_no_samples_that_are_divided_already(ddp, jpeg_path, k
     assert seen_by(seen)[:SAMPLES] == expected_keys(jpeg_path, epoch)
 
 
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_two_ranks_take_the_automatic_order_of_rank_0(ddp, jpeg_path, kind):
+    keys = seen_by([result["seen"]["train 0"] for result in results(ddp, f"auto {kind}")])
+    assert keys[:SAMPLES] == expected_keys(jpeg_path, 0, "blocks")
+
+
 def test_a_resume_goes_on_with_the_next_sample_in_loaders_of_the_other_kind(ddp):
     first, second = results(ddp, "first"), results(ddp, "second")
     for before, after in zip(first, second, strict=True):

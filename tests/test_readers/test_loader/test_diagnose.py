@@ -52,7 +52,7 @@ def test_a_slow_disk(jpeg_path, monkeypatch):
     read = reader.read
 
     def slow(self, rows, fields, out, at):
-        time.sleep(0.1)
+        time.sleep(0.03)
         read(self, rows, fields, out, at)
 
     monkeypatch.setattr(reader, "read", slow)

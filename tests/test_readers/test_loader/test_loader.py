@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from support.batches import Noise, keys_of
+from support.batches import Noise, error_of, keys_of
 from support.crops import keys
 from torch.utils.data import BatchSampler, DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -401,7 +401,7 @@ def test_batches_on_a_device_are_not_made_in_worker_processes(raw_path):
         loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn, num_workers=1
     )
     with pytest.raises(UsageError, match="expected a DataLoader without worker processes"):
-        next(iter(workers))
+        raise error_of(workers)
 
 
 def test_a_batch_that_may_be_on_the_device_is_not_pinned():

@@ -12,7 +12,7 @@ import types
 import weakref
 
 import pytest
-from support.batches import keys_of
+from support.batches import error_of, keys_of
 from support.crops import astronaut_crops, keys
 from support.datasets import picture, text, write_dataset
 from torch.utils.data import DataLoader, IterableDataset, random_split
@@ -249,7 +249,7 @@ def test_a_dataloader_around_a_loader_is_refused(raw_path, workers):
     with pytest.raises(
         UsageError, match=r"Loader: expected to be iterated over, .* found index 0 .*sampler=dataset\.s"
     ):
-        list(DataLoader(loader, batch_size=None, num_workers=workers))
+        raise error_of(DataLoader(loader, batch_size=None, num_workers=workers))
     assert len(keys_of(loader)) == 60
 
 
@@ -257,5 +257,5 @@ def test_a_loader_in_workers_of_a_dataloader_is_refused(raw_path):
     """Each would give the whole epoch."""
     wrapped = Wrapped(Loader(open_dataset(raw_path, fields=["key"]), 20, workers=1))
     with pytest.raises(UsageError, match=r"worker 0 of 2 of torch's DataLoader, each of which would give the whole"):
-        list(DataLoader(wrapped, batch_size=None, num_workers=2))
+        raise error_of(DataLoader(wrapped, batch_size=None, num_workers=2))
     assert len(keys_of(DataLoader(wrapped, batch_size=None))) == 60
