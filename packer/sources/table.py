@@ -7,7 +7,7 @@ from pathlib import Path
 
 from packer.sources.base import Listing, Roots
 from packer.sources.requested_types import DROP
-from packer.sources.rows import list_rows
+from packer.sources.rows import RowsSource
 from packer.sources.tables.base import Table
 from packer.sources.tables.chunks import Chunk
 from packer.sources.tables.opening import open_table
@@ -17,7 +17,7 @@ from shardspec.schema import NO_CLASS
 from shardspec.wording import quote_some, shorten
 
 
-class TableSource:
+class TableSource(RowsSource):
     """The rows of a table file.
 
     Parameters
@@ -28,9 +28,9 @@ class TableSource:
     types : dict of str to str
         Columns that become text, int or float, whatever their values look like.
     frame_rate : float, optional
-        That of folders of frames; without it, a path to a folder is a reject.
+        Frame rate of folders of frames; without it, a path to a folder is a reject.
     unquoted : bool
-        See `packer.sources.tables.opening.open_table`.
+        Whether quotation marks in a CSV or TSV file are plain characters.
     """
 
     def __init__(
@@ -41,14 +41,12 @@ class TableSource:
         frame_rate: float | None = None,
         unquoted: bool = False,
     ) -> None:
+        super().__init__((), roots or Roots.of(path.parent), types, frame_rate)
         self.path = path
         self._unquoted = unquoted
-        self._frame_rate = frame_rate
-        self._roots = roots or Roots.of(path.parent)
-        self._types = types or {}
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
-        """The items, in the order of the rows. The file is read twice, and again for columns that are not simple."""
+        """List the items, in the order of the rows. The file is read twice, and again for columns that are not simple."""
         table = open_table(self.path, self._unquoted)
         unread = {name for name, kind in self._types.items() if kind == DROP and name != path_column}
 
@@ -59,16 +57,7 @@ class TableSource:
                 yield chunk
             self._check(rows, table, path_column)
 
-        listing = list_rows(
-            chunks,
-            self._roots,
-            label_from,
-            path_column,
-            self._types,
-            table.where,
-            lambda _: table.is_text,
-            self._frame_rate,
-        )
+        listing = self._list(chunks, label_from, path_column, table.where, table.is_text)
         listing = replace(listing, notes=(*listing.notes, *table.notes.values()))
         return _with_class_labels(listing, table, label_from)
 
@@ -92,7 +81,7 @@ class TableSource:
 
 
 def _with_class_labels(listing: Listing, table: Table, label_from: str) -> Listing:
-    """The listing with the names of classes that the table has for the numbers of the label's column."""
+    """Add the class names that the table has for the numbers in the label's column."""
     columns = [name for name, field in listing.fields.items() if label_from in (name, "auto") and field == "label"]
     columns = columns if label_from in ("auto", "none") else [label_from]
     if not columns or label_from == "none" or "label" in listing.classes:

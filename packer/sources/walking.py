@@ -8,40 +8,36 @@ from pathlib import Path
 def walk(
     root: Path, onerror: Callable[[OSError], None], *, followlinks: bool = False
 ) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield each folder, the folders and the files in it, from the top, as ``os.walk`` does up to some 990 levels.
+    """Yield each folder with its folders and files, from the top, like ``os.walk`` but to any depth.
 
     Parameters
     ----------
     onerror : callable
         Called with the error of a folder that cannot be listed.
     followlinks : bool
-        Whether folders behind links are entered; the caller must prevent endless loops.
+        Whether to enter folders behind links; the caller must prevent endless loops.
     """
     waiting = [os.fspath(root)]
     while waiting:
         folder = waiting.pop()
-        folders: list[str] = []
-        files: list[str] = []
         failed: list[OSError] = []
-        links: set[str] = set()
-        for name, is_folder, is_link in scan(folder, failed.append):
-            (folders if is_folder else files).append(name)
-            if is_folder and is_link:
-                links.add(name)
+        entries = list(scan(folder, failed.append))
         if failed:
             onerror(failed[0])
             continue
-        yield folder, folders, files
+        folders = [name for name, is_folder, _ in entries if is_folder]
+        links = {name for name, is_folder, is_link in entries if is_folder and is_link}
+        yield folder, folders, [name for name, is_folder, _ in entries if not is_folder]
         below = [name for name in reversed(folders) if followlinks or name not in links]
         waiting += [os.path.join(folder, name) for name in below]  # noqa: PTH118 -- many
 
 
 Entry = tuple[str, bool, bool]
-"""An entry of a folder: its name, and whether it is a folder, or a link. There may be millions."""
+"""Entry of a folder: its name, whether it is a folder, and whether it is a link. A tuple, as there may be millions."""
 
 
 def scan(folder: str | Path, onerror: Callable[[OSError], None]) -> Iterator[Entry]:
-    """The entries of a folder; `onerror` is called if it cannot be listed. What the listing says is not asked again."""
+    """Yield the entries of a folder; `onerror` is called if it cannot be listed."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from packer.sources.folders.frame_folders import refuse_pictures_in_root
 from packer.sources.folders.patterns import Globs
 from packer.sources.folders.sidecars import sidecar_suffix
-from packer.sources.walking import Entry, scan, walk
+from packer.sources.walking import Entry, scan
 from packer.vision.media import IMAGE, medium_of
 from packer.workspace.fresh import AHEAD, is_far
 from packer.workspace.spool import sorted_texts
@@ -153,7 +153,7 @@ class FoundFiles:
                 self._threads.shutdown(cancel_futures=True)
 
     def _walk(self) -> Iterator[FoundFile]:
-        first_seen = self._first_seen()
+        entered: set[str] = set()
         waiting = [iter((FoundFile("/"),))]
         while waiting:
             found = next(waiting[-1], None)
@@ -161,33 +161,18 @@ class FoundFiles:
                 waiting.pop()
             elif not found.name.endswith("/"):
                 yield found
-            elif self._enters(found.name, first_seen):
+            elif self._enters(found.name.strip("/"), entered):
                 waiting.append(self._list(found.name.strip("/")))
 
-    def _first_seen(self) -> dict[str, str] | None:
-        """By its path without links, the path under which each folder is searched; None if no link is followed."""
-        if not self._links_to:
-            return None
-        found: dict[str, str] = {}
-        for folder, folders, _ in walk(self._root, _fail, followlinks=True):
-            if found.setdefault(os.path.realpath(folder), folder) != folder:
-                folders.clear()
-                continue
-            parts = Path(folder).relative_to(self._root).parts
-            links = {name for name in folders if os.path.islink(os.path.join(folder, name))}  # noqa: PTH114, PTH118
-            folders[:] = self._choose_folders(Path(folder), parts, folders, links, Ignored())[0]
-        return found
-
-    def _enters(self, path: str, first_seen: Mapping[str, str] | None) -> bool:
-        """Return whether a folder is searched under this path."""
-        if first_seen is None:
-            return True
-        path = path.strip("/")
-        folder = os.path.join(self._root, path) if path else os.fspath(self._root)  # noqa: PTH118 -- as walk does
-        if first_seen.get(os.path.realpath(folder), folder) == folder:
-            return True
-        self.ignored.add(path, _LINKS)
-        return False
+    def _enters(self, path: str, entered: set[str]) -> bool:
+        """Return whether to enter a folder. If links are followed, each folder is entered only once."""
+        if self._links_to:
+            folder = os.path.realpath(os.path.join(self._root, path))  # noqa: PTH118 -- many
+            if folder in entered:
+                self.ignored.add(path, _LINKS)
+                return False
+            entered.add(folder)
+        return True
 
     def _list(self, path: str) -> Iterator[FoundFile]:
         """The items and folders in a folder, with ``/`` at the end of those, in the order of the bytes of all paths."""
@@ -215,7 +200,7 @@ class FoundFiles:
                     if self._keeps_sidecars:
                         stems.add(_stem(name))
                     yield name
-            entered, out = self._choose_folders(folder, parts, folders, links, self.ignored)
+            entered, out = self._choose_folders(folder, parts, folders, links)
             if not parts:
                 self.folders.update(entered)
             yield from out
@@ -261,22 +246,22 @@ class FoundFiles:
         names.popleft()
 
     def _choose_folders(
-        self, folder: Path, parts: tuple[str, ...], folders: Sequence[str], links: Container[str], ignored: Ignored
+        self, folder: Path, parts: tuple[str, ...], folders: Sequence[str], links: Container[str]
     ) -> tuple[list[str], list[str]]:
-        """The folders to enter among some, of which some are links, sorted, and the links that leave the source."""
+        """Return the folders to enter, sorted, and the links that leave the source."""
         entered, out = [], []
         for name in sorted(folders, key=os.fsencode):
             path = "/".join((*parts, name))
             if name.startswith("."):
-                ignored.add(path, "hidden")
+                self.ignored.add(path, "hidden")
             elif self._exclude.match((*parts, name), folder=True):
-                ignored.add(path, _EXCLUDED)
+                self.ignored.add(path, _EXCLUDED)
             elif name not in links:
                 entered.append(name)
             else:
                 target = (folder / name).resolve()
                 if target.is_relative_to(self._root):
-                    ignored.add(path, _LINKS)
+                    self.ignored.add(path, _LINKS)
                 elif any(target.is_relative_to(other) for other in self._links_to):
                     entered.append(name)
                 else:
