@@ -230,7 +230,7 @@ def test_names_without_an_order_are_a_reject(tmp_path: Path, names: list[str], r
     assert line["item"] == "bad"
     assert reason in line["reason"]
     table = run_packer("rejects", tmp_path / "out", "-o", tmp_path / "again.csv")
-    assert "--root SOURCE --frame-folders 12.5" in table.stdout
+    assert "--root SOURCE --frame-folders=12.5" in table.stdout
     build(root, tmp_path / "chosen", "--exclude", "none.jpg", "--max-rejects", "50%")
     table = run_packer("rejects", tmp_path / "chosen", "-o", tmp_path / "again.csv")
     assert "the same build with --retry-rejects" in table.stdout
