@@ -51,7 +51,6 @@ def _lengths(field: Field, batches: Iterable[Any]) -> dict[str, IntArray]:
 def _write_batches(
     staging: Path, field: Field, lengths: Mapping[str, IntArray], rows: int, batches: Iterable[Any]
 ) -> tuple[Column, Path]:
-    """Write a column from batches of values (see `write_column`)."""
     staging.mkdir(parents=True, exist_ok=True)
     folder = staging / field.name
     remove_tree(folder)

@@ -218,7 +218,6 @@ class PackedRows:
                 yield self.read(self._start(number) + rows, fields)
 
     def _steps(self, number: int) -> Iterator[IntArray]:
-        """Yield the rows of a shard in batches."""
         part, columns = self._places[number].part, self._places[number].manifest.columns
         step = batch_rows(part, *columns)
         for first in range(0, part.samples, step):
@@ -354,7 +353,6 @@ class _Place(NamedTuple):
 
     @property
     def layout(self) -> Layout:
-        """Layout of the input's folder."""
         return self.input.layout
 
 

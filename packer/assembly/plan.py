@@ -314,5 +314,4 @@ def _cut_pieces(bytes_of: npt.NDArray[np.int64], pieces: Sequence[Piece]) -> tup
 
 
 def _rows_at(order: IntArray | None, start: int, stop: int) -> IntArray:
-    """Return the source's rows at positions of the stored order."""
     return np.arange(start, stop, dtype=np.int64) if order is None else np.array(order[start:stop])

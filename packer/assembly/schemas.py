@@ -91,7 +91,6 @@ def _unite(fields: Sequence[Field]) -> Field:
 
 
 def _differences(expected: Schema, found: Schema) -> Iterator[str]:
-    """Describe the differences between two incompatible schemas."""
     names = [f"field {name!r} is missing" for name in expected.names if name not in found]
     names += [f"field {name!r} is not in the first" for name in found.names if name not in expected]
     yield from names

@@ -119,7 +119,6 @@ def place_shard(root: Path, published: Path) -> Shard | None:
 
 
 def _write(folder: Path, format: str, name: str, schema: Schema, size: ShardSize, batches: Iterable[Columns]) -> Shard:
-    """Write the files and the record, and flush them."""
     scratch = find_scratch(folder, size) if format in NEEDS_SCRATCH else None
     found: tuple[FileEntry, ...] = ()
     if scratch is None:
@@ -148,7 +147,7 @@ def _write(folder: Path, format: str, name: str, schema: Schema, size: ShardSize
 def _write_files(
     folder: Path, format: str, name: str, schema: Schema, size: ShardSize, batches: Iterable[Columns]
 ) -> int:
-    """Write the files, and return the rows per block."""
+    """Write the files, and return the number of rows per block."""
     writer: ShardWriter = resolve("format", format, {format: get_format(format).writer})(folder, name, schema, size)
     try:
         for batch in batches:

@@ -148,7 +148,7 @@ class Roots:
         return True
 
     def _name(self, location: Path) -> str | None:
-        """The name of a file below a root; None where it lies outside all of them."""
+        """Return the name of a file below a root; None if it is outside all roots."""
         # The path is tried as it is written first. It is tried without links where it contains `..`, or where it seems
         # to lie elsewhere because a link leads to the root.
         for see in (Path, _resolve):
@@ -260,7 +260,7 @@ class Examiner:
             count_listed(_COUNTED)
 
     def _examine(self, path: str) -> Item | None:
-        """The item of a plain path to a plain file below the only root; None if it has to be looked at more closely."""
+        """Return the item of a regular file below the only root; None if the path needs a closer look."""
         if len(self._resolved) > 1 or os.path.normpath(path) != path or path.startswith(".."):
             return None
         location = path if path.startswith("/") else self._prefix + path
@@ -400,5 +400,5 @@ def describe_path(
 
 
 def _through_link(path: Path, roots: Sequence[Path]) -> bool:
-    """Return whether the path as written lies inside a root, so that only a link can lead outside."""
+    """Return whether the path as written is inside a root, so that only a link can lead outside."""
     return any(Path(os.path.normpath(path)).is_relative_to(root) for root in roots)

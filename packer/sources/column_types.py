@@ -112,7 +112,6 @@ class Column:
                 self._names = None
 
     def _check(self, values: Sequence[Any], first: int) -> None:
-        """Check that a plan can hold the values, and that a column ``image`` holds pictures."""
         if self.field != "image" and _SIMPLE.issuperset(map(type, values)):
             return
         for row, value in enumerate(values, first):
@@ -162,7 +161,7 @@ class Column:
             self._names = {value.strip() for chunk in chunks() for value in self.read(chunk) if value}
 
     def _make_stand_in(self) -> Any:
-        """Return the value that stands for a missing one: a list of zeros if all lists have one length, else zero or nothing."""
+        """Return the value that replaces missing ones: zeros if all lists have one length, else zero or nothing."""
         kind = self.python_type or str
         if issubclass(kind, np.ndarray):
             row = 0 if self._missing_before else self._values.first_missing or 0
@@ -194,7 +193,7 @@ class Column:
         return [value if ok else self._stand_in for value, ok in zip(values, valid, strict=True)], valid
 
     def _plain(self, values: Sequence[Any], first: int) -> Sequence[Any]:
-        """Values of Python's own types; a missing one is None or NaN."""
+        """Return values of Python's own types; a missing one is None or NaN."""
         if self._cells is not None:
             return self._cells.parse(values)
         values = keep_cells(values) if self._is_cells else values
@@ -226,7 +225,7 @@ class Column:
         return [note for note in (self._describe_texts(), self._describe_labels()) if note is not None]
 
     def _describe_labels(self) -> str | None:
-        """Describe that labels are integers that no class has, if any is."""
+        """Describe labels below the smallest valid one, if there are any."""
         limits = (self._cells or self._values).limits
         if not self._is_label or self.python_type is not int or "class" not in limits.beyond:
             return None
@@ -238,7 +237,7 @@ class Column:
         )
 
     def _describe_texts(self) -> str | None:
-        """Describe that a few cells made texts of a column of numbers, if they did, and what helps."""
+        """Describe the cells that turned a column of numbers into text, and how to fix them."""
         if self._cells is None:
             return None
         kind, option = "names of classes" if self._is_label else "text", shlex.quote(cut(self.name, LENGTH))

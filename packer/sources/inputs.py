@@ -55,7 +55,6 @@ def read_input(item: Item) -> Any:
 
 
 def _name(number: int, value: Any) -> str:
-    """An item's name."""
     if isinstance(value, str | PurePath | int | float | np.number) and not isinstance(value, bool):
         text = str(value)
         if text and len(text) <= _NAME_LENGTH and text.isprintable():
@@ -64,7 +63,7 @@ def _name(number: int, value: Any) -> str:
 
 
 def _to_json(value: Any, number: int) -> Any:
-    """A value as JSON that `_from_json` turns back into the same value; numpy's scalars become Python's."""
+    """Convert a value to JSON that `_from_json` reverses; numpy scalars become Python's."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool) or type(value) in (str, int):

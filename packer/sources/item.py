@@ -221,7 +221,7 @@ _PLAIN = frozenset((str, int, float, bool, type(None), bytes))
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value consists of plain ones; the bytes of an array would be spooled without its type."""
+    """Return whether a value consists of plain ones; an array would be spooled as bytes without its type."""
     if type(value) is dict:
         return all(map(_is_plain, value.values()))
     return all(map(_is_plain, value)) if type(value) in (list, tuple) else type(value) in _PLAIN

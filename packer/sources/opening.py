@@ -77,7 +77,7 @@ def open_source(
 
 
 def _open_folder(path: Path, out: Path, recipe: Recipe) -> Source:
-    """The source that a folder is: a packed dataset, archives, or a folder of files."""
+    """Return the source for a folder: a packed dataset, archives, or a folder of files."""
     packed = is_packed(path)
     archives = None if packed else open_folder(path, recipe)
     _check_options(recipe, "a packed dataset" if packed else "a folder" if archives is None else "archives")
@@ -94,24 +94,22 @@ def _open_folder(path: Path, out: Path, recipe: Recipe) -> Source:
 
 
 def _remedy(path: Path) -> str:
-    """Return advice about a file that is an item and not a source of items."""
+    """Return advice if the file is an item rather than a source of items."""
     return ": give the folder that holds it" if medium_of(path.name) is not None else ""
 
 
 def _roots(recipe: Recipe) -> Roots | None:
-    """The folders that a table's paths are relative to, if the recipe names any."""
     return Roots.of(*recipe.root) if recipe.root else None
 
 
 def _refuse_build(path: Path) -> None:
-    """Refuse a folder that holds a build without a dataset, and nothing else."""
+    """Refuse a folder that holds only an unfinished build."""
     layout = Layout(path)
     if layout.build.is_dir() and all(entry.name == BUILD_FOLDER for entry in path.iterdir()):
         raise UsageError(f"{path}: expected a source, found {layout.describe_build()}")
 
 
 def _check_options(recipe: Recipe, found: str) -> None:
-    """Refuse options that a source does not read."""
     for options, readers, sources in _READ_BY:
         chosen = [name for name in options if getattr(recipe, name)]
         if chosen and found not in sources:

@@ -102,7 +102,7 @@ class PackedSource:
         return Listing(items, classes=classes, further=further)
 
     def _keys(self, manifest: Manifest) -> Sequence[str]:
-        """The names of the rows in reports: their keys."""
+        """Return the names of the rows in reports: their keys."""
         if "key" not in manifest.schema:
             return Mapped(range(manifest.samples), "row-{:08d}".format)
         with closing(PackedRows.of(self.root, check="size", manifest=manifest)) as rows:
@@ -110,7 +110,7 @@ class PackedSource:
             return texts().extend(bytes(key).decode("utf-8", "surrogateescape") for b in batches for key in b["key"])
 
     def _labels(self, field_name: str, manifest: Manifest) -> tuple["_Labels", list[str] | None]:
-        """A field as labels: texts are numbered in sorted order; class numbers and integers stay as they are."""
+        """Read a field as labels: texts are numbered in sorted order; class numbers and integers are kept."""
         groups = read_groups(self.root, field_name)
         field = manifest.schema[field_name]
         if field.kind == "text":

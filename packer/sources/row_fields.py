@@ -38,7 +38,7 @@ class Columns:
         self._where = where
 
     def _read(self, chunk: Chunk) -> tuple[dict[str, Sequence[Any]], Sequence[str | None]]:
-        """The values of each field in some rows, and for each row why it is rejected."""
+        """Return the values of each field in some rows, and for each row why it is rejected."""
         out: dict[str, Sequence[Any]] = {}
         label: tuple[Sequence[Any], Sequence[bool] | None] | None = None
         for column in self._columns:
@@ -182,7 +182,7 @@ def read_columns(
 
 
 def _is_label(name: str, label_from: str) -> bool:
-    """Return whether a column becomes the label, if it can."""
+    """Return whether a column becomes the label, if its type allows."""
     return name == label_from if label_from not in ("auto", "none") else field_name(name) == "label"
 
 
@@ -195,7 +195,7 @@ def describe_replaced(column: str, label_from: str) -> str:
 
 
 def _label_field(label_from: str, fields: Mapping[str, str]) -> str | None:
-    """The field that holds the label, by its name before it becomes ``label``."""
+    """Return the field that holds the label, by its name before it becomes ``label``."""
     if label_from == "none":
         return None
     if label_from == "auto":
@@ -231,7 +231,7 @@ def _check_names(fields: Mapping[str, str]) -> None:
 
 
 def _check_marks(columns: Sequence[Column]) -> None:
-    """Refuse a column that has the name of the field that marks another one's missing values."""
+    """Refuse a column whose name is taken by the validity field of another column."""
     names = {column.field: column.name for column in columns}
     for column in columns:
         mark = f"{column.field}_valid"

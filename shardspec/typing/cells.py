@@ -147,7 +147,7 @@ def spells_number(cell: str) -> bool:
 
 
 def _parse_integers(cells: Sequence[str]) -> list[int] | None:
-    """Texts as integers, if all are integers in their usual spelling."""
+    """Parse the cells if all are integers in their usual spelling."""
     try:
         numbers = list(map(int, cells))
     except ValueError:
@@ -157,7 +157,7 @@ def _parse_integers(cells: Sequence[str]) -> list[int] | None:
 
 
 def _parse_floats(cells: Sequence[str]) -> list[float] | None:
-    """Texts as floats, if all are numbers in their usual spelling."""
+    """Parse the cells if all are numbers in their usual spelling."""
     return list(map(float, cells)) if all(map(_PLAIN_AMONG_BLANKS.match, cells)) else None
 
 

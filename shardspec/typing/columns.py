@@ -133,7 +133,7 @@ class ColumnTyper:
             self._add(kind, some, values, first)
 
     def _add(self, kind: type, some: Sequence[Any], values: Sequence[Any], first: int) -> None:
-        """Join the type of some of the values, which are of one Python type."""
+        """Join the type of `some` of the values, which have the same Python type."""
         simple = next((found for of, found in _OF_PYTHON.items() if issubclass(kind, of)), None)
         if simple is not None:
             self._join(simple)
@@ -157,7 +157,7 @@ class ColumnTyper:
                 )
 
     def _with_new_types(self, kind: type, some: Sequence[Any]) -> Iterator[Any]:
-        """Yield the lists or arrays that have another type than the one before."""
+        """Yield the lists or arrays whose type differs from that of the one before."""
         last: Any = None
         is_array = issubclass(kind, np.ndarray)
         for value in some:
@@ -213,5 +213,5 @@ class ColumnTyper:
 
 
 def _index(values: Sequence[Any], sought: Any) -> int:
-    """The first place of an object; equal ones do not count, since some cannot be compared."""
+    """Return the first position of an object, by identity, since some values cannot be compared."""
     return next(place for place, value in enumerate(values) if value is sought)

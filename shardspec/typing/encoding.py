@@ -99,7 +99,6 @@ def _classes(name: str, cells: Cells, known: Sequence[str]) -> EncodedColumn:
 
 
 def _arrays(name: str, kind: FieldType, values: Sequence[Any], equal_lengths: bool, place: str) -> EncodedColumn:
-    """Arrays, and lists of numbers."""
     if equal_lengths and None not in values:
         column = np.array(values, kind.dtype)
         return EncodedColumn(kind.to_field(name, column.shape[1:]), column, 0)

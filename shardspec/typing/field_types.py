@@ -227,7 +227,7 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
 
 
 def _picture_type(name: str, picture: NamedConfig) -> FieldType:
-    """Pictures that may be label maps are never stored with loss."""
+    """Return the type of an image. Label maps are never stored with loss."""
     lossy = is_lossy(picture.name)
     return FieldType("picture", codec=NamedConfig("png") if lossy and is_mask_name(name) else picture)
 
@@ -255,7 +255,7 @@ def _list_type(dtype: str, tail: tuple[int, ...]) -> FieldType:
 
 
 def _list_shape(value: Any, kinds: set[type]) -> tuple[int, ...] | None:
-    """The shape of nested lists, whose leaves' types are collected; None if they are not rectangular."""
+    """Return the shape of nested lists, and collect their leaves' types; None if they are not rectangular."""
     inside = set(map(type, value))
     if inside.isdisjoint((list, tuple)):
         kinds |= inside

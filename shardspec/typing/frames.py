@@ -81,7 +81,7 @@ def _columns(frame: Any, what: str) -> Iterable[tuple[Any, Cells]]:
 
 
 def _from_values(place: str, values: Any) -> Cells:
-    """A column from an array, or anything that becomes one, or from a list of Python values."""
+    """Read a column from an array, anything that becomes one, or a list of Python values."""
     if isinstance(values, Cells):
         return values
     if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
@@ -135,7 +135,6 @@ def _from_pandas(place: str, series: Any) -> Cells:
 
 
 def _read_arrow(place: str, column: Any) -> Cells:
-    """A column of Arrow; what its library cannot do is the column's fault."""
     try:
         return _from_arrow(place, column)
     except UsageError:
@@ -167,7 +166,7 @@ def _is_list(types: Any, kind: Any) -> bool:
 
 
 def _from_arrow_lists(place: str, column: Any, dtype: np.dtype[Any], axes: int, valid: BoolArray) -> Cells:
-    """Lists of numbers: one array if all have the same length and nothing is missing, without a step in Python."""
+    """Read lists of numbers: without Python objects if all have the same length and nothing is missing."""
     if axes == 1 and valid.all() and len(column):
         lengths = import_target("pyarrow.compute:list_value_length", what=place, extra="parquet")(column).to_numpy()
         if (lengths == lengths[0]).all():

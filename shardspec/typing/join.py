@@ -222,7 +222,7 @@ def _names(
     replaceable: Collection[str],
     what: str,
 ) -> dict[str, str]:
-    """The field of each column that is taken."""
+    """Return the field of each column that is taken."""
     have = list(cells)
     if isinstance(fields, str):
         raise UsageError(f"fields: expected a list of columns, found {shorten(fields)}")
@@ -256,7 +256,7 @@ def _names(
 def _match(
     table: Sequence[Cells], keys: Sequence[DatasetKeys], columns: Sequence[str], what: str
 ) -> tuple[IntArray, IntArray]:
-    """The table's row of each row of the dataset, `NO_ROW` for none; and the rows of the table that are left over."""
+    """Return the table's row of each row of the dataset, or `NO_ROW`, and the rows of the table that are left over."""
     given = []
     for cells, one, column in zip(table, keys, columns, strict=True):
         place = f"{what}: column {shorten(column)}"
@@ -286,7 +286,7 @@ def _match(
 
 
 def _twice(known: npt.NDArray[np.bytes_], order: IntArray) -> list[tuple[int, int]]:
-    """The rows of each key that is there more than once, by twos, given the order of the keys."""
+    """Return pairs of rows with the same key, given the order of the keys."""
     pairs = []
     for start in range(0, len(order), _AT_ONCE):
         some = order[start : start + _AT_ONCE + 1]
@@ -318,14 +318,13 @@ def _digests(values: Iterable[Any]) -> bytearray:
 
 
 def _key_at(columns: Sequence[Sequence[Any]], row: int) -> Any:
-    """The key in a row, for a message: a value, or a tuple of one for each of several columns."""
+    """Return the key in a row for a message; a tuple if there are several columns."""
     values = (column[row] for column in columns)
     key = tuple(value.item() if isinstance(value, np.generic) else value for value in values)
     return key[0] if len(key) == 1 else key
 
 
 def _as_keys(cells: Cells, field: Field, place: str) -> Sequence[Any]:
-    """The table's keys as the dataset's field has them."""
     values = cells.values
     if isinstance(values, np.ndarray) and (values.ndim != 1 or values.dtype.kind not in "iu"):
         raise UsageError(f"{place}: expected keys, text or integers, found {values.dtype} of {values.ndim} axes")
@@ -341,13 +340,11 @@ def _as_keys(cells: Cells, field: Field, place: str) -> Sequence[Any]:
 
 
 def _some(keys: Iterable[Any]) -> str:
-    """The first of some keys, for a message."""
     first = [shorten(key) for key in islice(keys, _NAMED + 1)]
     return ", ".join(first[:_NAMED]) + (", …" if len(first) > _NAMED else "")
 
 
 def _spread(values: Any, row_of: IntArray, sentinel: Any) -> Any:
-    """The values of a table's rows at the rows of the dataset."""
     if isinstance(values, list):
         return [sentinel if row == NO_ROW else values[row] for row in row_of.tolist()]
     if not len(values):

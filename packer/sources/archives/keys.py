@@ -101,7 +101,7 @@ class KeyTable:
 
 
 def _stem(name: str) -> str:
-    """A name without what follows the first dot of its last part."""
+    """Remove everything after the first dot of the last part of a name."""
     folder, slash, base = name.rpartition("/")
     return folder + slash + base.partition(".")[0]
 
@@ -149,7 +149,6 @@ def _read_table(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _split_row(path: Path, row: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """The key of a row, and its other columns."""
     column = next((name for name in _KEY_COLUMNS if name in row), None)
     if column is None:
         raise UsageError(f"{path}: expected a column 'key', found {quote_some(row)}")

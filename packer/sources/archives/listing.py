@@ -261,7 +261,7 @@ def _with_columns(
 
 
 def _list_each(archives: Sequence[Archive], list_one: Callable[[Place], Found]) -> Iterator[tuple[Archive, Found]]:
-    """Yield each archive and its content, in order. Some archives are listed ahead, in parallel."""
+    """Yield each archive and its content, in order. Several archives are listed ahead in parallel."""
     count = available_processors()
     with ThreadPoolExecutor(count) as threads:
         left = iter(archives)
@@ -330,7 +330,6 @@ class _Naming:
         self._changed: dict[str, str] = {}
 
     def look_at(self, row: Mapping[str, Any]) -> None:
-        """Register the columns of the next item."""
         if not row.keys() <= self._names.keys():
             self._names |= dict.fromkeys(row)
             if len(self._names) > FIELDS_MAX:
@@ -342,7 +341,6 @@ class _Naming:
             self._kinds.add(type(row[LABEL]))
 
     def settle(self) -> None:
-        """Choose the names, after the last item."""
         names, label_from = self._names, self._label_from
         label = "label" if label_from == "auto" and "label" not in names else LABEL
         changed = {LABEL: _LABEL_VALUE if float in self._kinds else label} if LABEL in names else {}

@@ -153,7 +153,6 @@ class _Tree:
 
 
 def _newest_meta(head: bytes) -> _Meta:
-    """Return the meta page of the last transaction."""
     first = _meta_at(head, 0)
     if first.page_bytes not in _PAGE_BYTES:
         raise TreeDamage(f"expected a page size of 512 to 65536 bytes, found {first.page_bytes}")

@@ -53,7 +53,7 @@ def _open(path: Path) -> Any:
 
 
 def _picture_columns(schema: Any) -> dict[str, bool]:
-    """The columns that may hold pictures, and whether each is a struct with the bytes in a field."""
+    """Return the columns that may hold images, and whether each is a struct with a field ``bytes``."""
     found: dict[str, bool] = {}
     for field in schema:
         kind = str(field.type)
@@ -67,7 +67,7 @@ def _picture_columns(schema: Any) -> dict[str, bool]:
 
 
 def _choose(path: Path, schema: Any, path_column: str) -> tuple[str, dict[str, bool]]:
-    """The column of the pictures, and all columns that may hold some."""
+    """Return the column of the images, and all columns that may hold some."""
     found = _picture_columns(schema)
     if path_column in found:
         return path_column, found
@@ -129,7 +129,6 @@ def list_rows(place: Place, path_column: str, dropped: Collection[str]) -> Found
 
 
 def _with_files(item: Item, others: Mapping[str, str], member: Any, row: int) -> Item:
-    """An item with the other columns of pictures as further files."""
     files = {
         field: ItemFile(f"{item.name}.{field}", str(item.path), item.bytes, item.mtime_ns, member(row, name))
         for field, name in others.items()
@@ -142,7 +141,6 @@ def _member(place: Place, names: list[str], candidates: Mapping[str, bool], grou
 
 
 def _rows(path: Path, file: Any, group: int, columns: list[str], rows: int) -> Iterator[dict[str, Any]]:
-    """The values of some columns of a row group, row by row."""
     if not columns:
         yield from ({} for _ in range(rows))
         return
@@ -155,12 +153,12 @@ def _rows(path: Path, file: Any, group: int, columns: list[str], rows: int) -> I
 
 
 def _is_dropped(name: str, names: Collection[str], dropped: Collection[str]) -> bool:
-    """Return whether ``--drop`` names a column, also by the name that it gets because a field has a meaning of its own."""
+    """Return whether ``--drop`` names a column, or the name that it gets because its own is reserved."""
     renamed = f"{PREFIX}_{name.lower()}"
     return name in dropped or (renamed in dropped and renamed not in names)
 
 
 def _class_names(schema: Any) -> dict[str, list[str]]:
-    """The class names of the columns that are no pictures."""
+    """Return the class names of the columns without images."""
     others = set(schema.names) - set(_picture_columns(schema))
     return {name: names for name, names in class_labels(schema.metadata).items() if name in others}

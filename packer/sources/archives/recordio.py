@@ -165,7 +165,7 @@ def _cut(pieces: Sequence[int], start: int, stop: int) -> list[int]:
 
 
 class _Index:
-    """The keys of records, by where the records begin. In memory are a few numbers for each.
+    """Maps the offset of each record to its key, with a few numbers per record in memory.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ class _Index:
 
     @classmethod
     def read(cls, path: Path) -> "_Index":
-        """Read a file; there are no keys without one."""
+        """Read an index file; without a file there are no keys."""
         starts, names = array("q"), texts()
         try:
             with path.open("rb") as file:
@@ -197,7 +197,7 @@ class _Index:
         return cls(starts, names)
 
     def take(self, start: int) -> str | None:
-        """The key of the record that begins at a place, and note that the record is there; None if it has none."""
+        """Return the key of the record at an offset and mark it as found; None if it has none."""
         at = bisect_left(self._starts, start)
         if at == len(self._starts) or self._starts[at] != start:
             return None
@@ -206,12 +206,12 @@ class _Index:
         return self._names[line]
 
     def following(self, start: int, end: int) -> int:
-        """Where the first record behind a place begins; `end` if there is none."""
+        """Return the offset of the first indexed record after `start`; `end` if there is none."""
         at = bisect_right(self._starts, start)
         return end if at == len(self._starts) else self._starts[at]
 
     def left(self) -> Iterator[tuple[str, int]]:
-        """The keys of the records that are not there, and where they should begin, in the order of the index."""
+        """Yield the key and the expected offset of each record that was not found, in the order of the index."""
         for at in np.argsort(self._lines).tolist():
             line = int(self._lines[at])
             if not self._taken[line]:

@@ -98,13 +98,13 @@ def walk_tar(path: Path, wanted_bytes: "dict[str, int]") -> Iterator[TarMember]:
 
 
 class _Plain:
-    """A file that is read and skipped through."""
+    """An uncompressed file that is read in order."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self._size, self.at = file, size, 0
 
     def read(self, size: int) -> bytes:
-        """The next bytes; fewer only at the end."""
+        """Return the next bytes; fewer only at the end."""
         data = self._file.read(size)
         self.at += len(data)
         return data
@@ -118,13 +118,12 @@ class _Plain:
 
 
 class _Squeezed:
-    """A compressed file that is decompressed as it is read and skipped through."""
+    """A compressed file that is decompressed as it is read in order."""
 
     def __init__(self, file: gzip.GzipFile, limit: int) -> None:
         self._file, self._limit, self.at = file, limit, 0
 
     def read(self, size: int) -> bytes:
-        """The next bytes; fewer only at the end."""
         try:
             data = self._file.read(size)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -138,7 +137,6 @@ class _Squeezed:
         return data
 
     def skip(self, size: int) -> int:
-        """Skip bytes, and return how many there were."""
         left = size
         while left and (found := len(self.read(min(left, _COPY_BYTES)))):
             left -= found
@@ -189,7 +187,7 @@ def _walk(file: _Plain | _Squeezed, wanted_bytes: dict[str, int]) -> Iterator[Ta
 
 
 def _skip_padding(file: _Plain | _Squeezed, size: int, start: int, found: int) -> None:
-    """Skip to the next block after a member that begins at `start`, of whose bytes some were found."""
+    """Skip to the next block after the member at `start`, of which `found` bytes were read."""
     padding = -size % BLOCK_BYTES
     if found < size or file.skip(padding) < padding:
         raise TarDamage(
@@ -198,7 +196,7 @@ def _skip_padding(file: _Plain | _Squeezed, size: int, start: int, found: int) -
 
 
 def _read_header(block: bytes, start: int) -> tuple[int, bytes]:
-    """The size and the type in a header block, whose checksum must be right."""
+    """Return the size and type in a header block, whose checksum must be right."""
     if len(block) < BLOCK_BYTES:
         raise TarDamage(f"expected a header at byte {start}, found the end of the file: cut off")
     announced = _number(block[148:156])
@@ -212,7 +210,7 @@ def _read_header(block: bytes, start: int) -> tuple[int, bytes]:
 
 
 def _number(field: bytes) -> int | None:
-    """A number in octal digits, or in binary if the first bit is set; None if it is neither."""
+    """Parse a number in octal digits, or in binary if the first bit is set; None if it is neither."""
     if field[0] & 0x80:
         return int.from_bytes(field, "big", signed=True) + (1 << (8 * len(field) - 1) if field[0] != 0xFF else 0)
     text = field.strip(b" \0")
@@ -227,7 +225,7 @@ def _header_name(block: bytes) -> bytes:
 
 
 def _parse_pax(data: bytes, start: int) -> dict[str, str]:
-    """The records of an extended header: lines of ``<length> <key>=<value>``, the length in bytes."""
+    """Parse an extended header: lines of ``<length> <key>=<value>``, with the length in bytes."""
     records: dict[str, str] = {}
     at = 0
     while at < len(data) and data[at]:
@@ -252,7 +250,7 @@ def _as_text(data: bytes) -> str:
 
 
 def _check_end(file: _Plain | _Squeezed, start: int, block: bytes) -> None:
-    """Check that a file ends as a tar does: with a block of zeros, and nothing but zeros behind it."""
+    """Check that the file ends with a block of zeros, followed only by zeros."""
     if len(block) < BLOCK_BYTES:
         found = f"{len(block)} bytes" if block else "the end of the file"
         raise TarDamage(f"expected the end mark of a tar file at byte {start}, found {found}: cut off")

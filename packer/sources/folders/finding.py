@@ -175,7 +175,7 @@ class FoundFiles:
         return True
 
     def _list(self, path: str) -> Iterator[FoundFile]:
-        """The items and folders in a folder, with ``/`` at the end of those, in the order of the bytes of all paths."""
+        """Yield the items and folders in a folder, in the byte order of all paths. Folders end with ``/``."""
         parts = tuple(path.split("/")) if path else ()
         folder, above = Path(self._root, path), f"{path}/" if path else ""
         # All of them are compared, since a pattern that matches nothing is reported.
@@ -231,12 +231,12 @@ class FoundFiles:
             yield FoundFile(above + name, beside)
 
     def _scan(self, path: str) -> Iterable[Entry]:
-        """The entries of a folder, which may have been asked for before."""
+        """Return the entries of a folder, which may have been listed ahead."""
         scanned = self._scans.pop(path).result() if path in self._scans else None
         return scan(Path(self._root, path), _fail) if scanned is None else scanned
 
     def _scan_ahead(self, above: str, names: deque[str]) -> None:
-        """Ask for the entries of the next of some folders; the first of them is entered now."""
+        """Start to list the next folders in threads. The first of `names` is entered now."""
         if self._threads is None:
             return
         for name in islice(names, AHEAD):
@@ -289,7 +289,7 @@ class FoundFiles:
 
 
 def _scan_small(folder: Path) -> list[Entry] | None:
-    """The entries of a folder that has no more than can be kept."""
+    """Return the entries of a folder; None if they are too many to keep."""
     found = list(islice(scan(folder, _fail), _SCANNED_AHEAD + 1))
     return found if len(found) <= _SCANNED_AHEAD else None
 
@@ -299,5 +299,4 @@ def _fail(error: OSError) -> None:
 
 
 def _stem(path: str) -> str:
-    """A path without its suffix."""
     return path.removesuffix(PurePath(path).suffix)

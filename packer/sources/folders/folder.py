@@ -122,7 +122,6 @@ class FolderSource:
         return replace(listing, ignored=files.ignored.count, notes=notes, sought=sought)
 
     def _examined(self, files: Iterable[FoundFile], examiner: Examiner) -> Iterator[Item]:
-        """The items of what was found, without columns."""
         if self._frame_rate is None:
             yield from examiner.files(file.name for file in files)
             return
@@ -135,7 +134,7 @@ class FolderSource:
     def _with_columns(
         self, files: Iterable[FoundFile], examiner: Examiner, label_from: str, notes: list[str]
     ) -> Listing:
-        """The items with columns from their paths and sidecars. An item whose path or sidecar is wrong is a reject."""
+        """List the items with columns from paths and sidecars. If one of these is wrong, the item is a reject."""
         read = _Read(self._pattern, self._sidecars, self.root, self._roots)
         raw, good = spool_items(), array("q")
         with_sidecars, named = itertools.tee(files)
@@ -202,7 +201,7 @@ class _Read:
         self._matched = self._read = 0
 
     def item(self, item: Item, paths: Sequence[str]) -> Item:
-        """An item with its columns as they were found."""
+        """Return an item with its columns as they were found."""
         row: dict[str, Any] = {}
         if item.reject is None and self._pattern is not None:
             values = self._pattern.match(item.name)
@@ -279,7 +278,6 @@ class _Read:
         return notes
 
     def _refuse_doubles(self) -> None:
-        """Check that no column of a sidecar has the name of a placeholder."""
         placeholders = {} if self._pattern is None else {field_name(name): name for name in self._pattern.names}
         for name in self.names:
             if field_name(name) in placeholders:
@@ -291,31 +289,29 @@ class _Read:
 
 
 class _Some:
-    """Counts names, and keeps the first."""
+    """Counts names, and keeps the first ones for a message."""
 
     def __init__(self) -> None:
         self.count = 0
         self.first: list[str] = []
 
     def add(self, name: str) -> None:
-        """Count a name."""
         self.count += 1
         if len(self.first) < _SHOWN:
             self.first.append(name)
 
     def list(self, *, more: bool = True) -> str:
-        """The first names, and, unless `more` is off, the number of the others."""
+        """List the first names and, with `more`, the number of the others."""
         shown, others = list_some(list(map(shorten, self.first))), self.count - len(self.first)
         return f"{shown} and {others} more" if more and others else shown
 
 
 def _beside(name: str) -> str:
-    """A sidecar's name for an item's."""
     return f"{os.path.splitext(name)[0]}.txt"  # noqa: PTH122 -- a name, whatever characters it has
 
 
 def _as_utf8(text: str) -> str:
-    """A text that a manifest can hold, which is UTF-8: bytes that are not are escaped."""
+    """Escape bytes that are not UTF-8, since a manifest is UTF-8."""
     return os.fsencode(text).decode("utf-8", "backslashreplace")
 
 
@@ -325,7 +321,7 @@ def _first_level(name: str) -> str:
 
 
 def _with_folder_labels(listing: Listing, classes: Collection[str]) -> Listing:
-    """The items labelled by their first folder, one of `classes`; one directly in the source is a reject."""
+    """Label the items by their first folder, one of `classes`; an item outside these folders is a reject."""
     folders = sorted(classes, key=lambda name: (os.fsencode(class_name(name)), os.fsencode(name)))
     numbers = {name: number for number, name in enumerate(folders)}
     reason = "expected a folder to name the label (--label-from folder), found it directly in the source"

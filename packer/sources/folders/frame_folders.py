@@ -131,7 +131,7 @@ def describe_numbered(names: Iterable[str], depth: int) -> list[str]:
 
 
 def _counts_on(pictures: Sequence[str]) -> bool:
-    """Return whether the numbers in the names of some pictures count from 0 or 1 without a gap."""
+    """Return whether the numbers in the names count from 0 or 1 without a gap."""
     if len(pictures) < _FRAMES_MIN:
         return False
     try:
@@ -156,7 +156,6 @@ def refuse_pictures_in_root(root: Path, example: str) -> None:
 
 
 def _look(folder: str, name: str, roots: Sequence[Path]) -> os.stat_result:
-    """Return the status of an image, a regular file inside the roots."""
     path = os.path.join(folder, name)  # noqa: PTH118 -- many
     try:
         found = os.lstat(path)

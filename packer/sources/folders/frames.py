@@ -40,7 +40,7 @@ class Frames(NamedTuple):
 
     @property
     def run(self) -> None:
-        """See `Member`: each folder is read alone."""
+        """None, because each folder is read alone."""
         return
 
 

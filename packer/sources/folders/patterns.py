@@ -92,7 +92,7 @@ def _step(state: int, part: str, pattern: Sequence[_Part]) -> Collection[int]:
 
 
 def _skip_any(states: set[int], pattern: Sequence[_Part]) -> set[int]:
-    """The states, with those after each ``**``, which may stand for no folder at all."""
+    """Add the states after each ``**``, which may match no folder at all."""
     for state in range(len(pattern)):
         if state in states and pattern[state] is None:
             states.add(state + 1)
@@ -153,7 +153,7 @@ class PathPattern:
         return None if found is None else values
 
     def _compile(self, part: str) -> re.Pattern[str]:
-        """One part of the path as an expression that takes time in proportion to the part."""
+        """Compile one part of the path to an expression that matches in linear time."""
         pieces = _MARK.split(part)  # literal, mark, literal, …, literal
         literals, marks = pieces[::2], pieces[1::2]
         for before, between, after in zip(marks, literals[1:-1], marks[1:], strict=False):
