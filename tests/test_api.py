@@ -310,6 +310,9 @@ def test_a_number_of_numpy_is_one_of_python(tmp_path: Path) -> None:
 
 
 def test_a_picture_that_cannot_be_drawn_is_reported_before_anything_is_measured(tmp_path: Path) -> None:
-    for plot, message in (("bench.txt", "expected a name that ends in one of"), ("no/b.png", "found no folder")):
+    for plot, message in (
+        ("bench.txt", "expected a name that ends in .png or .svg or .pdf"),
+        ("no/b.png", "found no folder"),
+    ):
         with pytest.raises(UsageError, match=message):
             packer.bench(tmp_path / "nowhere", tmp_path / "nowhere", plot=tmp_path / plot)

@@ -31,7 +31,7 @@ from shardspec.wording import counted, did_you_mean, list_some, shorten
 
 @dataclass(frozen=True, repr=False)
 class ColumnsResult(Result):
-    """Columns that were added to a packed dataset, or dropped from it.
+    """Fields that were added to a packed dataset, or dropped from it.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class ColumnsResult(Result):
     found_finished: bool = False
 
     def describe(self) -> str:
-        """Return the change, and the samples and rows that were left out."""
+        """Describe the change, and the samples and rows that were left out."""
         done = [("added", self.added), ("replaced", self.replaced), ("dropped", self.dropped)]
         text = f"{self.path}: " + ", ".join(f"{what} {list_some(names)}" for what, names in done if names)
         if self.found_finished:
@@ -79,7 +79,7 @@ class ColumnsResult(Result):
         return "\n".join((text, *self.notes))
 
     def to_json(self) -> dict[str, Any]:
-        """The same as JSON, with the digest that the dataset has now."""
+        """Return the same as JSON, with the digest of the dataset."""
         names = {name: list(getattr(self, name)) for name in ("added", "replaced", "dropped")}
         counts = {"rows": self.rows, "missing": dict(self.missing or {}), "unknown": self.unknown}
         return {
@@ -135,7 +135,7 @@ def add(
     replace : bool
         Whether to replace fields that were added before.
     unquoted : bool
-        Whether quotation marks in a CSV or TSV file are characters like any other, since it was written without quoting.
+        Whether a CSV or TSV file was written without quoting, so that quotation marks are ordinary characters.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
@@ -251,7 +251,7 @@ def drop_field(
 
 
 def _describe_labels(joined: JoinedColumns) -> Iterator[str]:
-    """Describe that labels are integers that no class has, if any is."""
+    """Warn of integer labels that no class has."""
     for field in joined.fields:
         if field.name == "label" and field.classes is None and field.is_scalar and field.dtype[1] == "i":
             least = np.min(joined.columns["label"], initial=NO_CLASS)
@@ -264,7 +264,7 @@ def _describe_labels(joined: JoinedColumns) -> Iterator[str]:
 
 @contextmanager
 def _changing(path: Path) -> Iterator[tuple[Workspace, Manifest]]:
-    """A packed dataset, locked, and its manifest."""
+    """Lock a packed dataset, and yield its workspace and its manifest."""
     layout, workspace = Layout(path), Workspace(path / BUILD_FOLDER)
     layout.load()
     with locked(workspace), writing(path):
@@ -282,7 +282,7 @@ def _changing(path: Path) -> Iterator[tuple[Workspace, Manifest]]:
 
 
 def _keys(path: Path, manifest: Manifest, field: Field) -> DatasetKeys:
-    """The values by which rows are found, and which of them are known."""
+    """Read the values by which rows are found, and whether each value is known."""
     values: Any
     if field.is_fixed:
         values, valid = read_column(path, manifest, field.name), np.ones(manifest.samples, np.bool_)
@@ -298,7 +298,7 @@ def _keys(path: Path, manifest: Manifest, field: Field) -> DatasetKeys:
 
 
 def _with_validity(manifest: Manifest, names: Sequence[str]) -> set[str]:
-    """Fields of columns, with those that say where they have a value."""
+    """Return names of added fields, with those of their validity fields."""
     columns = {column.field for column in manifest.columns}
     marks = {manifest.schema.validity(name) for name in names}
     return {*names, *(mark for mark in marks if mark is not None and mark in columns)}

@@ -33,7 +33,7 @@ CLASSES = ("same", "unite")
 
 @dataclass(frozen=True, repr=False)
 class MergeResult(JobResult):
-    """The dataset that a merge made, and what is to be known about it.
+    """The dataset that a merge made, and warnings about it.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class MergeResult(JobResult):
     repeated: Mapping[str, int] = field(default_factory=dict)
 
     def describe(self) -> str:
-        """See `JobResult`; adds what is there twice, and what pictures of several shapes mean for reading."""
+        """Describe the dataset, with warnings about repeated samples and images of several shapes."""
         twice = (
             f"warning: {counted(count, 'sample')} of {path} {'is' if count == 1 else 'are'} in a dataset before it, too, "
             "and now here twice: merge datasets that have no sample in common"
@@ -57,7 +57,6 @@ class MergeResult(JobResult):
         return "\n".join([super().describe(), *twice, *(self._describe_shapes(name) for name in self.shapes)])
 
     def _facts(self) -> dict[str, Any]:
-        """Return the samples that occur twice, and the shapes that differ."""
         shapes = {name: list(shapes) for name, shapes in self.shapes.items()}
         return {"different_shapes": shapes, "repeated": dict(self.repeated)}
 
@@ -139,7 +138,7 @@ def merge(
 
 
 def _different_shapes(schemas: Sequence[Schema]) -> dict[str, tuple[str, ...]]:
-    """The fields of pictures whose shapes differ, with the distinct shapes in words."""
+    """Return the fields of images whose shapes differ, with a description of each shape."""
     found = {}
     for name in (picture.name for picture in schemas[0] if picture.is_image):
         shapes = dict.fromkeys(schema[name].shape[:2] for schema in schemas)
@@ -169,7 +168,7 @@ def check_schemas(inputs: Sequence[Input]) -> None:
 
 
 def check_classes(inputs: Sequence[Input]) -> None:
-    """Check that numbers mean the same classes in all.
+    """Check that labels mean the same classes in all datasets.
 
     Raises
     ------
@@ -194,7 +193,7 @@ def _class_at(classes: Sequence[str], number: int) -> str:
 
 
 def _describe_remedy(first: Schema, last: Schema) -> str:
-    """How to make two schemas alike: by a type for each column that got different types, or by the same options."""
+    """Say how to make two schemas alike: by a type for each column that differs, or by the same options."""
     kinds = {name: {_column_kind(first[name]), _column_kind(last[name])} for name in first.names if name in last}
     options = [
         f"--{'text' if 'text' in found else 'float'} {name}"
@@ -215,14 +214,14 @@ def _describe_remedy(first: Schema, last: Schema) -> str:
 
 
 def _column_kind(field: Field) -> str | None:
-    """The type that a table's column got: text, int or float; None for any other field."""
+    """Return the type of a table's column (text, int or float), or None for any other field."""
     if field.kind == "text" and field.codec.name == "utf8":
         return "text"
     return {"<i8": "int", "<f8": "float"}.get(field.dtype) if field.is_scalar else None
 
 
 def number_keys(inputs: Sequence[Input]) -> list[Input]:
-    """The inputs, with the item numbers of later ones moved up if keys would occur twice.
+    """Move the item numbers of later inputs up if keys would occur twice.
 
     Raises
     ------
@@ -248,14 +247,14 @@ _LOOKED_AT = 1000
 
 
 def _keys(one: Input) -> Iterator[bytes]:
-    """The keys of a dataset, in order; only some are in memory."""
+    """Yield the keys of a dataset in order, a batch in memory at a time."""
     with closing(PackedRows.of(one.path, check="size", manifest=one.manifest)) as rows:
         for batch in rows.batches(["key"]):
             yield from map(bytes, batch["key"])
 
 
 def _has_twin(inputs: Sequence[Input], numbers: IntArray) -> bool:
-    """Return whether two keys that have one of the numbers are the same, and do not only share the number."""
+    """Return whether two keys with one of these hashes are equal."""
     sought, seen = set(numbers.tolist()), set[bytes]()
     for key in (key for one in inputs for key in (_keys(one) if sought else ())):
         if hash(key) in sought:
@@ -266,7 +265,7 @@ def _has_twin(inputs: Sequence[Input], numbers: IntArray) -> bool:
 
 
 def _last_item(one: Input) -> int:
-    """One more than the greatest item number in the keys."""
+    """Return one more than the greatest item number in the keys."""
     last = 0
     for key in _keys(one):
         match = BUILT_KEY.match(key)

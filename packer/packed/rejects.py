@@ -52,14 +52,14 @@ _OF_SOURCES = (
     *("root", "limit", "keys", "drop", "include", "exclude", "fields_from_path", "sidecars"),
     *("classes", "classes_from", "label_names"),
 )
-"""Options that a table of the rejected items does not need, or that its columns and ``--classes-from`` take the place of."""
+"""Options that a table of rejected items does not need, or that its columns and ``--classes-from`` replace."""
 
 _PART = re.compile(r"part-([0-9]+)(?:\.item-([0-9]+))?")
 _ROW = re.compile(r"row-[0-9]{8,}\Z")
 
 
 class Example(NamedTuple):
-    """One rejected item of a kind.
+    """A rejected item.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class RejectKind:
     examples: list[Example] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """The kind as JSON."""
+        """Return the same as JSON."""
         examples = [example._asdict() for example in self.examples]
         return {"step": self.step, "reason": self.reason, "items": self.items, "examples": examples}
 
@@ -133,12 +133,12 @@ class RejectsReport(Result):
     retry: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON."""
+        """Return the same as JSON."""
         values = {**vars(self), "path": str(self.path), "table": None if self.table is None else str(self.table)}
         return {**values, "kinds": [kind.to_json() for kind in self.kinds]}
 
     def describe(self) -> str:
-        """The reasons, each with examples, and what can be done."""
+        """Describe the reasons, with examples, and what to do."""
         state = "" if self.finished else ", not finished"
         damaged = f"; {self.damaged} packed only in part, since they are damaged" if self.damaged else ""
         lines = [f"{self.path}{state}: {self.rejected} of {counted(self.items, 'item')} rejected{damaged}"]
@@ -224,7 +224,7 @@ def rejects(
 
 
 def report_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a packed dataset's report of rejects, or of an unfinished build's, as far as it has come.
+    """Yield the lines of the report of rejects of a packed dataset, or of the finished tasks of an unfinished build.
 
     Raises
     ------
@@ -237,7 +237,7 @@ def report_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _manifest(layout: Layout) -> Manifest | None:
-    """The manifest; None for the folder of a build without one."""
+    """Load the manifest; return None for the folder of a build without one."""
     try:
         return layout.load()
     except NotADatasetError:
@@ -247,7 +247,7 @@ def _manifest(layout: Layout) -> Manifest | None:
 
 
 def _dataset_lines(layout: Layout, manifest: Manifest) -> Iterator[dict[str, Any]]:
-    """The lines of a dataset's report, after one with the number of items."""
+    """Yield the lines of a dataset's report, after one with the number of items."""
     yield {"items": total(manifest.generations).items}
     checked_lines(layout, manifest, REJECTS_NAME)
     yield from parse_report(layout.rejects)
@@ -286,7 +286,7 @@ def _build_lines(layout: Layout) -> Iterator[dict[str, Any]]:
 
 
 def _rows_of(path: Path, space: Workspace) -> list[dict[str, Any]]:
-    """The rows in the source of the items of a part of an unfinished build; none if its plan cannot be read."""
+    """Return the source rows of the items of a part, or nothing if the plan cannot be read."""
     with suppress(OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
         plan = BuildPlan.from_json(json.loads(space.plan.read_bytes()))
         number, item = _PART.fullmatch(path.name).groups()  # type: ignore[union-attr]
@@ -346,7 +346,7 @@ class _Origin(NamedTuple):
 
 
 def planned(layout: Layout) -> dict[str, Any]:
-    """The plan of an unfinished build; empty if there is none."""
+    """Return the plan of an unfinished build, or nothing if there is none."""
     plan: dict[str, Any] = {}
     with suppress(OSError, ValueError):
         plan = json.loads(Workspace(layout.build).plan.read_bytes())
@@ -373,7 +373,7 @@ def _class_words(names: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _recipes(generations: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The recipes by which samples were made; where a generation joins those of other datasets, theirs."""
+    """Yield the recipes by which samples were made, including those of joined datasets."""
     for generation in generations:
         inputs = generation["recipe"].get("inputs")
         if inputs is None:
@@ -383,7 +383,7 @@ def _recipes(generations: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, 
 
 
 def _write_table(path: Path, rows: list[dict[str, Any]], origin: _Origin) -> str:
-    """Write the table; return the command that packs its items, or how else it is done."""
+    """Write the table, and return the command that packs its items, or another way to do so."""
     recipe, table = origin.recipe, str(path)
     words, retry = ["build", table, "OUT", "--root", "SOURCE"], ""
     column = str(recipe.get("path_column") or Recipe.path_column)
@@ -417,7 +417,7 @@ def _write_table(path: Path, rows: list[dict[str, Any]], origin: _Origin) -> str
 
 
 def _below_root(name: str, recipe: Mapping[str, Any]) -> str:
-    """The path of an item below its root: with several roots, its name begins with that of one."""
+    """Return the path of an item relative to its root. With several roots, its name begins with the name of one."""
     roots = [PurePosixPath(root).name for root in recipe.get("root") or ()]
     first, _, rest = name.partition("/")
     return rest if len(roots) > 1 and rest and first in roots else name
@@ -451,7 +451,7 @@ def _option_words(recipe: Mapping[str, Any], columns: Sequence[str] | None, text
 
 
 def _looks_like_numbers(rows: Iterable[Mapping[str, Any]], name: str) -> bool:
-    """Return whether a column of texts would be read as numbers from a CSV."""
+    """Return whether a CSV would turn a column of texts into numbers."""
     values = [row[name] for row in rows if row.get(name) is not None]
     typer = CellTyper()
     if values and isinstance(values[0], str):
@@ -460,7 +460,6 @@ def _looks_like_numbers(rows: Iterable[Mapping[str, Any]], name: str) -> bool:
 
 
 def _is_member(name: str) -> bool:
-    """Return whether an item lies in an archive."""
     archive, mark, _ = name.partition(MEMBER_MARK)
     return bool(mark) and kind_of(archive) is not None
 

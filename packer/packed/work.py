@@ -12,7 +12,7 @@ from packer.workspace.durable import writing
 
 
 class RepackWork:
-    """Does units in one workspace (`packer.jobs.plan.Work`).
+    """Does the tasks of a job over packed datasets (`packer.jobs.plan.Work`).
 
     Parameters
     ----------
@@ -29,11 +29,11 @@ class RepackWork:
 
     @classmethod
     def of_plan(cls, workspace: Workspace, document: Mapping[str, Any], _resources: StepResources) -> "RepackWork":
-        """The work of a workspace's plan."""
+        """Return the work of a workspace's plan."""
         return cls(workspace, document["rows"])
 
     def prepare(self) -> None:
-        """Nothing is slow to load."""
+        """Do nothing, because nothing is slow to load."""
 
     def run(self, unit: Unit, verdicts: Verdicts, on_item: OnItem) -> dict[str, Any]:
         """Do one unit.

@@ -46,17 +46,17 @@ class Card:
 
     @property
     def short(self) -> str:
-        """The facts but the source in one line."""
+        """The facts without the source, in one line."""
         return " · ".join(f"{name} {value}" for name, value in self.facts if name != "source")
 
     @property
     def layers(self) -> list[str]:
-        """The layers that it has, in the order in which they are drawn."""
+        """The layers of the sample, in drawing order."""
         return list(dict.fromkeys(shape.layer for shape in self.shapes))
 
 
 def cards(dataset: BrowsedDataset, rows: Sequence[int] | IntArray, more: Sequence[str] = ()) -> list[Card]:
-    """The cards of some rows; their facts have the fields `more`, and those of a joined table, first."""
+    """Return the cards of some rows. Their facts begin with the fields `more`, and those of a joined table."""
     named = [name for name in dict.fromkeys((*more, *dataset.joined, *_FACTS)) if name in dataset.small_fields]
     stored = [name for name in named if name in dataset.schema]
     wanted = dict.fromkeys([*stored, *(name for name in ("key", "label", *GEOMETRY) if name in dataset.schema)])
@@ -88,12 +88,11 @@ def _card(
 
 
 def _is_none(track: Any) -> bool:
-    """Return whether a track is none: -1."""
     return not isinstance(track, str) and bool(np.all(np.asarray(track) < 0))
 
 
 def text_of(field: Field, value: Any) -> str:
-    """A value of a field as text."""
+    """Describe a value of a field."""
     return "missing" if value is None else describe_value(value, field.classes)
 
 

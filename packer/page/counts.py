@@ -70,12 +70,12 @@ class Spread:
 
     @property
     def most(self) -> int:
-        """Samples of the longest bar."""
+        """Number of samples of the longest bar."""
         return max((bar.count for bar in self.bars), default=0) or 1
 
 
 def spread(dataset: BrowsedDataset, name: str, selection: Selection | None = None) -> Spread:
-    """How a field's values are spread.
+    """Count a field's values.
 
     Parameters
     ----------
@@ -122,7 +122,6 @@ class _Values(NamedTuple):
 
 
 def _few(field: Field, values: _Values) -> bool:
-    """Return whether a field has few different integers."""
     if field.dtype[1] not in "iu" or not len(values.all):
         return False
     return int(values.all.max()) - int(values.all.min()) < _FEW_NUMBERS
@@ -147,7 +146,7 @@ def _of_texts(dataset: BrowsedDataset, name: str, selection: Selection | None) -
 
 
 def _of_integers(field: Field, values: _Values, names: tuple[str, ...] | None) -> Spread:
-    """Integers one by one: classes in their order, other numbers ascending."""
+    """Count integers one by one: classes in their order, other numbers ascending."""
     counts, chosen = _counted(values.all), _counted(values.selected)
     bars = []
     for value in sorted(counts)[:_LISTED]:
@@ -196,7 +195,7 @@ def _histogram(field: Field, values: _Values) -> Spread:
 
 
 def _round_edges(low: Any, high: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Ascending edges of about `_BARS` equal bars, mostly round numbers, that hold all values from `low` to `high`."""
+    """Return ascending edges of about `_BARS` equal bars, mostly at round numbers, from `low` to `high` or beyond."""
     if dtype.kind in "iu":
         most: Any = np.iinfo(dtype)
         found: list[Any] = [min(max(edge, int(most.min)), int(most.max)) for edge in _whole(int(low), int(high))]
@@ -228,14 +227,14 @@ def _fractions(low: float, high: float) -> Iterator[float]:
 
 
 def _count(values: npt.NDArray[Any], edges: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Numbers between each edge and the next; the last bar holds its upper edge, too."""
+    """Count numbers between edges. The last bar includes its upper edge."""
     place = np.minimum(np.searchsorted(edges, values, side="right") - 1, len(edges) - 2)
     found: npt.NDArray[np.int64] = np.bincount(place, minlength=len(edges) - 1)
     return found
 
 
 def _note(different: int, missing: int) -> str:
-    """Return a note on the values without a bar: those beyond the first ones, and samples without a value."""
+    """Describe the values without a bar: values beyond the first ones, and missing values."""
     more = f"and {different - _LISTED} more values" if different > _LISTED else ""
     without = f"{missing} samples without a value" if missing else ""
     return "; ".join(filter(None, [more, without]))

@@ -80,7 +80,7 @@ class RejectLine:
 
 
 class DatasetView:
-    """A dataset with what belongs to it.
+    """A dataset with its source and its rejects.
 
     Parameters
     ----------
@@ -103,19 +103,19 @@ class DatasetView:
 
     @property
     def sort(self) -> str:
-        """The order at first: of a joined table, the worst samples first."""
+        """Default order: the worst samples first if there is a joined table of losses or predictions."""
         if _LOSS in self.dataset.joined:
             return f"-{_LOSS}"
         return f"-{WRONG}" if WRONG in self.dataset.small_fields else ""
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """See `packer.page.summary.describe`."""
+        """Facts of the dataset (`packer.page.summary.describe`)."""
         return describe(self.dataset)
 
     @cached_property
     def faults(self) -> list[str]:
-        """See `packer.page.summary.find_faults`."""
+        """Warnings about the dataset."""
         return list(find_faults(self.dataset))
 
     @cached_property
@@ -126,18 +126,18 @@ class DatasetView:
 
     @cached_property
     def example(self) -> str:
-        """A condition on fields that the dataset has, as an example of what can be written."""
+        """An example of a condition, on fields of the dataset."""
         fields, classes = self.dataset.small_fields, self.dataset.classes
         parts = [f"label == {shown_text(classes[0])!r}"] if classes and "label" in fields else []
         parts += [f"{name} > {value}" for name, value in (("score", 0.9), ("frame", 10)) if name in fields]
         return " and ".join(parts[:2])
 
     def cards(self, rows: Sequence[int] | IntArray, first: str = "") -> list[Card]:
-        """The cards of some rows, and the value of the field `first` before other facts."""
+        """Return the cards of some rows, with the field `first` before other facts."""
         return cards(self.dataset, [int(row) for row in rows], [first] if first else ())
 
     def values(self, row: int) -> list[tuple[str, str, str]]:
-        """Every field of a sample but pictures: name, value as text, and the condition that finds samples like it."""
+        """Return name, text and condition of equal samples for every field of a sample but images."""
         sample = self.dataset.read([row])[0]
         found = []
         for name, value in sample.items():
@@ -149,7 +149,7 @@ class DatasetView:
         return found
 
     def beside(self, row: int, where: str, sort: str) -> tuple[int | None, int | None]:
-        """The rows before and after a row in a selection; in the dataset, if the row is not in it."""
+        """Return the rows before and after a row in a selection, or in the dataset if it is not selected."""
         selection = self.dataset.select(where, sort)
         place = selection.place(row)
         if place is None:
@@ -158,7 +158,7 @@ class DatasetView:
         return before, int(selection.rows(place + 1, place + 2)[0]) if place + 1 < len(selection) else None
 
     def track(self, row: int) -> list[int]:
-        """The rows of the same source, and the same track if there is one, in the order of their frames."""
+        """Return the rows of the same source, and of the same track if there are tracks, in order of their frames."""
         dataset = self.dataset
         same = self._same_source(row)
         if "track" in dataset.small_fields:
@@ -171,7 +171,7 @@ class DatasetView:
         return [int(found) for found in same[first : first + _TRACK]]
 
     def pause_ms(self, rows: Sequence[int]) -> int:
-        """Milliseconds between two frames of a track, by their times."""
+        """Return the milliseconds between two frames of a track, by their times."""
         if "time" not in self.dataset.small_fields or len(rows) < 2 or self.dataset.field("time").kind == "text":
             return 200
         steps = np.diff(self.dataset.numbers("time")[np.array(rows, np.int64)].astype(np.float64))
@@ -179,7 +179,7 @@ class DatasetView:
         return int(min(1000, max(40, 1000 * float(np.median(steps))))) if len(steps) else 200
 
     def original(self, row: int) -> Original:
-        """The frame that a sample was cut from.
+        """Return the frame that a sample was cut from.
 
         Raises
         ------
@@ -202,7 +202,7 @@ class DatasetView:
 
     @property
     def has_rejects(self) -> bool:
-        """True if the dataset has a report of rejects with a line in it."""
+        """True if the report of rejects exists and is not empty."""
         entry = self.dataset.manifest.find_file(REJECTS_NAME)
         return entry is not None and entry.bytes > 0
 
@@ -215,7 +215,7 @@ class DatasetView:
             return None
 
     def reject_lines(self, kind: str, page: int) -> tuple[list[RejectLine], bool]:
-        """The lines of one kind on a page, and whether there are more."""
+        """Return the lines of one kind on a page, and whether there are more."""
         found: list[RejectLine] = []
         skip = (page - 1) * LINES
         for number, line in enumerate(self._lines()):
@@ -233,7 +233,7 @@ class DatasetView:
         return found, False
 
     def reject_frame(self, number: int, frame: int | None) -> bytes | None:
-        """A frame, as JPEG, of the item that a line is about; None if the line is not there, or the source.
+        """Return a frame, as JPEG, of the item in a line of the report; None if the line or the source is missing.
 
         Without a number, it is the first frame of the item.
 
@@ -255,7 +255,7 @@ class DatasetView:
         return parse_report(self.dataset.pool.layout.file(entry))
 
     def _draw(self, item: str, frame: int | None) -> tuple[bytes, tuple[int, int]]:
-        """A frame of an item as JPEG, and its size; the last few are kept."""
+        """Draw a frame of an item as JPEG, and cache the last few."""
         key = (item, frame)
         with self._lock:
             if key not in self._drawn:
@@ -274,7 +274,7 @@ class DatasetView:
 
 
 def _draw_jpeg(found: npt.NDArray[np.uint8]) -> tuple[bytes, tuple[int, int]]:
-    """A frame as JPEG, reduced if it is very large, and its own width and height."""
+    """Return a frame as JPEG, reduced if it is very large, and its own width and height."""
     height, width = found.shape[:2]
     picture = Image.fromarray(found)
     picture.thumbnail((_LONGEST, _LONGEST))
@@ -284,7 +284,7 @@ def _draw_jpeg(found: npt.NDArray[np.uint8]) -> tuple[bytes, tuple[int, int]]:
 
 
 def _like(field: Field, value: Any) -> str:
-    """The condition of the samples that have the same value; empty for fractions, which hardly two samples share."""
+    """Return the condition of samples with the same value; empty for fractions, which are hardly ever equal."""
     if value is None:
         return f"{field.name} is missing"
     plain: Any = shown_text(value) if isinstance(value, str) else np.asarray(value).item()

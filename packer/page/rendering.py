@@ -20,7 +20,7 @@ POLICY = (
 
 @cache
 def templates() -> Environment:
-    """The templates of this package."""
+    """Load the templates of this package."""
     return Environment(
         loader=PackageLoader("packer.page"),
         autoescape=True,
@@ -32,22 +32,22 @@ def templates() -> Environment:
 
 @cache
 def static(name: str) -> bytes:
-    """A file of this package that is sent, or written, as it is."""
+    """Read a file of this package that is sent or embedded unchanged."""
     return files("packer.page").joinpath("static", name).read_bytes()
 
 
 def render(template: str, **values: Any) -> str:
-    """A page as text."""
+    """Fill a template."""
     return templates().get_template(template).render(version=version("facepack"), **values)
 
 
 def inline(name: str) -> tuple[Markup, str]:
-    """A static file as it stands inside a page, and the hash by which the page's policy allows it."""
+    """Return a static file as text to embed, and the hash by which the policy of the page allows it."""
     text = static(name).decode()
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return Markup(text), f"sha256-{digest}"  # noqa: S704 -- a file of this package
 
 
 def as_attribute(document: Any) -> str:
-    """JSON for an attribute; the template escapes it."""
+    """Encode JSON for an attribute; the template escapes it."""
     return json.dumps(document, separators=(",", ":"), allow_nan=False)

@@ -54,12 +54,12 @@ class ReportResult(Result):
     warnings: tuple[str, ...]
 
     def describe(self) -> str:
-        """The file in one line, then the warnings."""
+        """Describe the file in one line, then list the warnings."""
         head = f"{self.path}: {counted(self.samples, 'sample')} shown, {self.bytes / 1e6:.1f} MB; open it in a browser"
         return "\n".join([head, *(f"  {line}" for line in self.warnings)])
 
     def to_json(self) -> dict[str, Any]:
-        """The same as JSON."""
+        """Return the same as JSON."""
         return {"out": str(self.path), "bytes": self.bytes, "samples": self.samples, "warnings": list(self.warnings)}
 
 
@@ -163,7 +163,7 @@ def _show(dataset: BrowsedDataset, count: int, most_bytes: int) -> _Shown:
 
 
 def _choose(dataset: BrowsedDataset, count: int) -> list[int]:
-    """Rows from all over the dataset, in turn over the classes."""
+    """Choose rows from all over the dataset, taking turns between the classes."""
     if dataset.picture is None or not len(dataset) or not count:
         return []
     labels = np.ma.getdata(dataset.column("label")) if "label" in dataset.small_fields else np.zeros(len(dataset))
@@ -183,7 +183,7 @@ def _choose(dataset: BrowsedDataset, count: int) -> list[int]:
 
 
 def _embed(dataset: BrowsedDataset, rows: Sequence[int], most_bytes: int) -> tuple[list[tuple[int, str]], str]:
-    """The pictures of rows as data in the page, by class and row; and what was left out."""
+    """Return images as data URLs, ordered by class and row, and a note on images that were left out."""
     chosen, used, left = [], 0, 0
     for row in rows:
         try:
@@ -202,7 +202,7 @@ def _embed(dataset: BrowsedDataset, rows: Sequence[int], most_bytes: int) -> tup
 
 
 def _values(dataset: BrowsedDataset, rows: Sequence[int], spreads: Sequence[Spread]) -> list[str]:
-    """The values of rows by which the bars of a report choose among them."""
+    """Return the values of rows that the bars of a report filter by."""
     chosen = np.array(rows, np.int64)
     columns = {one.name: dataset.column(one.name)[chosen] for one in spreads if one.bars and rows}
     return [as_attribute({name: _plain(column[at]) for name, column in columns.items()}) for at in range(len(rows))]
@@ -219,7 +219,7 @@ def _plain(value: Any) -> Any:
 
 
 def _links(field: Spread, number: int) -> Callable[[Bar, int], Markup]:
-    """The opening tags of a field's bars: buttons that filter the samples that are shown."""
+    """Return the function that makes the opening tags of a field's bars: buttons that filter the samples shown."""
 
     def link(bar: Bar, _place: int) -> Markup:
         tag = (

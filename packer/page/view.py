@@ -30,7 +30,7 @@ _LOOK_S = 1.0
 
 
 class Viewer(Result):
-    """Pages that are being served, by a thread of their own. Use as a context manager, or call `close`.
+    """A server of pages, in a separate thread. Use as a context manager, or call `close`.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Viewer(Result):
         self.close()
 
     def wait(self) -> None:
-        """Wait until the server ends: `close` is called, or Ctrl-C is pressed, which is raised as `KeyboardInterrupt`."""
+        """Wait until `close` is called, or raise `KeyboardInterrupt` on Ctrl-C."""
         try:
             while self._thread.is_alive():
                 self._thread.join(_LOOK_S)
@@ -76,17 +76,17 @@ class Viewer(Result):
             self.close()
 
     def close(self) -> None:
-        """End the server. May be called twice."""
+        """Stop the server. May be called twice."""
         self._server.should_exit = True
         self._thread.join()
         self._listener.close()
 
     def describe(self) -> str:
-        """The address."""
+        """Return the address."""
         return self.address
 
     def to_json(self) -> dict[str, Any]:
-        """The address as JSON."""
+        """Return the address as JSON."""
         return {"address": self.address}
 
 
@@ -144,7 +144,7 @@ def view(
 
 
 def describe_address(address: tuple[str, int], ssh: str = "") -> list[str]:
-    """Return lines about an address: over SSH, the command of the tunnel; in a network, a warning that others may connect.
+    """Describe an address: over SSH, with the command of the tunnel; in a network, with a warning that others may connect.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def _bracketed(host: str) -> str:
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    """A listening socket; without a port that was asked for, any that is free."""
+    """Return a listening socket; if the default port is taken, on any free port."""
     port = checked("port", port, int | None)
     if port is not None and not 0 <= port < 1 << 16:
         raise UsageError(f"port: expected 0 to 65535, found {port}")

@@ -43,7 +43,7 @@ class Side:
 
     @classmethod
     def of_runs(cls, found: Mapping[str, Any], samples: int) -> Self:
-        """Make a side from the sums of its runs; `samples` is the number of samples in an epoch."""
+        """Make a side from the sums of its runs, and the number of samples in an epoch."""
         rate, cpu_s = statistics.median(found["rates"]), statistics.median(found["cpu_s"])
         measured = max(1, found["samples"])
         disk = found["disk_bytes"]
@@ -118,12 +118,12 @@ class BenchReport(Result):
 
     @property
     def paid_after_epochs(self) -> float | None:
-        """Epochs after which packing has cost less than it saved; None if a raw epoch is no slower."""
+        """Number of epochs after which packing has cost less than it saved, or None if a raw epoch is no slower."""
         saved_s = self.raw.epoch_s - self.reading.epoch_s
         return self.pack.seconds / saved_s if saved_s > 0 else None
 
     def to_json(self) -> dict[str, Any]:
-        """The comparison as JSON."""
+        """Return the comparison as JSON."""
         document = {name: value for name, value in vars(self).items() if name not in ("raw", "reading", "packing")}
         return {
             **document,
@@ -138,7 +138,7 @@ class BenchReport(Result):
         }
 
     def describe(self) -> str:
-        """The table, and remarks on it."""
+        """Return the table, and remarks on it."""
         sides = (self.raw, self.reading)
         rows = [
             ("", "raw", f"packed ({self.format})"),
@@ -159,7 +159,6 @@ class BenchReport(Result):
         return f"{self.source} {raw}, {self.packed} ({self.format}) {packed}"
 
     def _remarks(self) -> list[str]:
-        """Return a description of the comparison, and the conclusion."""
         how = (
             "as the manifest says"
             if self.pack.recorded
@@ -192,7 +191,7 @@ def _rate(side: Side) -> str:
 
 
 def _figure(value: float) -> str:
-    """A number with three or more digits, and without an exponent."""
+    """Format a number with three or more digits, and without an exponent."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -16,7 +16,7 @@ from packer.assembly.samples import PackedSamples
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.convert import convert
-from packer.packed.export.names import NAMES, SUFFIXES, Names
+from packer.packed.export.names import NAMES, SUFFIXES
 from packer.packed.export.shards import SHARDS, Shards
 from packer.packed.export.tables import TABLES, Table
 from packer.recipe.checks import checked, parse_bytes
@@ -53,7 +53,7 @@ _BATCH_ROWS = 64
 
 @dataclass(frozen=True, repr=False)
 class ExportResult(Result):
-    """The folder that an export wrote.
+    """Result of an export.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class ExportResult(Result):
     found_finished: bool = False
 
     def describe(self) -> str:
-        """The folder in one line."""
+        """Describe the folder in one line."""
         done = "finished already, nothing was done: " if self.found_finished else ""
         what = counted(self.samples, "sample")
         if self.table is None:
@@ -83,7 +83,7 @@ class ExportResult(Result):
         return f"{self.path}: {done}{what}, {counted(self.pictures, 'picture')}, {self.table.name}"
 
     def to_json(self) -> dict[str, Any]:
-        """The folder and its counts as JSON."""
+        """Return the folder and its counts as JSON."""
         counts = {"samples": self.samples, "pictures": self.pictures, "shards": self.shards}
         table = None if self.table is None else str(self.table)
         return {"out": str(self.path), "table": table, **counts, "found_finished": self.found_finished}
@@ -243,7 +243,7 @@ def _is_written(target: Path) -> bool:
 
 
 def _find_finished(target: Path, record: Mapping[str, Any]) -> ExportResult:
-    """The finished export in a folder, by its record."""
+    """Return the finished export in a folder, by its record."""
     try:
         found = json.loads((target / RECORD_NAME).read_bytes())
         digest, counts = found["digest"], {name: int(found[name]) for name in _COUNTS if name in found}
@@ -265,7 +265,6 @@ def _find_finished(target: Path, record: Mapping[str, Any]) -> ExportResult:
 
 
 def _write_shards(samples: PackedSamples, shards: Shards, listener: ProgressListener) -> int:
-    """Write all samples, and return the number of shards."""
     with Stage(listener, "exporting", len(samples), "samples") as shown:
         for first in range(0, len(samples), _BATCH_ROWS):
             numbers = range(first, min(first + _BATCH_ROWS, len(samples)))
@@ -277,7 +276,7 @@ def _write_shards(samples: PackedSamples, shards: Shards, listener: ProgressList
 
 
 def _write(samples: PackedSamples, root: Path, columns: "_Columns", table: Table, listener: ProgressListener) -> int:
-    """Write pictures and rows, and return the number of pictures."""
+    """Write images and rows, and return the number of images."""
     pictures = 0
     with (
         ThreadPoolExecutor(available_processors()) as pool,
@@ -309,14 +308,14 @@ def _write_picture(path: Path, field: Field, data: Any) -> None:
 
 
 class _Columns:
-    """How each field of a schema appears in the table, and where its pictures are."""
+    """Turns samples into rows of the table, and names the files of their images."""
 
     def __init__(self, samples: PackedSamples, names: str) -> None:
         schema = samples.schema
         self._pictures = [field for field in schema if field.is_image]
         self._pictures.sort(key=lambda field: field.name != "image")
         self._codecs = {field.name: codec_for(field) for field in schema if field.kind == "text"}
-        self._files: Names = NAMES[names](samples, self._pictures[0].codec.name if self._pictures else "raw")
+        self._files = NAMES[names](samples, self._pictures[0].codec.name if self._pictures else "raw")
         # A missing value is null in the table, so that the column that marks it can be left out.
         self._marks = {f.name: mark for f in schema if f.is_small and (mark := schema.validity(f.name)) is not None}
         self._fields = [field for field in schema if field.name not in self._marks.values()]
@@ -330,11 +329,11 @@ class _Columns:
             taken.add(name)
 
     def kinds(self) -> dict[str, str]:
-        """Each column, and ``"text"`` or its dtype."""
+        """Return each column with ``"text"`` or its dtype."""
         return {self._names[field.name]: self._kind(field) for field in self._fields}
 
     def row(self, encoded: Mapping[str, Any], number: int) -> tuple[dict[str, Any], list[tuple[Field, str]]]:
-        """A sample's row of the table, and the paths of its pictures."""
+        """Return a sample's row of the table, and the paths of its images."""
         row: dict[str, Any] = {}
         stem, suffix = self._files.name(encoded, number)
         paths = [

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import chain, count
 from pathlib import PurePosixPath
-from typing import Any, Protocol
+from typing import Any
 
 from packer.assembly.samples import PackedSamples
 from packer.vision.media import medium_of
@@ -27,22 +27,6 @@ _UNSAFE = re.compile(r'[\x00-\x1f/\\:*?"<>|\ud800-\udfff]|^[.\s]|[.\s]\Z')
 _NAME_CHARACTERS = 80
 
 
-class Names(Protocol):
-    """Names the files of samples, each sample in its own way."""
-
-    def name(self, encoded: Mapping[str, Any], number: int) -> tuple[str, str]:
-        """Return the path of a sample's picture: without its suffix, and the suffix.
-
-        Parameters
-        ----------
-        encoded : dict
-            The sample's encoded values.
-        number : int
-            The sample's row.
-        """
-        ...
-
-
 class KeyNames:
     """Names like ``<class>/<key>.jpg``."""
 
@@ -52,7 +36,7 @@ class KeyNames:
         self._suffix = SUFFIXES[codec][0]
 
     def name(self, encoded: Mapping[str, Any], number: int) -> tuple[str, str]:
-        """See `Names`."""
+        """Return the path of the image of an encoded sample, without its suffix, and the suffix."""
         folder = UNLABELLED
         if self._folders is not None:
             label = int(encoded["label"])
@@ -86,7 +70,7 @@ class SourceNames:
         self._alike = frozenset(repeated(number_all(map(_fold, every))).tolist())
 
     def name(self, encoded: Mapping[str, Any], number: int) -> tuple[str, str]:
-        """See `Names`."""
+        """Return the path of the image of an encoded sample, without its suffix, and the suffix."""
         source = _decode(encoded["source"])
         stem, suffix = self._split(source)
         is_new = not source.startswith(stem)  # the changed name might equal another one
@@ -106,7 +90,7 @@ class SourceNames:
                 yield self._with_frame(stem, values) if frames else stem, suffix
 
     def _split(self, source: str) -> tuple[str, str]:
-        """A safe path without the suffix of the source, and the suffix of the picture: that of the source if it fits."""
+        """Return a safe path without suffix, and the suffix of the image: that of the source if it fits."""
         own = PurePosixPath(source).suffix if medium_of(source) is not None else ""
         stem = source.removesuffix(own) if own else source
         return "/".join(map(safe_name, stem.split("/"))), own if own.lower() in self._suffixes else self._suffixes[0]
@@ -116,11 +100,10 @@ class SourceNames:
 
 
 NAMES: Mapping[str, type[KeyNames] | type[SourceNames]] = {"key": KeyNames, "source": SourceNames}
-"""How files may be named."""
 
 
 def _fold(path: tuple[str, str]) -> str:
-    """The path as file systems compare it that do not tell upper and lower case apart."""
+    """Return the path as a file system compares it that ignores case."""
     return "".join(path).casefold()
 
 
@@ -129,7 +112,7 @@ def _decode(text: Any) -> str:
 
 
 def _class_folders(label: Field) -> list[str]:
-    """A folder for each class; two classes never share one."""
+    """Return a separate folder for each class."""
     folders: list[str] = []
     taken: set[str] = set()
     for number, name in enumerate(label.classes or ()):
@@ -143,5 +126,5 @@ def _class_folders(label: Field) -> list[str]:
 
 
 def safe_name(text: str) -> str:
-    """Turn text into a file name for any system: unsafe characters become underscores, not too long, never hidden."""
+    """Turn text into a file name for any system: no unsafe characters, not too long, never hidden."""
     return _UNSAFE.sub("_", text)[:_NAME_CHARACTERS] or "_"

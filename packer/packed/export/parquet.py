@@ -12,7 +12,7 @@ from packer.packed.export.tables import Row
 
 
 class ParquetTable:
-    """A Parquet file (`packer.packed.export.tables.Table`). Invalid UTF-8 is written as escapes."""
+    """A Parquet file. Invalid UTF-8 is escaped."""
 
     def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
         kinds = {

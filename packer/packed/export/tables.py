@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 
 
 class Table(Protocol):
-    """Takes rows of Python values: text, or None where there is none, integers, floats, truth values.
+    """Takes rows of Python values: text, integers, floats and booleans, or None for a missing value.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Table(Protocol):
 
 
 class CSVTable:
-    """CSV in UTF-8 with a header. Truth values are 0 and 1, None is empty; invalid UTF-8 is written as escapes."""
+    """CSV in UTF-8 with a header. Booleans are 0 and 1, None is empty, and invalid UTF-8 is escaped."""
 
     def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
         self._file = path.open("x", encoding="utf-8", errors="backslashreplace", newline="")

@@ -46,7 +46,7 @@ def count_again(inputs: Sequence[Input]) -> list[int]:
 
 
 def _mark_equal(inputs: Sequence[Input], again: Sequence[npt.NDArray[np.bool_]]) -> None:
-    """Mark samples of writers that have the values of a sample in a dataset before."""
+    """Mark samples of writers whose values occur in an earlier dataset."""
     written = [at for at, one in enumerate(inputs) if any(g.kind == "write" for g in one.manifest.generations)]
     ancestors = {at: frozenset(_ancestors(inputs[at])) for at in written}
     pairs = [(one, at) for one, at in combinations(written, 2) if ancestors[one].isdisjoint(ancestors[at])]
@@ -75,7 +75,7 @@ def _mark_equal(inputs: Sequence[Input], again: Sequence[npt.NDArray[np.bool_]])
 
 
 def _number_values(columns: Columns) -> IntArray:
-    """For each row, a number of its values, the same where all are the same."""
+    """Hash the values of each row."""
     return np.fromiter(map(hash, zip(*map(_as_bytes, columns.values()), strict=True)), np.int64)
 
 
@@ -84,7 +84,7 @@ def _as_bytes(values: Any) -> Iterator[bytes]:
 
 
 def _number_frames(one: Input) -> IntArray:
-    """For each sample, a number of its source, or else its key, and its frame; none if the dataset has no keys."""
+    """Hash the source (or else the key) and the frame of each sample; return nothing for a dataset without keys."""
     fields = _fields_of(one.manifest.schema)
     found = [np.empty(0, np.int64)]
     if fields:
@@ -100,7 +100,7 @@ def _number(values: Iterable[bytes]) -> IntArray:
 
 
 def _fields_of(schema: Schema) -> list[str]:
-    """The fields that say what a sample is, ``source`` before ``key``, as far as there are any."""
+    """Return the fields that identify a sample, ``source`` before ``key``."""
     if "key" not in schema:
         return []
     # A column of the user's may be called so, too.
@@ -109,7 +109,6 @@ def _fields_of(schema: Schema) -> list[str]:
 
 
 def _spread(frames: Any) -> Any:
-    """Numbers of frames, to be added to others."""
     return 0 if frames is None else frames.astype(np.int64) * _STEP
 
 
@@ -138,7 +137,7 @@ class _Candidates(NamedTuple):
 
     @classmethod
     def read(cls, one: Input, shared: npt.NDArray[np.bool_]) -> "_Candidates":
-        """Read those of a dataset."""
+        """Read the shared samples of a dataset."""
         fields = _fields_of(one.manifest.schema)
         parts: list[tuple[IntArray, ...]] = [(np.empty(0, np.int64),) * 4]
         with closing(PackedRows.of(one.path, check="size", manifest=one.manifest)) as rows:
@@ -156,7 +155,7 @@ class _Candidates(NamedTuple):
         return cls(frozenset(_ancestors(one)), sources + keys * _STEP, frames + facts, ordinals, facts != 0)
 
     def are_in(self, other: "_Candidates") -> npt.NDArray[np.bool_]:
-        """Return which of these another dataset has, too."""
+        """Return which of these samples another dataset has, too."""
         if self.ancestors.isdisjoint(other.ancestors):
             return self.known & np.isin(self.items, other.items[other.known])
         placed, others = (one.items + one.ordinals * _STEP for one in (self, other))
@@ -187,7 +186,7 @@ def _facts_of(one: Input, *names: IntArray) -> IntArray:
 
 
 def _ancestors(one: Input) -> Iterator[str]:
-    """Digests of a dataset and of those that it was made of, and the fingerprints of the builds."""
+    """Yield the digests of a dataset and of those it was made from, and the fingerprints of their builds."""
     above: list[Mapping[str, Any]] = [one.provenance()]
     while above:
         made = above.pop()

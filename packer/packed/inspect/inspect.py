@@ -45,7 +45,7 @@ class GenerationNote(NamedTuple):
 
     @classmethod
     def of(cls, note: Mapping[str, Any]) -> "GenerationNote":
-        """Read a note of the wall clock, which nothing has checked."""
+        """Read an unchecked note of the wall clock."""
         texts = [note.get(name) for name in ("kind", "finished", "version")]
         kind, finished, version = (text if isinstance(text, str) else None for text in texts)
         numbers = [note.get(name) for name in ("items", "rejected", "samples", "replaced", "gone", "removed")]
@@ -53,7 +53,7 @@ class GenerationNote(NamedTuple):
         return cls(kind or "not known", finished, version, *counts)
 
     def describe(self) -> str:
-        """The note in a line."""
+        """Describe the facts."""
         gone = f", {self.replaced} replaced, {self.gone} gone ({counted(self.removed, 'sample')} removed)"
         when, kind, version = map(one_line, (self.finished or "time not known", self.kind, self.version or "not known"))
         return (
@@ -81,7 +81,7 @@ class InspectReport(Result):
     problem: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The facts as JSON.
+        """Return the facts as JSON.
 
         Returns
         -------
@@ -138,7 +138,7 @@ class InspectReport(Result):
         )
 
     def describe_history(self) -> str:
-        """The history for people: when, what, by which version."""
+        """Describe the history: when, what, by which version."""
         lines = [
             f"{self.path}: {counted(self.manifest.samples, 'sample')}, packed in {counted(len(self.history), 'step')}:"
         ]
@@ -146,7 +146,7 @@ class InspectReport(Result):
         return "\n".join(lines)
 
     def describe(self) -> str:
-        """The facts for people."""
+        """Describe the facts."""
         manifest, facts = self.manifest, self.to_json()
         lines = [
             f"{self.path}: {counted(facts['samples'], 'sample')}, {manifest.format}, "

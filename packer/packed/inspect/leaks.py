@@ -31,7 +31,7 @@ class Leak(NamedTuple):
     samples: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:
-        """The leak as JSON."""
+        """Return the leaks as JSON."""
         return {"group": self.group, "samples": self.samples}
 
 
@@ -57,12 +57,12 @@ class Leaks(Result):
     without: int
 
     def to_json(self) -> dict[str, Any]:
-        """The leaks as JSON."""
+        """Return the leaks as JSON."""
         found = [leak.to_json() for leak in self.found]
         return {"by": self.by, "datasets": list(self.datasets), "leaks": found, "samples_without_value": self.without}
 
     def describe(self) -> str:
-        """The leaks for people."""
+        """Describe the leaks."""
         together = ", ".join(self.datasets)
         rest = f" ({counted(self.without, 'sample')} without a value not compared)" if self.without else ""
         if not self.found:

@@ -42,7 +42,7 @@ class ValueCount(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class ValueCounts(Result):
-    """The values of a field, counted.
+    """Counts of the values of a field.
 
     Attributes
     ----------
@@ -59,11 +59,11 @@ class ValueCounts(Result):
     found: tuple[ValueCount, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """All counts as JSON."""
+        """Return all counts as JSON."""
         return {"path": str(self.path), "by": self.by, "values": [count._asdict() for count in self.found]}
 
     def describe(self) -> str:
-        """The counts for people; of many values, the first."""
+        """Describe the counts, or the first ones if there are many."""
         samples = sum(count.samples for count in self.found)
         lines = [f"{self.path}: {counted(samples, 'sample')}, {counted(len(self.found), 'value')} of {self.by}"]
         for count in self.found[:_VALUES]:
@@ -119,7 +119,7 @@ def count_values(dataset: str | os.PathLike[str], *, by: str) -> ValueCounts:
 
 
 def _count_items(path: Path, schema: Schema, of_row: IntArray, values: int) -> list[int] | None:
-    """The items of each value: by their numbers in keys, else by ``source``; None if a dataset has neither."""
+    """Count the items of each value by the numbers in keys, or else by ``source``."""
     items: IntArray | None = None
     if "key" in schema:
         numbers: dict[bytes, int] = {}

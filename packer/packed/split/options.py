@@ -22,7 +22,7 @@ _TOLERANCE = 1e-6
 def check_options(
     fields: Sequence[str], ratios: object, folds: object, stratify: object, seed: int, into: object
 ) -> None:
-    """Check that the options say in one way how to split."""
+    """Check that the options choose exactly one way to split."""
     given = {"ratios": ratios, "folds": folds, "stratify": stratify, "seed": seed or None}
     besides = [name for name, value in given.items() if value is not None]
     if into is not None and fields:
@@ -39,7 +39,7 @@ def check_options(
 
 
 def parse_ratios(text: str) -> dict[str, float]:
-    """Ratios from ``"train=0.8,val=0.1,test=0.1"``; whole numbers that add up to 100 are percents.
+    """Parse ratios such as ``"train=0.8,val=0.1,test=0.1"``. Numbers that add up to 100 are percentages.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def check_ratios(ratios: Mapping[str, float]) -> dict[str, float]:
 
 
 def refuse_splits(values: Sequence[str], by: str, shares: Mapping[str, float]) -> None:
-    """Refuse a field that names the split of each sample: whole splits would be put into new ones by their sizes."""
+    """Refuse a field that names the split of each sample, because whole splits would move into other ones."""
     names = SPLIT_NAMES | set(shares)
     found = [value for value in values if value.lower() in names]
     if len(found) > 1:
@@ -101,7 +101,7 @@ def refuse_splits(values: Sequence[str], by: str, shares: Mapping[str, float]) -
 
 
 def folders_of(values: Sequence[str], into: str) -> list[str]:
-    """The folder of each value's dataset."""
+    """Return the folder of each value's dataset."""
     if len(values) > MAX_PARTS:
         raise UsageError(
             f"into: expected a field of at most {MAX_PARTS} values, each of which becomes a dataset, "

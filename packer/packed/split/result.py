@@ -40,14 +40,14 @@ class SplitPart:
         return self.result.manifest.samples
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of the part as JSON."""
+        """Return the part, or the whole split, as JSON."""
         wanted = {"ratio": self.ratio} if self.value is None else {"value": self.value}
         strata = {"strata": dict(self.strata)} if self.strata else {}
         return {"samples": self.samples, "groups": self.groups, **wanted, **strata, "digest": self.digest}
 
     @property
     def digest(self) -> str:
-        """The digest of the dataset."""
+        """Digest of the dataset."""
         return self.result.manifest.digest
 
 
@@ -81,7 +81,7 @@ class SplitResult(Result):
     others: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Where every sample went: a line for each part, and the sums."""
+        """Describe each part in a line, then the sums and warnings."""
         samples, groups = [part.samples for part in self.parts], [part.groups for part in self.parts]
         lines = [
             f"{part.result.describe()}, {part.samples / max(1, sum(samples)):.2%}{self._describe_part(part)}"
@@ -109,7 +109,7 @@ class SplitResult(Result):
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Where every sample went, as JSON."""
+        """Return the part, or the whole split, as JSON."""
         splits = {part.name: part.to_json() for part in self.parts}
         how = {"into": self.into, "by": self.by[0] if len(self.by) == 1 else list(self.by), "stratify": self.stratify}
         given = {name: value for name, value in {**how, "others": list(self.others)}.items() if value}
@@ -126,7 +126,6 @@ class SplitResult(Result):
 
     @property
     def _groups_are(self) -> str:
-        """Return a description of the groups of all parts."""
         return f"groups by {self._fields}" if len(self.by) > 1 else f"values of {self._fields}"
 
     def _describe_part(self, part: SplitPart) -> str:

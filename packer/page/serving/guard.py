@@ -28,7 +28,7 @@ _LONGEST_QUERY = 12_000
 
 
 class Guard:
-    """Answers only those who know the token, who call this machine by its address, and who only read.
+    """Answers only read requests with the token, to an address of this machine.
 
     A page of another site that has its name resolve to this machine (DNS rebinding) comes with that name as its
     ``Host``, and is refused.

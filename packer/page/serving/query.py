@@ -29,21 +29,21 @@ class Query:
 
     @classmethod
     def of(cls, request: Request, usual: str = "") -> "Query":
-        """Read the query of an address; what is no number counts as the first page."""
+        """Read the query of an address. An invalid page number counts as 1."""
         given = request.query_params
         page = given.get("page", "1")
         number = int(page) if page.isascii() and page.isdigit() and len(page) < 12 else 1
         return cls(given.get("where", "").strip(), given.get("sort", usual).strip(), max(1, number), usual)
 
     def link(self, **changes: Any) -> str:
-        """The query part of the address of another page."""
+        """Return the query part of the address of another page."""
         values = {"where": self.where, "sort": self.sort, "page": 1, **changes}
         usual = {"where": "", "sort": self.usual, "page": 1}
         given = {name: value for name, value in values.items() if value != usual[name]}
         return "?" + urlencode(given, errors="replace") if given else ""
 
     def narrowed(self, where: str, field: str) -> tuple[str, bool]:
-        """The query with the condition of a bar in place of others on its field, or without it if it is there.
+        """Return the query with the condition of a bar instead of others on its field, or without it if it is set.
 
         Returns
         -------
@@ -61,7 +61,7 @@ class Query:
 
 
 def _conditions(where: str) -> dict[str, set[str]] | None:
-    """The conditions that an expression joins by ``and``, each with the fields that it names; None if it is none."""
+    """Return the conditions that ``and`` joins, each with its fields; None if the expression is invalid."""
     if not where:
         return {}
     try:
