@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from packer.recipe import Recipe
 from packer.sources.contents import opener
 from packer.sources.folders.frames import Frames
 from packer.sources.item import ALSO, ItemFile
@@ -179,21 +180,17 @@ class CompanionImages:
 
 
 @contextmanager
-def open_companion(first: Sample, *, zero: bool) -> Iterator[CompanionImages]:
-    """Open the companion image or video of an item.
+def open_companion(recipe: Recipe, first: Sample) -> Iterator[CompanionImages | None]:
+    """Open the companion image or video of the item of a sample; None if the recipe has none.
 
     At the end, the report says what could not be read.
-
-    Parameters
-    ----------
-    first : dict
-        The item's first sample.
-    zero : bool
-        See `CompanionImages`.
     """
+    if recipe.also is None:
+        yield None
+        return
     named = first[ITEM].files.get(ALSO)
     file = None if named is None else CompanionFile(ALSO, named, first.get(SAMPLED))
-    pictures = CompanionImages(file, zero=zero)
+    pictures = CompanionImages(file, zero=recipe.also_missing == "zero")
     try:
         yield pictures
         for problem in pictures.problems():

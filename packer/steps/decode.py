@@ -70,7 +70,8 @@ def _add_second(frames: Iterator[Sample], recipe: Recipe) -> Iterator[Sample]:
     first = next(frames, None)
     if first is None:
         return
-    with open_companion(first, zero=recipe.also_missing == "zero") as pictures:
+    with open_companion(recipe, first) as pictures:
+        assert pictures is not None
         for sample in chain([first], frames):
             picture = pictures.picture(sample)
             black = np.zeros_like(sample["image"]) if picture is None else picture

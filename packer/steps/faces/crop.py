@@ -1,15 +1,11 @@
 """The crop of a face and its geometry."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import DEFAULT_FACE_SIZE, Recipe
-from packer.steps.chain import Sample
-from packer.steps.companion import CompanionImages, open_companion
 from packer.vision.geometry.affine import apply
 from packer.vision.geometry.align import align_matrix, likeness_matrix, warp
 from packer.vision.geometry.crop import crop_matrix, cut
@@ -148,46 +144,3 @@ def _is_astray(points5: npt.NDArray[np.floating], box: npt.NDArray[np.float32]) 
     """Return whether some point is too far away to belong to the face in the box."""
     away = np.abs(points5 - box.reshape(2, 2).mean(axis=0)).max()
     return bool(away > FARTHEST_POINT * (box[2:] - box[:2]).max())
-
-
-class CompanionCutter:
-    """Cuts the companion image or video of an item as the first was cut.
-
-    Parameters
-    ----------
-    field : str
-        The field of the companion image.
-    """
-
-    def __init__(self, cutter: FaceCutter, field: str, pictures: CompanionImages) -> None:
-        self._cutter = cutter
-        self._field = field
-        self._pictures = pictures
-
-    def cut(self, sample: Sample, matrix: npt.NDArray[np.float32], *, whole: bool = False) -> Sample:
-        """The companion image's field and its validity: black and false where there is none.
-
-        `whole` says that the matrix is that of `FaceCutter.keep_whole`.
-        """
-        picture = self.picture(sample)
-        valid = self._pictures.is_valid(picture)
-        return {self._field: self._cutter.cut_also(picture, matrix, whole=whole), f"{self._field}_valid": valid}
-
-    def picture(self, sample: Sample) -> npt.NDArray[np.uint8] | None:
-        return self._pictures.picture(sample)
-
-
-@contextmanager
-def cutting_companion(recipe: Recipe, cutter: FaceCutter, first: Sample) -> Iterator[CompanionCutter | None]:
-    """Open what cuts the companion image or video of an item, if the recipe has one.
-
-    Parameters
-    ----------
-    first : dict
-        The item's first sample.
-    """
-    if recipe.also_field is None:
-        yield None
-        return
-    with open_companion(first, zero=recipe.also_missing == "zero") as pictures:
-        yield CompanionCutter(cutter, recipe.also_field, pictures)

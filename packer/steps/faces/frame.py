@@ -1,7 +1,7 @@
 """The faces of one frame, found by a detector or given by the user, and the choice among them."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -50,31 +50,20 @@ class FrameFaces:
     def __len__(self) -> int:
         return len(self.boxes)
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Face:
-    """One wanted face of a frame.
-
-    Attributes
-    ----------
-    box : ndarray, (4,), float32
-        Left, top, right, bottom in frame pixels; it may reach beyond the frame.
-    points : ndarray, (5, 2), float32 or float64, or None
-        In frame pixels.
-    matrix : ndarray, (2, 3), float32, or None
-        The one by which the face was cut before.
-    """
-
-    box: npt.NDArray[np.float32]
-    score: float
-    points: npt.NDArray[np.floating] | None
-    track: int
-    matrix: FloatArray | None = None
+    def take(self, faces: npt.ArrayLike) -> "FrameFaces":
+        """Select some of the faces by their numbers."""
+        rows = np.asarray(faces, np.intp)
+        some = {
+            name: None if values is None else values[rows]
+            for name in ("boxes", "scores", "points", "tracks", "matrices")
+            for values in (getattr(self, name),)
+        }
+        return replace(self, **some)
 
     @property
-    def area(self) -> float:
-        """Area of the box, in square pixels."""
-        return float((self.box[2] - self.box[0]) * (self.box[3] - self.box[1]))
+    def areas(self) -> FloatArray:
+        """Area of each box, (N,), in square pixels."""
+        return (self.boxes[:, 2] - self.boxes[:, 0]) * (self.boxes[:, 3] - self.boxes[:, 1])
 
 
 def shorter_sides(boxes: FloatArray) -> FloatArray:
@@ -93,57 +82,34 @@ def known_points(points: npt.NDArray[np.floating]) -> npt.NDArray[np.floating] |
     return points if np.isfinite(points).all() else None
 
 
-def choose_face(rule: str, faces: Sequence[Face], frame: Picture, mask: Picture | None) -> Face:
-    """The face that a rule chooses, the first of equals.
-
-    Parameters
-    ----------
-    rule : str
-        A key of `FRAME_RULES`.
-    faces : sequence of Face
-        At least one.
-    frame : ndarray, (H, W, 3), uint8
-    mask : ndarray, (H, W, 3), uint8, or None
-        The frame's companion image.
-    """
-    return FRAME_RULES[rule](faces, frame, mask)
+def _largest(faces: FrameFaces, _frame: Picture, _mask: Picture | None) -> int:
+    return int(np.argmax(faces.areas))
 
 
-def _largest(faces: Sequence[Face], _frame: Picture, _mask: Picture | None) -> Face:
-    return max(faces, key=lambda face: face.area)
+def _best(faces: FrameFaces, _frame: Picture, _mask: Picture | None) -> int:
+    return int(np.argmax(faces.scores))
 
 
-def _best(faces: Sequence[Face], _frame: Picture, _mask: Picture | None) -> Face:
-    return max(faces, key=lambda face: face.score)
+def _central(faces: FrameFaces, frame: Picture, _mask: Picture | None) -> int:
+    boxes = faces.boxes.astype(np.float64)
+    twice_off = boxes[:, :2] + boxes[:, 2:] - (frame.shape[1], frame.shape[0])
+    return int(np.argmin(np.square(twice_off).sum(axis=1)))
 
 
-def _central(faces: Sequence[Face], frame: Picture, _mask: Picture | None) -> Face:
-    """The one whose box's centre is nearest to the frame's."""
-    corners = np.array([frame.shape[1], frame.shape[0]], np.float64)  # twice the centre
-
-    def distance(face: Face) -> float:
-        box = face.box.astype(np.float64)
-        return float(np.square(box[:2] + box[2:] - corners).sum())
-
-    return min(faces, key=distance)
-
-
-def _masked(faces: Sequence[Face], frame: Picture, mask: Picture | None) -> Face:
-    """The one whose box holds most of the mask, by the sum of its values; where no box holds any, the largest."""
+def _masked(faces: FrameFaces, frame: Picture, mask: Picture | None) -> int:
+    """Choose the face whose box holds most of the mask, by the sum of its values; if no box holds any, the largest."""
     if mask is None:
         return _largest(faces, frame, mask)
     height, width = mask.shape[:2]
-
-    def held(face: Face) -> tuple[int, float]:
-        left, top, right, bottom = np.rint(face.box).clip(0, [width, height, width, height]).astype(np.int64).tolist()
-        return int(mask[top:bottom, left:right].sum(dtype=np.int64)), face.area
-
-    return max(faces, key=held)
+    sides = np.rint(faces.boxes).clip(0, [width, height, width, height]).astype(np.int64).tolist()
+    held = [int(mask[top:bottom, left:right].sum(dtype=np.int64)) for left, top, right, bottom in sides]
+    return max(range(len(faces)), key=lambda face: (held[face], faces.areas[face]))
 
 
-FRAME_RULES: Mapping[str, Callable[[Sequence[Face], Picture, Picture | None], Face]] = {
+FRAME_RULES: Mapping[str, Callable[[FrameFaces, Picture, Picture | None], int]] = {
     "largest": _largest,
     "best": _best,
     "central": _central,
     "masked": _masked,
 }
+"""Rules that choose one of the faces of a frame, the first of equals. They get its companion image as well."""

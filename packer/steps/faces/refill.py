@@ -6,8 +6,7 @@ from itertools import chain
 
 from packer.recipe import Recipe
 from packer.steps.chain import ITEM, NEIGHBOURS, SAMPLED, Sample
-from packer.steps.companion import CompanionFile
-from packer.steps.faces.crop import CompanionCutter, FaceCutter, cutting_companion
+from packer.steps.companion import CompanionFile, CompanionImages, open_companion
 from packer.steps.faces.frame import FrameFaces
 from packer.steps.faces.search import FaceSearch, ItemSearch
 
@@ -30,8 +29,8 @@ class Refill:
         The item's own file.
     search : ItemSearch
         Finds the faces of these frames.
-    second : CompanionCutter or None
-        Cuts the companion images of these frames.
+    also : CompanionImages or None
+        The companion images of these frames.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class Refill:
         near: Mapping[int, tuple[int, ...]],
         file: CompanionFile,
         search: ItemSearch,
-        second: CompanionCutter | None,
+        also: CompanionImages | None,
     ) -> None:
         self._first = first
         self._near = near
@@ -48,7 +47,7 @@ class Refill:
         self._search = search
         self._waiting = iter(near)
         self._positions = {place: position for position, place in enumerate(near)}
-        self.second = second
+        self.also = also
 
     def missing(self, frame: int | None) -> Iterator[int]:
         """The sampled frames that the decoder left out before this one; None stands for the end of the video."""
@@ -99,9 +98,7 @@ class Refill:
 
 
 @contextmanager
-def refilling(
-    recipe: Recipe, search: FaceSearch, given: ItemSearch, cutter: FaceCutter, first: Sample
-) -> Iterator[Refill | None]:
+def refilling(recipe: Recipe, search: FaceSearch, given: ItemSearch, first: Sample) -> Iterator[Refill | None]:
     """Open what refills the frames of an item, if the recipe asks for it and the item is a video.
 
     Parameters
@@ -122,8 +119,8 @@ def refilling(
     try:
         with (
             search.of_item(item, indices) if recipe.boxes is None else nullcontext(given) as faces,
-            cutting_companion(recipe, cutter, sample) as second,
+            open_companion(recipe, sample) as also,
         ):
-            yield Refill(first, near, file, faces, second)
+            yield Refill(first, near, file, faces, also)
     finally:
         file.close()

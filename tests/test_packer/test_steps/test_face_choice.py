@@ -13,14 +13,17 @@ from support.media import write_picture
 from support.packed import read_samples
 
 import packer
-from packer.steps.faces.frame import FRAME_RULES, Face, choose_face
+from packer.steps.faces.frame import FRAME_RULES, FrameFaces
 
 FRAME = np.zeros((100, 300, 3), np.uint8)
 MASKS = ("forgery.png", "black.png", "")
 
 
-def face(left: float, top: float, right: float, bottom: float, score: float = 0.99) -> Face:
-    return Face(np.array([left, top, right, bottom], np.float32), score, None, -1)
+def some_faces(*faces: tuple[float, ...]) -> FrameFaces:
+    """Faces by left, top, right and bottom, and score if it is not 0.99."""
+    boxes, scores = [face[:4] for face in faces], [*(face[4] if len(face) > 4 else 0.99 for face in faces)]
+    points = np.full((len(faces), 5, 2), np.nan)
+    return FrameFaces(np.array(boxes, np.float32), np.array(scores, np.float32), points)
 
 
 def masked(left: int, top: int, right: int, bottom: int, value: int = 255) -> npt.NDArray[np.uint8]:
@@ -30,21 +33,21 @@ def masked(left: int, top: int, right: int, bottom: int, value: int = 255) -> np
 
 
 def test_each_rule_has_its_own_choice() -> None:
-    faces = [face(0, 0, 60, 60), face(130, 20, 180, 70), face(200, 30, 245, 75, 0.999), face(255, 40, 299, 80, 0.96)]
-    found = {rule: choose_face(rule, faces, FRAME, masked(260, 50, 280, 70)) for rule in FRAME_RULES}
-    assert [faces.index(found[rule]) for rule in ("largest", "central", "best", "masked")] == [0, 1, 2, 3]
+    faces = some_faces((0, 0, 60, 60), (130, 20, 180, 70), (200, 30, 245, 75, 0.999), (255, 40, 299, 80, 0.96))
+    found = {rule: choose(faces, FRAME, masked(260, 50, 280, 70)) for rule, choose in FRAME_RULES.items()}
+    assert [found[rule] for rule in ("largest", "central", "best", "masked")] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("mask", [None, FRAME, masked(100, 0, 110, 100)])
 def test_without_a_mask_on_any_face_it_is_the_largest(mask: npt.NDArray[np.uint8] | None) -> None:
-    faces = [face(0, 0, 40, 40), face(200, 0, 260, 60)]
-    assert choose_face("masked", faces, FRAME, mask) is faces[1]
+    faces = some_faces((0, 0, 40, 40), (200, 0, 260, 60))
+    assert FRAME_RULES["masked"](faces, FRAME, mask) == 1
 
 
 def test_a_box_beyond_the_frame_holds_what_lies_inside() -> None:
-    faces = [face(-500, -500, -10, -10), face(-30, -30, 20, 20), face(100, 50, 400, 200)]
-    assert choose_face("masked", faces, FRAME, masked(0, 0, 5, 5)) is faces[1]
-    assert choose_face("masked", faces, FRAME, masked(290, 90, 300, 100)) is faces[2]
+    faces = some_faces((-500, -500, -10, -10), (-30, -30, 20, 20), (100, 50, 400, 200))
+    assert FRAME_RULES["masked"](faces, FRAME, masked(0, 0, 5, 5)) == 1
+    assert FRAME_RULES["masked"](faces, FRAME, masked(290, 90, 300, 100)) == 2
 
 
 @given(
@@ -52,9 +55,10 @@ def test_a_box_beyond_the_frame_holds_what_lies_inside() -> None:
     st.sampled_from(sorted(FRAME_RULES)),
 )
 def test_the_first_of_equals_is_chosen(boxes: list[tuple[int, int, int, float]], rule: str) -> None:
-    faces = [face(x, y, x + side, y + side, score) for x, y, side, score in boxes]
+    faces = [(x, y, x + side, y + side, score) for x, y, side, score in boxes]
     mask = masked(50, 20, 200, 80, 9)
-    assert choose_face(rule, faces + faces, FRAME, mask) is choose_face(rule, faces, FRAME, mask)
+    choose = FRAME_RULES[rule]
+    assert choose(some_faces(*faces, *faces), FRAME, mask) == choose(some_faces(*faces), FRAME, mask)
 
 
 @pytest.fixture
