@@ -1,7 +1,7 @@
 """Boxes in a table file, one row for each face of each frame."""
 
 from array import array
-from collections.abc import Iterator, KeysView, Mapping, Sequence
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from packer.sources.tables.chunks import Chunk
 from packer.sources.tables.opening import open_table
-from packer.steps.faces.boxes import GIVEN_SCORE, NO_BOX, check_any
+from packer.steps.faces.boxes import GIVEN_SCORE, Boxes, repeated_tracks, split_frames
 from packer.steps.faces.frame import NO_TRACK, FrameFaces
 from packer.vision.detect.detections import FARTHEST, are_boxes
 from shardspec.errors import ItemError, UsageError
@@ -29,8 +29,8 @@ _OPTIONAL = ("score", "track", *POINTS)
 _LIKENESS = 0.9  # of names in lower case: "Scores" is similar to "score", "source" and "core" are not
 
 
-class TableBoxes:
-    """The rows of a table of boxes (`packer.steps.faces.boxes.Boxes`), held as arrays, about 100 bytes a row.
+class TableBoxes(Boxes):
+    """The rows of a table of boxes, held as arrays, about 100 bytes a row.
 
     The columns are ``path``, ``frame``, ``x0``, ``y0``, ``x1``, ``y1``, and optionally ``score``, ``track`` and those
     of `POINTS`. Any other column is ignored, unless its name is nearly that of one of these. The faces of a frame keep
@@ -43,12 +43,8 @@ class TableBoxes:
         are shares of the frame.
     """
 
-    no_box = NO_BOX
-    floors: Mapping[str, float] = {}
-
     def __init__(self, path: Path, scale: float) -> None:
-        self._path = path
-        self._scale = scale
+        super().__init__(path, scale)
         self._table = open_table(path)
         paths, of_rows, columns = self._read()
         count = len(of_rows)
@@ -69,12 +65,20 @@ class TableBoxes:
             values = np.stack([columns[name] for name in POINTS], axis=1)
             values[~(np.abs(values) < FARTHEST).all(axis=1)] = np.nan
             self._points[:] = values.reshape(count, 5, 2)
-        self.has_points = bool(np.isfinite(self._points).any())
         self._rows = self._group(paths, of_rows)
-        self._refuse_double_tracks()
+        if self._tracks is not None:  # clips of a track with two faces in a frame would have two images at a time
+            wrong = repeated_tracks(self._tracks, self._frames, of_rows)
+            self._refuse(wrong, "each track once in a frame", self._tracks)
+
+    @property
+    def has_points(self) -> bool:
+        return bool(np.isfinite(self._points).any())
+
+    def names(self) -> Iterable[str]:
+        return self._rows
 
     def _read(self) -> tuple[dict[str, int], npt.NDArray[np.int64], dict[str, npt.NDArray[np.float64]]]:
-        """The paths, numbered; the number of each row's path; the columns of numbers, NaN where a value is missing."""
+        """Return numbers for the paths, the number of each row's path, and the other columns, NaN where a value is missing."""
         paths: dict[str, int] = {}
         of_rows = array("q")
         parts: dict[str, list[tuple[int, npt.NDArray[np.float64]]]] = {}
@@ -94,52 +98,38 @@ class TableBoxes:
         return paths, np.frombuffer(of_rows, np.int64), columns
 
     def _check_names(self, names: KeysView[str]) -> None:
-        """Refuse a table that lacks a column, or seems to: nothing else would notice one that may be missing."""
+        """Refuse a table that lacks a column, or whose optional column seems to be misspelt."""
         for name in sorted(names - set(_OPTIONAL)):
             meant = get_close_matches(name.lower(), _OPTIONAL, n=1, cutoff=_LIKENESS)
             if meant and meant[0] not in names:
                 raise UsageError(
-                    f"{self._path}: expected no column {name!r}, which nothing reads; did you mean {meant[0]!r}?"
+                    f"{self.path}: expected no column {name!r}, which nothing reads; did you mean {meant[0]!r}?"
                 )
         missing = [name for name in _REQUIRED if name not in names]
         if not names.isdisjoint(POINTS):
             missing += [name for name in POINTS if name not in names]
         if missing:
-            raise UsageError(f"{self._path}: expected columns {', '.join(missing)}, found {', '.join(names)}")
-
-    def _refuse_double_tracks(self) -> None:
-        """Refuse a track with two faces in one frame: its clips would have two pictures at a time."""
-        if self._tracks is None:
-            return
-        wrong = np.zeros(len(self._tracks), np.bool_)
-        for rows in self._rows.values():
-            tracked = rows[self._tracks[rows] != NO_TRACK]
-            order = tracked[np.lexsort((self._tracks[tracked], self._frames[tracked]))]
-            same = (np.diff(self._frames[order]) == 0) & (np.diff(self._tracks[order]) == 0)
-            wrong[order[1:][same]] = True
-        self._refuse(wrong, "each track once in a frame", self._tracks)
+            raise UsageError(f"{self.path}: expected columns {', '.join(missing)}, found {', '.join(names)}")
 
     def check(self, names: Sequence[str]) -> tuple[str, ...]:
-        return (*check_any(self._path, self._rows, names), *self._describe_mirrored())
+        return (*super().check(names), *self._describe_mirrored())
 
     def faces(self, name: str, file_bytes: int = 0) -> Mapping[int, FrameFaces]:
         rows = self._rows.get(name)
         if rows is None:
-            raise ItemError(f"boxes: expected rows with path {name!r} in {self._path.name}, found none")
-        frames = self._frames[rows]
-        cuts = np.flatnonzero(np.diff(frames)) + 1
-        return {int(self._frames[some[0]]): self._faces(some) for some in np.split(rows, cuts)}
+            raise ItemError(f"boxes: expected rows with path {name!r} in {self.path.name}, found none")
+        return {int(self._frames[rows[some[0]]]): self._faces(rows[some]) for some in split_frames(self._frames[rows])}
 
     def _faces(self, rows: npt.NDArray[np.int64]) -> FrameFaces:
         return FrameFaces(
-            (self._boxes[rows] * self._scale).astype(np.float32),
+            (self._boxes[rows] * self.scale).astype(np.float32),
             self._scores[rows],
-            (self._points[rows] * self._scale).astype(np.float32),
+            (self._points[rows] * self.scale).astype(np.float32),
             None if self._tracks is None else self._tracks[rows],
         )
 
     def _describe_mirrored(self) -> Iterator[str]:
-        """Say so if most faces have left and right exchanged: aligned crops would be turned upside down.
+        """Warn if most faces have left and right exchanged: aligned crops would be turned upside down.
 
         Seen from the right eye, the mouth lies clockwise of the left eye, however the head is turned in the picture.
         """
@@ -149,12 +139,12 @@ class TableBoxes:
         mirrored, faces = int((turn < 0).sum()), int(np.isfinite(turn).sum())
         if 2 * mirrored > faces:
             yield (
-                f"{self._path.name}: left and right seem to be exchanged in {mirrored} of {counted(faces, 'face')} with "
+                f"{self.path.name}: left and right seem to be exchanged in {mirrored} of {counted(faces, 'face')} with "
                 "points: right_eye is the person's, on the left of the picture, and so is mouth_right"
             )
 
     def _group(self, paths: Mapping[str, int], of_rows: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
-        """The rows of each path, by frame, else in their order."""
+        """Return the rows of each path, sorted by frame and otherwise in their order."""
         if not paths:
             return {}
         order = np.lexsort((self._frames, of_rows))
@@ -162,12 +152,12 @@ class TableBoxes:
         return dict(zip(paths, np.split(order, cuts), strict=True))
 
     def _numbers(self, chunk: Chunk, name: str) -> npt.NDArray[np.float64]:
-        """The numbers of a column in some rows, NaN where one is missing."""
+        """Return the numbers of a column in some rows, NaN where one is missing."""
         values = keep_cells(chunk.columns[name]) if self._table.is_text else chunk.columns[name]
         try:
             return np.fromiter((np.nan if value is None else value for value in values), np.float64, chunk.rows)
         except (TypeError, ValueError, OverflowError) as error:
-            raise UsageError(f"{self._path}: expected numbers in column {name!r}, {error}") from error
+            raise UsageError(f"{self.path}: expected numbers in column {name!r}, {error}") from error
 
     def _integers(self, columns: Mapping[str, npt.NDArray[np.float64]], name: str, least: int) -> npt.NDArray[np.int64]:
         values = columns[name]
@@ -179,5 +169,5 @@ class TableBoxes:
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             raise UsageError(
-                f"{self._path}, {self._table.where(row)}: expected {expected}, found {values[row].tolist()}"
+                f"{self.path}, {self._table.where(row)}: expected {expected}, found {values[row].tolist()}"
             )

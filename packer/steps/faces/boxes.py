@@ -1,18 +1,16 @@
-"""Boxes that the user gives instead of a detector's (``docs/faces.md``).
+"""Boxes that the user gives instead of a detector's: JSON as the DFDC tools write it, a table, or a packed dataset.
 
-They come as JSON as the DFDC tools write it, as a table, or as a packed dataset.
-
-The boxes of an item are looked up by its name, which is its path relative to the source, for the frames that are
-sampled.
+The boxes of an item are looked up by its name, which is its path relative to the source (``docs/faces.md``).
 """
 
 import hashlib
 import json
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,58 +18,70 @@ import numpy.typing as npt
 from packer.sources.packed import check_digests, is_packed
 from packer.sources.tables.opening import TABLES, is_table
 from packer.sources.walking import walk
-from packer.steps.faces.frame import FrameFaces
+from packer.steps.faces.frame import NO_TRACK, FrameFaces
 from packer.vision.detect.detections import are_boxes
 from shardspec.errors import ItemError, UsageError, system_reason
 from shardspec.layout import REJECTS_NAME, Layout
 from shardspec.manifest import sha256_json
-from shardspec.registry import Entry, resolve
 from shardspec.wording import counted, found_instead, shorten
-
-NO_BOX = "no box is given for it"
-"""Why a frame has no face that is in no file of boxes."""
 
 GIVEN_SCORE = 1.0
 """Score of a box that comes without one."""
 
 _FRAME = re.compile(r"[0-9]{1,15}\Z", re.ASCII)
-_KINDS: Mapping[str, Entry] = {
-    "packed dataset": Entry("packer.steps.faces.packed_boxes:PackedBoxes"),
-    "table": Entry("packer.steps.faces.box_table:TableBoxes"),
-}
 
 
-class Boxes(Protocol):
+class Boxes(ABC):
     """Boxes of many items.
 
     Attributes
     ----------
+    path : Path
+        Where the boxes come from.
     no_box : str
         Why a frame that has no entry has no face.
     floors : dict of str to float
         Options that the boxes were chosen by, and their values: faces below them are missing.
     """
 
-    no_box: str
-    floors: Mapping[str, float]
+    no_box = "no box is given for it"
+    floors: Mapping[str, float] = {}
+
+    def __init__(self, path: Path, scale: float) -> None:
+        self.path = path
+        self.scale = scale
 
     @property
     def has_points(self) -> bool:
         """True if any face has points."""
-        ...
+        return False
+
+    def names(self) -> Iterable[str]:
+        """Return the names of the items that have boxes."""
+        raise NotImplementedError
 
     def check(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Compare with the names of all items, and say what belongs to none of them.
+        """Compare with the names of all items, and describe boxes that belong to none of them.
 
         Raises
         ------
         UsageError
             If the boxes belong to none of the items, or if two items would get the same boxes by chance.
         """
-        ...
+        entries = set(self.names())
+        if names and not entries.intersection(names):
+            example = next(iter(self.names()), None)
+            found = "found none" if example is None else f"found others, such as {example!r}"
+            raise UsageError(f"{self.path}: expected boxes under the items' paths, such as {names[0]!r}, {found}")
+        others = sorted(entries.difference(names))
+        if not others:
+            return ()
+        count = counted(len(others), "item")
+        return (f"{self.path.name}: boxes of {count} that are not in the source, such as {shorten(others[0])}",)
 
+    @abstractmethod
     def faces(self, name: str, file_bytes: int = 0) -> Mapping[int, FrameFaces | str]:
-        """The faces of an item by the frame's index, or why a frame has none; frames without a face may be left out.
+        """Return the faces of an item by the frame's index, or why a frame has none; other frames have no face.
 
         Parameters
         ----------
@@ -83,7 +93,6 @@ class Boxes(Protocol):
         ItemError
             If there are no boxes under that name, if they cannot be read, or if they are those of another file.
         """
-        ...
 
 
 def open_boxes(path: str, scale: float) -> Boxes:
@@ -103,10 +112,12 @@ def open_boxes(path: str, scale: float) -> Boxes:
     MissingDependencyError
         If the library for a table of that kind is not installed.
     """
+    from packer.steps.faces.box_table import TableBoxes  # these modules import this one
+    from packer.steps.faces.packed_boxes import PackedBoxes
+
     place = Path(path)
     if is_packed(place) or Layout(place).build.is_dir():  # of an unfinished one, it says so
-        packed: Boxes = resolve("boxes", "packed dataset", _KINDS)(place, scale)
-        return packed
+        return PackedBoxes(place, scale)
     if place.is_dir():
         return JsonFolder(place, scale)
     if not place.is_file():
@@ -115,8 +126,7 @@ def open_boxes(path: str, scale: float) -> Boxes:
         return JsonFile(place, scale)
     if not is_table(place):
         raise UsageError(f"boxes: expected a folder, .json, {', '.join(sorted(TABLES))}, found {place.name!r}")
-    boxes: Boxes = resolve("boxes", "table", _KINDS)(place, scale)
-    return boxes
+    return TableBoxes(place, scale)
 
 
 def digest_file_or_folder(path: str) -> str:
@@ -174,16 +184,8 @@ def _json_files(root: Path) -> Iterator[str]:
         yield from ((Path(folder) / name).relative_to(root).as_posix() for name in files if name.endswith(".json"))
 
 
-class JsonFolder:
+class JsonFolder(Boxes):
     """One JSON file per item: for ``a/clip.mp4`` the first of ``a/clip.mp4.json``, ``a/clip.json``, ``clip.json``."""
-
-    has_points = False
-    no_box = NO_BOX
-    floors: Mapping[str, float] = {}
-
-    def __init__(self, root: Path, scale: float) -> None:
-        self._root = root
-        self._scale = scale
 
     def check(self, names: Sequence[str]) -> tuple[str, ...]:
         taken: dict[Path, str] = {}
@@ -202,13 +204,7 @@ class JsonFolder:
         path = self._find(name)
         if path is None:
             raise ItemError(f"boxes: expected {self._candidates(name)[1]}, found no such file")
-        try:
-            document = json.loads(path.read_bytes())
-        except OSError as error:
-            raise ItemError(f"boxes: {path.name}: expected JSON, found: {system_reason(error)}") from error
-        except (ValueError, RecursionError) as error:
-            raise ItemError(f"boxes: {path.name}: expected JSON, {found_instead(error)}") from error
-        return parse_frames(document, path.name, self._scale)
+        return _parse_frames(_read_json(path, f"boxes: {path.name}", ItemError), path.name, self.scale)
 
     def _find(self, name: str) -> Path | None:
         # Path.is_file raises over a long name.
@@ -217,61 +213,39 @@ class JsonFolder:
 
     def _candidates(self, name: str) -> list[Path]:
         item = PurePosixPath(name.lstrip("/"))
-        return [self._root / f"{item}.json", self._root / item.with_suffix(".json"), self._root / f"{item.stem}.json"]
+        return [self.path / f"{item}.json", self.path / item.with_suffix(".json"), self.path / f"{item.stem}.json"]
 
 
-class JsonFile:
+class JsonFile(Boxes):
     """One JSON object with an entry for each item, by the item's name."""
 
-    has_points = False
-    no_box = NO_BOX
-    floors: Mapping[str, float] = {}
-
     def __init__(self, path: Path, scale: float) -> None:
-        try:
-            document = json.loads(path.read_bytes())
-        except OSError as error:
-            raise UsageError(f"{path}: expected JSON, found: {system_reason(error)}") from error
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"{path}: expected JSON, {found_instead(error)}") from error
+        super().__init__(path, scale)
+        document = _read_json(path, str(path), UsageError)
         if not isinstance(document, dict):
             raise UsageError(f"{path}: expected an object of items, found {type(document).__name__}")
-        self._path = path
         self._items: dict[str, Any] = document
-        self._scale = scale
 
-    def check(self, names: Sequence[str]) -> tuple[str, ...]:
-        return check_any(self._path, self._items, names)
+    def names(self) -> Iterable[str]:
+        return self._items
 
     def faces(self, name: str, file_bytes: int = 0) -> Mapping[int, FrameFaces]:
         if name not in self._items:
-            raise ItemError(f"boxes: expected an entry {name!r} in {self._path.name}, found none")
-        return parse_frames(self._items[name], f"{self._path.name}, {name!r}", self._scale)
+            raise ItemError(f"boxes: expected an entry {name!r} in {self.path.name}, found none")
+        return _parse_frames(self._items[name], f"{self.path.name}, {name!r}", self.scale)
 
 
-def check_any(path: Path, known: Iterable[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Raise `UsageError` if not one of the names is known; else say what is known that is not among the names."""
-    entries = set(known)
-    if names and not entries.intersection(names):
-        example = next(iter(entries), None)
-        found = "found none" if example is None else f"found others, such as {example!r}"
-        raise UsageError(f"{path}: expected boxes under the items' paths, such as {names[0]!r}, {found}")
-    others = sorted(entries.difference(names))
-    if not others:
-        return ()
-    return (
-        f"{path.name}: boxes of {counted(len(others), 'item')} that are not in the source, such as {shorten(others[0])}",
-    )
+def _read_json(path: Path, where: str, kind: type[ItemError | UsageError]) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise kind(f"{where}: expected JSON, found: {system_reason(error)}") from error
+    except (ValueError, RecursionError) as error:
+        raise kind(f"{where}: expected JSON, {found_instead(error)}") from error
 
 
-def parse_frames(document: Any, where: str, scale: float) -> dict[int, FrameFaces]:
-    """Boxes by frame from ``{"0": [[x0, y0, x1, y1], ...], "10": null}``.
-
-    Raises
-    ------
-    ItemError
-        If the document has any other form.
-    """
+def _parse_frames(document: Any, where: str, scale: float) -> dict[int, FrameFaces]:
+    """Read the boxes by frame from ``{"0": [[x0, y0, x1, y1], ...], "10": null}``."""
     if not isinstance(document, dict):
         raise ItemError(f"boxes: {where}: expected an object of frames, found {type(document).__name__}")
     out = {}
@@ -296,7 +270,7 @@ def parse_frames(document: Any, where: str, scale: float) -> dict[int, FrameFace
 
 
 def _read_boxes(value: Any) -> npt.NDArray[np.float64] | None:
-    """The boxes of one frame, (N, 4); None if the value is not a list of boxes."""
+    """Return the boxes of one frame, (N, 4); None if the value is not a list of boxes."""
     if value is None or value == []:
         return np.zeros((0, 4))
     try:
@@ -307,3 +281,19 @@ def _read_boxes(value: Any) -> npt.NDArray[np.float64] | None:
         return None
     boxes = boxes.astype(np.float64)
     return boxes if boxes.ndim == 2 and boxes.shape[1] == 4 and are_boxes(boxes).all() else None
+
+
+def split_frames(frames: npt.NDArray[Any]) -> list[npt.NDArray[np.intp]]:
+    """Group rows that are sorted by frame: the rows of each frame."""
+    return np.split(np.arange(len(frames)), np.flatnonzero(np.diff(frames)) + 1) if len(frames) else []
+
+
+def repeated_tracks(tracks: npt.NDArray[Any], *frame: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return which rows have a track that an earlier row of the same frame has; `frame` are columns that name it."""
+    order = np.lexsort((tracks, *frame))
+    same = tracks[order][1:] != NO_TRACK
+    for column in (tracks, *frame):
+        same &= np.diff(column[order]) == 0
+    out = np.zeros(len(tracks), np.bool_)
+    out[order[1:][same]] = True
+    return out

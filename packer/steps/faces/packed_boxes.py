@@ -1,7 +1,7 @@
 """Boxes in a packed dataset: of face crops, or what ``packer detect`` packed."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from packer.assembly.groups import read_groups
 from packer.assembly.packed_rows import PackedRows, read_column
-from packer.steps.faces.boxes import check_any
+from packer.steps.faces.boxes import Boxes, repeated_tracks, split_frames
 from packer.steps.faces.frame import NO_TRACK, FrameFaces
 from packer.vision.detect.detections import FARTHEST, are_boxes
 from packer.vision.geometry.affine import apply, invert
@@ -44,16 +44,15 @@ _FIELDS: Mapping[str, tuple[str, _Shape]] = {
 _REQUIRED = ("source", "frame", "box")
 
 
-class PackedBoxes:
-    """The faces of a packed dataset (`packer.steps.faces.boxes.Boxes`), read item by item.
+class PackedBoxes(Boxes):
+    """The faces of a packed dataset, read item by item.
 
     Landmarks beside a ``matrix`` lie in a crop, and are mapped back into the frame by it; in a dataset without pictures
-    they lie in the frame. Of denser landmarks five points are made. Memory: 16 bytes a sample, and the items' names.
+    they lie in the frame. Of denser landmarks five points are made. Memory: 16 bytes a sample, the items' names, and
+    the dataset's rejects.
 
     Parameters
     ----------
-    path : Path
-        The dataset's folder.
     scale : float, > 0
         If it is not 1, neither the size of the frames nor that of the file is compared.
 
@@ -64,8 +63,7 @@ class PackedBoxes:
     """
 
     def __init__(self, path: Path, scale: float) -> None:
-        self._path = path
-        self._scale = scale
+        super().__init__(path, scale)
         self._layout = Layout(path)
         self._manifest = self._layout.load()
         schema = self._manifest.schema
@@ -85,7 +83,7 @@ class PackedBoxes:
         starts = np.searchsorted(groups.of_row[order], np.arange(len(groups.names) + 1))
         self._order = order
         self._rows = {name: slice(*starts[at : at + 2].tolist()) for at, name in enumerate(groups.names)}
-        self._rejects = dict(self._find_rejects())
+        self._rejects = self._read_rejects()
 
     @cached_property
     def has_points(self) -> bool:
@@ -93,32 +91,31 @@ class PackedBoxes:
             return False
         if "landmarks_valid" not in self._fields:
             return True
-        return bool(np.any(read_column(self._path, self._manifest, "landmarks_valid")))
+        return bool(np.any(read_column(self.path, self._manifest, "landmarks_valid")))
 
-    def check(self, names: Sequence[str]) -> tuple[str, ...]:
-        return check_any(self._path, self._rows, names)
+    def names(self) -> Iterable[str]:
+        return self._rows
 
     def faces(self, name: str, file_bytes: int = 0) -> Mapping[int, FrameFaces | str]:
-        reports = list(self._reports(name))
+        reports = self._rejects.get(name, [])
         place = self._rows.get(name)
         if place is None:
             for report in reports:
                 if report.get("kind") == "item":
-                    raise ItemError(f"boxes: rejected in {self._path.name} ({report.get('step')}: {report['reason']})")
-            raise ItemError(f"boxes: expected samples with source {name!r} in {self._path.name}, found none")
+                    raise ItemError(f"boxes: rejected in {self.path.name} ({report.get('step')}: {report['reason']})")
+            raise ItemError(f"boxes: expected samples with source {name!r} in {self.path.name}, found none")
         rows = np.sort(self._order[place])
-        with closing(PackedRows.of(self._path, check="size", manifest=self._manifest)) as packed:
+        with closing(PackedRows.of(self.path, check="size", manifest=self._manifest)) as packed:
             keys = ["key"] if "key" in packed.schema else []
             columns = packed.read(rows, [*self._fields, *keys])
         columns = self._check(name, _sorted(columns), file_bytes)
         known: dict[int, FrameFaces | str] = {
-            frame: f"no face of it in {self._path.name}: {report['reason']}"
+            frame: f"no face of it in {self.path.name}: {report['reason']}"
             for report in reports
             if report.get("kind") == "frames"
             for frame in report["frames"]
         }
-        cuts = np.flatnonzero(np.diff(columns["frame"])) + 1
-        for some in np.split(np.arange(len(rows)), cuts):
+        for some in split_frames(columns["frame"]):
             known[int(columns["frame"][some[0]])] = self._faces(
                 {field: column[some] for field, column in columns.items()}
             )
@@ -128,17 +125,17 @@ class PackedBoxes:
         """The faces of one frame."""
         real = columns["box_valid"]
         shape = None
-        if "frame_size" in columns and self._scale == 1:
+        if "frame_size" in columns and self.scale == 1:
             width, height = columns["frame_size"][0].tolist()
             shape = (height, width, 3)
         return FrameFaces(
-            (columns["box"][real] * self._scale).astype(np.float32),
+            (columns["box"][real] * self.scale).astype(np.float32),
             columns["score"][real].astype(np.float32),
-            self._points_of(columns)[real] * self._scale,
+            self._points_of(columns)[real] * self.scale,
             columns["track"][real].astype(np.int64) if "track" in columns else None,
             shape,
             float(columns["time"][0]) if "time" in columns else None,
-            columns["matrix"][real] if self._in_crop and self._scale == 1 else None,
+            columns["matrix"][real] if self._in_crop and self.scale == 1 else None,
         )
 
     def _points_of(self, columns: Columns) -> npt.NDArray[np.floating]:
@@ -170,49 +167,32 @@ class PackedBoxes:
         def refuse(wrong: npt.NDArray[np.bool_], field: str, expected: str) -> None:
             if wrong.any():
                 found = columns[field][int(np.flatnonzero(wrong)[0])].tolist()
-                raise ItemError(f"boxes: {self._path.name}, {name!r}: expected {expected}, found {found}")
+                raise ItemError(f"boxes: {self.path.name}, {name!r}: expected {expected}, found {found}")
 
         refuse(columns["frame"] < 0, "frame", "frames of 0 and more")
         refuse(real & ~are_boxes(columns["box"].astype(np.float64)), "box", "boxes with an area")
         refuse(real & ~((score >= 0) & (score <= 1)), "score", "scores from 0 to 1")
         if "track" in columns:
             refuse(columns["track"] < NO_TRACK, "track", f"tracks of {NO_TRACK} and more")
-            refuse(real & _doubled(columns["frame"], columns["track"]), "track", "each track once in a frame")
-        if "source_bytes" in columns and self._scale == 1 and file_bytes:
+            refuse(real & repeated_tracks(columns["track"], columns["frame"]), "track", "each track once in a frame")
+        if "source_bytes" in columns and self.scale == 1 and file_bytes:
             before = columns["source_bytes"]
             if (before[before > 0] != file_bytes).any():
                 raise ItemError(
-                    f"boxes: expected {name!r} as it was when {self._path.name} was packed, with "
+                    f"boxes: expected {name!r} as it was when {self.path.name} was packed, with "
                     f"{int(before[before > 0][0]):,} bytes, found {file_bytes:,}"
                 )
         return columns
 
-    def _find_rejects(self) -> Iterator[tuple[str, list[int]]]:
-        """By item, where the lines begin that say why it, or frames of it, gave no sample."""
-        found: dict[str, list[int]] = {}
+    def _read_rejects(self) -> dict[str, list[dict[str, Any]]]:
+        """Return by item why the item, or frames of it, gave no sample."""
+        found: dict[str, list[dict[str, Any]]] = {}
         entry = self._manifest.find_file(REJECTS_NAME)
-        if entry is None:
-            return
-        with self._layout.file(entry).open("rb") as file:
-            at = 0
-            for line in file:
-                report = _read_report(line)
-                if report is not None:
-                    found.setdefault(report["item"], []).append(at)
-                at += len(line)
-        yield from found.items()
-
-    def _reports(self, name: str) -> Iterator[dict[str, Any]]:
-        places = self._rejects.get(name, [])
-        entry = self._manifest.find_file(REJECTS_NAME)
-        if entry is None or not places:
-            return
-        with self._layout.file(entry).open("rb") as file:
-            for place in places:
-                file.seek(place)
-                report = _read_report(file.readline())
-                if report is not None:
-                    yield report
+        if entry is not None:
+            with self._layout.file(entry).open("rb") as file:
+                for report in filter(None, map(_read_report, file)):
+                    found.setdefault(report["item"], []).append(report)
+        return found
 
 
 def _read_report(line: bytes) -> dict[str, Any] | None:
@@ -275,12 +255,3 @@ def _in_frame(matrix: npt.NDArray[np.floating], points: npt.NDArray[np.floating]
         return apply(invert(matrix), points)
     except ValueError:
         return np.full((5, 2), np.nan)
-
-
-def _doubled(frames: npt.NDArray[Any], tracks: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return which rows have a track that an earlier row of the same frame has."""
-    order = np.lexsort((tracks, frames))
-    same = (np.diff(frames[order]) == 0) & (np.diff(tracks[order]) == 0) & (tracks[order][1:] != NO_TRACK)
-    out = np.zeros(len(frames), np.bool_)
-    out[order[1:][same]] = True
-    return out
