@@ -15,7 +15,7 @@ sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 import openvino  # noqa: E402 -- only after the line above
 from openvino import opset13 as ops  # noqa: E402
 
-__all__ = ["core", "openvino", "ops"]
+__all__ = ["core", "new_request", "openvino", "ops"]
 
 
 @functools.cache
@@ -28,3 +28,16 @@ def core() -> Any:
     ends the process with a segmentation fault.
     """
     return openvino.Core()
+
+
+def new_request(network: Any, *, precision: str = "f32", threads: int = 1, **config: Any) -> Any:
+    """Compile a network for the CPU and return an inference request for it."""
+    config = {
+        "INFERENCE_PRECISION_HINT": precision,  # the default may be bf16, which is not exact
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,
+        "INFERENCE_NUM_THREADS": threads,
+        "ENABLE_CPU_PINNING": False,  # pinned, two worker processes share one core
+        **config,
+    }
+    return core().compile_model(network, "CPU", config).create_infer_request()

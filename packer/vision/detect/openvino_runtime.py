@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from packer.vision.detect.cpu import CpuFrame
 from packer.vision.detect.networks import CROP_SIZES, Layer, Pool
-from packer.vision.openvino import core, openvino, ops
+from packer.vision.openvino import new_request, openvino, ops
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -51,7 +51,15 @@ class OpenVINORuntime:
         if precision not in _PRECISIONS:
             raise ValueError(f"runtime 'openvino' knows the precisions {sorted(_PRECISIONS)}, found {precision!r}")
         self._precision = precision
-        self._requests = _compile(networks, precision, threads)
+        self._requests = {
+            name: new_request(
+                _model(name, layers),
+                precision=_PRECISIONS[precision],
+                threads=threads,
+                CPU_RUNTIME_CACHE_CAPACITY=_CACHED_SHAPES,
+            )
+            for name, layers in networks.items()
+        }
 
     def open(self, image: npt.NDArray[np.uint8]) -> CpuFrame:
         return CpuFrame(image, self._run)
@@ -68,22 +76,6 @@ class OpenVINORuntime:
         request.infer()
         result: FloatArray = request.get_output_tensor().data
         return result
-
-
-def _compile(networks: Mapping[str, tuple[Layer, ...]], precision: str, threads: int) -> dict[str, Any]:
-    """An inference request for each network."""
-    config = {
-        "INFERENCE_PRECISION_HINT": _PRECISIONS[precision],  # the default may be bf16, which is not exact
-        "PERFORMANCE_HINT": "LATENCY",
-        "NUM_STREAMS": 1,
-        "INFERENCE_NUM_THREADS": threads,
-        "ENABLE_CPU_PINNING": False,  # pinned, two worker processes sit on one core
-        "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_SHAPES,
-    }
-    return {
-        name: core().compile_model(_model(name, layers), "CPU", config).create_infer_request()
-        for name, layers in networks.items()
-    }
 
 
 def _model(name: str, layers: tuple[Layer, ...]) -> Any:

@@ -11,7 +11,7 @@ from packer.vision.geometry.warp import bilinear
 from packer.vision.landmarks.base import agrees
 from packer.vision.landmarks.hull import upright_outline
 from packer.vision.landmarks.similarity import BOX_SIDE, upright_matrix
-from packer.vision.openvino import core, openvino
+from packer.vision.openvino import core, new_request, openvino
 from shardspec.errors import UsageError
 
 # Ratio of the side of the model's picture to that of MTCNN's box. MediaPipe cuts 1.5 times the longer side of the mesh
@@ -44,7 +44,7 @@ class FaceMesh:
 
     layout: str
 
-    def __init__(self, model: str | Path, threads: int = 1) -> None:
+    def __init__(self, model: str | Path) -> None:
         path = Path(model)
         if not path.is_file():
             raise UsageError(f"--landmark-model: expected a .tflite file, found nothing at {path}")
@@ -53,15 +53,8 @@ class FaceMesh:
         except RuntimeError as error:
             raise UsageError(f"--landmark-model: OpenVINO cannot read {path}: {str(error).strip()[-300:]}") from error
         self._size = _input_size(network, path)
-        config = {
-            "INFERENCE_PRECISION_HINT": "f32",
-            "PERFORMANCE_HINT": "LATENCY",
-            "NUM_STREAMS": 1,
-            "INFERENCE_NUM_THREADS": threads,
-            "ENABLE_CPU_PINNING": False,  # pinned, two worker processes share one core
-        }
         self._points, self._score, self.layout = _outputs(network, path)
-        self._request = core().compile_model(network, "CPU", config).create_infer_request()
+        self._request = new_request(network)
         self._input = np.empty((1, self._size, self._size, 3), np.float32)
 
     def __call__(self, image: npt.NDArray[np.uint8], points5: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], bool]:
