@@ -12,20 +12,19 @@ from packer.sources.contents import opener
 from packer.sources.folders.frames import Frames
 from packer.sources.item import ALSO, ItemFile
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample
-from packer.steps.frames import FramePicture, FramesReader
+from packer.steps.frames import FramesReader
 from packer.vision.decode.limits import MAX_PIXELS, PictureError, VideoError
 from packer.vision.decode.picture import decode_picture, read_picture
-from packer.vision.decode.sampling import Sampling
+from packer.vision.decode.sampling import Sampling, VideoFrame
 from packer.vision.faults import may_pass
 from shardspec.errors import ItemError, system_reason
 from shardspec.registry import import_target
 from shardspec.wording import counted
 
 if TYPE_CHECKING:
-    from packer.vision.decode.video import VideoFrame, VideoReader
+    from packer.vision.decode.video import VideoReader
 
     Reader = VideoReader | FramesReader
-    Frame = VideoFrame | FramePicture
 
 
 def open_reader(file: ItemFile, sampling: Sampling, *, max_pixels: int = MAX_PIXELS) -> "Reader":
@@ -57,8 +56,8 @@ class CompanionFile:
         self._what = f"{option} {file.name!r}"
         self._sampled = sampled
         self._video: Reader | None = None
-        self._frames: Iterator[Frame] = iter(())
-        self._next: Frame | None = None
+        self._frames: Iterator[VideoFrame] = iter(())
+        self._next: VideoFrame | None = None
         self._ended = False
         self._picture: npt.NDArray[np.uint8] | None = None
 
@@ -89,7 +88,7 @@ class CompanionFile:
                 self._picture = decode_picture(read_picture(opener(self.file))).image
             return self._picture
 
-    def frame(self, index: int) -> "Frame | None":
+    def frame(self, index: int) -> VideoFrame | None:
         """The frame of an index, of a video; None where the file lacks it or it is damaged.
 
         Raises

@@ -15,24 +15,23 @@ from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, STILL, Sample, Step, StepResources
 from packer.steps.companion import open_companion, open_reader
 from packer.steps.encode import KEPT, Kept
-from packer.steps.frames import FramePicture
 from packer.steps.plain import keeps_pictures
 from packer.steps.report import ItemReport
 from packer.vision.decode.jpeg_header import PROGRESSIVE
 from packer.vision.decode.limits import PictureError, VideoError
 from packer.vision.decode.picture import check_kept, decode_picture, read_picture
-from packer.vision.decode.sampling import Sampling
+from packer.vision.decode.sampling import Sampling, VideoFrame
 from shardspec.errors import ItemError, system_reason
 
 if TYPE_CHECKING:
-    from packer.steps.companion import Frame, Reader
+    from packer.steps.companion import Reader
 
 FRAMES_AHEAD = 4
 """Decoded frames that may wait while later steps work: as many as the detector gets at a time."""
 
 _NO_PIXEL = bytes(1)
 
-_Take = Callable[["Reader"], AbstractContextManager[Iterable["Frame"]]]
+_Take = Callable[["Reader"], AbstractContextManager[Iterable[VideoFrame]]]
 
 
 def make(recipe: Recipe, resources: StepResources) -> Step:
@@ -111,12 +110,12 @@ def _picture(sample: Sample, item: Item, report: ItemReport, checks: bool) -> Sa
     return {**sample, **STILL, "image": picture.image, KEPT: whole}
 
 
-def _take(video: "Reader") -> AbstractContextManager[Iterable["Frame"]]:
+def _take(video: "Reader") -> AbstractContextManager[Iterable[VideoFrame]]:
     return nullcontext(video)
 
 
-def _take_ahead(video: "Reader") -> AbstractContextManager[Iterable["Frame"]]:
-    frames: Iterator[Frame] = iter(video)
+def _take_ahead(video: "Reader") -> AbstractContextManager[Iterable[VideoFrame]]:
+    frames: Iterator[VideoFrame] = iter(video)
     return closing(run_ahead(frames, FRAMES_AHEAD, video.stop))
 
 
@@ -134,8 +133,7 @@ def _frames(
                 known[NEIGHBOURS] = video.neighbours(refills)
             for frame in frames:
                 report.count_frame()
-                if isinstance(frame, FramePicture):
-                    known[KEPT] = None if frame.data is None else Kept(frame.image, frame.data, "jpeg")
+                known[KEPT] = None if frame.data is None else Kept(frame.image, frame.data, "jpeg")
                 place = {"frame": frame.index, "time": frame.time, "frame_position": frame.position}
                 yield {**sample, **place, "image": frame.image, **known}
             if video.damage is not None:

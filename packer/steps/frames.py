@@ -2,43 +2,16 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from packer.sources.folders.frames import Frames, frame_numbers
 from packer.vision.decode.limits import MAX_PIXELS, PictureError, VideoError
 from packer.vision.decode.picture import decode_picture, read_picture
-from packer.vision.decode.sampling import FrameClock, Sampling, neighbours
+from packer.vision.decode.sampling import FrameClock, Sampling, VideoFrame, neighbours
 from shardspec.wording import LONG, counted, cut, shorten
 
 _GAP = 1.5  # times the usual distance between the numbers of pictures
-
-
-@dataclass(frozen=True, slots=True)
-class FramePicture:
-    """One frame.
-
-    Attributes
-    ----------
-    index : int
-        The number in its name (`packer.sources.folders.frames.frame_numbers`).
-    time : float, seconds
-        That number by the frame rate.
-    position : int
-        Its place among the sampled frames, from 0. Where numbers are missing between the pictures, a place is left out.
-    image : ndarray, (H, W, 3), uint8
-        RGB, upright, C-contiguous.
-    data : bytes or None
-        The JPEG itself, if it may be kept as it is (`packer.vision.decode.picture.DecodedImage.kept`).
-    """
-
-    index: int
-    time: float
-    position: int
-    image: npt.NDArray[np.uint8]
-    data: bytes | None
 
 
 class FramesReader:
@@ -112,7 +85,7 @@ class FramesReader:
         numbers = self._numbers
         return {numbers[place]: tuple(numbers[other] for other in others) for place, others in near.items()}
 
-    def __iter__(self) -> Iterator[FramePicture]:
+    def __iter__(self) -> Iterator[VideoFrame]:
         whole = 0
         for position, place in zip(self._positions, self._chosen, strict=True):
             if self._stopped:
@@ -128,7 +101,7 @@ class FramesReader:
             why = self.damage or "none is there that was asked for"
             raise VideoError(f"expected at least one frame, found none that is whole: {why}")
 
-    def _frame(self, place: int, position: int) -> FramePicture | None:
+    def _frame(self, place: int, position: int) -> VideoFrame | None:
         name, number = self._names[place], self._numbers[place]
         path = os.path.join(self._folder, name)  # noqa: PTH118 -- many
         try:
@@ -138,7 +111,7 @@ class FramesReader:
             self._damaged += 1
             self._first_damage = self._first_damage or f"frame {number} ({shorten(name)}): {cut(str(error), LONG)}"
             return None
-        return FramePicture(number, number / self._rate, position, picture.image, picture.kept)
+        return VideoFrame(number, number / self._rate, position, picture.image, picture.kept)
 
 
 def _positions(numbers: Sequence[int], chosen: Sequence[int]) -> list[int]:

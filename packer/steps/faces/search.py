@@ -1,10 +1,11 @@
 """Where an item's faces come from: a detector on its own or another item's frames, or boxes that the user gives."""
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -89,25 +90,25 @@ class FaceSearch:
             second.close()
 
 
-class ItemSearch(Protocol):
+class ItemSearch(ABC):
     """Finds the faces of one item."""
 
+    @abstractmethod
     def faces(self, frames: Sequence[Sample]) -> list[FrameFaces | str]:
-        """The faces of the next frames, which are samples with ``frame`` and ``image``, or why they are not known.
+        """Return the faces of the next frames, which are samples with ``frame`` and ``image``, or why they are not known.
 
         Raises
         ------
         ItemError
             If there can be no faces for this item.
         """
-        ...
 
     def unused(self) -> int:
-        """The number of given boxes that lie in none of the frames so far."""
-        ...
+        """Return the number of given boxes that are in none of the frames so far."""
+        return 0
 
 
-class _GivenBoxes:
+class _GivenBoxes(ItemSearch):
     """Gives known faces by frame.
 
     Parameters
@@ -150,7 +151,7 @@ class _GivenBoxes:
         return known
 
 
-class _Detecting:
+class _Detecting(ItemSearch):
     """Detects on the item's own frames, and adds the faces to those that are `known`."""
 
     def __init__(self, detector: FaceDetector, known: dict[int, FrameFaces] | None) -> None:
@@ -163,12 +164,8 @@ class _Detecting:
             self._known |= zip((frame["frame"] for frame in frames), found, strict=True)
         return list[FrameFaces | str](found)
 
-    def unused(self) -> int:
-        """None is given."""
-        return 0
 
-
-class _DetectingOn:
+class _DetectingOn(ItemSearch):
     """Detects on the frames of another item with the same indices.
 
     Faces that a pass over the same sampled frames gave are known, and the file need not be read again for them. Those
@@ -201,10 +198,6 @@ class _DetectingOn:
                 self._known[index] = before
         self._known |= zip(new, _detect(self._detector, list(new.values())), strict=True)
         return [self._faces(frame) for frame in frames]
-
-    def unused(self) -> int:
-        """None is given."""
-        return 0
 
     def _faces(self, frame: Sample) -> FrameFaces | str:
         index, shape = frame["frame"], frame["image"].shape

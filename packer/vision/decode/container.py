@@ -18,9 +18,6 @@ from shardspec.errors import system_reason
 
 # libavformat's demuxers for these suffixes and no others: a playlist named .mp4 would open further files and addresses.
 _DEMUXERS = "mov,matroska,avi,mpegts,mpeg,mpegvideo,asf,flv,ogg"
-# Formats in which a packet that is cut off looks like any other. Only the decoder can notice it then, and one that
-# decodes several frames at a time hands a frame out before it knows.
-_CUT_UNNOTICED = frozenset({"mpeg", "mpegts", "mpegvideo"})
 # Decoders that hand out a frame as whole after an error in it, unless every error ends the frame. The option is not set
 # for others: H.264's decoder flags what it conceals, and in a file that was cut out of another it treats what is
 # missing as an error; TIFF's refuses files of its own encoder.
@@ -39,12 +36,10 @@ _MISSING_S = 0.5  # seconds by which a container may announce more than it holds
 _MATROSKA_MISSING_S = 0.1  # for Matroska and WebM: the last packet's duration; audio packets were seen to lack 0.02 s
 
 
-def open_video(
-    source: Input, *, max_pixels: int, threads: int = 1
-) -> tuple[av.container.InputContainer, av.video.stream.VideoStream]:
+def open_video(source: Input, *, max_pixels: int) -> tuple[av.container.InputContainer, av.video.stream.VideoStream]:
     """Open a file and choose its video stream: the default one, else the first; never an attached cover picture.
 
-    The caller closes the container. The decoder has `threads` threads, but one for MPEG transport and program streams.
+    The caller closes the container. The decoder has one thread: with more, it may report damage too late.
 
     Raises
     ------
@@ -75,9 +70,8 @@ def open_video(
         check_size(stream.codec_context.width, stream.codec_context.height, max_pixels)
         strict = {"err_detect": "explode"} if stream.codec.canonical_name in _ERROR_ENDS_FRAME else {}
         stream.codec_context.options = {"max_pixels": str(max_pixels), **strict}
-        parallel = threads > 1 and container.format.name not in _CUT_UNNOTICED
-        stream.codec_context.thread_count = threads if parallel else 1
-        stream.codec_context.thread_type = "FRAME" if parallel else "NONE"
+        stream.codec_context.thread_count = 1
+        stream.codec_context.thread_type = "NONE"
     except (av.error.FFmpegError, PictureError, VideoError) as error:
         container.close()
         if isinstance(error, MemoryError):

@@ -42,6 +42,32 @@ class FrameClock:
         return cls(rounding)
 
 
+@dataclass(frozen=True, slots=True)
+class VideoFrame:
+    """One frame of a video, or of a folder of frames.
+
+    Attributes
+    ----------
+    index : int
+        Its place in presentation order, from 0; in a folder the number in its name
+        (`packer.sources.folders.frames.frame_numbers`).
+    time : float, seconds
+        Its presentation time; in a folder its number divided by the frame rate.
+    position : int
+        Its place among the sampled frames, from 0. Frames that are damaged or missing keep their place.
+    image : ndarray, (H, W, 3), uint8
+        RGB, upright, C-contiguous, the reader's own copy.
+    data : bytes or None
+        In a folder the JPEG itself, if it may be kept as it is (`packer.vision.decode.picture.DecodedImage.kept`).
+    """
+
+    index: int
+    time: float
+    position: int
+    image: npt.NDArray[np.uint8]
+    data: bytes | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """The frames to take from a video: exactly one of five rules.

@@ -47,7 +47,6 @@ class SampleDecoder:
         self._stream = stream
         self._timeline = timeline
         self._sampling = sampling
-        self._threads = stream.codec_context.thread_count
         self._memory = FrameMemory(stream.codec_context)
         self._failures = 0
         self._failure = ""
@@ -192,8 +191,7 @@ class SampleDecoder:
                 raise
             except av.error.FFmpegError as error:
                 self._fail(error)
-                # A decoder with several threads reports what happened to an earlier packet.
-                yield [], sent - (self._threads - 1)
+                yield [], sent
                 frames = self._drain() if packet is None else []
             sent += 1
             yield frames, None
@@ -226,17 +224,14 @@ class SampleDecoder:
 
     def _drain(self) -> list[VideoFrame]:
         """The frames that a decoder still returns after an error at the end."""
-        frames: list[VideoFrame] = []
-        for _ in range(self._threads):
-            try:
-                frames += self._memory.decode(None)
-            except MemoryError:  # also one of libav's own errors
-                raise
-            except av.error.FFmpegError as error:
-                if isinstance(error, EOFError):
-                    break
+        try:
+            return self._memory.decode(None)
+        except MemoryError:  # also one of libav's own errors
+            raise
+        except av.error.FFmpegError as error:
+            if not isinstance(error, EOFError):
                 self._fail(error)
-        return frames
+            return []
 
     def _fail(self, error: Exception) -> None:
         self._failures += 1

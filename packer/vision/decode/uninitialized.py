@@ -57,13 +57,12 @@ class FrameMemory:
     Parameters
     ----------
     context : CodecContext
-        Not yet used. With several threads, and for decoders that report what they did not write, this class only
-        decodes.
+        Not yet used. For decoders that report what they did not write, this class only decodes.
     """
 
     def __init__(self, context: VideoCodecContext) -> None:
         self._context = context
-        self._idle = context.thread_count != 1 or context.codec.canonical_name in _REPORT_ALL
+        self._idle = context.codec.canonical_name in _REPORT_ALL
         self._twice = not self._idle and context.codec.intra_only
         self._prepared = self._idle
         self._logs = not self._idle and context.codec.canonical_name in _LOG_ERRORS

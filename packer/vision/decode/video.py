@@ -7,7 +7,6 @@ last frame's, is timed by the average rate.
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, cast
 
@@ -21,31 +20,9 @@ from av.video.reformatter import Interpolation, VideoReformatter
 from packer.vision.decode.container import open_video
 from packer.vision.decode.limits import MAX_PIXELS, Input, VideoError, check_size
 from packer.vision.decode.orientation import UPRIGHT, orient
-from packer.vision.decode.sampling import Sampling, neighbours
+from packer.vision.decode.sampling import Sampling, VideoFrame, neighbours
 from packer.vision.decode.stream import SampleDecoder
 from packer.vision.decode.timeline import scan
-
-
-@dataclass(frozen=True, slots=True)
-class VideoFrame:
-    """One frame.
-
-    Attributes
-    ----------
-    index : int
-        Its place in presentation order, from 0.
-    time : float, seconds
-        Its presentation time.
-    position : int
-        Its place among the sampled frames, from 0. Frames that are left out because of damage keep their place.
-    image : ndarray, (H, W, 3), uint8
-        RGB, upright, C-contiguous, the reader's own copy.
-    """
-
-    index: int
-    time: float
-    position: int
-    image: npt.NDArray[np.uint8]
 
 
 class VideoReader:
@@ -57,10 +34,6 @@ class VideoReader:
     ----------
     max_pixels : int
         Largest width times height of a frame.
-    threads : int
-        Threads of the decoder; with more than one, that many frames are decoded at a time (not in MPEG transport and
-        program streams). The frames are the same, unless some in the middle of the file are damaged: libavcodec may
-        then report a damaged frame too late, so that only one thread gives the same frames every time.
 
     Attributes
     ----------
@@ -81,15 +54,13 @@ class VideoReader:
         If the file cannot be read at all (on construction).
     """
 
-    def __init__(self, source: Input, sampling: Sampling, *, max_pixels: int = MAX_PIXELS, threads: int = 1) -> None:
-        if threads < 1:
-            raise ValueError(f"expected at least one thread, found {threads}")
+    def __init__(self, source: Input, sampling: Sampling, *, max_pixels: int = MAX_PIXELS) -> None:
         self._timeline = scan(source, max_pixels=max_pixels)
         if not self._timeline.count:
             raise VideoError(
                 f"expected at least one frame, found none: {self._timeline.damage or 'the stream is empty'}"
             )
-        self._container, stream = open_video(source, max_pixels=max_pixels, threads=threads)
+        self._container, stream = open_video(source, max_pixels=max_pixels)
         self._decoding = SampleDecoder(self._container, stream, self._timeline, sampling)
         self._to_rgb = RgbConverter(max_pixels)
         self._first = 0

@@ -64,7 +64,6 @@ def test_the_pixels_are_opencvs(tmp_path, size, codec, suffix, pixels, matrix, f
     assert frames[0].image.flags.c_contiguous
 
 
-@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("codec", "suffix", "options"),
     [
@@ -80,7 +79,7 @@ def test_the_pixels_are_opencvs(tmp_path, size, codec, suffix, pixels, matrix, f
         ("wmv2", ".wmv", {"g": "12"}),
     ],
 )
-def test_skipping_what_is_not_sampled_changes_neither_indices_nor_pixels(tmp_path, codec, suffix, options, threads):
+def test_skipping_what_is_not_sampled_changes_neither_indices_nor_pixels(tmp_path, codec, suffix, options):
     path = write_video(tmp_path / f"v{suffix}", codec=codec, options=options)
     reference = opencv_frames(path)
     assert len(reference) == 40
@@ -89,12 +88,12 @@ def test_skipping_what_is_not_sampled_changes_neither_indices_nor_pixels(tmp_pat
         (Sampling(frames=5), [4, 12, 20, 28, 36]),
         (Sampling(fps=5), list(range(0, 40, 5))),
     ):
-        frames, reader = read(path, sampling, threads=threads)
+        frames, reader = read(path, sampling)
         assert [frame.index for frame in frames] == indices, sampling
         assert_same(frames, reference)
         assert reader.damage is None
         assert reader.frames_read == len(indices)
-    frames, _ = read(path, Sampling(keyframes=True), threads=threads)
+    frames, _ = read(path, Sampling(keyframes=True))
     assert frames[0].index == 0
     assert len(frames) >= 3
     assert_same(frames, reference)
@@ -206,17 +205,16 @@ def test_the_display_matrix_is_applied(tmp_path, rotation, turn):
         assert_same(turned, opencv_frames(path))
 
 
-@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("suffix", "share"), [(".mp4", 0.5), (".mp4", 0.8), (".mkv", 0.5), (".ts", 0.6), (".webm", 0.6)]
 )
-def test_a_file_cut_midway_gives_what_lies_before_the_cut(tmp_path, suffix, share, threads):
+def test_a_file_cut_midway_gives_what_lies_before_the_cut(tmp_path, suffix, share):
     codec = "libvpx-vp9" if suffix == ".webm" else "libx264"
     path = write_video(tmp_path / f"v{suffix}", codec=codec, container=MP4_INDEX_FIRST if suffix == ".mp4" else None)
     reference = opencv_frames(path)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * share)])
-    frames, reader = read(path, threads=threads)
+    frames, reader = read(path)
     assert 5 < len(frames) < 40
     assert [frame.index for frame in frames] == list(range(len(frames)))
     assert_same(frames, reference)
@@ -379,7 +377,7 @@ def test_leaving_early_closes_the_file(tmp_path):
     path = write_video(tmp_path / "v.mp4", frames=10)
     before = open_files()
     for _ in range(20):
-        with VideoReader(path, EVERY_FRAME, threads=2) as reader:
+        with VideoReader(path, EVERY_FRAME) as reader:
             next(iter(reader))
     assert open_files() == before
 
@@ -434,7 +432,7 @@ def test_flipped_bits_and_cuts_never_give_another_error(small, tmp_path, drawn):
     path.write_bytes(broken)
     sampling = drawn.draw(st.sampled_from([EVERY_FRAME, Sampling(frames=3), Sampling(keyframes=True)]))
     try:
-        frames, reader = read(path, sampling, max_pixels=1_000_000, threads=drawn.draw(st.sampled_from([1, 2])))
+        frames, reader = read(path, sampling, max_pixels=1_000_000)
     except VideoError:
         return
     assert frames
