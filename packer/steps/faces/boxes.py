@@ -23,12 +23,19 @@ from packer.vision.detect.detections import are_boxes
 from shardspec.errors import ItemError, UsageError, system_reason
 from shardspec.layout import REJECTS_NAME, Layout
 from shardspec.manifest import sha256_json
+from shardspec.registry import Entry, resolve
 from shardspec.wording import counted, found_instead, shorten
 
 GIVEN_SCORE = 1.0
 """Score of a box that comes without one."""
 
 _FRAME = re.compile(r"[0-9]{1,15}\Z", re.ASCII)
+
+
+_KINDS: Mapping[str, Entry] = {
+    "packed dataset": Entry("packer.steps.faces.packed_boxes:PackedBoxes"),
+    "table": Entry("packer.steps.faces.box_table:TableBoxes"),
+}
 
 
 class Boxes(ABC):
@@ -112,12 +119,10 @@ def open_boxes(path: str, scale: float) -> Boxes:
     MissingDependencyError
         If the library for a table of that kind is not installed.
     """
-    from packer.steps.faces.box_table import TableBoxes  # these modules import this one
-    from packer.steps.faces.packed_boxes import PackedBoxes
-
     place = Path(path)
     if is_packed(place) or Layout(place).build.is_dir():  # of an unfinished one, it says so
-        return PackedBoxes(place, scale)
+        packed: Boxes = resolve("boxes", "packed dataset", _KINDS)(place, scale)
+        return packed
     if place.is_dir():
         return JsonFolder(place, scale)
     if not place.is_file():
@@ -126,7 +131,8 @@ def open_boxes(path: str, scale: float) -> Boxes:
         return JsonFile(place, scale)
     if not is_table(place):
         raise UsageError(f"boxes: expected a folder, .json, {', '.join(sorted(TABLES))}, found {place.name!r}")
-    return TableBoxes(place, scale)
+    table: Boxes = resolve("boxes", "table", _KINDS)(place, scale)
+    return table
 
 
 def digest_file_or_folder(path: str) -> str:
