@@ -13,7 +13,7 @@ import numpy.typing as npt
 from packer.packed.browse.fields import Column, Texts, as_text, read_blocks, read_numbers, read_texts
 from packer.packed.browse.pictures import MEDIA_TYPES, StoredPicture, as_png
 from packer.packed.browse.selection import Selection
-from packer.sources.tables.opening import read_frame
+from packer.sources.tables.opening import open_table
 from readers.conditions import rows_where
 from readers.formats.pool import ShardPool
 from shardspec.codecs import codec_for
@@ -259,7 +259,7 @@ class BrowsedDataset:
         values = [as_text(value) for _, columns in read_blocks(self.pool, ["key"]) for value in columns["key"]]
         keys = DatasetKeys(field, values, np.array([value != "" for value in values], np.bool_))
         taken = {*self.schema.names, BOX_SIDE, WRONG}
-        frame = read_frame(table)
+        frame = open_table(table).frame()
         found = join_frame(frame, [keys], taken=taken, allow_missing=True, allow_unknown=True, what=str(table))
         if not found.rows:
             raise UsageError(f"{table}: expected keys of the dataset's samples in its column 'key', found none of them")

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.item import Item
 from packer.sources.tables.opening import TABLES, is_table, open_table
 from shardspec.errors import UsageError, system_reason
+from shardspec.typing.frames import Cells, read_cells
 from shardspec.wording import counted, found_instead, quote_some, shorten
 
 _KEY_COLUMNS = ("key", "path")
@@ -145,7 +148,16 @@ def _read_lines(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _read_table(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
-    return [_split_row(path, row) for row in open_table(path).rows(_KEY_COLUMNS)]
+    cells = read_cells(open_table(path).frame(_KEY_COLUMNS), str(path))
+    columns = {name: _plain(column) for name, column in cells.items()}
+    rows = zip(*columns.values(), strict=True)
+    return [_split_row(path, dict(zip(columns, row, strict=True))) for row in rows]
+
+
+def _plain(cells: Cells) -> list[Any]:
+    """Return the values of a column as plain Python values, None where one is missing."""
+    values = (value.tolist() if isinstance(value, np.generic | np.ndarray) else value for value in cells.values)
+    return [value if ok else None for value, ok in zip(values, cells.valid.tolist(), strict=True)]
 
 
 def _split_row(path: Path, row: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

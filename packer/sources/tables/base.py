@@ -1,4 +1,4 @@
-"""The interface of a table file, and what the kinds have in common."""
+"""The interface of a table file, and code shared by all kinds."""
 
 import os
 from array import array
@@ -14,22 +14,22 @@ from shardspec.wording import quote_some
 
 
 class Table(Protocol):
-    """A table file, read as often as needed. Made from its path; the file is opened only when it is read.
+    """A table file at a path. It is opened only when it is read, as often as needed.
 
-    Every method that reads raises `UsageError` if the file cannot be read or is no such table, or if it has changed
-    since it was read before.
+    Every method that reads raises `UsageError` if the file cannot be read, is not such a table, or has changed since it
+    was read before.
 
     Attributes
     ----------
     is_text : bool
-        Whether the values of `chunks` are the texts of cells, which may stand for numbers; an empty one is missing.
+        Whether the values of `chunks` are texts of cells, which may represent numbers; an empty one is missing.
     """
 
     is_text: bool
 
     @property
     def names(self) -> Collection[str]:
-        """The columns of the chunks that were read, in order; all of the table's when the last one was."""
+        """Return the columns of the chunks read so far, in order; after the last chunk, all columns of the table."""
         ...
 
     @property
@@ -42,44 +42,39 @@ class Table(Protocol):
 
     @property
     def classes(self) -> Mapping[str, Sequence[str]]:
-        """The names of the classes of columns of numbers, if the file has any."""
+        """Return the class names of columns of numbers, if the file has any."""
         ...
 
     def chunks(self, columns: Collection[str] | None = None, unread: Collection[str] = ()) -> Iterator[Chunk]:
-        """Begin to read the rows, some at a time.
+        """Read the rows in chunks.
 
         Parameters
         ----------
         columns : collection of str, optional
-            The columns to make, those of them that the table has; all by default.
+            The columns to return; all by default. Columns that the table lacks are left out.
         unread : collection of str
-            Columns whose values nothing needs. A file in which columns are stored apart does not read them, and yields
-            None in each row.
+            Columns whose values are not needed. A columnar file does not read them, and yields None in each row.
         """
         ...
 
-    def rows(self, texts: Collection[str] = ()) -> Iterator[dict[str, Any]]:
-        """Begin to read the rows, one after another.
+    def frame(self, texts: Collection[str] = ()) -> Any:
+        """Read the whole table for `shardspec.typing.frames`, in the form that takes the least memory.
 
         Parameters
         ----------
         texts : collection of str
             The columns of cells that stay texts. Any other becomes integers or floats if all its cells are such
-            numbers, and an empty cell is None.
+            numbers, and an empty cell is missing.
         """
         ...
 
-    def frame(self, texts: Collection[str] = ()) -> Any:
-        """The whole table for `shardspec.typing.frames`, in the form that takes the least memory; `texts` as for `rows`."""
-        ...
-
     def where(self, row: int) -> str:
-        """The name of a row that was read, in messages."""
+        """Return the name of a row in messages."""
         ...
 
 
 class Passes:
-    """The passes over a file, which must be the same in each."""
+    """Checks that a file is the same in each pass over it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -87,7 +82,7 @@ class Passes:
 
     @contextmanager
     def begin(self) -> Iterator[bool]:
-        """Open the file and read it to its end; yields whether it is the first time.
+        """Wrap one pass over the file; yields whether it is the first one.
 
         Raises
         ------
@@ -113,7 +108,7 @@ class Passes:
 
 
 class Lines:
-    """The line of a file in which each row begins, counted from 1. Where rows are one line each, it takes no memory."""
+    """The first line of each row, counted from 1. Rows of one line each take no memory."""
 
     def __init__(self) -> None:
         self._rows = array("q")
@@ -121,7 +116,7 @@ class Lines:
         self._count = 0
 
     def append(self, line: int) -> None:
-        """Note the line of the next row."""
+        """Record the line of the next row."""
         ahead = line - self._count
         if not self._ahead or self._ahead[-1] != ahead:
             self._rows.append(self._count)
@@ -129,18 +124,12 @@ class Lines:
         self._count += 1
 
     def where(self, row: int) -> str:
-        """The name of a row in messages."""
+        """Return the name of a row in messages."""
         return f"line {row + self._ahead[bisect_right(self._rows, row) - 1]}"
 
 
 def refuse_doubled(path: Path, names: Sequence[str]) -> None:
-    """Refuse a table in which two columns have one name.
-
-    Raises
-    ------
-    UsageError
-        If it is such a table.
-    """
+    """Refuse a table in which two columns have the same name."""
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
         raise UsageError(f"{path}: expected every column once, found {quote_some(doubled)} more than once: rename one")

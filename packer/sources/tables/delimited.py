@@ -2,6 +2,7 @@
 
 import csv
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -14,7 +15,7 @@ from packer.sources.tables.base import Lines, Passes, refuse_doubled
 from packer.sources.tables.chunks import CHUNK_ROWS, Chunk
 from packer.workspace.spool import PackedTexts
 from shardspec.errors import UsageError
-from shardspec.typing.cells import BLANKS, CellTyper, keep_cells
+from shardspec.typing.cells import BLANKS, CellTyper
 from shardspec.typing.frames import Cells
 from shardspec.wording import counted, list_some, shorten
 
@@ -56,7 +57,6 @@ class CsvTable:
         self._lines = Lines()
 
     def chunks(self, columns: Collection[str] | None = None, unread: Collection[str] = ()) -> Iterator[Chunk]:
-        """See `Table`."""
         with self._passes.begin() as is_first, self._path.open(newline="", encoding="utf-8-sig") as file:
             header, reader = self._header(file)
             self.names, self.notes = list(filter(None, header)), _describe_unnamed(header)
@@ -66,21 +66,17 @@ class CsvTable:
                 yield Chunk(first, len(some), cells).select(columns)
                 first += len(some)
 
-    def rows(self, texts: Collection[str] = ()) -> Iterator[dict[str, Any]]:
-        """See `Table`."""
-        cells, typers = self._cells()
-        columns = {
-            name: keep_cells(column) if name in texts else typers[name].parse(column) for name, column in cells.items()
-        }
-        for row in zip(*columns.values(), strict=True):
-            yield dict(zip(columns, row, strict=True))
-
     def frame(self, texts: Collection[str] = ()) -> dict[str, Any]:
-        """See `Table`: the columns, numbers as arrays."""
+        """Read the columns, numbers as arrays."""
+        cells: dict[str, PackedTexts] = defaultdict(PackedTexts)
+        typers: dict[str, CellTyper] = defaultdict(CellTyper)
+        for chunk in self.chunks():
+            for name, values in chunk.columns.items():
+                cells[name].extend(values)
+                typers[name].scan(values, chunk.first)
         found: dict[str, Any] = {}
-        cells, typers = self._cells()
-        for name, typer in typers.items():
-            column = cells.pop(name)
+        for name in self.names:
+            column, typer = cells.pop(name, PackedTexts()), typers[name]
             if name in texts:
                 found[name] = Cells(column, np.fromiter((cell != "" for cell in column), np.bool_, len(column)))
                 continue
@@ -93,24 +89,10 @@ class CsvTable:
         return found
 
     def where(self, row: int) -> str:
-        """See `Table`."""
         return self._lines.where(row)
 
-    def _cells(self) -> tuple[dict[str, PackedTexts], dict[str, CellTyper]]:
-        """The cells of each column, and their types."""
-        cells: dict[str, PackedTexts] = {}
-        typers: dict[str, CellTyper] = {}
-        for chunk in self.chunks():
-            for name, values in chunk.columns.items():
-                cells.setdefault(name, PackedTexts()).extend(values)
-                typers.setdefault(name, CellTyper()).scan(values, chunk.first)
-        for name in self.names:
-            cells.setdefault(name, PackedTexts())
-            typers.setdefault(name, CellTyper())
-        return cells, typers
-
     def _header(self, file: TextIO) -> tuple[list[str], Any]:
-        """The names of the columns, and the reader of what follows."""
+        """Return the names of the columns, and the reader of the rows."""
         header, reader = self._begin(file, self.mark)
         if _SEPARATOR.match(self.mark.join(header)):
             raise UsageError(
@@ -125,7 +107,6 @@ class CsvTable:
         return header, reader
 
     def _begin(self, file: TextIO, mark: str) -> tuple[list[str], Any]:
-        """The first row of cells with that mark between them, and the reader of what follows."""
         quoting: Literal[0, 3] = csv.QUOTE_NONE if self._unquoted else csv.QUOTE_MINIMAL
         reader = csv.reader(file, delimiter=mark, quoting=quoting, strict=True)
         with self._parsing(reader):

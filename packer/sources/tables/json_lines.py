@@ -25,13 +25,11 @@ class JsonLinesTable:
         self._lines = Lines()
 
     def chunks(self, columns: Collection[str] | None = None, unread: Collection[str] = ()) -> Iterator[Chunk]:
-        """See `Table`."""
-        for chunk in chunks_of(self.rows()):
+        for chunk in chunks_of(self._rows()):
             self.names.update(dict.fromkeys(chunk.columns))
             yield chunk.select(columns)
 
-    def rows(self, texts: Collection[str] = ()) -> Iterator[dict[str, Any]]:
-        """See `Table`; it has no cells."""
+    def _rows(self) -> Iterator[dict[str, Any]]:
         with self._passes.begin() as is_first, self._path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if not line.strip():
@@ -49,21 +47,19 @@ class JsonLinesTable:
                 yield row
 
     def frame(self, texts: Collection[str] = ()) -> list[dict[str, Any]]:
-        """See `Table`: the rows."""
-        return list(self.rows(texts))
+        return list(self._rows())
 
     def where(self, row: int) -> str:
-        """See `Table`."""
         return self._lines.where(row)
 
 
 def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object from its pairs, for `json.loads`.
+    """Make a JSON object from its pairs, for `json.loads`.
 
     Raises
     ------
     ValueError
-        If a name occurs twice: Python would take the last value, and others the first.
+        If a name occurs twice: Python takes the last value, other parsers the first.
     """
     found = dict(pairs)
     if len(found) < len(pairs):

@@ -1,8 +1,7 @@
 """The kinds of table files, by suffix."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from packer.sources.tables.base import Table
 from shardspec.errors import UsageError
@@ -26,18 +25,17 @@ def is_table(path: Path) -> bool:
 
 
 def open_table(path: Path, unquoted: bool = False) -> Table:
-    """The table that a file is by its suffix. It is not read yet.
+    """Return the table at a path, by its suffix. It is not read yet.
 
     Parameters
     ----------
-    path : Path
     unquoted : bool
-        Of CSV and TSV, whether quotation marks are characters like any other.
+        Whether quotation marks in CSV and TSV are plain characters.
 
     Raises
     ------
     UsageError
-        If the suffix is that of no table, or of one without cells although it is to be `unquoted`.
+        If the suffix is unknown, or `unquoted` does not apply to it.
     MissingDependencyError
         If the library for tables of that kind is not installed.
     """
@@ -50,21 +48,3 @@ def open_table(path: Path, unquoted: bool = False) -> Table:
     make = import_target(entry.target, what=f"table {path.name}", extra=entry.extra)
     table: Table = make(path, unquoted=True) if unquoted else make(path)
     return table
-
-
-def read_frame(path: Path, texts: Collection[str] = ()) -> Any:
-    """A table file for `shardspec.typing.frames`.
-
-    Parameters
-    ----------
-    texts : collection of str
-        Columns of cells that stay text, whatever they look like.
-
-    Raises
-    ------
-    UsageError
-        If there is no such file, it cannot be read, or it is no table.
-    MissingDependencyError
-        If the library for tables of that kind is not installed.
-    """
-    return open_table(path).frame(texts)

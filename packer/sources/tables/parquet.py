@@ -25,14 +25,13 @@ class ParquetTable:
 
     @property
     def classes(self) -> Mapping[str, Sequence[str]]:
-        """See `Table`: those of Hugging Face's ``ClassLabel``."""
+        """Return the class names of Hugging Face's ``ClassLabel`` columns."""
         try:
             return class_labels(pq.read_schema(self._path).metadata)
         except (OSError, ValueError):  # pyarrow's errors are subclasses of both
             return {}
 
     def chunks(self, columns: Collection[str] | None = None, unread: Collection[str] = ()) -> Iterator[Chunk]:
-        """See `Table`."""
         first = 0
         with self._opened() as file:
             made = [name for name in self.names if name not in unread and (columns is None or name in columns)]
@@ -43,18 +42,12 @@ class ParquetTable:
                 yield chunk._replace(columns={**chunk.columns, **without})
                 first += batch.num_rows
 
-    def rows(self, texts: Collection[str] = ()) -> Iterator[dict[str, Any]]:
-        """See `Table`; it has no cells."""
-        for chunk in self.chunks():
-            yield from chunk.to_rows()
-
     def frame(self, texts: Collection[str] = ()) -> Any:
-        """See `Table`: pyarrow's table."""
+        """Read the file as a table of pyarrow."""
         with self._opened() as file:
             return file.read()
 
     def where(self, row: int) -> str:
-        """See `Table`."""
         return describe_row(row)
 
     @contextmanager
