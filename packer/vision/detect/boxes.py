@@ -111,7 +111,8 @@ def overlap(a: npt.NDArray[Any], b: npt.NDArray[Any], *, inclusive: int = 0, min
     shared = np.maximum(width, 0) * np.maximum(height, 0)
     areas = [(box[..., 2] - box[..., 0] + one) * (box[..., 3] - box[..., 1] + one) for box in (a, b)]
     whole = np.minimum(*areas) if minimum else areas[0] + areas[1] - shared
-    return np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
+    overlaps: npt.NDArray[Any] = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
+    return overlaps
 
 
 # Cells of a lattice of 6 x 6-cell boxes, later in row-major order, at which boxes may overlap by half: (6 - 2) * 6 /
