@@ -1,6 +1,6 @@
-"""Progressive JPEGs recoded as baseline without loss: the same DCT coefficients in another order, as by ``jpegtran``.
+"""Recode progressive JPEGs as baseline without loss: the same DCT coefficients in another order, as by ``jpegtran``.
 
-A progressive picture is coded in about ten passes over all its coefficients, and takes several times longer to decode.
+A progressive image is coded in about ten passes over all its coefficients, and takes several times longer to decode.
 """
 
 import tempfile
@@ -24,7 +24,8 @@ jpeglib.version.set("turbo210")  # the one of the package's libjpegs that is har
 def to_baseline(data: bytes, image: npt.NDArray[np.uint8]) -> bytes:
     """Recode a progressive JPEG as a baseline one, with the Huffman tables that suit it best.
 
-    Markers (EXIF, colour profile, comments) and quantisation tables stay.
+    Markers (EXIF, colour profile, comments) and quantisation tables stay. Returns `data` itself if a baseline JPEG
+    cannot code the same pixels (quantisation steps above 255).
 
     Parameters
     ----------
@@ -32,11 +33,6 @@ def to_baseline(data: bytes, image: npt.NDArray[np.uint8]) -> bytes:
         A progressive JPEG that decodes without a warning.
     image : ndarray, (H, W, 3), uint8
         The pixels that it decodes to.
-
-    Returns
-    -------
-    bytes
-        The baseline JPEG, or `data` itself if baseline cannot code the same pixels (quantisation steps above 255).
 
     Raises
     ------
@@ -72,7 +68,6 @@ def _read_coefficients(path: Path) -> Any:
 
 
 def _shows(coded: bytes, image: npt.NDArray[np.uint8]) -> bool:
-    """Return whether `coded` is a baseline JPEG of exactly these pixels."""
     header = read_header(coded)
     if header is None or header.frame_marker != BASELINE:
         return False

@@ -1,4 +1,4 @@
-"""Opening a video file, finding its video stream, and comparing what the file announces with what it holds."""
+"""Open a video file, find its video stream, and compare what the file announces with what it contains."""
 
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
@@ -86,7 +86,7 @@ def _open(source: Input, options: Mapping[str, str] = MappingProxyType({})) -> a
 
 
 def has_timestamps(container: av.container.InputContainer) -> bool:
-    """Tell whether the format stores times of frames; libavformat makes up the times of a bare stream."""
+    """Return whether the format stores times of frames; libavformat makes up the times of a bare stream."""
     return not container.format.flags & av.format.Flags.no_timestamps.value
 
 
@@ -100,7 +100,7 @@ def describe_missing(
     end: Fraction,
     longest: float,
 ) -> str | None:
-    """Describe what a file announces and does not hold, None if nothing is missing.
+    """Describe what a file announces and does not contain, None if nothing is missing.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def describe_missing(
 def _has_all_entries(
     source: Input, container: av.container.InputContainer, stream: av.video.stream.VideoStream, packets: int
 ) -> bool:
-    """Find out whether announced frames without a packet are only entries that are not to be shown."""
+    """Return whether announced frames without a packet are only entries that are not to be shown."""
     if packets < sum(entry.size > 0 for entry in stream.index_entries):
         return False
     if container.format.name == "avi":  # an empty chunk repeats the frame before; the file's index is at its end
@@ -161,7 +161,7 @@ def find_cut_off(source: Input, places: list[PacketPosition]) -> Iterator[int]:
 
 
 def _is_joint(source: Input, begin: int | None, last: PacketPosition, first: PacketPosition) -> bool:
-    """Tell whether two MPEG transport streams are joined between two packets, `last` and `first`.
+    """Return whether two MPEG transport streams are joined between two packets, `last` and `first`.
 
     The numbers of the stream's packets in the file jump there. If they jump anywhere else after `begin`, or if there is
     time for a frame in between, packets are lost.
@@ -186,7 +186,7 @@ def _is_joint(source: Input, begin: int | None, last: PacketPosition, first: Pac
 
 
 def _has_memory() -> bool:
-    """Return whether as much memory could be had as libav ever asks for at once; none is touched."""
+    """Return whether the largest block that libav ever requests can be allocated; none of it is touched."""
     try:
         np.empty(_AV_BYTES, np.uint8)
     except MemoryError:

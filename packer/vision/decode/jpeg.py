@@ -1,4 +1,4 @@
-"""Decoding of JPEGs by libjpeg-turbo, the fast path."""
+"""Fast decoding of JPEGs with libjpeg-turbo."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,24 +9,10 @@ import simplejpeg
 
 
 def decode_strict(data: bytes, *, bgr: bool = False) -> npt.NDArray[np.uint8]:
-    """Decode with libjpeg-turbo, treating each of its warnings as an error.
+    """Decode with libjpeg-turbo to (H, W, 3) in RGB or `bgr` order, treating each of its warnings as an error.
 
     The pixels are Pillow's (accurate integer DCT, smooth chroma upsampling; a test compares them), in 40 to 90 % of the
-    time.
-
-    Parameters
-    ----------
-    bgr : bool
-        Whether the channels are to be in OpenCV's order.
-
-    Returns
-    -------
-    ndarray, (H, W, 3), uint8
-
-    Raises
-    ------
-    ValueError
-        If libjpeg warns or fails; the message is libjpeg's first warning or error.
+    time. The `ValueError` that is raised has libjpeg's first warning or error as its message.
     """
     return np.asarray(_turbojpeg(simplejpeg.decode_jpeg, data, "BGR" if bgr else "RGB", strict=True), np.uint8)
 
@@ -34,14 +20,10 @@ def decode_strict(data: bytes, *, bgr: bool = False) -> npt.NDArray[np.uint8]:
 def check_strict(data: bytes) -> tuple[int, int]:
     """Find every damage that `decode_strict` finds, in two thirds of its time, and return height and width.
 
-    Brightness is decoded at an eighth of the size. libjpeg reads every coefficient of every component all the same,
-    which is where it finds damage, and leaves out only what comes after: the inverse transform of most of them, the
-    upsampling and the colours, which cannot fail.
-
-    Raises
-    ------
-    ValueError
-        As for `decode_strict`; also if the picture is not coded as YCbCr or grey.
+    Brightness is decoded at an eighth of the size. libjpeg still reads every coefficient of every component, which is
+    where it finds damage. It leaves out only the later stages, which cannot fail: most of the inverse transform, the
+    upsampling and the colour conversion. A `ValueError` is raised for damage as by `decode_strict`, and also if the
+    image is not coded as YCbCr or grey.
     """
     height, width, coding, _ = _turbojpeg(simplejpeg.decode_jpeg_header, data, strict=False)
     if coding not in ("YCbCr", "Gray"):
@@ -53,24 +35,12 @@ def check_strict(data: bytes) -> tuple[int, int]:
 
 
 def check_cmyk(data: bytes) -> None:
-    """Decode a CMYK or YCCK picture only to check it with libjpeg; Pillow converts its colours.
-
-    Raises
-    ------
-    ValueError
-        As for `decode_strict`.
-    """
+    """Decode a CMYK or YCCK image to check it as `decode_strict` does; Pillow converts its colours."""
     _turbojpeg(simplejpeg.decode_jpeg, data, "CMYK", strict=True)
 
 
 def coded_as(data: bytes) -> str:
-    """The colour coding that libjpeg assumes: ``YCbCr``, ``Gray``, ``RGB``, ``CMYK`` or ``YCCK``.
-
-    Raises
-    ------
-    ValueError
-        If libjpeg cannot read the header.
-    """
+    """Return the colour coding that libjpeg assumes: ``YCbCr``, ``Gray``, ``RGB``, ``CMYK`` or ``YCCK``."""
     return str(_turbojpeg(simplejpeg.decode_jpeg_header, data, strict=False)[2])
 
 

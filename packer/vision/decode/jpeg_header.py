@@ -1,4 +1,4 @@
-"""A JPEG's markers: what they say about it, and how far apart restart markers are placed."""
+"""Read and rewrite the markers of a JPEG, and compute the distance between restart markers."""
 
 import re
 import struct
@@ -76,10 +76,7 @@ class JpegHeader(NamedTuple):
 def read_header(data: bytes) -> JpegHeader | None:
     """Walk the markers up to the first scan, without decoding anything. Stray bytes before a marker are skipped.
 
-    Returns
-    -------
-    JpegHeader or None
-        None if there is no frame header before the first scan, or no scan.
+    Returns None if there is no frame header before the first scan, or no scan.
     """
     frame: tuple[int, int, int, int, int] | None = None
     exif = b""
@@ -104,12 +101,8 @@ def without_metadata(data: bytes, components: int) -> bytes:
     """Remove everything from the header of a JPEG that its pixels do not depend on: metadata and stray bytes.
 
     libjpeg warns about damage there, and Pillow fails at some of it. The JFIF and Adobe segments, from which decoders
-    tell how colours are coded, are replaced by the ones that libjpeg takes them for.
-
-    Parameters
-    ----------
-    components : int
-        As in the frame header.
+    derive the coding of colours, are replaced by minimal ones with the same meaning. `components` is as in the frame
+    header.
     """
     kept = [_SOI]
     for marker, at, start, stop in _segments(data):
@@ -128,15 +121,15 @@ def without_metadata(data: bytes, components: int) -> bytes:
 
 
 def without_trailer(data: bytes) -> bytes:
-    """Cut off what follows the end marker of a JPEG that decodes without a warning: further images, a phone's video."""
+    """Cut off the data after the end marker of a JPEG without damage: further images, a phone's video."""
     end = next((stop for marker, _, _, stop in _segments(data) if marker == _EOI), len(data))
     return data[:end]
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the marker of each segment, and where its marker, payload and end are, up to the end of the image.
+    """Yield the marker of each segment, and the offsets of its marker, payload and end, up to the end of the image.
 
-    As in libjpeg, everything between two segments that is no marker is skipped: coded pixels, fill and stray bytes.
+    As in libjpeg, all other bytes between two segments are skipped: coded pixels, fill and stray bytes.
     """
     if not data.startswith(_SOI):
         return
@@ -173,16 +166,10 @@ def is_progressive(data: bytes) -> bool:
 
 
 def restart_interval(height: int, width: int, subsampling: str) -> int:
-    """MCUs between two restart markers; 0, which means none, for pictures of less than 150,000 pixels.
+    """Return the MCUs between two restart markers; 0 (no markers) for images of less than 150,000 pixels.
 
     A row of MCUs is a whole number of intervals. They are 32 to 128 pixels wide if such a number exists, otherwise
-    narrower.
-
-    Parameters
-    ----------
-    height, width : int
-        Size of the picture, pixels.
-    subsampling : {"444", "422", "420"}
+    narrower. `subsampling` is ``"444"``, ``"422"`` or ``"420"``.
     """
     if height * width < LEAST_AREA:
         return 0

@@ -1,4 +1,4 @@
-"""Limits on decoding: inputs, sizes of images and video frames, and the errors about undecodable data."""
+"""Limits on decoding: inputs, sizes of images and video frames, and the errors about data that does not decode."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,11 +22,11 @@ Input = str | PathLike[str] | Callable[[], BinaryIO]
 
 
 class PictureError(ItemError, ValueError):
-    """Bytes that do not decode to a picture. The message says what was expected and what was found."""
+    """Bytes that do not decode to an image."""
 
 
 class VideoError(ItemError, ValueError):
-    """A file from which no video frame can be read. The message says what was expected and what was found."""
+    """A file from which no video frame can be read."""
 
 
 def open_input(source: Input) -> BinaryIO:
@@ -36,13 +36,7 @@ def open_input(source: Input) -> BinaryIO:
 
 
 def check_file_size(size: int, max_pixels: int) -> None:
-    """Refuse a picture by the size of its file, before it is read: more bytes than `max_pixels` pixels can need.
-
-    Raises
-    ------
-    PictureError
-        If the file is larger.
-    """
+    """Raise a `PictureError` before a file is read that is larger than an image of `max_pixels` can be."""
     largest = _BYTES_A_PIXEL * max_pixels
     if size > largest:
         raise PictureError(
@@ -52,13 +46,7 @@ def check_file_size(size: int, max_pixels: int) -> None:
 
 
 def check_size(width: int, height: int, max_pixels: int) -> None:
-    """Refuse a picture by its header, before its pixels are allocated.
-
-    Raises
-    ------
-    PictureError
-        If there are no pixels, or more than `max_pixels`.
-    """
+    """Raise a `PictureError` before an image's pixels are allocated: if it has none, or more than `max_pixels`."""
     if width < 1 or height < 1:
         raise PictureError(f"expected at least one pixel, found a header that says {width} x {height}")
     if width * height > max_pixels:
@@ -70,7 +58,7 @@ def check_size(width: int, height: int, max_pixels: int) -> None:
 
 @contextmanager
 def needing_memory(kind: str, width: int, height: int) -> Iterator[None]:
-    """Make a `MemoryError` raised inside say how much memory a picture needs."""
+    """Make a `MemoryError` raised inside say how much memory an image needs."""
     try:
         yield
     except MemoryError as error:

@@ -17,13 +17,10 @@ _NUMBER = re.compile(rb"\d{1,10}")
 
 
 def decode_netpbm(data: bytes, max_pixels: int) -> npt.NDArray[np.uint8]:
-    """Decode the first image of a P4, P5 or P6 file.
+    """Decode the first image of a P4, P5 or P6 file to (H, W, 3) RGB.
 
-    Samples are scaled to the full range of 8 bits (largest value up to 255) or of 16 bits, whose high byte is kept.
-
-    Returns
-    -------
-    ndarray, (H, W, 3), uint8, RGB
+    Samples are scaled to the full range of 8 bits (largest value up to 255) or of 16 bits, of which the high byte is
+    kept.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The eight orientations of EXIF and of a video's display matrix, applied to pixels."""
+"""Apply the eight orientations of EXIF, and of a video's display matrix, to pixels."""
 
 from typing import Literal
 
@@ -12,17 +12,9 @@ _SHORT, _LONG = 3, 4  # the tag's type is SHORT; some writers use LONG
 
 
 def exif_orientation(exif: bytes) -> int:
-    r"""Read the orientation out of an EXIF block.
+    r"""Read the orientation, 1 to 8, from an EXIF block with or without the leading ``Exif\0\0``.
 
-    Parameters
-    ----------
-    exif : bytes
-        The TIFF structure, with or without the ``Exif\0\0`` in front.
-
-    Returns
-    -------
-    int
-        1 to 8. A block that is absent or broken, or has no such tag or another value, counts as 1.
+    A block that is absent or broken, or has no valid orientation, counts as 1.
     """
     tiff = exif.removeprefix(b"Exif\x00\x00")
     order: Literal["little", "big"] = "little" if tiff[:2] == b"II" else "big"
@@ -42,18 +34,13 @@ def exif_orientation(exif: bytes) -> int:
 
 
 def orient(image: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
-    """Turn stored pixels upright.
+    """Turn stored pixels, (H, W, 3), upright; returns the same object for orientation 1.
 
     Parameters
     ----------
-    image : ndarray, (H, W, 3), uint8
     orientation : int
         EXIF's tag 0x0112, 1 to 8: where the stored first row and column belong (3 is half a turn, 6 is shown after a
         quarter turn clockwise, 8 after one counter-clockwise, 2, 4, 5 and 7 are mirrored). Any other value counts as 1.
-
-    Returns
-    -------
-    ndarray, (H, W, 3) or (W, H, 3), uint8, C-contiguous. The same object for orientation 1.
     """
     if orientation not in _TURNED:
         return image

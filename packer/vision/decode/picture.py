@@ -1,8 +1,8 @@
-"""Decoding of one picture from its bytes.
+"""Decode one image from its bytes.
 
 The type of a file is determined by its first bytes, not by its suffix. Pixels become RGB by the rule of
-`packer.vision.decode.rgb.to_rgb` and are then turned upright as EXIF says. Of an animation or a multi-page file the
-first picture is taken.
+`packer.vision.decode.rgb.to_rgb` and are then turned upright as EXIF says. Of an animation or a multi-page file, the
+first image is taken.
 """
 
 import os
@@ -48,17 +48,17 @@ _HARMLESS = "extraneous bytes before marker"
 
 @dataclass(frozen=True, slots=True)
 class DecodedImage:
-    """A decoded picture.
+    """A decoded image.
 
     Attributes
     ----------
     image : ndarray, (H, W, 3), uint8
-        RGB (BGR if that was asked for), upright, C-contiguous, not writeable.
+        RGB (BGR on request), upright, C-contiguous, not writeable.
     kept : bytes or None
-        If the file is a JPEG that shows the same pixels in every decoder and may be stored as it is, its bytes up to
-        its end marker: 8 bits, baseline or progressive, grey or YCbCr, EXIF orientation 1 or none, decoded without any
-        warning. If only its metadata are damaged, they are left out. (Decoders return a grey JPEG as RGB by repeating
-        its value.)
+        Set if the file is a JPEG that shows the same pixels in every decoder and may be stored as it is: 8 bits,
+        baseline or progressive, grey or YCbCr, EXIF orientation 1 or none, decoded without any warning. These are its
+        bytes up to its end marker, without metadata if those are damaged. (Decoders return a grey JPEG as RGB by
+        repeating its value.)
     """
 
     image: npt.NDArray[np.uint8]
@@ -66,13 +66,13 @@ class DecodedImage:
 
 
 def read_picture(source: Input, *, max_pixels: int = MAX_PIXELS) -> bytes:
-    """Read the file of a picture, after checking its size and its first bytes.
+    """Read the file of an image, after checking its size and its first bytes.
 
     Raises
     ------
     PictureError
-        If the first bytes belong to no known kind of picture, or if the file is larger than a picture of `max_pixels`
-        can be. Of a file that is more than its first 256 kB also if these announce more pixels.
+        If the first bytes belong to no known type of image, or if the file is larger than an image of `max_pixels` can
+        be. If a file has more than 256 kB, also if its first 256 kB announce more pixels.
     OSError
         If the file cannot be read.
     """
@@ -93,28 +93,26 @@ def read_picture(source: Input, *, max_pixels: int = MAX_PIXELS) -> bytes:
 
 
 def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS, bgr: bool = False) -> DecodedImage:
-    """Decode one picture.
+    """Decode one image.
 
     Safe to call from several threads, with one reservation: while a file that is not an ordinary JPEG is decoded,
     Pillow's warnings are silenced by the process-wide warnings filters.
 
     Parameters
     ----------
-    data : bytes
-        The whole file.
     max_pixels : int
         Largest width times height; the header is checked before pixels are allocated.
     bgr : bool
-        Whether the channels are to be in OpenCV's order; a JPEG is decoded into it at once.
+        Whether the channels are to be in OpenCV's order; a JPEG is decoded into it directly.
 
     Raises
     ------
     PictureError
-        If the bytes are empty, no known kind of picture, cut off, damaged, larger than `max_pixels`, or have a kind of
+        If the bytes are empty, no known type of image, cut off, damaged, larger than `max_pixels`, or have a kind of
         pixel that the rule excludes. A JPEG that libjpeg calls corrupt is refused even if Pillow would show a half-grey
-        picture.
+        image.
     MemoryError
-        If the machine has too little memory for the picture, which may be good. The message says how much it needs.
+        If the machine has too little memory for the image, which may be valid. The message says how much it needs.
     """
     kind = _sniff(data)
     if kind == "Netpbm":
@@ -130,11 +128,8 @@ def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS, bgr: bool = Fal
 def check_kept(data: bytes, *, max_pixels: int = MAX_PIXELS) -> tuple[JpegHeader, bytes] | None:
     """Check a JPEG whose bytes may be stored (`DecodedImage.kept`) without making its pixels (`check_strict`).
 
-    Returns
-    -------
-    tuple or None
-        The header and the bytes to store. None for any other picture, and for one that is not whole: `decode_picture`
-        says why.
+    Returns the header and the bytes to store. Returns None for any other image, and for a damaged one, for which
+    `decode_picture` gives the reason.
     """
     header = read_header(data)
     if header is None or not header.ordinary or not 0 < header.width * header.height <= max_pixels:
@@ -158,7 +153,6 @@ def _sniff(data: bytes) -> str:
 
 
 def _in_order(image: npt.NDArray[np.uint8], bgr: bool) -> npt.NDArray[np.uint8]:
-    """A view of an RGB picture, with its channels in OpenCV's order if that is wanted."""
     return image[:, :, ::-1] if bgr else image
 
 
@@ -192,7 +186,7 @@ def _decode_jpeg(data: bytes, max_pixels: int, bgr: bool) -> DecodedImage:
 
 
 def _forms(data: bytes, header: JpegHeader) -> Iterator[bytes]:
-    """Yield a JPEG, and the same image alone: libjpeg warns about metadata too, and reports its first warning only."""
+    """Yield a JPEG, then its image without metadata: libjpeg reports its first warning only, even about metadata."""
     yield data
     yield without_metadata(data, header.components)
 
@@ -207,7 +201,7 @@ def _jpeg_pixels(data: bytes, max_pixels: int, bgr: bool) -> tuple[npt.NDArray[n
 
 
 def _decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDArray[np.uint8], int]:
-    """Pixels in RGB as stored, and the orientation to turn them from (HEIC, TIFF: they are upright already)."""
+    """Return pixels in RGB as stored, and the orientation to turn them from (HEIC and TIFF are upright already)."""
     if kind == "HEIC":
         _check_heic(data, max_pixels)
     if kind == "WebP":  # its plugin allocates the canvas on opening
@@ -228,7 +222,7 @@ def _decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDAr
 
 
 def _decode_by_codec(data: bytes, kind: str, max_pixels: int) -> npt.NDArray[np.uint8]:
-    """The pixels of a file that one of our codecs made."""
+    """Return the pixels of a file that one of our codecs made."""
     codec = codec_for(Field("image", "bytes", "|u1", (None, None, 3), NamedConfig(str(FILE_TYPES[kind].codec))))
     try:
         height, width = cast("ImageCodec", codec).sides(data)
@@ -260,13 +254,13 @@ def _box_size(data: bytes, at: int) -> int:
 
 
 def _check_webp_memory(width: int, height: int) -> None:
-    """Check that memory suffices for a picture that did not decode: libwebp gives no reason."""
+    """Check that memory suffices for an image that did not decode: libwebp gives no reason."""
     with needing_memory("WebP", width, height):
         np.empty((height, width, _WEBP_PIXEL_BYTES), np.uint8)
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
-    """Width and height of the canvas from the header (RFC 9649, sections 2.5 to 2.7)."""
+    """Return width and height of the canvas from the header (RFC 9649, sections 2.5 to 2.7)."""
     chunk, body = data[12:16], data[20:30]
     if chunk == b"VP8X" and len(body) == 10:
         return int.from_bytes(body[4:7], "little") + 1, int.from_bytes(body[7:10], "little") + 1

@@ -1,6 +1,7 @@
 """Decode with Pillow, and convert every kind of pixel to ``uint8`` RGB by a single rule.
 
-As a table: ``docs/pictures.md``. Ordinary JPEGs do not pass here, so the library is loaded by the first other picture.
+``docs/pictures.md`` shows the rule as a table. Ordinary JPEGs do not need Pillow, which loads with the first other
+image.
 """
 
 import warnings
@@ -62,25 +63,25 @@ _REFUSED = {
 
 
 def decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDArray[np.uint8], bytes]:
-    """Decode a picture by the library, of the kind that its first bytes say.
+    """Decode an image with Pillow, or a library that extends it, as the type that its first bytes say.
 
     Returns
     -------
     pixels : ndarray, (H, W, 3), uint8
-        RGB as stored; of a HEIC or TIFF upright.
+        RGB as stored; for HEIC and TIFF upright.
     exif : bytes
-        The picture's EXIF block; empty if it has none, or is a HEIC or TIFF.
+        The image's EXIF block; empty if it has none, and for HEIC and TIFF.
 
     Raises
     ------
     PictureError
-        If the picture is too large, or has a kind of pixel that the rule excludes.
+        If the image is too large, or has a kind of pixel that the rule excludes.
     MemoryError
         If memory does not suffice.
     MissingDependencyError
         If the library that decodes the format is not installed.
     Exception
-        Of any kind, if the picture is damaged (SyntaxError, struct.error, EOFError).
+        Of any kind, if the image is damaged (SyntaxError, struct.error, EOFError).
     """
     exif = b""
     if kind == "PNG":
@@ -102,7 +103,7 @@ def decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDArr
 
 
 def _load_plugin(kind: str) -> _Open:
-    """Load the plugin of a format that is rare or needs a further library, and have it decode in one thread."""
+    """Load the plugin of a format that is rare or needs another library, and have it decode in one thread."""
     if kind == "AVIF":
         from PIL import AvifImagePlugin
 
@@ -122,14 +123,9 @@ def _load_plugin(kind: str) -> _Open:
 def _split_png(data: bytes) -> tuple[bytes, bytes]:
     """Separate the pixels of a PNG from its metadata, for which Pillow may refuse the file, and find its EXIF block.
 
-    Pillow refuses metadata that are damaged or large, such as comments and colour profiles of more than 1 MiB.
-
-    Returns
-    -------
-    pixels : bytes
-        The file without its metadata; of an animation, the first image.
-    exif : bytes
-        The ``eXIf`` chunk, or else the text chunk in which ImageMagick stores EXIF; empty without either.
+    Pillow refuses metadata that are damaged or large, such as comments and colour profiles of more than 1 MiB. Returns
+    the file without its metadata (of an animation, the first image), and the ``eXIf`` chunk, or else the text chunk in
+    which ImageMagick stores EXIF.
     """
     pieces, exif, text = [data[:_PNG_SIGNATURE_BYTES]], b"", b""
     at = begin = _PNG_SIGNATURE_BYTES
@@ -150,7 +146,7 @@ def _split_png(data: bytes) -> tuple[bytes, bytes]:
 
 
 def _read_raw_profile(text: bytes, *, packed: bool) -> bytes:
-    """Read the hexadecimal digits after a line each of nothing, name and length; empty if they are damaged."""
+    """Read the hexadecimal digits after three lines (empty, name, length); empty if they are damaged."""
     try:
         plain = zlib.decompressobj().decompress(text[1:], _MOST_TEXT) if packed else text[:_MOST_TEXT]
         digits = b"".join(plain.split(b"\n")[3:])
@@ -160,7 +156,7 @@ def _read_raw_profile(text: bytes, *, packed: bool) -> bytes:
 
 
 def to_rgb(image: Image.Image, *, bits: int = 8) -> npt.NDArray[np.uint8]:
-    """Turn a loaded Pillow image into RGB.
+    """Convert a loaded Pillow image to RGB, (H, W, 3).
 
     * More than 8 bits a channel: the high byte (``v >> 8`` of 16 bits, ``v >> 4`` of 12), as in Pillow and OpenCV for
       colour.
@@ -175,10 +171,6 @@ def to_rgb(image: Image.Image, *, bits: int = 8) -> npt.NDArray[np.uint8]:
     ----------
     bits : int
         Bits per channel in the file, where Pillow's mode does not show them.
-
-    Returns
-    -------
-    ndarray, (H, W, 3), uint8
 
     Raises
     ------

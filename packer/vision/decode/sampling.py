@@ -1,4 +1,4 @@
-"""Choice of the frames of a video."""
+"""The choice of the frames of a video."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -21,9 +21,9 @@ class FrameClock:
     Attributes
     ----------
     unit : float, seconds
-        Presentation times may be wrong by as much, because they are rounded; 0 if they are exact.
+        Presentation times may be off by this much, because they are rounded; 0 if they are exact.
     rate : float or None, frames per second
-        A rate such that every time is a multiple of 1 / `rate`, but for the rounding. None for a variable rate.
+        A rate such that every time is a multiple of 1 / `rate`, apart from the rounding. None for a variable rate.
     """
 
     unit: float = 0.0
@@ -77,17 +77,16 @@ class Sampling:
     every : int or None
         Frames 0, n, 2n, … in presentation order.
     fps : float or None, frames per second
-        The first frame at or after each of the times 0, 1/fps, 2/fps, … counted from the first frame. No frame is
-        taken twice, so a rate above the video's own takes every frame. A frame counts as being at a time if it is, but
-        for the rounding of times in the file. For a video of a constant rate, a value within 0.1 % of the n-th part of
-        this rate takes every n-th frame.
+        The first frame at or after each of the times 0, 1/fps, 2/fps, … counted from the first frame, allowing for the
+        rounding of times in the file. No frame is taken twice, so a rate above the video's takes every frame. For a
+        video of a constant rate, a value within 0.1 % of the n-th part of this rate takes every n-th frame.
     frames : int or None
-        This many frames, each in the middle of an equal share of the video (see `spread`); all frames if it has no
+        This number of frames, each in the middle of an equal share of the video (see `spread`); all frames if it has no
         more.
     keyframes : bool
         The frames that are coded without reference to others; no other frame is decoded.
     at : tuple of int or None
-        The frames of these indices, as far as they exist.
+        The frames with these indices, if they exist.
     """
 
     every: int | None = None
@@ -111,19 +110,10 @@ class Sampling:
             raise ValueError(f"expected fps to be a rate above 0, found {self.fps}")
 
     def picker(self, count: int, clock: FrameClock) -> Callable[[int, float, bool], bool]:
-        """Decide frame by frame, in presentation order.
+        """Return a function ``(index, time in seconds, is keyframe) -> bool`` that decides frame by frame.
 
-        Parameters
-        ----------
-        count : int
-            How many frames there are; used only by ``frames``.
-        clock : FrameClock
-            Used only by ``fps``.
-
-        Returns
-        -------
-        callable
-            ``(index, time in seconds, is keyframe) -> bool``. It remembers the frames that it has seen.
+        It is called in presentation order and remembers the frames that it has seen. `count` is the number of frames
+        (used only by ``frames``), and `clock` is used only by ``fps``.
         """
         if self.every is not None:
             every = self.every
@@ -141,63 +131,28 @@ class Sampling:
     def choose(
         self, times: Iterable[float], keys: Iterable[bool], count: int, clock: FrameClock
     ) -> npt.NDArray[np.bool_]:
-        """Decide for all frames of a video at once.
-
-        Parameters
-        ----------
-        times : iterable of float, seconds
-            Presentation times, rising.
-        keys : iterable of bool
-            Whether each is a keyframe.
-        count : int
-            How many there are.
-
-        Returns
-        -------
-        ndarray, (count,), bool
-        """
+        """Decide for all `count` frames of a video at once, from their presentation times in seconds: (count,) bool."""
         wants = self.picker(count, clock)
         flags = (wants(index, time, key) for index, (time, key) in enumerate(zip(times, keys, strict=True)))
         return np.fromiter(flags, np.bool_, count)
 
 
 def spread(count: int, frames: int) -> npt.NDArray[np.int64]:
-    """Indices of the middles of equal shares: ``floor((i + 0.5) * count / frames)`` for i = 0 … frames - 1.
+    """Return the middles of equal shares: ``floor((i + 0.5) * count / frames)`` for i = 0 … frames - 1.
 
-    Parameters
-    ----------
-    count : int
-        How many frames there are.
-    frames : int, >= 1
-        How many are wanted.
-
-    Returns
-    -------
-    ndarray, (min(count, frames),), int64, strictly rising
+    There are min(count, frames) of them, strictly rising.
     """
     wanted = min(count, frames)
     return (2 * np.arange(wanted, dtype=np.int64) + 1) * count // (2 * max(wanted, 1))
 
 
 def neighbours(count: int, frames: int) -> dict[int, tuple[int, ...]]:
-    """The frames that may stand in for each of those of `spread`: up to four before it and four after it.
+    """Return the possible substitutes for each frame of `spread`: up to four frames before it and four after it.
 
-    Only frames that are nearer to it than to any other frame of `spread` may (the earlier one of two at the same
-    distance has them), so none is listed twice. Where there are more than four on a side, the four lie closer together
-    near the frame, and the last is at the end of its share: i*i/16 of the way, but at least i frames away, for i = 1 …
-    4.
-
-    Parameters
-    ----------
-    count : int
-        How many frames there are.
-    frames : int, >= 1
-        How many are wanted.
-
-    Returns
-    -------
-    dict of int to tuple of int
-        Rising; by the index of the frame.
+    A substitute is closer to its frame than to any other frame of `spread` (the earlier of two at the same distance),
+    so none is listed twice. If there are more than four on a side, the four are closer together near the frame, and the
+    last is at the end of its share: i*i/16 of the way, but at least i frames away, for i = 1 … 4. The result is sorted,
+    by the index of the frame.
     """
     middles = spread(count, frames).tolist()
     ends = [*((here + after) // 2 + 1 for here, after in pairwise(middles)), count]
@@ -210,7 +165,7 @@ def neighbours(count: int, frames: int) -> dict[int, tuple[int, ...]]:
 
 
 def _ladder(reach: int) -> list[int]:
-    """Up to four distances from 1 to `reach`, rising."""
+    """Return up to four distances from 1 to `reach`, rising."""
     return sorted({min(reach, max(i, reach * i * i // 16)) for i in range(1, 5)} - {0})
 
 

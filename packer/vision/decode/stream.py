@@ -1,4 +1,4 @@
-"""Decoding of a video's sampled frames: what is decoded, what is skipped, and what is left out because of damage."""
+"""Decode a video's sampled frames: which packets are decoded, skipped, or left out because of damage."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -27,14 +27,7 @@ _Skip = Literal["DEFAULT", "NONREF", "NONKEY"]  # libavcodec's AVDiscard
 
 
 class SampleDecoder:
-    """One pass over the packets of a stream.
-
-    Parameters
-    ----------
-    container, stream
-        From `open_video`; the caller closes the container.
-    timeline : Timeline
-        The timeline of the same file.
+    """One pass over the packets of a stream from `open_video`, whose container the caller closes.
 
     Attributes
     ----------
@@ -58,18 +51,18 @@ class SampleDecoder:
         self._stopped = True
 
     def frames(self) -> Iterator[tuple[int, float, int, VideoFrame]]:
-        """Yield the sampled frames in presentation order, each after its index, time in seconds, and place among them."""
+        """Yield the sampled frames in order, each after its index, time in seconds, and place among them."""
         yield from self._by_timeline() if self._timeline.exact else self._by_counting()
         if self._failures:
             self.problems.append(f"{counted(self._failures, 'packet')} did not decode: {self._failure}")
 
     def sampled(self) -> tuple[int, ...] | None:
-        """Indices of the sampled frames, None if they are known only once the frames are decoded."""
+        """Return the indices of the sampled frames, None if they are known only once the frames are decoded."""
         wanted = self._wanted()
         return None if wanted is None else tuple(np.flatnonzero(wanted).tolist())
 
     def _wanted(self) -> npt.NDArray[np.bool_] | None:
-        """Tell for each frame whether it is sampled, (N,); None if that is known only once the frames are decoded."""
+        """Return for each frame whether it is sampled, (N,); None if that is known only once the frames are decoded."""
         timeline = self._timeline
         if not len(timeline.pts) or (self._sampling.keyframes and not timeline.exact):
             return None
@@ -207,7 +200,7 @@ class SampleDecoder:
         return "NONREF" if self._stream.codec.canonical_name in _MARKS_NON_REFERENCE else "DEFAULT"
 
     def _packets(self) -> "Iterator[Packet[VideoStream] | None]":
-        """The stream's packets, then None, at which the decoder returns the frames that it still holds."""
+        """Yield the stream's packets, then None, for which the decoder returns the frames that it still holds."""
         try:
             for packet in self._container.demux(self._stream):
                 if self._stopped:
@@ -223,7 +216,7 @@ class SampleDecoder:
         yield None
 
     def _drain(self) -> list[VideoFrame]:
-        """The frames that a decoder still returns after an error at the end."""
+        """Return the frames that a decoder still holds after an error at the end."""
         try:
             return self._memory.decode(None)
         except MemoryError:  # also one of libav's own errors
@@ -239,7 +232,7 @@ class SampleDecoder:
 
 
 class Trust:
-    """Keeps the first damage of each group.
+    """Remembers the first damage in each group of frames that starts with a keyframe.
 
     Parameters
     ----------
@@ -257,7 +250,7 @@ class Trust:
         self._first: dict[int, int] = {}
 
     def doubt(self, position: int) -> None:
-        """Note damage at a place in decoding order.
+        """Record damage at a place in decoding order.
 
         It belongs to the group of the frame at that place, or of the last frame before it.
         """
@@ -266,7 +259,7 @@ class Trust:
         self._first[group] = min(position, self._first.get(group, position))
 
     def doubted(self, index: int) -> bool:
-        """Return whether a frame may be damaged, by its presentation order.
+        """Return whether the frame of an index (in presentation order) may be damaged.
 
         A frame shown before a keyframe but decoded after it may refer to either group.
         """

@@ -1,6 +1,6 @@
-"""When each frame of a video is shown, from its packets alone: nothing is decoded.
+"""The presentation times of a video's frames, computed from its packets alone: nothing is decoded.
 
-It gives a frame's true index by its timestamp, even if other frames were skipped or are damaged.
+They give a frame's true index by its timestamp, even if other frames were skipped or are damaged.
 """
 
 import errno
@@ -88,18 +88,18 @@ class Timeline:
     damage: str | None
 
     def index(self, pts: int | None) -> int | None:
-        """The index of the frame with a timestamp, None if there is none."""
+        """Return the index of the frame with a timestamp, None if there is none."""
         if pts is None:
             return None
         at = int(np.searchsorted(self.pts, pts))
         return at if at < len(self.pts) and self.pts[at] == pts else None
 
     def times(self) -> npt.NDArray[np.float64]:
-        """Presentation times, (N,), float64, seconds."""
+        """Return the presentation times, (N,), in seconds."""
         return np.asarray(self.pts * float(self.unit) - float(self.start), np.float64)
 
     def time(self, pts: int | None) -> float | None:
-        """Seconds from the beginning of the file, None without a timestamp."""
+        """Return seconds from the beginning of the file, None without a timestamp."""
         return None if pts is None or not self.timed else float(pts * self.unit - self.start)
 
 
@@ -122,7 +122,7 @@ def scan(source: Input, *, max_pixels: int) -> Timeline:
 
 
 def _scan(source: Input, max_pixels: int) -> tuple[Timeline, av.error.FFmpegError | None]:
-    """The timeline as far as the packets can be read, and the error that stopped the reading, if any."""
+    """Return the timeline as far as the packets can be read, and the error that stopped the reading, if any."""
     container, stream = open_video(source, max_pixels=max_pixels)
     with container:
         timed, shown = has_timestamps(container), _ShownPackets(stream)
@@ -251,7 +251,7 @@ class _ShownPackets:
 
 
 def _time_bits(header: bytes) -> int | None:
-    """Find the number of bits in which MPEG-4 pictures give their time, None if no stream header is found."""
+    """Return the number of bits of the time in MPEG-4 pictures, None if no stream header is found."""
     found = _VOL.search(header)
     if found is None:
         return None
@@ -280,7 +280,7 @@ def _bits(data: bytes) -> str:
 
 
 def _start(container: av.container.InputContainer, stream: VideoStream) -> Fraction:
-    """The file's first timestamp; the stream's own, more exact value if both are the same."""
+    """Return the file's first timestamp; the stream's own, more exact value if both are the same."""
     own = None if stream.start_time is None else stream.start_time * (stream.time_base or Fraction(1))
     whole = None if container.start_time is None else container.start_time * _MICROSECONDS
     if whole is None:
@@ -289,7 +289,7 @@ def _start(container: av.container.InputContainer, stream: VideoStream) -> Fract
 
 
 def _longest_frame(stream: VideoStream, stamps: list[int]) -> float:
-    """Longest time between a frame and the next, in seconds; with fewer than two timestamps, from the frame rate."""
+    """Return the longest time between two frames, in seconds; with fewer than two timestamps, from the frame rate."""
     known = sorted(stamps)
     if len(known) < 2:
         return float(1 / (stream.average_rate or stream.guessed_rate or _FALLBACK_RATE))

@@ -1,8 +1,8 @@
-"""Parts of a frame that the decoder did not write: they show what was in the memory before.
+"""Find parts of a frame that the decoder did not write: they show the previous content of the memory.
 
-libavcodec reuses the memory of a frame for later frames, and several of its decoders hand out a half-decoded frame as a
+libavcodec reuses the memory of a frame for later frames, and several of its decoders return a half-decoded frame as a
 whole one. Memory that comes back is therefore filled with noise here; where a frame still shows it, nothing was
-written. Some decoders leave or put an older frame of the file there instead; these log an error, which is looked for.
+written. Some decoders leave or copy an older frame of the file there instead. These log an error, which is looked for.
 """
 
 from __future__ import annotations
@@ -42,22 +42,18 @@ _LOG = threading.Lock()  # libav has one log for the whole process
 
 
 class FrameMemory:
-    """A decoder whose frames lie in memory filled with noise; finds where noise is left.
+    """A decoder whose frames are in memory filled with noise; finds where noise is left.
 
     Each frame is examined once, and given back once it has been used. Two kinds of memory are not filled: memory to
     which the decoder still refers when `_HELD` more frames have been given back, and memory known only to the decoder
     (frames that are not shown).
 
     In codecs where no frame refers to another, each frame is decoded twice and must come out the same: a decoder may
-    compute with what it did not write, and the result is no longer the noise.
+    compute with memory that it did not write, and the result is no longer the noise.
 
     For decoders that only log the errors in a frame, a frame during which an error was logged counts as partly
-    unwritten.
-
-    Parameters
-    ----------
-    context : CodecContext
-        Not yet used. For decoders that report what they did not write, this class only decodes.
+    unwritten. For decoders that report damage reliably, this class only decodes. The context must not have been used
+    yet.
     """
 
     def __init__(self, context: VideoCodecContext) -> None:
@@ -74,13 +70,7 @@ class FrameMemory:
         self._noise = np.empty(0, np.uint64)
 
     def decode(self, packet: Packet[VideoStream] | None) -> list[VideoFrame]:
-        """The frames that the decoder returns for a packet, None at the end.
-
-        Raises
-        ------
-        av.error.FFmpegError
-            If the packet does not decode.
-        """
+        """Return the frames that the decoder has for a packet (None at the end), or raise its `FFmpegError`."""
         if packet is not None and not self._prepared:
             self._prepared = self._prepare(packet)
         if self._logs:
@@ -123,7 +113,7 @@ class FrameMemory:
             self._fill(self._held.popleft())
 
     def _prepare(self, packet: Packet[VideoStream]) -> bool:
-        """Fill memory beforehand by decoding one packet many times. The decoder starts anew after it."""
+        """Fill memory beforehand by decoding one packet many times. The decoder restarts after it."""
         frames: list[VideoFrame] = []
         with suppress(av.error.FFmpegError):
             for _ in range(_FILLED_BEFOREHAND):
@@ -153,7 +143,7 @@ class FrameMemory:
 
 @contextmanager
 def decoder_errors() -> Iterator[list[Any]]:
-    """Yield the errors that libav logs in this thread in the meantime. Logs of other threads are dropped."""
+    """Yield the list of errors that libav logs in this thread in the meantime. Logs of other threads are dropped."""
     with _LOG:
         level, skips = av.logging.get_level(), av.logging.get_skip_repeated()
         av.logging.set_level(av.logging.ERROR)
@@ -171,7 +161,7 @@ def _address(frame: VideoFrame) -> int:
 
 
 def _words(frame: VideoFrame, step: int) -> Iterator[npt.NDArray[np.uint64]]:
-    """Every `step`-th visible row of each plane, (rows, n), without the bytes of a row that fill no word.
+    """Yield every `step`-th visible row of each plane, (rows, n), without the bytes of a row that fill no word.
 
     A palette is not visible, nor is a plane of transparency alone.
     """

@@ -30,26 +30,21 @@ class VideoReader:
 
     For one thread at a time. Not picklable. Use it as a context manager, or call `close`.
 
-    Parameters
-    ----------
-    max_pixels : int
-        Largest width times height of a frame.
-
     Attributes
     ----------
     frames_seen : int
-        How many frames the file holds, as far as is known so far.
+        Number of frames in the file, as far as is known so far.
     frames_read : int
-        How many frames were handed out or skipped.
+        Number of frames that were returned or skipped.
     damage : str or None
-        Why the frames are not all that the sampling asks for, or the file is not all that it announces; complete once
-        the iteration has ended. Frames that are or may be damaged are left out: those that do not decode, and those
-        decoded after them up to the next keyframe.
+        Why frames that the sampling asks for are missing, or the file is shorter than it announces; complete once the
+        iteration has ended. Frames that are or may be damaged are left out: those that do not decode, and those decoded
+        after them up to the next keyframe.
 
     Raises
     ------
     VideoError
-        If the file cannot be opened or holds no video (on construction), or if the iteration ends without a frame.
+        If the file cannot be opened or contains no video (on construction), or if the iteration ends without a frame.
     OSError
         If the file cannot be read at all (on construction).
     """
@@ -75,7 +70,7 @@ class VideoReader:
 
     @property
     def sampled(self) -> tuple[int, ...] | None:
-        """Indices of the frames that the sampling asks for; None if they are known only once the frames are decoded."""
+        """Indices of the sampled frames; None if they are known only once the frames are decoded."""
         return self._decoding.sampled()
 
     def __enter__(self) -> "VideoReader":
@@ -91,15 +86,15 @@ class VideoReader:
         self._container.close()
 
     def stop(self) -> None:
-        """Make the iteration end soon, with any frames or none. Any thread may call it."""
+        """Make the iteration end soon, perhaps without a frame. Any thread may call it."""
         self._decoding.stop()
 
     def skip_to(self, index: int) -> None:
-        """Hand out no frame before this one from now on. They are decoded, but not converted."""
+        """Return no frame before this one from now on. They are decoded, but not converted."""
         self._first = index
 
     def neighbours(self, frames: int) -> dict[int, tuple[int, ...]]:
-        """The frames that may stand in for each of so many (`packer.vision.decode.sampling.neighbours`)."""
+        """Return the possible substitutes for each of `frames` frames (`packer.vision.decode.sampling.neighbours`)."""
         return neighbours(self.frames_seen, frames)
 
     def __iter__(self) -> Iterator[VideoFrame]:
@@ -128,10 +123,7 @@ _ORIENTATIONS = {
 class RgbConverter:
     """Converts the frames of one video; keeps libswscale's context between them. For one thread.
 
-    Parameters
-    ----------
-    max_pixels : int
-        Largest width times height; checked for each frame, since a stream may change its size on the way.
+    `max_pixels` is checked for each frame, since a stream may change its size.
     """
 
     def __init__(self, max_pixels: int) -> None:
@@ -140,14 +132,10 @@ class RgbConverter:
         self._to_thumbnail = VideoReformatter()
 
     def __call__(self, frame: LibavFrame) -> npt.NDArray[np.uint8]:
-        """Convert a frame and turn it upright.
+        """Convert a frame to (H, W, 3) and turn it upright.
 
         libswscale gets the same settings as from OpenCV 5: bicubic chroma, the frame's own matrix and range, and BGR
         output, because its code for BGR rounds differently from that for RGB (10-bit and odd-sized frames).
-
-        Returns
-        -------
-        ndarray, (H, W, 3), uint8, C-contiguous
         """
         check_size(frame.width, frame.height, self._max_pixels)
         bgr = self._reformatter.reformat(frame, format="bgr24", interpolation=Interpolation.BICUBIC, threads=1)
@@ -165,7 +153,7 @@ class RgbConverter:
 
 
 def orientation(frame: LibavFrame) -> int:
-    """How a frame is to be turned for display, as an EXIF orientation, to the nearest quarter turn."""
+    """Return the EXIF orientation that turns a frame for display, to the nearest quarter turn."""
     side_data = frame.side_data.get("DISPLAYMATRIX")
     if side_data is None:
         return UPRIGHT

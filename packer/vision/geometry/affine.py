@@ -1,31 +1,17 @@
-"""2x3 matrices: applying, inverting, checking."""
+"""Apply, invert and check 2x3 matrices."""
 
 import numpy as np
 import numpy.typing as npt
 
 
 def apply(matrix: npt.ArrayLike, points: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Map points by a 2x3 matrix.
-
-    Parameters
-    ----------
-    matrix : array_like, (2, 3)
-    points : array_like, (..., 2), x and y
-
-    Returns
-    -------
-    ndarray, (..., 2), float64
-    """
+    """Map points, (..., 2), by a 2x3 matrix."""
     affine = check_matrix(matrix)
     return np.asarray(points, np.float64) @ affine[:, :2].T + affine[:, 2]
 
 
 def invert(matrix: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """The matrix that maps back.
-
-    Returns
-    -------
-    ndarray, (2, 3), float64
+    """Return the inverse of a 2x3 matrix.
 
     Raises
     ------
@@ -42,13 +28,7 @@ def invert(matrix: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 
 def check_matrix(matrix: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """The matrix as float64.
-
-    Raises
-    ------
-    ValueError
-        If it is not (2, 3) and finite.
-    """
+    """Return a matrix as float64; a `ValueError` if it is not (2, 3) and finite."""
     affine = np.asarray(matrix, np.float64)
     if affine.shape != (2, 3) or not np.isfinite(affine).all():
         raise ValueError(f"expected a finite (2, 3) matrix, found shape {affine.shape} with {affine.tolist()}")
@@ -56,12 +36,6 @@ def check_matrix(matrix: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 
 def check_frame(frame: npt.NDArray[np.uint8]) -> None:
-    """Refuse what is not a picture.
-
-    Raises
-    ------
-    ValueError
-        If it is not ``uint8 (H, W, 3)`` with at least one pixel.
-    """
+    """Raise a `ValueError` unless a frame is ``uint8 (H, W, 3)`` with at least one pixel."""
     if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8 or not frame.size:
         raise ValueError(f"expected a frame of shape (H, W, 3) and dtype uint8, found {frame.shape} {frame.dtype}")

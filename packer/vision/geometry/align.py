@@ -1,7 +1,7 @@
-"""Aligned crops: the five points of a face brought onto a template by a similarity.
+"""Aligned crops: the five points of a face mapped onto a template by a similarity.
 
-`align_matrix` with `warp` is the crop that this project recommends: it has a margin, and averages where it shrinks.
-`likeness_matrix` with `bilinear` gives the crops of other projects, pixel by pixel.
+`align_matrix` with `warp` makes the crop that this project recommends: it has a margin, and averages when it shrinks.
+`likeness_matrix` with `bilinear` makes the crops of other projects, pixel by pixel.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ Points = npt.NDArray[np.float64]
 
 
 def _arcface(size: int) -> Points:
-    """The points of ``norm_crop`` (insightface/utils/face_align.py, ``estimate_norm``), which knows two proportions."""
+    """Return the points of ``norm_crop`` (insightface/utils/face_align.py, ``estimate_norm``)."""
     if size % 112 == 0:
         return _TEMPLATE * (size / 112)
     if size % 128 == 0:
@@ -33,7 +33,7 @@ def _arcface(size: int) -> Points:
 
 
 def _deepfakebench(size: int) -> Points:
-    """The points of ``img_align_crop`` (SCLBD/DeepfakeBench, preprocessing/preprocess.py) with its scale of 1.3."""
+    """Return the points of ``img_align_crop`` (SCLBD/DeepfakeBench, preprocessing/preprocess.py)."""
     scale = 1.3
     return (_TEMPLATE * (size / _TEMPLATE_SIZE) + size * (scale - 1) / 2) / scale
 
@@ -43,25 +43,18 @@ LIKENESSES: Mapping[str, Callable[[int], Points]] = {"arcface": _arcface, "deepf
 
 
 def align_matrix(points: npt.ArrayLike, size: int, margin: float = 0.0) -> npt.NDArray[np.float64]:
-    """Map the frame so that five points come as near to the ArcFace template as a similarity can bring them.
+    """Return the similarity, (2, 3), that brings five points (5, 2) of the frame closest to the ArcFace template.
 
-    Least squares over rotation, one scale and translation, without reflection (Umeyama, IEEE TPAMI 13 (4), 1991; in the
-    plane it is one division of complex numbers).
+    It minimises squared distances over rotation, one scale and translation, without reflection (Umeyama, IEEE TPAMI 13
+    (4), 1991; in the plane it is one division of complex numbers). Every value is exact in float32.
 
     Parameters
     ----------
     points : array_like, (5, 2)
-        Eye, eye, nose, mouth corner, mouth corner in frame pixels, those on the image's left (the person's right, in an
-        upright face) first, as MTCNN gives them.
-    size : int, pixels
-        Side of the crop.
+        Eye, eye, nose, mouth corner, mouth corner in frame pixels. The eye and the corner on the image's left (the
+        person's right, in an upright face) come first, as in MTCNN's output.
     margin : float, > -0.5
-        Share of the template's side that is added to the template on each side.
-
-    Returns
-    -------
-    ndarray, (2, 3), float64
-        Frame to crop. Every value is exact in float32.
+        Share of the template's side that is added on each side.
 
     Raises
     ------
@@ -76,25 +69,19 @@ def align_matrix(points: npt.ArrayLike, size: int, margin: float = 0.0) -> npt.N
 
 
 def likeness_matrix(points: npt.ArrayLike, likeness: str, size: int) -> npt.NDArray[np.float64]:
-    """Map the frame as another project maps it, which is given the same points.
+    """Return the matrix, (2, 3), by which another project maps the frame, given the same points as `align_matrix`.
 
     Those projects pass the points to OpenCV, in which the centre of a pixel is a whole number. With this matrix,
-    `packer.vision.geometry.warp.bilinear` is their ``cv2.warpAffine``. It averages nothing where a large face shrinks.
+    `packer.vision.geometry.warp.bilinear` equals their ``cv2.warpAffine``. It does not average when it shrinks a face.
+    Every value is exact in float32.
 
     Parameters
     ----------
-    points : array_like, (5, 2)
-        As for `align_matrix`.
     likeness : str
         A key of `LIKENESSES`: ``"arcface"`` for InsightFace's ``norm_crop``, ``"deepfakebench"`` for DeepfakeBench's
         ``img_align_crop``.
     size : int, pixels
         Side of the crop; for ``"arcface"`` a multiple of 112 or 128.
-
-    Returns
-    -------
-    ndarray, (2, 3), float64
-        Frame to crop, pixel (0, 0) covering [0, 1) x [0, 1) in both. Every value is exact in float32.
 
     Raises
     ------
@@ -107,7 +94,6 @@ def likeness_matrix(points: npt.ArrayLike, likeness: str, size: int) -> npt.NDAr
 
 
 def _check_points(points: npt.ArrayLike) -> Points:
-    """The points as float64; a `ValueError` if they are not five, or not finite."""
     source = np.asarray(points, np.float64)
     if source.shape != (5, 2) or not np.isfinite(source).all():
         raise ValueError(f"expected five finite points, found shape {source.shape}")
@@ -115,7 +101,7 @@ def _check_points(points: npt.ArrayLike) -> Points:
 
 
 def _similarity(source: Points, target: Points) -> npt.NDArray[np.float64]:
-    """The similarity that brings points nearest to others: (2, 3); a `ValueError` if the points are all the same."""
+    """Return the similarity, (2, 3), that brings points closest to others; a `ValueError` if all points are equal."""
     z, w = source @ (1, 1j), target @ (1, 1j)
     z_mean, w_mean = z.mean(), w.mean()
     spread = (np.abs(z - z_mean) ** 2).sum()
@@ -127,22 +113,11 @@ def _similarity(source: Points, target: Points) -> npt.NDArray[np.float64]:
 
 
 def warp(frame: npt.NDArray[np.uint8], matrix: npt.ArrayLike, size: int) -> npt.NDArray[np.uint8]:
-    """Cut what a matrix maps onto (0, 0, size, size), rotation and all.
+    """Cut the area that a matrix, (2, 3), maps onto (0, 0, size, size), including rotation.
 
-    Shrinking by up to n times, n x n bilinear values per crop pixel are averaged; enlarging, a crop pixel is the
-    bilinear value at its centre. Anything outside the frame counts as black. `cut` is exact and faster where nothing is
+    If it shrinks by up to n times, n x n bilinear values per crop pixel are averaged. If it enlarges, a crop pixel is
+    the bilinear value at its centre. Anything outside the frame is black. `cut` is exact and faster where nothing is
     rotated.
-
-    Parameters
-    ----------
-    frame : ndarray, (H, W, 3), uint8
-    matrix : array_like, (2, 3)
-        Frame to crop.
-    size : int, pixels
-
-    Returns
-    -------
-    ndarray, (size, size, 3), uint8, C-contiguous
     """
     check_frame(frame)
     affine = check_matrix(matrix)

@@ -1,10 +1,10 @@
 """The face crop: a square around the detector's box, and the 2x3 matrix that maps the frame onto it.
 
 The side of the square is the longer side of the box times (1 + 2 * margin). The square is centred on the box, black
-outside the frame, and resized to ``size``. A square that is to shrink is first moved to whole pixels of the frame, by
-at most half a pixel in corner and side: an exact mean of areas is then ten times cheaper, and a crop that is not scaled
-keeps its pixels. A square that is enlarged stays where it is, since half a pixel of the frame would show. The matrix is
-always that of the square that was cut.
+outside the frame, and resized to ``size``. A square that will shrink is first moved to whole pixels of the frame, by at
+most half a pixel in corner and side. An exact area average is then ten times cheaper, and a crop that is not scaled
+keeps its pixels. A square that is enlarged is not moved, since half a pixel of the frame would be visible. The matrix
+always describes the square that was cut.
 """
 
 import math
@@ -25,7 +25,9 @@ _FARTHEST = 2.0**31  # pixels; no frame reaches beyond it, and float32 keeps not
 
 
 def crop_matrix(box: npt.ArrayLike, margin: float, size: int) -> npt.NDArray[np.float64]:
-    """Map the frame onto the square crop around a box.
+    """Return the matrix, (2, 3), that maps the frame onto the square crop around a box.
+
+    Every value is exact in float32, so the matrix stored as float32 is the one by which the crop was cut.
 
     Parameters
     ----------
@@ -33,14 +35,6 @@ def crop_matrix(box: npt.ArrayLike, margin: float, size: int) -> npt.NDArray[np.
         Left, top, right, bottom in frame pixels; it may reach beyond the frame.
     margin : float, > -0.5
         Share of the box's longer side that is added on each side (0.3: the crop is 1.6 times as wide).
-    size : int, pixels
-        Side of the crop.
-
-    Returns
-    -------
-    ndarray, (2, 3), float64
-        Frame to crop: ``[[k, 0, -k * left], [0, k, -k * top]]``. Every value is exact in float32, so that the matrix
-        stored as float32 is the one by which the crop was cut.
 
     Raises
     ------
@@ -69,28 +63,17 @@ def crop_matrix(box: npt.ArrayLike, margin: float, size: int) -> npt.NDArray[np.
 
 
 def cut(frame: npt.NDArray[np.uint8], matrix: npt.ArrayLike, size: int) -> npt.NDArray[np.uint8]:
-    """Cut the square that an upright matrix maps onto (0, 0, size, size).
+    """Cut the square that an upright matrix, (2, 3), maps onto (0, 0, size, size).
 
-    Shrinking, a crop pixel is the mean of the area that it covers, fractions of pixels included; enlarging, it is the
-    bilinear value at its centre. Either is within one level of the exact value. Anything outside the frame counts as
-    black.
-
-    Parameters
-    ----------
-    frame : ndarray, (H, W, 3), uint8
-    matrix : array_like, (2, 3)
-        Frame to crop, without rotation and with one positive scale, as from `crop_matrix`. Squares other than those of
-        `crop_matrix` are cut just as exactly, only more slowly when they shrink.
-    size : int, pixels
-
-    Returns
-    -------
-    ndarray, (size, size, 3), uint8, C-contiguous
+    If it shrinks, a crop pixel is the mean of the area that it covers, including fractions of pixels. If it enlarges, a
+    crop pixel is the bilinear value at its centre. Both are within one level of the exact value. Anything outside the
+    frame is black. Squares other than those of `crop_matrix` are cut just as exactly, only more slowly when they
+    shrink.
 
     Raises
     ------
     ValueError
-        If the frame or the matrix is of another kind.
+        If the frame is not an image, or the matrix has a rotation or two scales.
     """
     check_frame(frame)
     affine = check_matrix(matrix)
@@ -112,7 +95,7 @@ def cut(frame: npt.NDArray[np.uint8], matrix: npt.ArrayLike, size: int) -> npt.N
 
 
 def _visible(start: int, side: int, end: int) -> int:
-    """How many of `side` pixels from `start` on lie in [0, end)."""
+    """Return how many of `side` pixels from `start` on are in [0, end)."""
     return max(0, min(start + side, end) - max(start, 0))
 
 
@@ -134,7 +117,7 @@ def _cut_whole(frame: npt.NDArray[np.uint8], left: int, top: int, side: int, siz
 def _cut_fractional(
     frame: npt.NDArray[np.uint8], left: float, top: float, side: float, size: int
 ) -> npt.NDArray[np.uint8]:
-    """Average areas of any square: differences of the integral image, which is bilinear within a pixel."""
+    """Average areas of any square by differences of the integral image, which is bilinear within a pixel."""
     height, width = frame.shape[:2]
     grid = np.arange(size + 1) * (side / size)
     xs, ys = np.clip(left + grid, 0, width), np.clip(top + grid, 0, height)
@@ -151,7 +134,7 @@ def _cut_fractional(
 
 
 def _between(values: npt.NDArray[np.generic], at: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
-    """Values at fractional positions along an axis, interpolated linearly between neighbours."""
+    """Interpolate values linearly at fractional positions along an axis."""
     low = np.minimum(at.astype(np.intp), values.shape[axis] - 2)
     weight = (at - low).reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
     first = values.take(low, axis).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Whole pictures resized, each axis by itself: shrinking averages areas, enlarging is bilinear.
+"""Resize whole images, each axis independently: area averages when shrinking, bilinear when enlarging.
 
 Label maps are resized by the nearest pixel.
 """
@@ -17,17 +17,9 @@ _MOST_AS_FLOATS = 1 << 22
 
 
 def resize_shorter(image: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
-    """Bring the shorter side to `size` pixels and keep the proportions.
+    """Resize the shorter side of an image, (H, W, C), to `size` pixels and keep the aspect ratio.
 
-    Parameters
-    ----------
-    image : ndarray, (H, W, C), uint8
-    size : int, pixels
-
-    Returns
-    -------
-    ndarray, (H', W', C), uint8
-        The longer side is rounded to the nearest pixel (half up). The same object if nothing changes.
+    The longer side is rounded to the nearest pixel (half up). Returns the same object if nothing changes.
     """
     _check(size)
     height, width = image.shape[:2]
@@ -37,18 +29,9 @@ def resize_shorter(image: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.ui
 
 
 def resize_exact(image: npt.NDArray[np.uint8], size: int | tuple[int, int]) -> npt.NDArray[np.uint8]:
-    """Bring a picture to a size without keeping its proportions.
+    """Resize an image, (H, W, C), to a square or to a height and width without keeping its aspect ratio.
 
-    Parameters
-    ----------
-    image : ndarray, (H, W, C), uint8
-    size : int or (int, int), pixels
-        Side of a square, or height and width.
-
-    Returns
-    -------
-    ndarray, (H', W', C), uint8
-        The same object if nothing changes.
+    Returns the same object if nothing changes.
     """
     height, width = (size, size) if isinstance(size, int) else size
     _check(height)
@@ -66,10 +49,10 @@ def resize_exact(image: npt.NDArray[np.uint8], size: int | tuple[int, int]) -> n
 
 
 def _average(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
-    """OpenCV's area average to a width and a height, neither of which is larger.
+    """Average areas with OpenCV to a width and a height, neither of which is larger than the image's.
 
-    Unless pixels are averaged whole, OpenCV adds up floats for bytes, too, and with floats to begin with it takes 0.75 of
-    the time for a photo of 500 x 400, conversions included. The sums are the same.
+    Unless pixels are averaged whole, OpenCV adds up floats for bytes too. Starting with floats takes 0.75 of the time
+    for a photo of 500 x 400, conversions included. The sums are the same.
     """
     whole = image.shape[1] % size[0] == image.shape[0] % size[1] == 0
     if whole or image.size > _MOST_AS_FLOATS:
@@ -79,18 +62,9 @@ def _average(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray
 
 
 def resize_nearest(image: npt.NDArray[Any], size: tuple[int, int]) -> npt.NDArray[Any]:
-    """Bring a label map to a size: each pixel is the one in which its centre lies; none are mixed.
+    """Resize a label map, (H, W) or (H, W, C), to a height and width without mixing pixels.
 
-    Parameters
-    ----------
-    image : ndarray, (H, W) or (H, W, C)
-    size : (int, int), pixels
-        Height and width.
-
-    Returns
-    -------
-    ndarray, (H', W') or (H', W', C)
-        Of the same dtype.
+    Each pixel of the result is the one that contains its centre.
     """
     rows, columns = (
         (np.arange(new) * 2 + 1) * old // (2 * new) for new, old in zip(size, image.shape[:2], strict=True)
@@ -105,23 +79,16 @@ def _check(size: int) -> None:
 
 
 def scale_geometry(sample: Mapping[str, Any], old: tuple[int, int], new: tuple[int, int]) -> dict[str, Any]:
-    """The fields that a resize of ``image`` changes, in the new picture's pixels.
+    """Return the fields that a resize of ``image`` changes, in the new image's pixels; none if the size stays the same.
 
-    These are ``landmarks``, ``hull`` and ``regions``, and ``matrix``, which maps frame pixels to the picture's. ``box``
+    These are ``landmarks``, ``hull`` and ``regions``, and ``matrix``, which maps frame pixels to the image's. ``box``
     is in frame pixels and stays. Since pixel (0, 0) covers [0, 1) x [0, 1), points are multiplied by the ratio of the
-    sizes.
+    sizes. Fields that are not floating-point arrays of the expected shape belong to the user and are left alone.
 
     Parameters
     ----------
-    sample : mapping
-        Fields that are not floating-point arrays of the expected shape belong to the user and are left alone.
     old, new : (int, int)
         Height and width before and after.
-
-    Returns
-    -------
-    dict
-        Those of these fields that the sample has; empty if the size stays the same.
     """
     if old == new:
         return {}

@@ -1,4 +1,4 @@
-"""Values of a frame at the pixel centres of a crop: bilinear for pictures, the nearest pixel for label maps."""
+"""Sample a frame at the pixel centres of a crop: bilinear for images, the nearest pixel for label maps."""
 
 import cv2
 import numpy as np
@@ -11,19 +11,9 @@ MAX_SIDE = 32766
 
 
 def bilinear(frame: npt.NDArray[np.uint8], matrix: npt.NDArray[np.float64], size: int) -> npt.NDArray[np.uint8]:
-    """Sample the area that a matrix maps onto (0, 0, size, size), black outside the frame.
+    """Sample the area that a matrix, frame to crop, maps onto (0, 0, size, size); black outside the frame.
 
-    Parameters
-    ----------
-    frame : ndarray, (H, W, 3), uint8
-    matrix : ndarray, (2, 3), float64
-        Frame to crop, pixel (0, 0) covering [0, 1) x [0, 1) in both.
-    size : int, pixels, at most `MAX_SIDE`
-
-    Returns
-    -------
-    ndarray, (size, size, 3), uint8
-        With OpenCV 5 within one level of the exact value; with older versions, coordinates are rounded to 1/32 pixel.
+    With OpenCV 5 the values are within one level of the exact ones. Older versions round coordinates to 1/32 pixel.
     """
     centred = matrix.copy()
     # OpenCV counts pixel centres as whole numbers: half a pixel is added before the mapping and subtracted after it.
@@ -33,19 +23,9 @@ def bilinear(frame: npt.NDArray[np.uint8], matrix: npt.NDArray[np.float64], size
 
 
 def pick(frame: npt.NDArray[np.uint8], matrix: npt.ArrayLike, size: int) -> npt.NDArray[np.uint8]:
-    """Cut the area that a matrix maps onto (0, 0, size, size): the frame's pixel in which a crop pixel's centre lies.
+    """Cut the area that a matrix maps onto (0, 0, size, size), including rotation; black outside the frame.
 
-    Parameters
-    ----------
-    frame : ndarray, (H, W, 3), uint8
-    matrix : array_like, (2, 3)
-        Frame to crop, rotation and all.
-    size : int, pixels
-
-    Returns
-    -------
-    ndarray, (size, size, 3), uint8
-        Black outside the frame.
+    Each crop pixel is the frame's pixel that contains its centre.
     """
     check_frame(frame)
     if not 1 <= size <= MAX_SIDE:

@@ -1,7 +1,7 @@
-"""Landmarks of a face in its crop, and what is derived from them: the outline and the regions.
+"""Landmarks of a face in its crop, and the outline and the regions that are computed from them.
 
 `hull.hull` and `regions.regions` accept the points of any layout. The providers of denser points are named by strings,
-so that neither dlib nor OpenVINO is loaded before it is used.
+so that dlib and OpenVINO are loaded only when they are used.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The interface of the providers of dense landmarks, and when their points count as valid."""
+"""The interface of the providers of dense landmarks, and the rule by which their points count as valid."""
 
 from typing import Protocol
 
@@ -27,7 +27,7 @@ class LandmarkProvider(Protocol):
     layout: str
 
     def __call__(self, image: npt.NDArray[np.uint8], points5: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], bool]:
-        """The landmarks of the face in a crop.
+        """Return the landmarks of the face in a crop, and whether they are valid.
 
         Parameters
         ----------
@@ -38,28 +38,24 @@ class LandmarkProvider(Protocol):
         Returns
         -------
         points : ndarray, (K, 2), float32
-            Crop pixels; some may lie outside the crop.
+            Crop pixels; some may be outside the crop.
         valid : bool
-            Whether they agree with `points5` (`agrees`), and the model, if it reports that, is sure that it saw a face.
+            Whether they agree with `points5` (`agrees`), and the model, if it has a score, found a face.
         """
         ...
 
 
 def agrees(points: npt.ArrayLike, layout: str, points5: npt.ArrayLike) -> bool:
-    """Return whether landmarks fit the detector's five points.
-
-    Each of the five is within `FARTHEST` of its counterpart.
-    """
+    """Return whether each of the five points is within `FARTHEST` of its counterpart among the landmarks."""
     known = check_points(points5, "5")
     distances = np.linalg.norm(five_points(points, layout) - known, axis=1)
     return bool(distances.max() <= FARTHEST * unit(place_mean_face(known)))
 
 
 class FivePoints:
-    """Returns the detector's points; fulfils `LandmarkProvider`."""
+    """Returns the detector's points, which are always valid; fulfils `LandmarkProvider`."""
 
     layout = "5"
 
     def __call__(self, image: npt.NDArray[np.uint8], points5: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], bool]:
-        """See `LandmarkProvider`. Always valid: nothing could contradict the points."""
         return check_points(points5, "5").astype(np.float32), True

@@ -14,21 +14,11 @@ _HALF = np.arange(len(_MIRROR)) <= _MIRROR
 
 
 def hull(points: npt.ArrayLike, layout: str) -> npt.NDArray[np.float32]:
-    """The polygon that the ``hull`` field stores.
+    """Return the polygon that the ``hull`` field stores, (P, 2) float32 in crop pixels, in order around the face.
 
-    68 points: jaw and eyebrows. 468 and 478 points: MediaPipe's face oval, forehead included. 5 points: an estimate of
-    the outline of 68 points (`estimate_outline`).
-
-    Parameters
-    ----------
-    points : array_like, (K, 2)
-        Landmarks in crop pixels.
-
-    Returns
-    -------
-    ndarray, (P, 2), float32
-        Crop pixels, in order around the face, P = `shardspec.points.hull_size`. Not clipped to the crop, and not always
-        convex: whatever draws it draws its convex hull.
+    68 points: jaw and eyebrows. 468 and 478 points: MediaPipe's face oval, including the forehead. 5 points: an
+    estimate of the outline of 68 points (`estimate_outline`). P is `shardspec.points.hull_size`. The polygon is not
+    clipped to the crop and not always convex; code that draws it takes its convex hull.
     """
     known = check_points(points, layout)
     outline = get_layout(layout).outline
@@ -37,21 +27,12 @@ def hull(points: npt.ArrayLike, layout: str) -> npt.NDArray[np.float32]:
 
 
 def estimate_outline(points5: npt.ArrayLike) -> FloatArray:
-    """The outline of 68 points, estimated from five.
+    """Estimate the outline of 68 points, (27, 2), from five points in crop pixels.
 
     A mean face is placed on the points by a similarity. The remaining differences between the points and the mean face,
     six numbers, show how the head is turned, how it nods, and how long the face is. A linear function of the six moves
     each point of the mean outline (`packer.vision.landmarks.outline5` says where the numbers come from and how good
     they are). A mirrored face gives the mirrored outline.
-
-    Parameters
-    ----------
-    points5 : array_like, (5, 2)
-        Right eye, left eye, nose, right and left corner of the mouth, in crop pixels.
-
-    Returns
-    -------
-    ndarray, (27, 2), float64
     """
     known = check_points(points5, "5")
     placed = place_mean_face(known)
@@ -59,23 +40,13 @@ def estimate_outline(points5: npt.ArrayLike) -> FloatArray:
 
 
 def upright_outline(points5: npt.ArrayLike) -> FloatArray:
-    """The outline of `estimate_outline` in the mean frame: upright, and of one size whatever the face's.
-
-    Parameters
-    ----------
-    points5 : array_like, (5, 2)
-        Points in crop pixels.
-
-    Returns
-    -------
-    ndarray, (27, 2), float64
-    """
+    """Return the outline of `estimate_outline` in the mean frame: upright, and of one size for faces of any size."""
     known = check_points(points5, "5")
     return _outline(known, place_mean_face(known))
 
 
 def _outline(known: FloatArray, placed: FloatArray) -> FloatArray:
-    """The outline in the mean frame, from points and the mean face that is placed on them."""
+    """Return the outline in the mean frame, given points and the mean face placed on them."""
     symmetric, tilted = (
         np.clip(found, -limit, limit) for found, limit in zip(features(known, placed), FEATURE_LIMITS, strict=True)
     )
@@ -89,20 +60,14 @@ def _outline(known: FloatArray, placed: FloatArray) -> FloatArray:
 
 
 def features(points5: FloatArray, placed: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The differences between five points and the mean face that a similarity leaves, in units of the mean frame.
-
-    Parameters
-    ----------
-    points5 : ndarray, (5, 2), float64
-    placed : ndarray, (2, 3), float64
-        From `place_mean_face`.
+    """Return the differences between five points and the mean face placed on them, in units of the mean frame.
 
     Returns
     -------
-    symmetric : ndarray, (3,), float64
-        Same in a mirror: nose up or down, mouth wider or narrower, mouth up or down.
-    tilted : ndarray, (3,), float64
-        Changes its sign in a mirror: nose aside, mouth aside, mouth turned.
+    symmetric : ndarray, (3,)
+        Equal in a mirror image: nose up or down, mouth wider or narrower, mouth up or down.
+    tilted : ndarray, (3,)
+        Negated in a mirror image: nose aside, mouth aside, mouth turned.
     """
     scale = unit(placed)
     if scale < _SMALLEST:

@@ -69,10 +69,10 @@ class FaceMesh:
 
 
 def _centre(points5: npt.ArrayLike) -> tuple[float, float]:
-    """The centre of the model's picture in the mean frame; sideways it is that of the face's estimated outline.
+    """Return the centre of the model's image in the mean frame; its x is that of the face's estimated outline.
 
-    The points themselves lie at the front edge of a turned head. A picture around their middle holds half a head and
-    half a background, and the mesh spreads over both.
+    On a turned head the points are near the front edge. An image around their centre would contain half a head and half
+    a background, and the mesh would spread over both.
     """
     outline = upright_outline(points5)[:, 0]
     return (float(outline.min() + outline.max()) / 2, 0.0)
@@ -87,7 +87,7 @@ def _input_size(network: openvino.Model, path: Path) -> int:
 
 
 def _outputs(network: openvino.Model, path: Path) -> tuple[int, int, str]:
-    """Find the outputs that are the points and the score, and the points' layout."""
+    """Find the outputs that are the points and the score, and the layout of the points."""
     sizes = [math.prod(port.shape) if port.partial_shape.is_static else 0 for port in network.outputs]
     points = [at for at, size in enumerate(sizes) if size in _LAYOUTS]
     scores = [at for at, size in enumerate(sizes) if size == 1]

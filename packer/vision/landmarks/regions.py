@@ -1,4 +1,4 @@
-"""The boxes of the eyes, the nose and the mouth, from the points of any layout."""
+"""The boxes of the eyes, the nose and the mouth, computed from the points of any layout."""
 
 from collections.abc import Mapping
 
@@ -28,22 +28,12 @@ _AROUND: Mapping[str, tuple[tuple[int, tuple[float, float, float, float]], ...]]
 
 
 def regions(points: npt.ArrayLike, layout: str) -> npt.NDArray[np.float32]:
-    """The boxes of the four regions.
+    """Return the boxes of the four regions, (4, 4) float32: left, top, right, bottom in crop pixels.
 
-    If a layout outlines its regions (68, 468, 478), a box encloses the region's points and `MARGIN` more on each side.
-    For five points, typical boxes in the upright face are drawn around the region's points, and the result is the
+    They are the person's left eye, right eye, nose and mouth (`shardspec.points.REGIONS`). A box may reach outside the
+    crop. If a layout outlines its regions (68, 468, 478), a box encloses the region's points and `MARGIN` more on each
+    side. For five points, typical boxes in the upright face are drawn around the region's points, and the result is the
     upright rectangle that encloses them, even if the face is tilted.
-
-    Parameters
-    ----------
-    points : array_like, (K, 2)
-        Landmarks in crop pixels.
-
-    Returns
-    -------
-    ndarray, (4, 4), float32
-        Left, top, right, bottom in crop pixels of the person's left eye, right eye, nose, mouth
-        (`shardspec.points.REGIONS`). Not clipped: a box may reach outside the crop.
     """
     known = check_points(points, layout)
     five = five_points(known, layout)
@@ -61,7 +51,7 @@ def regions(points: npt.ArrayLike, layout: str) -> npt.NDArray[np.float32]:
 
 
 def _corners(five: FloatArray, placed: FloatArray, name: str) -> FloatArray:
-    """Corners of the boxes around the points of a region, turned and scaled as the face is: (n, 2)."""
+    """Return the corners, (n, 2), of the boxes around the points of a region, turned and scaled like the face."""
     anchors = np.vstack([five, five[:2].mean(axis=0)])
     return np.concatenate(
         [

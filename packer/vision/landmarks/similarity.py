@@ -1,7 +1,7 @@
 """The five points of any layout, and the similarity that places a mean face on them.
 
-The *mean frame* is the frame of that mean face: its origin is the centre of the five points, x points right and y down
-as in the picture, and its unit is the distance between the eyes of a face seen from the front. The unit stays a good
+The *mean frame* is the frame of that mean face. Its origin is the centre of the five points, x points right and y down
+as in the image, and its unit is the distance between the eyes of a face seen from the front. The unit stays a good
 measure in profile, where the actual distance between the eyes goes to zero.
 """
 
@@ -45,13 +45,7 @@ _FIVE_OF: Mapping[str, tuple[tuple[int, ...], ...]] = MappingProxyType(
 
 
 def check_points(points: npt.ArrayLike, layout: str) -> FloatArray:
-    """The points as (K, 2) float64.
-
-    Raises
-    ------
-    UsageError
-        If the shape is not that of the layout, or if a value is not finite.
-    """
+    """Return points as (K, 2) float64; a `UsageError` if they do not fit the layout, or are not finite."""
     out = np.asarray(points, np.float64)
     expected = (get_layout(layout).count, 2)
     if out.shape != expected:
@@ -62,37 +56,20 @@ def check_points(points: npt.ArrayLike, layout: str) -> FloatArray:
 
 
 def five_points(points: npt.ArrayLike, layout: str) -> FloatArray:
-    """The five points that MTCNN would give, from those of any layout.
+    """Return the five points that MTCNN would find, (5, 2), from those of any layout.
 
     An eye is the mean of its contour; the tip of the nose and the corners of the mouth are points of the layout.
-
-    Parameters
-    ----------
-    points : array_like, (K, 2)
-
-    Returns
-    -------
-    ndarray, (5, 2), float64
     """
     known = check_points(points, layout)
     return np.stack([known[list(indices)].mean(axis=0) for indices in _FIVE_OF[get_layout(layout).name]])
 
 
 def place_mean_face(points5: npt.ArrayLike) -> FloatArray:
-    """Map the mean frame so that `MEAN_FIVE` comes as near to five points as a similarity can bring it.
+    """Return the similarity, (2, 3), that brings `MEAN_FIVE` closest to five points: mean frame to their frame.
 
-    Least squares over rotation, one scale and translation, without reflection. The scale, `unit` of the result, is the
-    distance between the eyes that a face of this size would have from the front.
-
-    Parameters
-    ----------
-    points5 : array_like, (5, 2)
-        Right eye, left eye, nose, right and left corner of the mouth.
-
-    Returns
-    -------
-    ndarray, (2, 3), float64
-        Mean frame to the frame of the points; it cannot be inverted if all points are the same.
+    It minimises squared distances over rotation, one scale and translation, without reflection. Its scale, `unit`, is
+    the distance between the eyes that a face of this size would have from the front. It has no inverse if all points
+    are the same.
     """
     z = MEAN_FIVE @ (1, 1j)
     w = check_points(points5, "5") @ (1, 1j)
@@ -102,32 +79,28 @@ def place_mean_face(points5: npt.ArrayLike) -> FloatArray:
 
 
 def unit(matrix: FloatArray) -> float:
-    """The length of one unit of the mean frame: the scale of a matrix from `place_mean_face`."""
+    """Return the length of one unit of the mean frame: the scale of a matrix from `place_mean_face`."""
     return float(np.hypot(matrix[0, 0], matrix[1, 0]))
 
 
 def upright_matrix(points5: npt.ArrayLike, centre: tuple[float, float], side: float, size: int) -> FloatArray:
-    """Map a crop onto an upright square around the face, for predictors that want it so.
+    """Return the matrix, (2, 3), that maps a crop onto an upright square around the face, for predictors that need one.
 
     Parameters
     ----------
     points5 : array_like, (5, 2)
         In crop pixels.
     centre : tuple of float
-        The middle of the square in the mean frame.
+        Centre of the square in the mean frame.
     side : float
         Side of the square, in units of the mean frame.
     size : int, pixels
         Side of the square when it is cut, in pixels.
 
-    Returns
-    -------
-    ndarray, (2, 3), float64
-
     Raises
     ------
     UsageError
-        If the five points lie within a hundredth of a pixel, so that they do not show which way is up.
+        If the five points are within a hundredth of a pixel, so that they do not show which way is up.
     """
     placed = place_mean_face(points5)
     scale = unit(placed)
