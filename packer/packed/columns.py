@@ -139,10 +139,6 @@ def add(
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
-    Returns
-    -------
-    ColumnsResult
-
     Raises
     ------
     UsageError
@@ -221,10 +217,6 @@ def drop_field(
         Names of added fields.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
-
-    Returns
-    -------
-    ColumnsResult
 
     Raises
     ------

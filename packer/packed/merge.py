@@ -104,10 +104,6 @@ def merge(
     shard_size, shuffle, workers, engine, overwrite, progress
         See `packer.convert`.
 
-    Returns
-    -------
-    MergeResult
-
     Raises
     ------
     UsageError

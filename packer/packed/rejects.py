@@ -59,13 +59,7 @@ _ROW = re.compile(r"row-[0-9]{8,}\Z")
 
 
 class Example(NamedTuple):
-    """A rejected item.
-
-    Attributes
-    ----------
-    item : str
-    reason : str
-    """
+    """A rejected item."""
 
     item: str
     reason: str
@@ -81,7 +75,6 @@ class RejectKind:
         Where the items were rejected.
     reason : str
         The reason, with ``…`` in place of names and numbers.
-    items : int
     examples : list of Example
         The first of the items.
     """
@@ -109,7 +102,6 @@ class RejectsReport(Result):
         Whether it is a packed dataset; otherwise an unfinished build, or one that packed nothing.
     items : int
         Items that were tried.
-    rejected : int
     damaged : int
         Items that are packed only in part.
     kinds : tuple of RejectKind
@@ -181,10 +173,6 @@ def rejects(
         An existing file is replaced.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
-
-    Returns
-    -------
-    RejectsReport
 
     Raises
     ------
@@ -330,9 +318,9 @@ class _Origin(NamedTuple):
 
     Attributes
     ----------
-    kind : {"files", "inputs", "samples"}
     recipe : mapping
         The recipe that they were packed by; of several, the first.
+    kind : {"files", "inputs", "samples"}
     classes : tuple of str
         The words that number the labels as the dataset has them.
     merged : bool

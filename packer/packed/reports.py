@@ -31,8 +31,6 @@ def write_reports(folder: Path, inputs: Sequence[Input], keep: Callable[[dict[st
 
     Parameters
     ----------
-    folder : Path
-    inputs : sequence of Input
     keep : callable, optional
         Chooses the lines to write; all by default.
     """

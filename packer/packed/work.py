@@ -16,7 +16,6 @@ class RepackWork:
 
     Parameters
     ----------
-    workspace : Workspace
     rows : mapping
         The row source's configuration.
     """

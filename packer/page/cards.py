@@ -22,7 +22,6 @@ class Card:
 
     Attributes
     ----------
-    row : int
     title : str
         Its key, or its row.
     label : str
@@ -31,7 +30,6 @@ class Card:
         A few of its fields, as text.
     size : tuple of int, or None
         Width and height of its picture in pixels.
-    shapes : list of Shape
     valid : bool
         Whether its landmarks are.
     """

@@ -30,7 +30,6 @@ class Bar:
 
     Attributes
     ----------
-    label : str
     where : str
         The condition of its samples (`readers.conditions`).
     count : int
@@ -54,11 +53,9 @@ class Spread:
 
     Attributes
     ----------
-    name : str
     kind : {"list", "histogram", "none"}
         Values one by one, the most frequent first; ranges of numbers, ascending; or texts of too many
         samples.
-    bars : tuple of Bar
     note : str
         What the bars leave out.
     """
@@ -79,7 +76,6 @@ def spread(dataset: BrowsedDataset, name: str, selection: Selection | None = Non
 
     Parameters
     ----------
-    dataset : BrowsedDataset
     name : str
         One of its small fields.
     selection : Selection, optional

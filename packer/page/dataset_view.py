@@ -47,7 +47,6 @@ class Original(NamedTuple):
         Width and height of the frame itself.
     box : str
         The box as the data of an SVG path, in pixels of the frame; empty without one.
-    caption : str
     """
 
     jpeg: bytes
@@ -62,9 +61,6 @@ class RejectLine:
 
     Attributes
     ----------
-    number : int
-    item, reason : str
-    step : str
     frames : tuple of (int or None)
         Frames to draw; None is the first one of the item.
     count : int
@@ -84,7 +80,6 @@ class DatasetView:
 
     Parameters
     ----------
-    dataset : BrowsedDataset
     source : Path, optional
         The folder, or the archive, that it was packed from.
     """

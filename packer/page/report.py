@@ -14,8 +14,8 @@ from markupsafe import Markup
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.browse.dataset import BrowsedDataset
-from packer.packed.rejects import RejectsReport, rejects
-from packer.page.cards import Card, cards, shown_text
+from packer.packed.rejects import rejects
+from packer.page.cards import cards, shown_text
 from packer.page.counts import Bar, Spread, spread
 from packer.page.rendering import as_attribute, inline, render
 from packer.page.summary import describe, find_faults, find_shared
@@ -40,8 +40,6 @@ class ReportResult(Result):
 
     Attributes
     ----------
-    path : Path
-    bytes : int
     samples : int
         Samples that it shows.
     warnings : tuple of str
@@ -61,18 +59,6 @@ class ReportResult(Result):
     def to_json(self) -> dict[str, Any]:
         """Return the same as JSON."""
         return {"out": str(self.path), "bytes": self.bytes, "samples": self.samples, "warnings": list(self.warnings)}
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """One dataset in a report."""
-
-    about: dict[str, Any]
-    warnings: list[str]
-    rejects: RejectsReport | None
-    spreads: list[Spread]
-    cards: list[tuple[Card, str, str]]
-    left_out: str
 
 
 def report(
@@ -99,10 +85,6 @@ def report(
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
-    Returns
-    -------
-    ReportResult
-
     Raises
     ------
     UsageError
@@ -128,10 +110,10 @@ def report(
     shared = list(find_shared(opened))
     style, style_hash = inline("page.css")
     script, script_hash = inline("page.js")
-    layers = dict.fromkeys(layer for one in shown for card, _, _ in one.cards for layer in card.layers)
+    layers = dict.fromkeys(layer for one in shown for card, _, _ in one["cards"] for layer in card.layers)
     page = render(
         "report.html",
-        title=", ".join(one.about["name"] for one in shown),
+        title=", ".join(one["about"]["name"] for one in shown),
         datasets=shown,
         shared=shared,
         style=style,
@@ -143,11 +125,11 @@ def report(
         live=False,
     ).encode("utf-8", "replace")
     write_output(target, page)
-    found = [*shared, *(line for one in shown for line in one.warnings)]
-    return ReportResult(target, len(page), sum(len(one.cards) for one in shown), tuple(found))
+    found = [*shared, *(line for one in shown for line in one["warnings"])]
+    return ReportResult(target, len(page), sum(len(one["cards"]) for one in shown), tuple(found))
 
 
-def _show(dataset: BrowsedDataset, count: int, most_bytes: int) -> _Shown:
+def _show(dataset: BrowsedDataset, count: int, most_bytes: int) -> dict[str, Any]:
     names = [name for name in dataset.small_fields if name not in _NOT_SPREAD]
     spreads = [one for one in (spread(dataset, name) for name in names) if one.bars or one.note]
     try:
@@ -158,8 +140,14 @@ def _show(dataset: BrowsedDataset, count: int, most_bytes: int) -> _Shown:
     made = cards(dataset, [row for row, _ in chosen]) if chosen else []
     values = _values(dataset, [row for row, _ in chosen], spreads)
     embedded = [(card, src, value) for card, (_, src), value in zip(made, chosen, values, strict=True)]
-    about = {**describe(dataset), "classes": dataset.classes}
-    return _Shown(about, list(find_faults(dataset)), rejected, spreads, embedded, left_out)
+    return {
+        "about": {**describe(dataset), "classes": dataset.classes},
+        "warnings": list(find_faults(dataset)),
+        "rejects": rejected,
+        "spreads": spreads,
+        "cards": embedded,
+        "left_out": left_out,
+    }
 
 
 def _choose(dataset: BrowsedDataset, count: int) -> list[int]:

@@ -15,8 +15,8 @@ from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.page.dataset_view import DatasetView
-from packer.page.serving.guard import Guard
-from packer.page.serving.server import make_app
+from packer.page.guard import Guard
+from packer.page.server import make_app
 from packer.recipe.checks import checked
 from shardspec.errors import UsageError
 from shardspec.layout import given_path
@@ -34,10 +34,8 @@ class Viewer(Result):
 
     Parameters
     ----------
-    app : Guard
     listener : socket
         Closed at the end.
-    token : str
 
     Attributes
     ----------
@@ -118,10 +116,6 @@ def view(
     progress : bool or ProgressListener
         Whether to print on standard error what there is to know about the address, or the listener to receive it.
 
-    Returns
-    -------
-    Viewer
-
     Raises
     ------
     UsageError
@@ -140,7 +134,7 @@ def view(
     listening = _listen(host, port)
     for line in describe_address(listening.getsockname()[:2], os.environ.get("SSH_CONNECTION", "")):
         listener.on_message(line)
-    return Viewer(Guard(make_app(views, token), token, host), listening, token)
+    return Viewer(make_app(views, token, host), listening, token)
 
 
 def describe_address(address: tuple[str, int], ssh: str = "") -> list[str]:

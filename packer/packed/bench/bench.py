@@ -85,10 +85,6 @@ def bench(
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
-    Returns
-    -------
-    BenchReport
-
     Raises
     ------
     UsageError
@@ -168,7 +164,6 @@ class MeasuredProcess(SyncChild):
 
     Parameters
     ----------
-    module : str
     request : mapping
         The first line. `gather` takes its answer, too.
 

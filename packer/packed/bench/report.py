@@ -17,10 +17,8 @@ class Side:
 
     Attributes
     ----------
-    samples_per_s : float
     rates : tuple of float
         Samples per second of each run.
-    cpu_s_per_sample : float
     peak_bytes : int
         All processes of the side together, without the page cache that they map. 0 if the system does not report it.
     file_bytes_per_sample : float
@@ -65,7 +63,6 @@ class Packing:
 
     Attributes
     ----------
-    seconds : float
     recorded : bool
         Whether the manifest records the time; otherwise it is estimated as one raw epoch, which does the same work.
     """
@@ -80,18 +77,14 @@ class BenchReport(Result):
 
     Attributes
     ----------
-    source, packed, format : str
     same_source : bool
         Whether the source is, file by file, what the dataset was built from.
-    machine : dict
-    workers, batch_size : int
     seconds : float
         Length of a run.
     items, measured_items : int
         Items of the source, and how many of them the raw runs went through.
     samples : int
         Samples of the dataset: one epoch.
-    raw, reading : Side
     packing : Packing or None
         None if the manifest does not record it.
     """

@@ -30,7 +30,6 @@ class Leaf(NamedTuple):
 
     Attributes
     ----------
-    name : str
     kind : str
         ``"text"``, ``"json"``, ``"blob"``, ``"number"``, ``"array"``; of encoded images, the name of their codec.
     dtype : dtype
@@ -53,8 +52,6 @@ class Shards(ABC):
 
     Parameters
     ----------
-    folder : Path
-    schema : Schema
     shard_bytes : int
         Bytes of samples in a shard. A larger sample has a shard to itself.
     """

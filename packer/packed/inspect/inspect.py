@@ -71,7 +71,6 @@ class InspectReport(Result):
     ----------
     path : Path
         The dataset's folder.
-    manifest : Manifest
     problem : str
         The first file that is missing or has another size than in the manifest; empty if there is none.
     """
@@ -176,10 +175,6 @@ def inspect(dataset: str | os.PathLike[str]) -> InspectReport:
     ----------
     dataset : path
         A packed dataset.
-
-    Returns
-    -------
-    InspectReport
 
     Raises
     ------

@@ -22,7 +22,6 @@ class Leak(NamedTuple):
 
     Attributes
     ----------
-    group : str
     samples : dict of str to int
         Samples of the group in each dataset that has any, by the path of the dataset as given.
     """
@@ -89,10 +88,6 @@ def find_leaks(
         The field that says which samples belong together: ``"source"``, or a column such as a person's name.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
-
-    Returns
-    -------
-    Leaks
 
     Raises
     ------

@@ -20,7 +20,6 @@ class SplitPart:
         The share of the samples that was asked for; None for a part with one value of a field.
     groups : int
         Without `by` and `into`, the number of samples.
-    result : JobResult
     value : str or None
         The value that all its samples have, if the part was made by `into`.
     strata : dict of str to int
@@ -65,7 +64,6 @@ class SplitResult(Result):
         The field whose values became parts.
     stratify : str or None
         The field whose values were spread evenly.
-    parts : tuple of SplitPart
     parted : int
         Without `by`, the number of sources, such as videos, whose samples are in several parts.
     others : tuple of str

@@ -90,10 +90,6 @@ def split(
     shard_size, workers, engine, overwrite, progress
         See `packer.convert`.
 
-    Returns
-    -------
-    SplitResult
-
     Raises
     ------
     UsageError

@@ -17,8 +17,7 @@ from packer.packed.browse import fields
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.page import summary
 from packer.page.dataset_view import DatasetView
-from packer.page.serving.guard import Guard
-from packer.page.serving.server import make_app
+from packer.page.server import make_app
 from packer.page.summary import find_faults
 from readers import open_dataset
 from readers.formats.pool import ShardPool
@@ -31,7 +30,7 @@ MOST_MB = 300
 
 
 def pages_of(*datasets: BrowsedDataset) -> TestClient:
-    guard = Guard(make_app([DatasetView(one) for one in datasets], TOKEN), TOKEN, "127.0.0.1")
+    guard = make_app([DatasetView(one) for one in datasets], TOKEN, "127.0.0.1")
     return TestClient(guard, base_url="http://127.0.0.1")
 
 

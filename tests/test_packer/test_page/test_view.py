@@ -22,9 +22,7 @@ from support.pages import HOSTILE, Page, assert_harmless, descendants, write_hos
 from packer import report
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.page.dataset_view import DatasetView
-from packer.page.serving.guard import Guard
-from packer.page.serving.query import Query
-from packer.page.serving.server import make_app
+from packer.page.server import Query, make_app
 from packer.page.view import describe_address
 from packer.sources.contents import close_contents
 from readers import open_dataset
@@ -36,8 +34,9 @@ TOKEN = "to-ken_1"
 
 def client(*paths: Path, source: Path | None = None, table: Path | None = None) -> TestClient:
     shown = [DatasetView(BrowsedDataset(path, table), source) for path in paths]
-    guard = Guard(make_app(shown, TOKEN), TOKEN, "127.0.0.1")
-    return TestClient(guard, base_url="http://127.0.0.1:8017", raise_server_exceptions=True)
+    return TestClient(
+        make_app(shown, TOKEN, "127.0.0.1"), base_url="http://127.0.0.1:8017", raise_server_exceptions=True
+    )
 
 
 def get(pages: TestClient, path: str, status: int = 200) -> Page:

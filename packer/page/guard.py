@@ -35,7 +35,6 @@ class Guard:
 
     Parameters
     ----------
-    app : ASGI application
     token : str
         First part of every path.
     host : str

@@ -1,8 +1,11 @@
-"""The server of `packer view`: its pages, by their paths."""
+"""The server of `packer view`: its pages by their paths, and the queries in their addresses."""
 
+import ast
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from urllib.parse import urlencode
 
 from markupsafe import Markup
 from starlette.applications import Starlette
@@ -15,8 +18,8 @@ from packer.packed.browse.selection import Selection
 from packer.page.cards import shown_text
 from packer.page.counts import Bar, spread
 from packer.page.dataset_view import DatasetView
+from packer.page.guard import Guard
 from packer.page.rendering import render, static, templates
-from packer.page.serving.query import Query
 from packer.page.summary import find_shared
 from shardspec.errors import CodecError, ItemError, ShardspecError
 
@@ -33,7 +36,7 @@ _BROKEN = (
 )
 
 
-def make_app(views: Sequence[DatasetView], token: str) -> Starlette:
+def make_app(views: Sequence[DatasetView], token: str, host: str) -> Guard:
     """Return the application that answers requests.
 
     Parameters
@@ -42,8 +45,79 @@ def make_app(views: Sequence[DatasetView], token: str) -> Starlette:
         The datasets to show. Addresses have their numbers.
     token : str
         First part of every path.
+    host : str
+        Another name of this machine (`Guard`).
     """
-    return Starlette(routes=_Pages(views, f"/{token}").routes())
+    return Guard(Starlette(routes=_Pages(views, f"/{token}").routes()), token, host)
+
+
+@dataclass(frozen=True)
+class Query:
+    """Selection that a page of the grid shows.
+
+    Attributes
+    ----------
+    where, sort : str
+        See `BrowsedDataset.select`.
+    page : int
+        From 1.
+    usual : str
+        The order of an address that names none.
+    """
+
+    where: str = ""
+    sort: str = ""
+    page: int = 1
+    usual: str = ""
+
+    @classmethod
+    def of(cls, request: Request, usual: str = "") -> "Query":
+        """Read the query of an address. An invalid page number counts as 1."""
+        given = request.query_params
+        page = given.get("page", "1")
+        number = int(page) if page.isascii() and page.isdigit() and len(page) < 12 else 1
+        return cls(given.get("where", "").strip(), given.get("sort", usual).strip(), max(1, number), usual)
+
+    def link(self, **changes: Any) -> str:
+        """Return the query part of the address of another page."""
+        values = {"where": self.where, "sort": self.sort, "page": 1, **changes}
+        usual = {"where": "", "sort": self.usual, "page": 1}
+        given = {name: value for name, value in values.items() if value != usual[name]}
+        return "?" + urlencode(given, errors="replace") if given else ""
+
+    def narrowed(self, where: str, field: str) -> tuple[str, bool]:
+        """Return the query with the condition of a bar instead of others on its field, or without it if it is set.
+
+        Returns
+        -------
+        str
+            The query part of the address.
+        bool
+            Whether the condition is there.
+        """
+        present, asked = _conditions(self.where), _conditions(where)
+        if present is None or asked is None:
+            return self.link(where=where), False
+        there = set(asked) <= set(present)
+        kept = [text for text, names in present.items() if names != {field}]
+        return self.link(where=" and ".join(kept if there else [*kept, where])), there
+
+
+def _conditions(where: str) -> dict[str, set[str]] | None:
+    """Return the conditions that ``and`` joins, each with its fields; None if the expression is invalid."""
+    if not where:
+        return {}
+    try:
+        tree = ast.parse(where, mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+    joined = isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And)
+    found = {}
+    for part in tree.values if isinstance(tree, ast.BoolOp) and joined else [tree]:
+        text = ast.unparse(part)
+        names = {node.id for node in ast.walk(part) if isinstance(node, ast.Name)}
+        found[f"({text})" if isinstance(part, ast.BoolOp) else text] = names
+    return found
 
 
 class _Pages:
@@ -55,7 +129,7 @@ class _Pages:
             templates().get_template(name)
 
     def routes(self) -> list[Route]:
-        of_dataset = {
+        of_dataset: dict[str, Callable[..., Response]] = {
             "": self.samples,
             "about": self.about,
             "faults": self.faults,
