@@ -135,7 +135,6 @@ def change_columns(
         Of the dataset.
     dropped : collection of str
         Fields of columns.
-    fields : sequence of Field
     columns : dict
         The values of `fields` in all rows.
     """

@@ -301,7 +301,6 @@ class _Input:
 
     Parameters
     ----------
-    layout : Layout
     manifest : Manifest, optional
         Manifest if it is already loaded. A replacement of the dataset is then not detected.
     digest : str

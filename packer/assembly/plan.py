@@ -45,12 +45,10 @@ class ShardPlan:
     ----------
     rows : dict
         The row source's configuration (`packer.assembly.rows.open_rows`).
-    format : str
     cuts : tuple of int
         Shard k holds places ``cuts[k]`` to ``cuts[k + 1]`` of the stored order.
     sizes : tuple of ShardSize
         What each shard will hold; kept here, since a resumed build no longer has the parts of finished shards.
-    workspace : Workspace
     first : int
         The number of the first shard in its name.
     key : str
@@ -120,7 +118,6 @@ class Piece(NamedTuple):
 
     Attributes
     ----------
-    rows : int
     shard_bytes : int or None
         The most encoded bytes in a shard; only a single larger row may exceed it. None if nobody chose (`_most_bytes`).
     """
@@ -144,7 +141,6 @@ def plan_assembly(
     ----------
     rows : mapping
         The configuration of the row source.
-    source : RowSource
     pieces : sequence of Piece
         All rows, in their stored order.
     order : (rows,) int64 or None

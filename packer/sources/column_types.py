@@ -33,7 +33,6 @@ class Column:
 
     Parameters
     ----------
-    name : str
     wanted : str or None
         What its values are to become: text, int or float.
     is_cells : bool

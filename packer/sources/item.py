@@ -43,9 +43,6 @@ class ItemFile(NamedTuple):
     ----------
     name : str
         Its path relative to the source.
-    path : str
-    bytes : int
-    mtime_ns : int
     member : Member or Frames or None
         Where its bytes lie in the file at `path`, or its frames in the folder; None if they are the whole file.
     """

@@ -31,7 +31,6 @@ class RowsSource:
 
     Parameters
     ----------
-    rows : sequence of mapping
     root : Path or Roots
         The folders to which relative paths are relative; files outside them are rejects.
     types : dict of str to str

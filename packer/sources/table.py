@@ -22,7 +22,6 @@ class TableSource(RowsSource):
 
     Parameters
     ----------
-    path : Path
     roots : Roots, optional
         The folders to which its paths are relative; by default the table's folder.
     types : dict of str to str

@@ -31,7 +31,6 @@ class CellTyper:
 
     Attributes
     ----------
-    limits : NumberLimits
     first_text : tuple of int and str, or None
         The row of the first cell that is no number, and the cell; counted only while it may be a mistake.
     """

@@ -93,7 +93,6 @@ class ColumnTyper:
         The row of the first missing value, if any is missing.
     lengths : set of int
         Up to two lengths of lists.
-    limits : NumberLimits
     """
 
     def __init__(self) -> None:

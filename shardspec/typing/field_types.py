@@ -83,7 +83,6 @@ class FieldType:
 
         Parameters
         ----------
-        name : str
         shape : tuple of (int or None)
             That of arrays and pictures; None for an axis that varies.
         classes : sequence of str, optional
@@ -127,7 +126,6 @@ def infer(name: str, value: Any, picture: NamedConfig | None = None) -> FieldTyp
     ----------
     name : str
         The field.
-    value : object
     picture : NamedConfig, optional
         The codec of pictures; without it, none is seen in arrays and bytes.
 

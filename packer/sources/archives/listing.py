@@ -51,7 +51,6 @@ class Archive(NamedTuple):
     ----------
     name : str
         Path relative to the source; the names of the items begin with it.
-    path : Path
     """
 
     name: str
@@ -138,8 +137,6 @@ class ArchiveSource:
 
     Parameters
     ----------
-    kind : Kind
-    archives : sequence of Archive
     types : dict of str to str
         Columns that become text, int or float.
     keys : KeyTable, optional

@@ -39,7 +39,6 @@ class Entry(NamedTuple):
 
     Attributes
     ----------
-    key : bytes
     offset, size : int
         Position of the value in the file.
     problem : str or None

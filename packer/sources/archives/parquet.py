@@ -1,4 +1,4 @@
-"""Parquet files with pictures inside, as Hugging Face stores them: a column of bytes, or of ``{bytes, path}``.
+"""Parquet files that contain images, as Hugging Face stores them: in a column of bytes, or of ``{bytes, path}``.
 
 The other columns become fields. Class names come from the ``huggingface`` metadata of the schema, if there are any.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from packer.recipe import Recipe, field_name
 from packer.sources.archives.listing import Found, Place
 from packer.sources.archives.member import Member
-from packer.sources.item import Item, ItemFile
+from packer.sources.item import ItemFile
 from packer.sources.tables.base import refuse_doubled
 from packer.sources.tables.chunks import chunk_of_batch, reading_parquet
 from packer.sources.tables.hugging_face import class_labels
@@ -93,7 +93,6 @@ def list_rows(place: Place, path_column: str, dropped: Collection[str]) -> Found
 
     Parameters
     ----------
-    place : Place
     path_column : str
         Names the column of the images, if there are several.
     dropped : collection of str
@@ -123,17 +122,13 @@ def list_rows(place: Place, path_column: str, dropped: Collection[str]) -> Found
                 if split is not None and "split" not in schema.names:
                     values["split"] = split[1]
                 item = place.item(str(number), size, columns=values, member=member(row, chosen))
-                found.items.append(_with_files(item, others, member, row))
+                files = {
+                    field: ItemFile(f"{item.name}.{field}", str(path), size, place.mtime_ns, member(row, name))
+                    for field, name in others.items()
+                }
+                found.items.append(item._replace(files=files))
         found.classes = classes
     return found
-
-
-def _with_files(item: Item, others: Mapping[str, str], member: Any, row: int) -> Item:
-    files = {
-        field: ItemFile(f"{item.name}.{field}", str(item.path), item.bytes, item.mtime_ns, member(row, name))
-        for field, name in others.items()
-    }
-    return item._replace(files=files)
 
 
 def _member(place: Place, names: list[str], candidates: Mapping[str, bool], group: int, row: int, name: str) -> Member:

@@ -171,7 +171,6 @@ class _Index:
     ----------
     starts : sequence of int
         Where they begin, in the order of the index.
-    names : sequence of str
     """
 
     def __init__(self, starts: "array[int]", names: Sequence[str]) -> None:

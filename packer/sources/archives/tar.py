@@ -1,7 +1,7 @@
-"""The members of a tar file, from its headers (POSIX.1-2001, and GNU's long names); nothing is unpacked.
+"""List the members of a tar file from its headers (POSIX.1-2001, and GNU's long names), without unpacking.
 
-Python's own reader keeps every member, reads extended headers of any announced size into memory, and follows a chain of
-them by recursion.
+Python's own reader keeps every member in memory, reads extended headers of any size, and follows a chain of them by
+recursion.
 """
 
 import gzip
@@ -25,16 +25,16 @@ _LONG_NAME, _LONG_LINK, _PAX, _PAX_GLOBAL = b"L", b"K", b"x", b"g"
 _EXTENDED = (_LONG_NAME, _LONG_LINK, _PAX, b"X", _PAX_GLOBAL)
 _EXTENDED_BYTES_MAX = 1 << 20
 _EXTENDED_MAX = 16
-"""Extended headers before a member."""
+"""Most extended headers before a member."""
 _NAME_MAX = 4096
 _GZIP_MAGIC = b"\x1f\x8b"
 _SPARSE_KEY = "GNU.sparse."
 _END_BYTES_MAX = 1 << 20
-"""Zeros after the end of an archive: GNU's tar fills the last record, of up to 1 MiB."""
+"""Most zeros after the end of an archive: GNU's tar fills its last record, of up to 1 MiB."""
 _COPY_BYTES = 1 << 20
 _EXPANSION_MAX = 200
 _EXPANSION_FREE_BYTES = 256 * 10**6
-"""A compressed tar may become so many times its size, and so much in any case. (Pictures hardly shrink.)"""
+"""Largest factor by which a compressed tar may grow, and the size that is always allowed. (Images hardly shrink.)"""
 
 
 class TarMember(NamedTuple):
@@ -43,12 +43,11 @@ class TarMember(NamedTuple):
     Attributes
     ----------
     name : str
-        As it stands in the archive; bytes that are not UTF-8 are surrogates.
-    kind : str
+        As in the archive; bytes that are not UTF-8 are surrogates.
     offset, size : int
-        Where its bytes lie in the archive, decompressed.
+        Position of its bytes in the decompressed archive.
     data : bytes or None
-        Its bytes, if they were asked for.
+        Its bytes, if they were requested.
     """
 
     name: str
@@ -59,11 +58,11 @@ class TarMember(NamedTuple):
 
 
 class TarDamage(Exception):  # noqa: N818 -- it is the end of a listing, not an error of a call
-    """Why the rest of an archive cannot be read. The message says what was expected and found, and where."""
+    """The rest of an archive cannot be read; the message says why."""
 
 
 def is_compressed(path: Path) -> bool:
-    """Return whether a file is compressed by gzip, whatever its name says."""
+    """Return whether a file is compressed by gzip, regardless of its name."""
     with path.open("rb") as file:
         return file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
 
@@ -75,9 +74,8 @@ def walk_tar(path: Path, wanted_bytes: "dict[str, int]") -> Iterator[TarMember]:
 
     Parameters
     ----------
-    path : Path
     wanted_bytes : dict of str to int
-        By the last suffix of a member's name, in lower case, the most bytes for which it is read.
+        Largest size to read, by the last suffix of a member's name in lower case.
 
     Raises
     ------
@@ -91,45 +89,26 @@ def walk_tar(path: Path, wanted_bytes: "dict[str, int]") -> Iterator[TarMember]:
         size = raw.seek(0, 2)
         raw.seek(0)
         if not compressed:
-            yield from _walk(_Plain(raw, size), wanted_bytes)
+            yield from _walk(_Stream(raw, size), wanted_bytes)
             return
         with gzip.GzipFile(fileobj=raw) as file:
-            yield from _walk(_Squeezed(file, _EXPANSION_MAX * size + _EXPANSION_FREE_BYTES), wanted_bytes)
+            yield from _walk(_Stream(file, None, _EXPANSION_MAX * size + _EXPANSION_FREE_BYTES), wanted_bytes)
 
 
-class _Plain:
-    """An uncompressed file that is read in order."""
+class _Stream:
+    """A file that is read in order. If it is compressed, its size is unknown, and more than `limit` bytes are damage."""
 
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        self._file, self._size, self.at = file, size, 0
+    def __init__(self, file: BinaryIO | gzip.GzipFile, size: int | None, limit: int = 0) -> None:
+        self._file, self._size, self._limit, self.at = file, size, limit, 0
 
     def read(self, size: int) -> bytes:
         """Return the next bytes; fewer only at the end."""
-        data = self._file.read(size)
-        self.at += len(data)
-        return data
-
-    def skip(self, size: int) -> int:
-        """Skip bytes, and return how many there were."""
-        found = max(0, min(size, self._size - self.at))
-        self.at += found
-        self._file.seek(self.at)
-        return found
-
-
-class _Squeezed:
-    """A compressed file that is decompressed as it is read in order."""
-
-    def __init__(self, file: gzip.GzipFile, limit: int) -> None:
-        self._file, self._limit, self.at = file, limit, 0
-
-    def read(self, size: int) -> bytes:
         try:
             data = self._file.read(size)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise TarDamage(f"expected a whole gzip file, found an error after {self.at} bytes: {error}") from error
         self.at += len(data)
-        if self.at > self._limit:
+        if self._size is None and self.at > self._limit:
             raise TarDamage(
                 f"expected at most {_EXPANSION_MAX} times the bytes of the compressed file, found more than "
                 f"{self._limit}: unpack it, and give the .tar"
@@ -137,13 +116,19 @@ class _Squeezed:
         return data
 
     def skip(self, size: int) -> int:
+        """Skip bytes, and return how many there were."""
+        if self._size is not None:
+            found = max(0, min(size, self._size - self.at))
+            self.at += found
+            self._file.seek(self.at)
+            return found
         left = size
         while left and (found := len(self.read(min(left, _COPY_BYTES)))):
             left -= found
         return size - left
 
 
-def _walk(file: _Plain | _Squeezed, wanted_bytes: dict[str, int]) -> Iterator[TarMember]:
+def _walk(file: _Stream, wanted_bytes: dict[str, int]) -> Iterator[TarMember]:
     name: str | None = None
     length: int | None = None
     sparse, extended = False, 0
@@ -186,7 +171,7 @@ def _walk(file: _Plain | _Squeezed, wanted_bytes: dict[str, int]) -> Iterator[Ta
         name, length, sparse, extended = None, None, False, 0
 
 
-def _skip_padding(file: _Plain | _Squeezed, size: int, start: int, found: int) -> None:
+def _skip_padding(file: _Stream, size: int, start: int, found: int) -> None:
     """Skip to the next block after the member at `start`, of which `found` bytes were read."""
     padding = -size % BLOCK_BYTES
     if found < size or file.skip(padding) < padding:
@@ -249,7 +234,7 @@ def _as_text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def _check_end(file: _Plain | _Squeezed, start: int, block: bytes) -> None:
+def _check_end(file: _Stream, start: int, block: bytes) -> None:
     """Check that the file ends with a block of zeros, followed only by zeros."""
     if len(block) < BLOCK_BYTES:
         found = f"{len(block)} bytes" if block else "the end of the file"

@@ -30,12 +30,7 @@ _LINKS = "behind links to folders that are listed where they lie"
 
 
 class Ignored:
-    """Files and folders that are no items, counted by kind, each kind with an example.
-
-    Attributes
-    ----------
-    count : int
-    """
+    """Files and folders that are no items, counted by kind, each kind with an example."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -96,8 +91,6 @@ class FoundFiles:
         Without links.
     links_to : sequence of Path
         Folders outside `root`, without links; links into them are followed.
-    include, exclude : Globs
-    keeps_sidecars : bool
     joins_frames : bool
         Whether the pictures in a folder are the frames of one video.
 
@@ -109,7 +102,6 @@ class FoundFiles:
         Those of them with items.
     videos : set of str
         Those of them that are items: their pictures are frames.
-    ignored : Ignored
 
     Raises
     ------

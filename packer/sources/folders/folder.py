@@ -43,7 +43,6 @@ class FolderSource:
 
     Parameters
     ----------
-    root : Path
     recipe : Recipe, optional
         `include` and `exclude` choose among the files. `fields_from_path` and `sidecars` give the items columns, whose
         types `text`, `int` and `float` fix. Links into the folders of `root` are followed, to each folder once. With
@@ -177,10 +176,8 @@ class _Read:
 
     Parameters
     ----------
-    pattern : PathPattern or None
     sidecars : bool
         Whether sidecars are read.
-    root : Path
     roots : sequence of Path
         See `FolderSource`.
 

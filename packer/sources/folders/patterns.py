@@ -24,10 +24,6 @@ class Globs:
     top. ``*``, ``?`` and ``[a-z]`` do not match ``/``; ``**`` between slashes stands for any number of folders. With
     ``/`` at the end, a pattern matches only folders. Upper and lower case differ.
 
-    Parameters
-    ----------
-    patterns : sequence of str
-
     Attributes
     ----------
     unmatched : list of str
@@ -105,10 +101,6 @@ class PathPattern:
     A placeholder stands for one character or more, without ``/``, and for as few as the text after it allows; the last
     one in a part takes the rest. ``*`` stands for any characters without ``/``, or none, and ``**`` between slashes,
     once, for any number of folders; at the end it stands for all that follows, which is at least a file.
-
-    Parameters
-    ----------
-    text : str
 
     Attributes
     ----------

@@ -46,7 +46,6 @@ def read_sidecars(
     ----------
     paths : sequence of str
         Relative to `root`.
-    root : Path
     roots : sequence of Path
         Folders that contain no links, and outside which the files must not lie.
 

@@ -21,7 +21,6 @@ class Chunk(NamedTuple):
     ----------
     first : int
         The number of the first row.
-    rows : int
     columns : dict of str to list
         A column that is not here has no value in these rows.
     """

@@ -39,7 +39,6 @@ class CsvTable:
 
     Parameters
     ----------
-    path : Path
     unquoted : bool
         Whether quotation marks are characters like any other, as in a table that was written without quoting.
     """
