@@ -1,5 +1,6 @@
 """Stored rows of packed datasets."""
 
+import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -152,6 +153,8 @@ class PackedRows:
         attempt = self._workspace.attempt(path)
         with attempt.open("xb") as file:
             np.save(file, lengths, allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
         publish(attempt, path)
 
     def read(self, rows: IntArray, fields: Sequence[str]) -> Columns:

@@ -30,7 +30,6 @@ from packer.vision.faults import find_full_disk, find_memory_error, may_pass
 from packer.workspace import Workspace
 from packer.workspace.durable import writing
 from packer.workspace.fresh import reading
-from packer.workspace.paths import FLUSHED
 from shardspec.errors import BuildError, CodecError, MissingDependencyError, SchemaError, system_reason
 from shardspec.registry import import_target
 
@@ -119,8 +118,7 @@ class BuildWork:
                 items = [item for item in items if item.index == unit.item]
             else:
                 target = self.workspace.part(unit.number)
-            space = self.workspace
-            with PartWriter(target, space.owner, flushed=space.elsewhere) as part:
+            with PartWriter(target, self.workspace.owner) as part:
                 at = 0
                 while at < len(items):
                     if taken := self._plain_items(items, at, part, verdicts, on_item):
@@ -133,7 +131,7 @@ class BuildWork:
                     on_item("end", item.index, report.samples, reason)
                     at += 1
                 part.finish()
-            return {**_summary(part.runs), "bytes": part.bytes, **self._flushed()}
+            return {**_summary(part.runs), "bytes": part.bytes}
 
     def close(self) -> None:
         """Close the parts, and what items were read from."""
@@ -245,17 +243,13 @@ class BuildWork:
         paths = [self.workspace.item_part(number, item) for item in range(task.start, task.stop)]
         joined = self.workspace.part(number)
         if not joined.exists():
-            with PartWriter(joined, self.workspace.owner, flushed=self.workspace.elsewhere) as part:
+            with PartWriter(joined, self.workspace.owner) as part:
                 for path in paths:
                     part.extend(Part(self.workspace.promised(path)))
                 part.finish()
         for path in paths:
             path.unlink(missing_ok=True)
-        return {**_summary(Part(joined).runs), **self._flushed()}
-
-    def _flushed(self) -> dict[str, Any]:
-        """Return the journal's note about a part that this process has flushed itself."""
-        return {FLUSHED: True} if self.workspace.elsewhere else {}
+        return _summary(Part(joined).runs)
 
 
 def _summary(runs: Iterable[ItemRun]) -> dict[str, Any]:

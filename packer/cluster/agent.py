@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from operator import add
@@ -32,7 +32,6 @@ from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
-from packer.workspace.checkpoints import flush_parts, note_whole
 from packer.workspace.durable import remove_tree, writing
 from packer.workspace.folder import committed, output_folder
 from packer.workspace.lines import LineFile
@@ -251,10 +250,7 @@ class _AgentRun:
             # A look at each file would cost a shared disk as much as the claims do.
             return space.part(number).name in before or (not first and space.part(number).exists())
 
-        def accept(numbers: Sequence[int]) -> None:
-            flush_parts(space, [number for number in numbers if space.part(number).name not in before])
-
-        blocks = UnitBlocks("task", len(tasks), block_size(len(tasks)), is_done, accept)
+        blocks = UnitBlocks("task", len(tasks), block_size(len(tasks)), is_done)
         with self._claim(blocks, "packing", "items") as (claimer, stage), LineFile(space.journal) as journal:
 
             def on_event(event: Event) -> None:
@@ -308,7 +304,6 @@ class _AgentRun:
             rejects = self._options.on_error != "fail"
             with closing(BuildAssembler.of_workspace(cut, self._document, rejects=rejects)) as assembler:
                 cut_into_shards(assembler.assemble, cut).staging.mkdir()
-            note_whole(space)
             take_cut(cut, space)
         finally:
             remove_tree(cut.final.parent)
@@ -321,7 +316,7 @@ class _AgentRun:
         def is_done(number: int, first: bool) -> bool:
             return published_shard(plan.published(number)) is not None
 
-        blocks = UnitBlocks("shard", len(plan.sizes), 1, is_done, lambda numbers: None)
+        blocks = UnitBlocks("shard", len(plan.sizes), 1, is_done)
         with self._claim(blocks, "writing", "shards") as (claimer, stage):
 
             def on_event(event: Event) -> None:

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
@@ -106,15 +106,12 @@ class UnitBlocks:
         The units in a block, which is claimed as a whole.
     is_done : callable
         Whether a unit was done before; its second argument says whether its block is claimed for the first time.
-    accept : callable
-        Makes durable what others have done, as far as it is not known to be.
     """
 
     do: Literal["task", "shard"]
     count: int
     size: int
     is_done: Callable[[int, bool], bool]
-    accept: Callable[[Sequence[int]], None]
 
     @property
     def block_count(self) -> int:
@@ -247,7 +244,6 @@ class BlockClaimer:
         """The units of a block that are yet to be done; without any, it is finished."""
         first = self._claims.held[block] == 1
         missing = [number for number in self._blocks.units(block) if not self._blocks.is_done(number, first)]
-        self._blocks.accept([number for number in self._blocks.units(block) if number not in missing])
         if missing:
             self._missing[block] = set(missing)
         else:

@@ -22,7 +22,6 @@ from packer.jobs.workers import Workers
 from packer.recipe.engines import ENGINES
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
-from packer.workspace.checkpoints import flush_all
 from packer.workspace.durable import write_durably, writing
 from packer.workspace.folder import give_up_replacing, locked
 from packer.workspace.lock import FolderLock
@@ -143,7 +142,6 @@ class Job:
                     names = ("item_timeout", "on_error", "shared_detector")
                     terms = {"options": {name: getattr(options, name) for name in names}}
                     with writing(space.out):
-                        flush_all(space)
                         done = {path.name for path in space.part_files()}
                         open_to_agents(space, terms, len(self.plan.tasks), lambda n: space.part(n).name in done)
                     noted = submit()

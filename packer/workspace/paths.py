@@ -18,9 +18,6 @@ from shardspec.layout import MANIFEST_NAME, PLAN_NAME, REJECTS_NAME
 PARTS_A_FOLDER = 1000
 """The most parts in one folder: listing a folder of a million files on a shared file system is slow."""
 
-FLUSHED = "flushed"
-"""The key in the journal's line of a task whose part was flushed by its maker, before it was published."""
-
 RECORD_NAME = "record.json"
 """A shard's entry in the manifest, in the folder in which the shard was published."""
 
@@ -46,8 +43,7 @@ class Workspace:
         The process on whose behalf the work is done, in the names of what is half-written, of the journal and of the
         verdicts; empty for the coordinating process and its workers. Letters, digits, ``_`` and ``-``, 64 at most.
     elsewhere : bool
-        Whether this process may run on another machine than the coordinating one, which then cannot flush what this one
-        writes, and may see late what it makes.
+        Whether this process may run on another machine than the coordinating one, and see late what that one makes.
     aside : str
         The folder of the root in which the plan of the shards is made, with what goes with it; empty for the root.
     """

@@ -16,7 +16,7 @@ from packer.builds.planning.plan import BuildPlan
 from packer.sources.item import PACKED_ROW, Item, read_items
 from packer.steps.report import ItemReport
 from packer.workspace import Workspace
-from packer.workspace.durable import fsync_file, write_durably
+from packer.workspace.durable import write_durably
 from packer.workspace.machines import first_machine, machine_kind
 
 _PART = re.compile(r"part-([0-9]+)(?:\.item-([0-9]+))?\Z")
@@ -47,7 +47,6 @@ def keep_parts(space: Workspace, document: Mapping[str, Any]) -> None:
         target = space.kept / f"{uuid.uuid4().hex}.part"
         record = {"terms": plan.terms, "machine": machine, "items": facts}
         write_durably(target.with_suffix(_RECORD), json.dumps(record).encode())
-        fsync_file(path)
         os.replace(path, target)
 
 

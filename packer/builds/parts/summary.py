@@ -1,6 +1,5 @@
 """Summary of a build's parts, read while tasks still run: everything that cutting the rows into shards needs."""
 
-import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,13 +14,10 @@ from packer.builds.update.base_reports import ItemIdentity
 from packer.jobs.plan import Task
 from packer.steps.report import AlikeReports, ItemReport
 from packer.workspace import Workspace
-from packer.workspace.fresh import ask_ahead, is_far, look_again
+from packer.workspace.fresh import ask_ahead, is_far
 
 _AT_A_TIME = 4
 """Parts read between two events of workers: more than are made meanwhile, and few enough not to keep workers waiting."""
-
-_PAUSE_S = 1.0
-"""Seconds until another attempt to open a part that is made but not visible yet."""
 
 
 class PartsSummary:
@@ -118,29 +114,23 @@ class PartsReader:
         self._summary = make_summary(None)
         self._made: set[int] = set()
         self._next = 0
-        self._look_s = 0.0
 
     def read(self, made: Iterable[int] = ()) -> None:
         """Note the tasks whose parts are new, and read some parts."""
         self._made.update(made)
-        if time.monotonic() >= self._look_s:
-            ready = takewhile(self._made.__contains__, range(self._next, self._next + _AT_A_TIME))
-            try:
-                for part in self._open(ready, _open_now):
-                    self._made.discard(self._next)
-                    self._add(part)
-            except OSError:  # on a shared file system, as long as another machine's part is not visible here
-                self._look_s = time.monotonic() + _PAUSE_S
+        for part in self._open(takewhile(self._made.__contains__, range(self._next, self._next + _AT_A_TIME))):
+            self._made.discard(self._next)
+            self._add(part)
 
     def finish(self) -> PartsSummary:
         """Read the rest, once every task is done, and close the reports."""
-        for part in self._open(range(self._next, len(self._tasks)), open_part):
+        for part in self._open(range(self._next, len(self._tasks))):
             self._add(part)
         columns = self._count.choose(self._fits)
         if self._summary.columns != columns:
             self.close()
             self._summary = self._make_summary(columns)
-            for part, task in zip(self._open(range(len(self._tasks)), open_part), self._tasks, strict=True):
+            for part, task in zip(self._open(range(len(self._tasks))), self._tasks, strict=True):
                 self._summary.add(part, task)
         self._summary.reports.finish()
         return self._summary
@@ -149,21 +139,11 @@ class PartsReader:
         """Close the files."""
         self._summary.reports.close()
 
-    def _open(self, tasks: Iterable[int], open_one: Callable[..., Part]) -> Iterator[Part]:
-        opening = partial(open_one, self._workspace, fetched=self._far)
+    def _open(self, tasks: Iterable[int]) -> Iterator[Part]:
+        opening = partial(open_part, self._workspace, fetched=self._far)
         return ask_ahead(opening, tasks) if self._far else map(opening, tasks)
 
     def _add(self, part: Part) -> None:
         self._count.add(part)
         self._summary.add(part, self._tasks[self._next])
         self._next += 1
-
-
-def _open_now(workspace: Workspace, task: int, *, fetched: bool) -> Part:
-    """Open a part without waiting for a file that is not visible yet."""
-    path = workspace.part(task)
-    try:
-        return Part(path, fetched=fetched)
-    except FileNotFoundError:
-        look_again(path.parent)
-        return Part(path, fetched=fetched)

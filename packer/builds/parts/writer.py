@@ -12,7 +12,7 @@ from typing import Any
 from packer.builds.parts.part import MARK, Columns, ItemRun, Part, describe_difference, to_json
 from packer.steps.encode import ColumnSpec, EncodedColumn, EncodedValue
 from packer.steps.report import ItemReport
-from packer.workspace.durable import fsync_file, publish, write_all
+from packer.workspace.durable import publish, write_all
 from packer.workspace.paths import attempt_beside
 from shardspec.columns import Buffer
 from shardspec.errors import SchemaError
@@ -56,10 +56,6 @@ class PartWriter:
         Where the part appears, whole, on `finish`, in a folder that exists.
     owner : str
         See `packer.workspace.Workspace`.
-    flushed : bool
-        Whether the part's bytes are flushed to the disk before it is published; otherwise
-        `packer.workspace.checkpoints` does it, in the coordinating process, with others. Its name is flushed there in
-        any case.
 
     Attributes
     ----------
@@ -67,10 +63,9 @@ class PartWriter:
         What became of the items that have ended.
     """
 
-    def __init__(self, path: Path, owner: str = "", *, flushed: bool = False) -> None:
+    def __init__(self, path: Path, owner: str = "") -> None:
         self.path = path
         self._temporary = attempt_beside(path, owner)
-        self._flushed = flushed
         self._file = self._temporary.open("xb", buffering=0)
         self._finished = False
         self._end, self._pending, self._pending_bytes = 0, list[Buffer](), 0
@@ -201,7 +196,7 @@ class PartWriter:
         return self._end
 
     def finish(self) -> None:
-        """Write index and footer and publish the part; if another worker was first, its part stays."""
+        """Write index and footer, flush the part to the disk and publish it. If another worker was first, its part stays."""
         self._write(bytes(-self._end % 8))
         index_offset = self._end
         for group in self._groups:
@@ -218,13 +213,10 @@ class PartWriter:
         document = json.dumps(footer, separators=(",", ":")).encode()
         self._write(document, footer_offset.to_bytes(8, "little") + MARK)
         self._flush()
-        if self._flushed:
-            os.fsync(self._file.fileno())
+        os.fsync(self._file.fileno())
         self._file.close()
-        published = publish(self._temporary, self.path)
+        publish(self._temporary, self.path)
         self._finished = True
-        if self._flushed and not published:
-            fsync_file(self.path)
 
     def _end_items(self, names: Sequence[str], report: dict[str, Any], group: int | None) -> None:
         """Note what became of the items that follow."""

@@ -6,8 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from packer.jobs.plan import JobPlan
-from packer.workspace import Workspace
-from packer.workspace.checkpoints import drop_unflushed, note_session
+from packer.workspace import Workspace, append_line
 from packer.workspace.durable import write_durably, write_if_changed
 from packer.workspace.folder import begun_on, committed, discard, make_room, make_room_beside
 from packer.workspace.machines import MADE_ON, RUNTIME, describe_others, here
@@ -163,7 +162,6 @@ class Entry:
     def _take_over(self, old: Mapping[str, Any]) -> bool:
         """Clear the workspace of another plan, but keep what this one can use; return whether there may be any."""
         space = self._space
-        drop_unflushed(space.of_plan(old["fingerprint"]))
         line = self._plan.resumption.take_over(space, old) if old["kind"] == self._kind else None
         if line is None:
             return False
@@ -177,7 +175,6 @@ class Entry:
 
     def _resume(self) -> None:
         self._space.sweep()
-        drop_unflushed(self._space)
         self._count_sessions()
         self._write_plan()  # again: the same files may have been moved since
         self._plan.resumption.resume(self._space)
@@ -201,4 +198,4 @@ class Entry:
         lines = self._plan.take_item_lines()
         write_if_changed(self._space.items, Again(lambda: (line.encode("ascii") for line in lines)))
         write_if_changed(self._space.plan, [json.dumps({**self._plan.to_json(), MADE_ON: here()}).encode()])
-        note_session(self._space)
+        append_line(self._space.journal, {"did": "session"})

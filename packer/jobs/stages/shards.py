@@ -17,8 +17,7 @@ from packer.jobs.plan import Assembly, Unit
 from packer.jobs.progress import ProgressListener, Stage
 from packer.workspace import Workspace, append_line
 from packer.workspace.durable import fsync_folder
-from packer.workspace.fresh import AHEAD, ask_each, is_far, wait_for
-from packer.workspace.paths import RECORD_NAME
+from packer.workspace.fresh import AHEAD, ask_each, is_far
 from shardspec.entries import Shard
 from shardspec.errors import BuildError
 from shardspec.layout import INDEX_FOLDER
@@ -33,6 +32,10 @@ def cut_into_shards(assemble: Callable[[], Assembly], space: Workspace) -> Shard
     with closing(open_rows(found.rows, space) if found.source is None else found.source) as source:
         assembly = plan_assembly(space, found.rows, source, found.format, found.pieces, found.order, found.first_shard)
         write_index(source, found.order, space.final / INDEX_FOLDER, found.before)
+    for (
+        folder
+    ) in space.part_folders():  # the names of the parts: once there is a plan of the shards, no task runs again
+        fsync_folder(folder)
     assembly.save()
     return assembly
 
@@ -58,7 +61,6 @@ def assemble_shards(plan: ShardPlan, run: RunUnits, listener: ProgressListener) 
             if event.kind == "done" and event.unit is not None:
                 number = event.unit.number
                 append_line(workspace.journal, {"did": "shard", "number": number})
-                wait_for(plan.published(number) / RECORD_NAME)
                 shard = place_shard(root, plan.published(number))
                 if shard is None:
                     raise BuildError(

@@ -10,10 +10,7 @@ from packer.jobs.schedule import ItemTally
 from packer.jobs.workers import Workers
 from packer.sources.item import item_name
 from packer.workspace import Workspace
-from packer.workspace.checkpoints import Checkpoints
-from packer.workspace.fresh import wait_for
 from packer.workspace.lines import LineFile
-from packer.workspace.paths import FLUSHED
 from shardspec.errors import BuildError
 from shardspec.wording import counted
 
@@ -50,10 +47,9 @@ def run_tasks(
     settings = plan.settings
     items = sum(task.stop - task.start for task in plan.tasks)
     done = items - sum(plan.tasks[number].stop - plan.tasks[number].start for number in missing)
-    tally, promised = ItemTally(plan.tasks), set[int]()
+    tally = ItemTally(plan.tasks)
     with (
         LineFile(space.journal) as journal,
-        Checkpoints(space) as checkpoints,
         Stage(listener, settings.stage, items, f"{settings.item}s", done) as stage,
     ):
         results.read(results.finished)
@@ -70,28 +66,14 @@ def run_tasks(
             made = []
             if event.kind == "done" and event.unit is not None:
                 journal.append(done_line(event))
-                note_part(event.unit, FLUSHED in event.result)
                 if event.unit.do in ("task", "join"):
                     made.append(event.unit.number)
             journal.look()
             results.read(made)
 
-        def note_part(unit: Unit, flushed: bool) -> None:
-            alone = unit.do == "item"
-            made = space.item_part(unit.number, unit.item) if alone else space.part(unit.number)
-            if flushed and alone:  # maybe on another machine
-                wait_for(made)
-            elif flushed:
-                promised.add(unit.number)
-            if not alone and (flushed or made.exists()):
-                checkpoints.add(unit.number, flushed=flushed)
-
         units = [Unit("task", number) for number in missing]
         announced = _announce(settings, items, done)
         workers.run(units, on_event, shares_detector=settings.shares_detector, announced=announced)
-        # A look at each part, when it is made, would keep the coordinator of many workers waiting.
-        for number in sorted(promised - space.finished_tasks()) if promised else ():
-            wait_for(space.part(number))
 
 
 def _announce(settings: JobSettings, items: int, done: int) -> str:

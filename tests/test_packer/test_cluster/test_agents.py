@@ -160,7 +160,7 @@ def test_an_agent_that_ends_gives_back_what_it_has_not_finished(shared: Shared, 
     case = shared.begin(tmp_path)
     for how, status, said in (
         (signal.SIGUSR1, 0, "it was asked to"),
-        (signal.SIGTERM, 130, "run the same command again to go on"),
+        (signal.SIGTERM, 130, "run the same command again to continue"),
         (None, 0, "the time is up"),
     ):
         limit = () if how else ("--time-limit=0.05",)

@@ -6,9 +6,8 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import filelock
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 from support.builds import OPTIONS, TESTS, parts_of, write_pictures
 from support.command import environment, read_jsonl, run_packer, start_packer
-from support.listeners import StopError, stop_when
 from support.media import scene, write_picture
 from support.packed import check_whole, fingerprints
 from support.processes import wait_for
@@ -25,8 +23,7 @@ from support.steps import LOG, read_log
 import packer
 from packer import convert
 from packer.builds.planning.plan import TASK_ITEMS
-from packer.workspace import Workspace, append_line, read_lines
-from packer.workspace.checkpoints import Checkpoints, drop_unflushed, machine_run
+from packer.workspace import Workspace
 from readers import open_dataset
 from shardspec.errors import (
     BuildError,
@@ -259,7 +256,7 @@ def test_a_crash_while_parts_are_put_aside(source: Path, tmp_path: Path, monkeyp
     """Whichever plan comes next, no part counts for the items of another."""
     import packer.jobs.stages.entry as module
 
-    for attempt, name in enumerate(("discard", "note_session")):
+    for attempt, name in enumerate(("discard", "append_line")):
         out = tmp_path / f"out-{attempt}"
         begin(source, out, monkeypatch)
         write_picture(source / "000.png", scene(97, (24, 18)))
@@ -591,118 +588,15 @@ def test_parts_that_are_damaged_are_reported(
     build(source, out)
 
 
-def restart_machine(patch: pytest.MonkeyPatch, run: str = "another") -> None:
-    """From here on, what was begun was begun in another run of the machine."""
-    patch.setattr("packer.workspace.checkpoints.machine_run", lambda: run)
-
-
-def test_the_parts_of_a_session_that_was_killed_are_flushed_by_the_next(tmp_path: Path) -> None:
-    space = Workspace(tmp_path / ".build")
-    space.create()
-    space.create_results(2)
-    with suppress(Stop), Checkpoints(space, interval_s=0.0) as checkpoints:
-        space.part(0).write_bytes(b"whole")
-        checkpoints.add(0)
-        space.part(1).write_bytes(b"whole")  # not yet noticed when the session ends
-        raise Stop
-    with Checkpoints(space):
-        pass
-    lines = [line for line in read_lines(space.journal) if line["did"] == "flush"]
-    assert [(line["tasks"], line["whole"]) for line in lines] == [([0], False), ([1], False), ([], True)]
-
-
-@pytest.mark.parametrize("interval_s", [0.0, 3600.0])
-def test_after_a_restart_of_the_machine_only_flushed_parts_count(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval_s: float
-) -> None:
-    out = tmp_path / "out"
-    monkeypatch.setattr("packer.jobs.stages.tasks.Checkpoints", partial(Checkpoints, interval_s=interval_s))
-    begin(source, out, monkeypatch)
-    part = parts_of(out)[0]
-    if interval_s:
-        part.write_bytes(bytes(100))  # as some file systems leave a file that was not flushed
-    restart_machine(monkeypatch)
-    result = build(source, out)
-    assert result.manifest.wall_clock["tasks_run"] == (3 if interval_s else 2)
-    build(source, tmp_path / "whole")
-    assert fingerprints(out) == fingerprints(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("kept", ["nothing", "what was flushed before"])
-def test_parts_without_a_session_are_those_of_another_run_of_the_machine(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
-) -> None:
-    """The names of parts may outlive a machine that goes down, and the lines of the journal not."""
-    out = tmp_path / "out"
-    begin(source, out, monkeypatch)
-    parts_of(out)[0].write_bytes(b"")
-    journal = out / ".build" / "journal.jsonl"
-    journal.write_bytes(b"")
-    if kept != "nothing":
-        append_line(journal, {"did": "session", "machine_run": "an earlier one"})
-        append_line(journal, {"did": "flush", "tasks": [], "whole": False, "only": True})
-    result = build(source, out)
-    assert result.manifest.wall_clock["tasks_run"] == 2
-    build(source, tmp_path / "whole")
-    assert fingerprints(out) == fingerprints(tmp_path / "whole")
-
-
-def test_after_a_restart_of_the_machine_shards_of_parts_that_were_not_flushed_do_not_count(
+def test_a_full_disk_is_reported_when_a_part_is_flushed(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "out"
-    first_shard = stop_when(lambda found: (found.stage, found.done, found.ended) == ("writing", 1, False))
-    with pytest.raises(StopError):
-        build(source, out, shard_size=2000, progress=first_shard)
-    for part in parts_of(out):
-        part.write_bytes(b"")
-    before = len(list(Workspace(out / ".build").staging.glob("*/*/record.json")))
-    restart_machine(monkeypatch)
-    result = build(source, out, shard_size=2000)
-    clock = result.manifest.wall_clock
-    assert before == 1
-    assert (clock["tasks_run"], clock["shards_written"]) == (4, len(result.manifest.shards) + before)
-    build(source, tmp_path / "whole", shard_size=2000)
-    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-
-def test_a_part_that_was_flushed_once_may_be_lost_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was made again after a restart, and the machine went down once more before it was flushed."""
-    space = Workspace(tmp_path / ".build")
-    space.create()
-    space.create_results(2)
-    append_line(space.journal, {"did": "session", "machine_run": machine_run()})
-    with Checkpoints(space, interval_s=0.0) as checkpoints:
-        for task in (0, 1):
-            space.part(task).write_bytes(b"whole")
-            checkpoints.add(task)
-    space.part(1).unlink()  # its shards were finished
-    space.assembly.write_bytes(b"{}")
-    for _ in range(2):  # the plan of the shards is as good as before: all parts were flushed
-        drop_unflushed(space)
-        assert space.assembly.exists()
-        assert [path.name for path in space.part_files()] == ["part-000000"]
-        restart_machine(monkeypatch)
-    append_line(space.journal, {"did": "session", "machine_run": "another"})
-    space.part(1).write_bytes(b"made again")
-    drop_unflushed(space)
-    assert len(list(space.part_files())) == 2  # a kill alone loses nothing, though the machine was restarted before
-    restart_machine(monkeypatch, "a third")
-    drop_unflushed(space)
-    assert [path.name for path in space.part_files()] == ["part-000000"]
-
-
-def test_a_full_disk_is_reported_when_parts_are_flushed(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path) -> None:
-        if path.name.startswith("part-"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-    monkeypatch.setattr("packer.jobs.stages.tasks.Checkpoints", partial(Checkpoints, interval_s=0.0))
     with monkeypatch.context() as patch:
-        patch.setattr("packer.workspace.checkpoints.fsync_file", full)
-        with pytest.raises(BuildError, match=r"part-000000: cannot be written: No space left on device"):
+        patch.setattr("packer.builds.parts.writer.os", SimpleNamespace(fsync=full))
+        with pytest.raises(BuildError, match=r"cannot be written: No space left on device"):
             build(source, tmp_path / "out")
     build(source, tmp_path / "out")
     check_whole(tmp_path / "out")

@@ -13,7 +13,7 @@ from support.packed import check_whole
 
 import packer
 from packer import convert
-from packer.jobs.job import Job
+from packer.builds.parts import writer
 from packer.workspace import append_line, durable, read_lines
 from shardspec.errors import BuildError
 from shardspec.formats import FORMATS
@@ -45,28 +45,26 @@ def test_what_the_shards_plan_goes_with_is_flushed_before_it(tmp_path: Path, mon
     check_whole(tmp_path / "out")
 
 
-def test_the_session_is_flushed_before_any_part_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_is_flushed_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[tuple[int, int]] = []
-    fsync = os.fsync
+    fsync, publish = os.fsync, writer.publish
+    parts = []
 
     def note_flush(descriptor: int) -> None:
         found = os.fstat(descriptor)
         flushed.append((found.st_ino, found.st_size))
         fsync(descriptor)
 
-    def work(job: Job) -> None:
-        journal = job.workspace.journal
-        if os.name != "nt":
-            assert flushed.pop()[0] == job.workspace.root.stat().st_ino
-        assert flushed[-1] == (journal.stat().st_ino, journal.stat().st_size)
-        assert [found["did"] for found in read_lines(journal)] == ["session"]
-        raise KeyboardInterrupt
+    def note_part(attempt: Path, path: Path) -> bool:
+        found = attempt.stat()
+        parts.append((found.st_ino, found.st_size) in flushed)
+        return publish(attempt, path)
 
     monkeypatch.setattr(os, "fsync", note_flush)
-    monkeypatch.setattr(Job, "_make", work)
+    monkeypatch.setattr(writer, "publish", note_part)
     write_pictures(tmp_path / "in", ["a.png"])
-    with pytest.raises(KeyboardInterrupt):
-        packer.build(tmp_path / "in", tmp_path / "out", engine="inline", progress=False)
+    packer.build(tmp_path / "in", tmp_path / "out", engine="inline", progress=False)
+    assert parts == [True]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="asks fcntl how a file was opened")

@@ -7,17 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builds import parts_of, write_pictures
+from support.builds import write_pictures
 from support.command import run_packer
 from support.listeners import StopError, stop_when
 from support.packed import check_whole
 
 import packer
-from packer.jobs.plan import Unit
-from packer.jobs.worker import open_work
-from packer.steps.chain import StepResources
-from packer.workspace import Workspace, append_line, fresh
-from packer.workspace.checkpoints import Checkpoints, drop_unflushed
+from packer.workspace import Workspace, fresh
 from packer.workspace.fresh import reading, wait_for
 from packer.workspace.machines import MADE_ON, enter_plan
 from shardspec.errors import BuildError
@@ -73,42 +69,6 @@ def test_other_libraries_are_refused_with_the_difference(begun: tuple[Path, Path
     change(space.plan, **{MADE_ON: {"host": "n1", "machine_run": "another", "python": "/other"}})
     with pytest.raises(BuildError, match=r"on host n1: numpy 1.0.0 .*, pillow 9"):
         enter_plan(Workspace(out / ".build"))
-
-
-def test_a_part_of_another_host_is_flushed_by_its_maker_and_stays(
-    begun: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, out = begun
-    plan = json.loads((out / ".build" / "plan.json").read_bytes())
-    space = Workspace(out / ".build", owner="n2").of_plan(plan["fingerprint"])
-    work = open_work(space, StepResources())
-    result = work.run(Unit("task", 1), {}, lambda *_: None)
-    work.close()
-    assert result["flushed"]
-    append_line(space.journal, {"did": "task", "number": 1, **result})
-    assert len(parts_of(out)) == 2
-    monkeypatch.setattr("packer.workspace.checkpoints.machine_run", lambda: "another host's")
-    drop_unflushed(space.of_owner(""))
-    assert [path.name for path in parts_of(out)] == ["part-000001"]
-    monkeypatch.undo()
-    result = packer.build(source, out, size=16, engine="inline", progress=False)
-    assert result.manifest.wall_clock["tasks_run"] == 2
-    check_whole(out)
-
-
-def test_parts_that_their_makers_have_flushed_are_not_flushed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    space = Workspace(tmp_path / ".build")
-    space.create()
-    space.create_results(1)
-    flushed: list[Path] = []
-    monkeypatch.setattr("packer.workspace.checkpoints.fsync_file", flushed.append)
-    with Checkpoints(space, interval_s=0.0) as checkpoints:
-        checkpoints.add(0, flushed=True)
-    assert flushed == [space.journal]
-    (line,) = space.read_journal()
-    assert line["whole"]
 
 
 def test_what_never_comes_is_named_with_host_and_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
