@@ -7,39 +7,22 @@ alone moves published files into the dataset's folder (`place_shard`); the recor
 
 import json
 import os
-import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from packer.assembly.writers.base import ShardSize, ShardWriter
 from packer.workspace.durable import begin_flush, fsync_tree, publish_folder, remove_tree, write_durably
-from packer.workspace.fresh import host, is_dead, process_mark
 from packer.workspace.paths import RECORD_NAME, attempt_beside
-from readers.formats.machine import file_system_of, is_network_file_system
 from shardspec.columns import Columns
-from shardspec.entries import FileEntry, Shard
-from shardspec.errors import BuildError, system_reason
+from shardspec.entries import Shard
+from shardspec.errors import BuildError
 from shardspec.formats import get_format
 from shardspec.layout import describe_file
 from shardspec.problems import Problems
 from shardspec.registry import resolve
 from shardspec.schema import Schema
-from shardspec.wording import LONG, cut
-
-NEEDS_SCRATCH = frozenset({"hdf5"})
-"""Formats whose library writes at random offsets, which shared file systems do slowly or refuse."""
-
-SCRATCH_VARIABLES = ("SLURM_TMPDIR", "TMPDIR", "")
-"""Environment variables with local scratch folders, and the system's temporary folder."""
-
-_SCRATCH_SHARE, _SCRATCH_BYTES = 3, 1 << 26
-"""Free space that a shard needs in the scratch folder: a multiple of its size, and some more bytes."""
-
-
-_SCRATCH_NAME = "packer-shard-"
 
 
 def write_shard(
@@ -119,26 +102,11 @@ def place_shard(root: Path, published: Path) -> Shard | None:
 
 
 def _write(folder: Path, format: str, name: str, schema: Schema, size: ShardSize, batches: Iterable[Columns]) -> Shard:
-    scratch = find_scratch(folder, size) if format in NEEDS_SCRATCH else None
-    found: tuple[FileEntry, ...] = ()
-    if scratch is None:
-        block_rows = _write_files(folder, format, name, schema, size, batches)
-    else:
-        with ExitStack() as stack:
-            with _naming(scratch):
-                sweep_scratch(scratch)
-                mark = process_mark().replace(":", "_")
-                place = Path(stack.enter_context(TemporaryDirectory(prefix=f"{_SCRATCH_NAME}{mark}-", dir=scratch)))
-                block_rows = _write_files(place, format, name, schema, size, batches)
-                found = _describe(place)
-            for path in sorted(place.iterdir()):
-                shutil.copyfile(path, folder / path.name)
-    with ThreadPoolExecutor(1) as thread:  # the digests are taken while the disk is at work
+    block_rows = _write_files(folder, format, name, schema, size, batches)
+    with ThreadPoolExecutor(1) as thread:  # the digests are computed while the disk is at work
         flushed = thread.submit(fsync_tree, folder)
-        files = _describe(folder)
+        files = tuple(describe_file(folder, path) for path in sorted(folder.rglob("*")) if path.is_file())
         flushed.result()
-    if scratch is not None and found != files:
-        raise BuildError(f"{folder}: the copy of a shard from {scratch} differs from it: check the disks")
     shard = Shard(name, size.samples, block_rows, files)
     write_durably(folder / RECORD_NAME, json.dumps(shard.to_json()).encode())
     return shard
@@ -159,49 +127,6 @@ def _write_files(
         raise
     writer.close()
     return writer.block_rows
-
-
-def _describe(folder: Path) -> tuple[FileEntry, ...]:
-    return tuple(describe_file(folder, path) for path in sorted(folder.rglob("*")) if path.is_file())
-
-
-def find_scratch(folder: Path, size: ShardSize) -> Path | None:
-    """Return a local folder to write a shard in if its destination is a shared file system.
-
-    None if it is not, or if there is no such folder with room for the shard.
-    """
-    if not is_network_file_system(file_system_of(folder)[1]):
-        return None
-    for name in SCRATCH_VARIABLES:
-        place = Path(os.environ.get(name) or "/tmp")  # noqa: S108 -- the last resort; a folder is made in it
-        with suppress(OSError):
-            own = place.is_absolute() and place.is_dir() and not is_network_file_system(file_system_of(place)[1])
-            room = shutil.disk_usage(place).free if own else 0
-            if room > _SCRATCH_SHARE * sum(size.field_bytes.values()) + _SCRATCH_BYTES and os.access(place, os.W_OK):
-                return place
-    return None
-
-
-def sweep_scratch(scratch: Path) -> None:
-    """Remove the files of killed workers from this machine's scratch folder."""
-    for path in scratch.glob(f"{_SCRATCH_NAME}*"):
-        mark = path.name.removeprefix(_SCRATCH_NAME).rpartition("-")[0].replace("_", ":")
-        with suppress(OSError):
-            if is_dead(mark) and path.lstat().st_uid == os.getuid():
-                shutil.rmtree(path)
-
-
-@contextmanager
-def _naming(scratch: Path) -> Iterator[None]:
-    """Add advice to errors of writing to the scratch folder, which is not the dataset's folder."""
-    try:
-        yield
-    except (OSError, BuildError) as error:
-        why = str(error) if isinstance(error, BuildError) else f"{error.filename or scratch}: {system_reason(error)}"
-        raise BuildError(
-            f"{cut(why, LONG)} (host {host()} writes shards in its scratch {scratch} first: free some space there, or "
-            f"name another folder in {SCRATCH_VARIABLES[0]} or {SCRATCH_VARIABLES[1]})"
-        ) from error
 
 
 def _size(path: Path) -> int:

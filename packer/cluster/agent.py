@@ -18,8 +18,8 @@ from packer.assembly.shard import published_shard
 from packer.builds.assembly import BuildAssembler
 from packer.builds.job import shares_detector
 from packer.builds.planning.plan import BuildPlan
-from packer.cluster.claiming import PAUSE_S, BlockClaimer, TimeLimit, UnitBlocks, WatchedEngine
-from packer.jobs.engines.base import Engine, Event
+from packer.cluster.claiming import PAUSE_S, BlockClaimer, TimedEngine, TimeLimit, UnitBlocks
+from packer.jobs.engines.base import Event
 from packer.jobs.hosts.base import UNTIL_INPUT_ENDS
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
@@ -27,7 +27,7 @@ from packer.jobs.schedule import Gain, ItemTally, Schedule, describe_lost
 from packer.jobs.stages.shards import cut_into_shards
 from packer.jobs.stages.tasks import done_line, failed_item
 from packer.recipe import Recipe
-from packer.recipe.engines import ENGINES, Team
+from packer.recipe.engines import Team
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
@@ -41,7 +41,6 @@ from packer.workspace.sharing.claims import Claims
 from packer.workspace.sharing.leases import Agent, Lease, Observer
 from shardspec.errors import BuildError, UsageError
 from shardspec.layout import BUILD_FOLDER, Layout
-from shardspec.registry import resolve
 from shardspec.wording import counted, program
 
 ENGINE = "processes"
@@ -196,7 +195,7 @@ class _AgentRun:
         self._agent = agent
         self._space = space
         self._observer = Observer(self._space.agents)
-        self._engine: WatchedEngine | None = None
+        self._engine: TimedEngine | None = None
         self._items: dict[int, int] = {}
         self._workers = 0
         self._asked = False
@@ -339,8 +338,7 @@ class _AgentRun:
         workers = self._workers = count_workers(options.workers, recipe.preset, blocks.count)
         shares = blocks.do == "task" and shares_detector(recipe, options)
         team = Team(workers, options.item_timeout, shares or has_core_to_spare(workers), shares)
-        engine: Engine = resolve("engine", ENGINE, ENGINES)(self._space, _no_work, team)
-        self._engine = WatchedEngine(engine)
+        self._engine = TimedEngine(self._space, team)
         claims = Claims(self._space.claims, self._agent.name, blocks.do, blocks.block_count)
         claimer = BlockClaimer(
             blocks, claims, self._observer, self._engine, workers, lambda: self._limit.left_s, self._check
@@ -427,10 +425,6 @@ class _AgentRun:
         doing += [f"and {more} more"] if more > 0 else []
         done = {"tasks": self._done["task"], "shards": self._done["shard"]}
         return {"doing": tuple(doing), "workers": self._workers, "failed": self._failed, **done}
-
-
-def _no_work() -> Any:
-    raise AssertionError("an agent's engine works in processes")
 
 
 @contextmanager

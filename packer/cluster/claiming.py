@@ -8,14 +8,17 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
-from packer.jobs.engines.base import Engine, Event
+from packer.jobs.engines.base import Event
+from packer.jobs.engines.processes import ProcessesEngine
 from packer.jobs.plan import Unit, Verdicts
 from packer.jobs.schedule import Schedule
+from packer.recipe.engines import Team
+from packer.workspace import Workspace
 from packer.workspace.sharing.claims import Claims
 from packer.workspace.sharing.leases import Observer, slurm_job
 from shardspec.errors import UsageError
@@ -34,62 +37,50 @@ MARGIN_S = 20.0
 """Seconds before the end at which an agent gives back what it has in hand; a twentieth of the time if that is less."""
 
 
-class WatchedEngine:
-    """An engine that notes which units are under way, and how long they take.
+class TimedEngine(ProcessesEngine):
+    """The processes engine, which also records the units under way and how long units take.
 
     Attributes
     ----------
     running : dict of Unit to float
-        Since when, by the monotonic clock.
+        The start of each unit under way, by the monotonic clock.
     longest_s, mean_s : float
-        Of the units that are done; 0 before the first.
+        Longest and mean time of the finished units; 0 before the first.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, workspace: Workspace, team: Team) -> None:
+        super().__init__(workspace, None, team)
         self.running: dict[Unit, float] = {}
         self.longest_s = self.mean_s = 0.0
-        self._count = 0
-
-    def describe(self, units: int) -> str:
-        """See `Engine`."""
-        return self._engine.describe(units)
-
-    def idle(self) -> int:
-        """See `Engine`."""
-        return self._engine.idle()
+        self._finished = 0
 
     def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
-        """See `Engine`."""
-        self._engine.start(unit, verdicts, fresh, alone=alone)
+        """Start a unit."""
+        super().start(unit, verdicts, fresh, alone=alone)
         self.running[unit] = time.monotonic()
 
     def wait(self) -> Event:
-        """See `Engine`."""
-        event = self._engine.wait()
+        """Return the next event."""
+        event = super().wait()
         if event.unit is not None and event.kind in ("done", "died", "timeout", "again"):
             began_s = self.running.pop(event.unit, None)
             if event.kind == "done" and began_s is not None:
                 took_s = time.monotonic() - began_s
-                self._count += 1
+                self._finished += 1
                 self.longest_s = max(self.longest_s, took_s)
-                self.mean_s += (took_s - self.mean_s) / self._count
+                self.mean_s += (took_s - self.mean_s) / self._finished
         return event
 
-    def held(self) -> Collection[Unit]:
-        """See `Engine`."""
-        return self._engine.held()
-
     def stop(self, unit: Unit, item: int) -> bool:
-        """See `Engine`."""
-        stopped = self._engine.stop(unit, item)
+        """End the worker that is at an item."""
+        stopped = super().stop(unit, item)
         if stopped:
             self.running.pop(unit, None)
         return stopped
 
     def close(self) -> None:
-        """See `Engine`."""
-        self._engine.close()
+        """End all workers."""
+        super().close()
         self.running.clear()
 
 
@@ -132,7 +123,7 @@ class BlockClaimer:
     claims : Claims
         To the blocks.
     observer : Observer
-    engine : WatchedEngine
+    engine : TimedEngine
     workers : int
     left_s : callable
         Seconds left to this agent.
@@ -151,7 +142,7 @@ class BlockClaimer:
         blocks: UnitBlocks,
         claims: Claims,
         observer: Observer,
-        engine: WatchedEngine,
+        engine: TimedEngine,
         workers: int,
         left_s: Callable[[], float],
         check: Callable[[], bool],

@@ -13,6 +13,7 @@ from typing import Any
 
 from packer.cluster.slurm import SlurmJob, queued
 from packer.jobs.plan import Tasks
+from packer.jobs.progress import describe_seconds
 from packer.jobs.result import Result
 from packer.workspace import Workspace
 from packer.workspace.fresh import host, is_dead
@@ -30,7 +31,7 @@ RATE_S = 300.0
 NOTHING_PACKED = "nothing was packed"
 """The stage of a build of which no item gave a sample."""
 
-_LONG_S = 120
+_REASON_LENGTH = 120
 _SHOWN_REASONS = 12
 _SHOWN_ENDED = 5
 
@@ -57,7 +58,7 @@ class AgentStatus:
         agent = self.agent
         state = {
             "at work": ", ".join(agent.doing) or "waiting for others",
-            "silent": f"silent for {describe_time(self.renewed_s)}, so its work is free for others",
+            "silent": f"silent for {describe_seconds(self.renewed_s)}, so its work is free for others",
             "gone": "gone, so its work is free for others",
             "ended": f"ended: {agent.ended}",
         }[self.state]
@@ -136,14 +137,14 @@ class StatusReport(Result):
             lines.append(f"and {counted(len(ended) - _SHOWN_ENDED, 'agent')} that ended before")
         lines += [self.closed] if self.closed else []
         lines += [f"Slurm job {job.number}: {job.state.lower()}, {job.where}" for job in self.jobs]
-        lines += [f"{n} × {cut(why, _LONG_S)}" for why, n in list(self.reasons.items())[:_SHOWN_REASONS]]
+        lines += [f"{n} × {cut(why, _REASON_LENGTH)}" for why, n in list(self.reasons.items())[:_SHOWN_REASONS]]
         if len(self.reasons) > _SHOWN_REASONS:
             lines.append(f"and {counted(len(self.reasons) - _SHOWN_REASONS, 'other reason')}")
         return "\n".join(lines)
 
     def _describe_progress(self) -> str:
         rate = "" if self.rate is None else f", {self.rate:.1f} items/s"
-        left = "" if self.left_s is None else f", {describe_time(self.left_s)} left"
+        left = "" if self.left_s is None else f", {describe_seconds(self.left_s)} left"
         shards = f", {self.shards_done} of {counted(self.shards, 'shard')}" if self.shards else ""
         done = (
             f"{self.done} of {counted(self.items, 'item')}, {counted(self.samples, 'sample')}, {self.rejected} rejected"
@@ -265,13 +266,6 @@ def is_at_work(space: Workspace) -> bool | None:
     held, holder = is_held(space.lock), Agent.read(space.holder)
     # The locks of another host, or of another container, are not listed here.
     return None if held is False and holder is not None and holder.host != Agent.here().host else held
-
-
-def describe_time(seconds: float) -> str:
-    """A time in words."""
-    if seconds < _LONG_S:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 60 * _LONG_S else f"{seconds / 3600:.1f} h"
 
 
 def see_agents(space: Workspace) -> list[AgentStatus]:

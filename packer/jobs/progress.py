@@ -191,7 +191,7 @@ def describe_progress(progress: Progress) -> str:
     """One line: ``packing: 12/40 items, 31.0 samples/s, 2.1 MB, 1 reject (decode: expected a picture), 9 s left``."""
     details = _describe_details(progress)
     seconds = progress.seconds_left if progress.total is None or progress.done < progress.total else None
-    left = "" if seconds is None else f", {_describe_seconds(seconds)} left"
+    left = "" if seconds is None else f", {describe_seconds(seconds)} left"
     of = f"{progress.done:,}" if progress.total is None else f"{progress.done}/{progress.total}"
     return f"{progress.stage}: {of} {progress.unit}{', ' if details else ''}{details}{left}"
 
@@ -207,8 +207,8 @@ def _describe_details(progress: Progress) -> str:
     return ", ".join((f"{rate:.1f} samples/s", *under_way, *size, f"{counted(progress.rejects, 'reject')}{why}"))
 
 
-def _describe_seconds(seconds: float) -> str:
-    """A time in words: seconds of a short one, minutes or hours of a long one."""
+def describe_seconds(seconds: float) -> str:
+    """Format a duration, for example ``42 s``, ``3 min`` or ``1.5 h``."""
     if seconds < _LONG_S:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 60 * _LONG_S else f"{seconds / 3600:.1f} h"

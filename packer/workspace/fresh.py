@@ -136,14 +136,6 @@ def watched_s(since_look_s: float, length_s: float) -> float:
     return min(since_look_s, length_s / RENEWALS)
 
 
-def machine_run() -> str | None:
-    """The name of this run of the machine, from its start to its end; None where the system does not say."""
-    try:
-        return _BOOT_ID.read_text("utf-8").strip()
-    except OSError:
-        return None
-
-
 def process_mark() -> str:
     """A mark that no other process of this run of this machine has; empty where the system does not say."""
     return _mark_of(os.getpid())
@@ -161,7 +153,8 @@ def _mark_of(process: int) -> str:
     try:
         state, *words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         space = Path("/proc/self/ns/pid").stat().st_ino
-        return "" if state in "ZX" else f"{machine_run()}:{space}:{process}:{words[_START_WORD]}"
+        boot = _BOOT_ID.read_text("utf-8").strip()
+        return "" if state in "ZX" else f"{boot}:{space}:{process}:{words[_START_WORD]}"
     except (OSError, IndexError, ValueError):
         return ""
 

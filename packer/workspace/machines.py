@@ -12,7 +12,7 @@ import numpy as np
 
 from packer.workspace import Workspace
 from packer.workspace.durable import publish
-from packer.workspace.fresh import host, machine_run, reading, wait_for
+from packer.workspace.fresh import host, reading, wait_for
 from shardspec.errors import BuildError
 from shardspec.wording import LONG, cut, one_line
 
@@ -33,8 +33,8 @@ _VERSION = re.compile(rf"(?:{MISSING}|[0-9][^ ]{{0,39}})\Z")
 
 
 def here() -> dict[str, Any]:
-    """The machine of the coordinating process and its run, for the plan's document."""
-    return {"host": host(), "machine_run": machine_run(), "python": sys.prefix}
+    """Return the host and the environment of the coordinating process, for the plan's document."""
+    return {"host": host(), "python": sys.prefix}
 
 
 def enter_plan(space: Workspace) -> tuple[Workspace, dict[str, Any]]:
@@ -48,7 +48,7 @@ def enter_plan(space: Workspace) -> tuple[Workspace, dict[str, Any]]:
     Returns
     -------
     space : Workspace
-        With the plan's key, and with `Workspace.elsewhere` as it is.
+        With the plan's key.
     document : dict
         The plan as JSON.
 
@@ -69,10 +69,8 @@ def enter_plan(space: Workspace) -> tuple[Workspace, dict[str, Any]]:
     with reading():
         wait_for(space.plan, there=there)
     made_on = found.get(MADE_ON, {})
-    mine = here()
-    elsewhere = bool(space.owner) or mine["machine_run"] is None or made_on.get("machine_run") != mine["machine_run"]
-    space = space.of_plan(found["fingerprint"]).seen_from(elsewhere=elsewhere)
-    if elsewhere or made_on.get("python") != mine["python"]:
+    space = space.of_plan(found["fingerprint"])
+    if space.owner or made_on.get("python") != sys.prefix:
         _check_libraries(found.get(RUNTIME, {}), str(made_on.get("host")))
     check_machine(space)
     return space, found

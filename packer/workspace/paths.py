@@ -42,8 +42,6 @@ class Workspace:
     owner : str
         The process on whose behalf the work is done, in the names of what is half-written, of the journal and of the
         verdicts; empty for the coordinating process and its workers. Letters, digits, ``_`` and ``-``, 64 at most.
-    elsewhere : bool
-        Whether this process may run on another machine than the coordinating one, and see late what that one makes.
     aside : str
         The folder of the root in which the plan of the shards is made, with what goes with it; empty for the root.
     """
@@ -51,7 +49,6 @@ class Workspace:
     root: Path
     key: str = ""
     owner: str = ""
-    elsewhere: bool = False
     aside: str = ""
 
     def __post_init__(self) -> None:
@@ -70,19 +67,15 @@ class Workspace:
         """The workspace with a new plan of the shards, in a folder of its own (`take_cut` moves it into place)."""
         return replace(self, aside=attempt_beside(Path("cut"), self.owner).name)
 
-    def seen_from(self, *, elsewhere: bool) -> "Workspace":
-        """The workspace as a process sees it that may run on another machine than the coordinating one."""
-        return replace(self, elsewhere=elsewhere)
-
     def promised(self, path: Path) -> Path:
-        """A path that the plan or a message promises; where another machine may have made it, it is waited for.
+        """Return a path that the plan or a message promises. An agent waits for it: another host may have made it.
 
         Raises
         ------
         BuildError
             If it is not seen in time.
         """
-        if self.elsewhere:
+        if self.owner:
             wait_for(path)
         return path
 
