@@ -1,4 +1,4 @@
-"""``packer.work``: an agent, which does what it can of a submitted build, beside any number of others on any hosts."""
+"""``packer.work``: an agent that works on a submitted build, together with other agents on any hosts."""
 
 import json
 import os
@@ -49,16 +49,17 @@ _SHOWN = 8
 
 @dataclass(frozen=True, repr=False)
 class WorkResult(Result):
-    """Summary of an agent's work, and why it ended.
+    """Summary of an agent's work.
 
     Attributes
     ----------
     path : Path
         The dataset's folder.
     tasks, items, samples, rejected, shards : int
-        What this agent has done.
+        Work that this agent has finished.
     ended : str
-        Why: ``"nothing is left"``, ``"the time is up"``, ``"the build is finished"``, or who has taken it over.
+        Why the agent ended: ``"nothing is left"``, ``"the time is up"``, ``"the build is finished"``, or the process
+        that has taken the build over.
     """
 
     path: Path
@@ -75,12 +76,12 @@ class WorkResult(Result):
         return f"{self.path}: {', '.join(done)}, {counted(self.shards, 'shard')}; ended: {self.ended}"
 
     def to_json(self) -> dict[str, Any]:
-        """The attributes as JSON."""
+        """Return the attributes as JSON."""
         return {**vars(self), "path": str(self.path)}
 
 
 class _OverError(Exception):
-    """The agent is to end, in order; the message says why."""
+    """Raised to end the agent in order; the message is the reason."""
 
 
 def work(
@@ -90,18 +91,18 @@ def work(
     time_limit: str | float = "auto",
     progress: bool | ProgressListener = True,
 ) -> WorkResult:
-    """Do what is left of a submitted build, beside other agents. It ends when nothing is left, or the time is up.
+    """Work on a submitted build, together with other agents, until nothing is left or the time is up.
 
-    SIGUSR1 ends it at once, in order; what is finished stays.
+    SIGUSR1 ends the agent at once. Its finished work is kept.
 
     Parameters
     ----------
     out : path
-        Folder of the dataset, where `submit` has left a plan.
+        Folder of the dataset, with the plan that `submit` has written.
     workers : int or "auto"
         Number of worker processes.
     time_limit : float or "auto"
-        Minutes; ``"auto"`` for the limit of the Slurm job that this process runs in, or none.
+        Minutes that the agent may run; ``"auto"`` for the limit of its Slurm job, or no limit outside Slurm.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
@@ -112,9 +113,9 @@ def work(
     Raises
     ------
     UsageError
-        If the call is invalid, or there is no submitted build in the folder.
+        If the call is invalid, or the folder holds no submitted build.
     BuildError
-        If this agent cannot continue; others may.
+        If this agent cannot continue. Other agents may continue.
     """
     limit, target = TimeLimit(time_limit), output_folder(out)
     listener = listener_of(progress)
@@ -132,7 +133,7 @@ def work(
 
 
 def _end_with_input() -> None:
-    """End this process in order once its standard input ends: the build that started it is gone, or asks it to."""
+    """End this process in order once its standard input ends: its starter has died, or wants the agent to end."""
     requests = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -157,7 +158,7 @@ def _read_plan(space: Workspace) -> dict[str, Any] | None:
 
 
 def _why_closed(space: Workspace, document: Mapping[str, Any] | None, terms: Mapping[str, Any] | None) -> str:
-    """Why there is nothing for an agent to do.
+    """Return why there is no work for an agent.
 
     Raises
     ------
@@ -175,8 +176,6 @@ def _why_closed(space: Workspace, document: Mapping[str, Any] | None, terms: Map
 
 
 class _AgentRun:
-    """One agent at work."""
-
     def __init__(
         self,
         space: Workspace,
@@ -204,7 +203,6 @@ class _AgentRun:
         self._gained = Gain(0, 0, 0)
 
     def run(self) -> WorkResult:
-        """Work until there is a reason to end."""
         space = self._space
         self._lease = Lease(space.agents, self._agent, self._watch)
         try:
@@ -240,13 +238,13 @@ class _AgentRun:
         return "nothing is left"
 
     def _run_tasks(self) -> bool:
-        """Do tasks; return whether all are done."""
+        """Run tasks, and return whether the tasks of all agents are done."""
         space, tasks = self._space, self._tasks
         before = {path.name for path in space.part_files()}
         tally = ItemTally(tasks)
 
         def is_done(number: int, first: bool) -> bool:
-            # A look at each file would cost a shared disk as much as the claims do.
+            # Looking up each file would cost a shared file system as much as the claims do.
             return space.part(number).name in before or (not first and space.part(number).exists())
 
         blocks = UnitBlocks("task", len(tasks), block_size(len(tasks)), is_done)
@@ -274,7 +272,7 @@ class _AgentRun:
             return claimer.run(schedule)
 
     def _cut(self) -> bool:
-        """See that the rows are cut into shards, by this agent or another; return whether an agent can do that."""
+        """Cut the rows into shards, or wait until another agent has; return False if only the build itself can."""
         space, claims = self._space, Claims(self._space.claims, self._agent.name, "cut", 1)
         if not self._plan.is_whole or not any(line.get("rows") for line in space.read_journal()):
             return False
@@ -308,7 +306,7 @@ class _AgentRun:
             remove_tree(cut.final.parent)
 
     def _write_shards(self) -> bool:
-        """Write shards; return whether all are written."""
+        """Write shards, and return whether all shards are written."""
         space = self._space
         plan = ShardPlan.load(space)
 
@@ -332,7 +330,7 @@ class _AgentRun:
 
     @contextmanager
     def _claim(self, blocks: UnitBlocks, stage: str, unit: str) -> Iterator[tuple[BlockClaimer, Stage]]:
-        """The engine and the claims of a claimer."""
+        """Open an engine, and a claimer of blocks for it."""
         options = self._options
         recipe = Recipe.from_options(self._plan.recipe)
         workers = self._workers = count_workers(options.workers, recipe.preset, blocks.count)
@@ -364,7 +362,7 @@ class _AgentRun:
         return Schedule(self._engine, self._space, self._tasks, report, self._options.item_timeout)
 
     def _note(self, event: Event) -> None:
-        """Note which items are under way, and end if the agent was asked to, or its time is up."""
+        """Record which items are under way, and end the agent if necessary."""
         if event.unit is not None:
             if event.kind == "start" and event.item is not None:
                 self._items[event.unit.number] = event.item
@@ -373,7 +371,7 @@ class _AgentRun:
         self._heed()
 
     def _heed(self) -> None:
-        """End if the agent was asked to, or its time is up, or the build is gone."""
+        """Raise if the agent was asked to end, its time is up, or the build is gone."""
         if self._asked:
             raise _OverError("it was asked to")
         if self._limit.left_s <= 0:
@@ -382,7 +380,7 @@ class _AgentRun:
             raise _OverError(self._why_gone() or "the build is gone")
 
     def _check(self) -> bool:
-        """See that this agent is to go on, with or without work; return whether its lease was over meanwhile."""
+        """Raise if this agent must end; return whether its lease had expired since the last call."""
         self._heed()
         why = self._why_gone()
         if why:
@@ -394,7 +392,7 @@ class _AgentRun:
         return lost
 
     def _why_gone(self) -> str:
-        """Why the build is not open to this agent any more; empty if it is."""
+        """Return why the build is no longer open to this agent; empty if it is open."""
         space = self._space
         terms = read_terms(space)
         if terms is not None and "closed" in terms:
@@ -410,7 +408,7 @@ class _AgentRun:
         self._asked = True
 
     def _watch(self) -> dict[str, Any]:
-        """Return the attributes of this agent that have changed. The thread of the lease calls it."""
+        """Return the changed attributes of this agent; called by the thread that renews the lease."""
         engine = self._engine
         units = [] if engine is None else list(engine.running)[:_SHOWN]
         doing = []
@@ -429,7 +427,7 @@ class _AgentRun:
 
 @contextmanager
 def _asked_to_end(ask: Any) -> Iterator[None]:
-    """Inside the block, SIGUSR1 asks the agent to end, if the system has it and this is the main thread."""
+    """Let SIGUSR1 end the agent inside the block, if the system has the signal and this is the main thread."""
     number = getattr(signal, "SIGUSR1", None)
     if number is None or threading.current_thread() is not threading.main_thread():
         yield

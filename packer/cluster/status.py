@@ -1,4 +1,4 @@
-"""``packer.status``: how far a build is, who is at work on it, and what was rejected, read from its working folder."""
+"""``packer.status``: progress, agents and rejects of a build, read from its working folder."""
 
 import json
 import os
@@ -26,10 +26,10 @@ from shardspec.layout import BUILD_FOLDER, Layout, given_path
 from shardspec.wording import counted, cut, program
 
 RATE_S = 300.0
-"""The rate is that of so many seconds before the last task that is done."""
+"""The rate is measured over this many seconds before the end of the last finished task."""
 
 NOTHING_PACKED = "nothing was packed"
-"""The stage of a build of which no item gave a sample."""
+"""Stage of a build in which every item was rejected."""
 
 _REASON_LENGTH = 120
 _SHOWN_REASONS = 12
@@ -38,15 +38,15 @@ _SHOWN_ENDED = 5
 
 @dataclass(frozen=True)
 class AgentStatus:
-    """An agent, as far as it can be seen from here.
+    """State of an agent, as seen from this host.
 
     Attributes
     ----------
     agent : Agent
     renewed_s : float
-        Seconds since it renewed its lease, by the clocks of this host and of the file system.
+        Seconds since the agent renewed its lease, by the clocks of this host and of the file system.
     state : {"at work", "silent", "gone", "ended"}
-        Silent: its lease should have been renewed by now. Gone: its process, on this machine, is no more.
+        A silent agent has not renewed its lease in time. A gone agent ran on this machine and its process has died.
     """
 
     agent: Agent
@@ -54,12 +54,12 @@ class AgentStatus:
     state: str
 
     def describe(self) -> str:
-        """The agent and what it is doing, in words."""
+        """Describe the agent and its work in one line."""
         agent = self.agent
         state = {
             "at work": ", ".join(agent.doing) or "waiting for others",
-            "silent": f"silent for {describe_seconds(self.renewed_s)}, so its work is free for others",
-            "gone": "gone, so its work is free for others",
+            "silent": f"silent for {describe_seconds(self.renewed_s)}, so other agents may take its work",
+            "gone": "gone, so other agents may take its work",
             "ended": f"ended: {agent.ended}",
         }[self.state]
         done = f"{counted(agent.tasks, 'task')}, {counted(agent.shards, 'shard')} done"
@@ -68,36 +68,38 @@ class AgentStatus:
 
 @dataclass(frozen=True, repr=False)
 class StatusReport(Result):
-    """How far a build is.
+    """Progress of a build.
 
     Attributes
     ----------
     path : Path
         The dataset's folder.
     stage : {"finished", "listing", "packing", "writing shards", "nothing was packed"}
-    items, done, samples, rejected : int
-        In the plan, done, and what the done ones gave.
+    items, done : int
+        Items in the plan, and finished items.
+    samples, rejected : int
+        Samples and rejects from the finished items.
     reasons : dict of str to int
-        The rejected items by step and reason, the most frequent first.
+        Number of rejected items for each step and reason, the most frequent first.
     running : bool or None
-        Whether somebody is at work; None if that cannot be seen from here.
+        Whether a process is working on the build; None if this host cannot tell.
     held_by : str
-        Which process holds the folder, or has held it last; empty if that is not noted.
+        The process that holds the folder or held it last; empty if unknown.
     rate, left_s : float or None
-        Items a second of late, and seconds to the end of packing at that rate; None if nobody is at work.
+        Recent items per second, and seconds to the end of packing at that rate; None if no process is at work.
     tasks, tasks_done, shards, shards_done : int
         `shards` is 0 until the rows are cut into shards.
     sessions : int
-        How often the build was begun or resumed.
+        Number of times the build was started or resumed.
     agents : tuple of AgentStatus
     submitted : bool
-        Whether agents may work on it.
+        Whether agents may work on the build.
     closed : str
-        Which process has taken the build over from the agents; empty for none.
+        The process that has taken the build over from the agents; empty if none has.
     jobs : tuple of SlurmJob
-        The submitted jobs that Slurm still has in its queue.
+        Submitted jobs that are still in Slurm's queue.
     bytes : int
-        Of a finished dataset.
+        Size of a finished dataset.
     """
 
     path: Path
@@ -123,7 +125,7 @@ class StatusReport(Result):
     bytes: int = 0
 
     def describe(self) -> str:
-        """The report for people: how far, who, why not."""
+        """Return the report as text: progress, agents, jobs and reasons of rejects."""
         if self.stage == "finished":
             size = f"{counted(self.shards, 'shard')} ({self.bytes / 1e6:.1f} MB)"
             return f"{self.path}: finished: {counted(self.samples, 'sample')} in {size}, {self.rejected} rejected"
@@ -134,7 +136,7 @@ class StatusReport(Result):
         lines += [f"agent {one.agent.name}, {one.describe()}" for one in self.agents if one.state != "ended"]
         lines += [f"agent {one.agent.name}, {one.describe()}" for one in ended[-_SHOWN_ENDED:]]
         if len(ended) > _SHOWN_ENDED:
-            lines.append(f"and {counted(len(ended) - _SHOWN_ENDED, 'agent')} that ended before")
+            lines.append(f"and {counted(len(ended) - _SHOWN_ENDED, 'earlier agent')} that ended")
         lines += [self.closed] if self.closed else []
         lines += [f"Slurm job {job.number}: {job.state.lower()}, {job.where}" for job in self.jobs]
         lines += [f"{n} × {cut(why, _REASON_LENGTH)}" for why, n in list(self.reasons.items())[:_SHOWN_REASONS]]
@@ -152,16 +154,17 @@ class StatusReport(Result):
         return f"{self.path}: {self.stage}: {done}{shards}{rate}{left}"
 
     def _describe_work(self) -> list[str]:
-        """Return whether somebody is at work, unless that goes without saying, and how to go on."""
+        """If no process is known to be at work, say so, and how to continue."""
         if self.running or self.jobs:
             return []
         by = f" (last: {self.held_by})" if self.held_by else ""
         if self.running is None:
-            return [f"whether somebody is at work cannot be seen from host {host()}{by}"]
-        how = "run the same command again to go on"
+            return [f"host {host()} cannot tell whether a process is at work{by}"]
+        how = "run the same command again to continue"
         if self.submitted:
-            how = f"{program()} work {shlex.quote(str(self.path))} goes on, and {program()} build with the same options ends it"
-        return [f"nobody is at work: {how}{by}"]
+            path = shlex.quote(str(self.path))
+            how = f"{program()} work {path} continues, and {program()} build with the same options finishes it"
+        return [f"no process is at work: {how}{by}"]
 
     def to_json(self) -> dict[str, Any]:
         """The attributes as JSON."""
@@ -171,12 +174,12 @@ class StatusReport(Result):
 
 
 def status(out: str | os.PathLike[str]) -> StatusReport:
-    """How far a build is, from any host that sees its folder. Nothing is written, and no lock is taken.
+    """Report the progress of a build, from any host that sees its folder. Writes nothing and takes no lock.
 
     Parameters
     ----------
     out : path
-        Folder of the dataset: with a build under way, or finished.
+        Folder of the dataset, finished or with an unfinished build.
 
     Returns
     -------
@@ -185,7 +188,7 @@ def status(out: str | os.PathLike[str]) -> StatusReport:
     Raises
     ------
     UsageError
-        If there is neither.
+        If the folder holds neither a build nor a dataset.
     DatasetError
         If the dataset's manifest cannot be read.
     """
@@ -212,7 +215,7 @@ def status(out: str | os.PathLike[str]) -> StatusReport:
 
 
 def read_status(space: Workspace) -> StatusReport:
-    """How far the build in a workspace is."""
+    """Report the progress of the build in a workspace."""
     agents, terms = tuple(see_agents(space)), read_terms(space) or {}
     closed = terms.get("closed")
     shown = "" if not closed else describe_closed(closed)
@@ -260,7 +263,7 @@ def read_status(space: Workspace) -> StatusReport:
 
 
 def is_at_work(space: Workspace) -> bool | None:
-    """Return whether somebody is at work in a workspace; None if that cannot be seen from here."""
+    """Return whether a process is at work in a workspace; None if this host cannot tell."""
     if any(one.state == "at work" for one in see_agents(space)):
         return True
     held, holder = is_held(space.lock), Agent.read(space.holder)
@@ -269,7 +272,7 @@ def is_at_work(space: Workspace) -> bool | None:
 
 
 def see_agents(space: Workspace) -> list[AgentStatus]:
-    """The agents of a workspace, as far as they can be seen from here, those that began first at first."""
+    """Return the state of all agents of a workspace, in the order in which they started."""
     found = []
     for agent in sorted(read_agents(space.agents).values(), key=lambda agent: agent.began_s):
         renewed_s = 0.0
@@ -294,7 +297,7 @@ def _count_shards(space: Workspace) -> int:
 
 
 def _rate(done: Sequence[tuple[float, int]]) -> float | None:
-    """Items a second over the last `RATE_S`, from the time and the items of each task."""
+    """Return the items per second over the last `RATE_S`, given the end and the items of each task."""
     late = sorted(one for one in done if one[0] > max(at_s for at_s, _ in done) - RATE_S)
     if len(late) < 2 or late[-1][0] <= late[0][0]:
         return None

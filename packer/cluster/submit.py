@@ -1,4 +1,4 @@
-"""``packer.submit``: plan a build, leave its work to agents, and have Slurm start them."""
+"""``packer.submit``: plan a build for agents, and submit the agents to Slurm."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -35,15 +35,15 @@ class SubmitResult(Result):
     path : Path
         The dataset's folder.
     items, tasks : int
-        In the plan; 0 if the scripts were only to be shown.
+        Items and tasks of the plan; 0 if the scripts were only printed.
     scripts : Scripts or None
         None without Slurm.
     array_job, finish_job : str
-        Slurm's numbers of the jobs; empty if none were submitted.
+        Slurm's numbers of the jobs; empty if no job was submitted.
     finished : str
-        What is to be said of the dataset if it is finished already; otherwise empty.
+        Description of the dataset if it is finished already; otherwise empty.
     notes : tuple of str
-        What is to be known about the source, a line each.
+        Remarks about the source, one line each.
     """
 
     path: Path
@@ -67,16 +67,16 @@ class SubmitResult(Result):
         plan = f"{counted(self.items, 'item')} in {counted(self.tasks, 'task')}"
         if self.scripts is None:
             return (
-                f"planned, {plan}: run {program()} work {self.path} on any number of hosts, then the same {program()} build; "
-                f"{program()} status {self.path} says how far it is"
+                f"planned, {plan}: run {program()} work {self.path} on any number of hosts, then the same {program()} "
+                f"build; {program()} status {self.path} shows the progress"
             )
         return (
             f"{plan}, submitted as Slurm jobs {self.array_job} (array) and {self.finish_job} (finishing job): "
-            f"{program()} status {self.path} says how far it is, logs and scripts are in {self.scripts.folder}"
+            f"{program()} status {self.path} shows the progress, logs and scripts are in {self.scripts.folder}"
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The numbers of the jobs, and the scripts."""
+        """Return counts, the numbers of the jobs, and the scripts as JSON."""
         scripts = self.scripts
         shown = {} if scripts is None else {"array_script": scripts.array, "finish_script": scripts.finish}
         jobs = {"array_job": self.array_job or None, "finish_job": self.finish_job or None}
@@ -96,28 +96,28 @@ def submit(
     progress: bool | ProgressListener = True,
     **options: Any,
 ) -> SubmitResult:
-    """Plan a build and leave its work to agents (`work`). Calling it again resumes what is left.
+    """Plan a build that agents work on (`work`). The same call again resumes an unfinished build.
 
-    With `slurm`, an array of agents is submitted, and a finishing job that runs when the array has ended, however it
-    ended. Without, the plan is all that is made: agents may be started by any means.
+    With `slurm`, two jobs are submitted: an array of agents, and a job that finishes the build after the array has ended
+    for any reason. Without `slurm`, the call writes the plan only, and you start the agents.
 
     Parameters
     ----------
     source : path
-        As for `build`.
+        Source, as for `build`.
     out : path
-        Folder of the dataset: new, empty, or with the build to resume.
+        Folder of the dataset; must be new, empty, or hold the build to resume.
     slurm : bool
         Whether to submit jobs to Slurm.
     array : int or str, optional
-        Number of elements of the array, such as 16, or ``"16%4"`` for 4 at a time; 8 by default. It has nothing to do
-        with the number of tasks.
+        Number of elements of the array, such as 16, or ``"16%4"`` to run 4 at a time; 8 by default. The number of tasks
+        does not depend on it.
     sbatch : str
-        Options for ``sbatch``, for both jobs, in one text.
+        Options for ``sbatch``, used for both jobs.
     print : bool
-        Whether the scripts are only to be returned: nothing is submitted, and nothing is written.
+        Whether to return the scripts without submitting or writing anything.
     recipe : Recipe, optional
-        Replaces the recipe's options as keyword arguments.
+        Recipe to use in place of its options as keyword arguments.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
     **options
@@ -130,13 +130,13 @@ def submit(
     Raises
     ------
     UsageError
-        If the call is invalid, the folder holds something else, or Slurm is not there.
+        If the call is invalid, the folder holds something else, or Slurm is not installed.
     ResumeMismatchError
         If another job was begun in the folder.
     BuildLockedError
         If agents or another process are at work in the folder, or the jobs of an earlier call are in Slurm's queue.
     BuildError
-        If Slurm refuses a job; the plan stays.
+        If Slurm refuses a job. The plan stays in the folder.
     """
     shown = dict(options)
     if recipe is not None:
@@ -168,13 +168,7 @@ def submit_build(
     progress: bool | ProgressListener,
     options: Mapping[str, Any],
 ) -> SubmitResult:
-    """See `submit`.
-
-    Parameters
-    ----------
-    words : sequence of str
-        The options of the build as words of the command line.
-    """
+    """Submit a build (`submit`) whose options are also given as words of a command line, for the scripts."""
     if not isinstance(source, str | os.PathLike):
         raise UsageError(f"source: expected a path, which other hosts can read, found {type(source).__name__}")
     slurm, print_only = checked("slurm", slurm, bool), checked("print", print_only, bool)
@@ -222,20 +216,20 @@ def _check_size(elements: int) -> None:
 
 
 def _refuse_queued(job: Job) -> None:
-    """Refuse to submit what waits or runs already."""
+    """Refuse to submit a build whose earlier jobs are still in Slurm's queue."""
     terms = read_terms(job.workspace) or {}
     numbers = list((terms.get("jobs") or {}).values())
     queued = _slurm.queued(numbers)
     if queued:
         shown = ", ".join(sorted({f"{one.number} {one.state.lower()}" for one in queued})[:6])
         raise BuildLockedError(
-            f"{job.layout.root}: submitted already, and in Slurm's queue ({shown}): {program()} status {job.layout.root} shows "
-            f"how far it is; to submit anew, first scancel {' '.join(numbers)}"
+            f"{job.layout.root}: submitted already, and in Slurm's queue ({shown}): {program()} status {job.layout.root} "
+            f"shows the progress; to submit it again, first run scancel {' '.join(numbers)}"
         )
 
 
 def _submit(scripts: Scripts) -> dict[str, str]:
-    """Write the scripts and submit both."""
+    """Write and submit both scripts, and return the numbers of the jobs."""
     with writing(scripts.folder):
         scripts.folder.mkdir(parents=True, exist_ok=True)
         for name, script in (("array.sh", scripts.array), ("finish.sh", scripts.finish)):

@@ -66,12 +66,12 @@ def test_the_status_says_whether_anybody_is_at_work(build: tuple[Any, Path], tmp
     if sys.platform == "linux":
         assert (seen["running"], seen["rate"], seen["left_s"]) == (False, None, None)
         shown = run_packer("status", out).stdout
-        assert "nobody is at work: run the same command again to go on" in shown
+        assert "no process is at work: run the same command again to continue" in shown
         assert f"process {started.pid}" in shown
         assert "left" not in shown
     holder = Workspace(Layout(out).build).holder
     holder.write_text(json.dumps({**json.loads(holder.read_bytes()), "host": "another"}))
-    assert "cannot be seen from host" in run_packer("status", out).stdout
+    assert "cannot tell whether a process is at work" in run_packer("status", out).stdout
     run_packer("submit", tmp_path / "source", tmp_path / "planned", "--size", 16)
     assert "packer work" in run_packer("status", tmp_path / "planned").stdout
 
