@@ -69,7 +69,7 @@ class ShardPlan:
 
     @cached_property
     def source(self) -> RowSource:
-        """Row source."""
+        """Source of the rows."""
         return open_rows(self.rows, self.workspace)
 
     @cached_property

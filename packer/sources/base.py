@@ -1,4 +1,4 @@
-"""The interface of a source, the listing of its items, and the checks that its paths have to pass."""
+"""The interface of a source, the listing of its items, and the checks of its paths."""
 
 import os
 import stat
@@ -29,33 +29,33 @@ class Listing:
     Attributes
     ----------
     items : sequence of Item
-        Sorted, ``items[i].index == i``. Of many, those in use are made when they are asked for: a source that lists
-        millions keeps them on the disk (`packer.workspace.spool`).
+        Sorted, ``items[i].index == i``. A source of millions of items keeps them on disk and makes each one when it is
+        used (`packer.workspace.spool`).
     ignored : int
         Number of files that are not items.
     classes : dict of str to list of str
         Class names of the integer columns that have them.
     roots : Roots or None
-        The folders to which further paths in the items' columns are relative, and outside which they must not lie; None
-        where no column holds paths.
+        Folders to which further paths in the items' columns are relative and which they must not leave; None if no
+        column holds paths.
     fields : dict of str to str
         The field of a sample that each column of a table becomes, by column.
     further : tuple of str
-        Fields with pictures, other than ``image``, that the items have.
+        Fields with images, other than ``image``.
     arrays : dict of str to tuple
         For each column of lists of numbers, which become arrays: the dtype, and the sizes of all axes but the first.
     members : dict of str to int
-        By field, how many items have a further picture in their archives.
+        Number of items with a further image in their archive, by field.
     beside : sequence of dict
-        These further pictures of each item: by field, an `ItemFile`.
+        Further images of each item: an `ItemFile` by field.
     outside : sequence of int
-        The items whose paths lie outside `roots`, by index, ascending.
+        Indices of the items whose paths lead outside `roots`, ascending.
     outside_example : str
-        The row of the first of them, in words.
+        Description of the row of the first such item.
     notes : sequence of str
-        What the user should know about the source, a line each.
+        Notes for the user about the source, one line each.
     sought : str
-        What was looked for, and where, in words: said if there are no items.
+        Description of what was searched for and where, for the message if there are no items.
     """
 
     items: Sequence[Item]
@@ -75,12 +75,12 @@ class Listing:
 
 @dataclass(frozen=True)
 class Roots:
-    """The folders to which the paths of a table are relative, and outside which no path may lie.
+    """The folders to which the paths of a table are relative. No path may lead outside them.
 
     Attributes
     ----------
     folders : tuple of Path
-        The folders as they were given, made absolute.
+        Absolute, with links as they were given.
     """
 
     folders: tuple[Path, ...]
@@ -92,8 +92,8 @@ class Roots:
         Raises
         ------
         UsageError
-            If one of them is not a folder or lies inside another, or if two have the same name: names below several
-            roots begin with the root's name.
+            If one of them is not a folder or is inside another, or if two have the same name, with which the names of
+            their items would begin.
         """
         roots = cls(tuple(Path(folder).absolute() for folder in folders))
         for number, folder in enumerate(roots.folders):
@@ -115,16 +115,15 @@ class Roots:
 
     @cached_property
     def resolved(self) -> tuple[Path, ...]:
-        """The folders without links."""
         return tuple(folder.resolve() for folder in self.folders)
 
     def describe(
         self, index: int, path: str | Path, columns: Mapping[str, Any], frame_rate: float | None = None
     ) -> Item:
-        """An item for a path in a table (`describe_path`).
+        """Return the item for a path in a table (`describe_path`).
 
-        It is named by its path below its root, preceded by the root's name where there are several roots. A relative
-        path that exists below several roots is a reject.
+        Its name is the path below its root, preceded by the root's name if there are several roots. A relative path
+        that exists below several roots is a reject.
         """
         found = [folder for folder in self.resolved if os.path.lexists(folder / path)]
         location = (found or self.resolved)[0] / path
@@ -137,7 +136,7 @@ class Roots:
         return describe_path(index, name, location, self.resolved, columns, frame_rate)
 
     def leads_out(self, path: str | Path) -> bool:
-        """Return whether a path, absolute or relative, lies outside every root, also where it gets there through links."""
+        """Return whether a path, absolute or relative, leads outside every root, also through links."""
         for folder in self.resolved:
             try:
                 resolved = (folder / path).resolve()
@@ -149,8 +148,7 @@ class Roots:
 
     def _name(self, location: Path) -> str | None:
         """Return the name of a file below a root; None if it is outside all roots."""
-        # The path is tried as it is written first. It is tried without links where it contains `..`, or where it seems
-        # to lie elsewhere because a link leads to the root.
+        # Try the path as it is written, then without links: it may contain `..`, or a link may lead to the root.
         for see in (Path, _resolve):
             place = see(location)
             for given, real in zip(self.folders, self.resolved, strict=True):
@@ -162,14 +160,14 @@ class Roots:
 
 
 class Examiner:
-    """Examines the files of one listing. What it has found of folders, and of the last files, it does not look up again.
+    """Examines the files of one listing. Folders and recent files are not looked up again.
 
     Parameters
     ----------
     roots : Roots or sequence of Path
-        Folders outside which the files must not lie; as paths, without links.
+        Folders that the files must not leave; as paths, without links.
     frame_rate : float, optional
-        That of folders of frames (`packer.recipe.Recipe.frame_folders`).
+        Frame rate of folders of frames (`packer.recipe.Recipe.frame_folders`).
     """
 
     def __init__(self, roots: Roots | Sequence[Path], frame_rate: float | None = None) -> None:
@@ -183,9 +181,9 @@ class Examiner:
         self._stripped, self._first_stripped = 0, ""
 
     def describe(self, index: int, path: str, columns: Mapping[str, Any], reject: str | None = None) -> Item:
-        """See `Roots.describe`; an item without a fault gets `reject`.
+        """Return the item for a path in a table, as `Roots.describe` does; an item without a fault gets `reject`.
 
-        If the path names no file, but does so without the blanks around it, the item is that file.
+        If the path names a file only without the blanks around it, the item is that file.
         """
         self._count()
         known, stripped = self._look_up(path), path.strip()
@@ -224,14 +222,14 @@ class Examiner:
         return known
 
     def file(self, index: int, name: str) -> Item:
-        """The item of a file below the first root, named by its path relative to it (`describe_path`)."""
+        """Return the item for a file below the first root, named by its path relative to it (`describe_path`)."""
         path = self._prefix + name
         return self._item(index, name, path, self._stat(path))
 
     def files(self, names: Iterable[str]) -> Iterator[Item]:
-        """The items of files below the first root, in order (`file`).
+        """Yield the items for files below the first root, in order (`file`).
 
-        On a network file system many are asked for at a time.
+        On a network file system, many files are examined at a time.
         """
         if not is_far(self._resolved[0]):
             yield from map(self.file, count(), names)
@@ -243,7 +241,7 @@ class Examiner:
             yield self._item(index, name, self._prefix + name, state)
 
     def frames(self, index: int, name: str, pictures: Sequence[str]) -> Item:
-        """The item of a folder below the first root with the frames of a video (`frames_item`)."""
+        """Return the item for a folder of frames below the first root (`frames_item`)."""
         assert self._frame_rate is not None
         self._count()
         return frames_item(index, name, self._prefix + name, pictures, self._frame_rate, self._resolved)
@@ -293,7 +291,7 @@ class Examiner:
 _KNOWN_MAX = 4096
 _COUNTED = 500
 _ASKED = 16
-"""Files that one thread asks for: to hand them over one by one takes as long as to ask."""
+"""Files per request to a thread: handing them over one by one would take as long as examining them."""
 
 
 def _resolve(path: Path) -> Path:
@@ -308,7 +306,7 @@ _REPORT: ContextVar[Callable[[int], None] | None] = ContextVar("_REPORT", defaul
 
 @contextmanager
 def counting(report: Callable[[int], None]) -> Iterator[None]:
-    """Inside the block, have sources say how many more items they have listed; an outer block goes on being told."""
+    """Report the items that sources list inside the block; enclosing blocks are informed too."""
     before = _REPORT.get()
 
     def both(count: int) -> None:
@@ -324,7 +322,7 @@ def counting(report: Callable[[int], None]) -> Iterator[None]:
 
 
 def count_listed(count: int) -> None:
-    """Say how many more items a source has listed."""
+    """Report that a source has listed more items."""
     report = _REPORT.get()
     if report is not None:
         report(count)
@@ -358,7 +356,7 @@ def describe_path(
     columns: Mapping[str, Any],
     frame_rate: float | None = None,
 ) -> Item:
-    """An item for a file, or a reject if there is no such regular file inside one of `roots`, which contain no links.
+    """Return an item for a file. If it is not a regular file inside one of `roots`, the item is a reject.
 
     With a `frame_rate`, a folder is an item, too: the frames of a video.
 

@@ -1,4 +1,4 @@
-"""One column of a source's rows: its type, settled in one pass, and its values of that type in the next."""
+"""One column of a source's rows: a first pass settles its type, and the next one converts its values."""
 
 import json
 import shlex
@@ -20,12 +20,12 @@ from shardspec.typing.field_types import FieldType, is_picture, settle_empty
 from shardspec.wording import LENGTH, cut, is_utf8, shorten
 
 ArrayType = tuple[Any, ...]
-"""The type of the arrays that lists become: the dtype, and the sizes of all axes but the first."""
+"""Type of the arrays that lists become: the dtype and the sizes of all axes except the first."""
 
 _write_json = json.JSONEncoder(allow_nan=False).encode
 _SIMPLE = frozenset((bool, int, float, str, type(None)))
 _NAMES_MAX = 100_000
-"""Of labels that are numbers so far, the most that are kept as the names of classes, which they may become."""
+"""Most labels that are kept as possible class names while all of them look like numbers."""
 
 
 class Column:
@@ -34,20 +34,20 @@ class Column:
     Parameters
     ----------
     wanted : str or None
-        What its values are to become: text, int or float.
+        Requested type: text, int or float.
     is_cells : bool
         Whether its values are the texts of cells.
     missing : bool
-        Whether there were rows without it before the first with it.
+        Whether earlier rows lack the column.
     is_label : bool
-        Whether its distinct values are to be known.
+        Whether to collect its distinct values.
     where : callable
         Names a row in messages.
 
     Attributes
     ----------
     type : FieldType or None
-        The settled type; None if all values are missing, and of a column ``image``.
+        The settled type; None if all values are missing, and for a column ``image``.
     has_pictures : bool
         Whether it is named and typed as a further picture.
     """
@@ -78,11 +78,11 @@ class Column:
 
     @property
     def python_type(self) -> type | None:
-        """The Python type of all values; None if all are missing."""
+        """Return the Python type of all values; None if all are missing."""
         return self._cells.kind if self._cells is not None else self._values.python_type
 
     def read(self, chunk: Chunk) -> Sequence[Any]:
-        """Its values in some rows; a label of blanks alone is missing, as an empty one is."""
+        """Return its values in some rows. A blank label is missing."""
         missing = "" if self._is_cells else None
         values = chunk.column(self.name, missing)
         if not self._is_cells:
@@ -92,7 +92,6 @@ class Column:
         return [missing if isinstance(value, str) and not value.strip() else value for value in values]
 
     def scan(self, chunk: Chunk) -> None:
-        """Take in its values in the next rows."""
         values = self.read(chunk)
         if self._cells is not None:
             self._cells.scan(values, chunk.first)
@@ -176,13 +175,13 @@ class Column:
 
     @property
     def list_type(self) -> ArrayType | None:
-        """The type of the arrays that lists of numbers become; None of any other column."""
+        """Return the array type of a column of lists of numbers; None for any other column."""
         if self.type is None or self.type.kind != "array" or not self.type.listed:
             return None
         return (self.type.dtype, *self.type.shape[1:])
 
     def of(self, chunk: Chunk) -> tuple[Sequence[Any], Sequence[bool] | None]:
-        """The values in some rows, and which of them are known if any is missing anywhere."""
+        """Return the values in some rows, and which of them are known if any is missing anywhere."""
         values = self._plain(self.read(chunk), chunk.first)
         if self.python_type is float and self._cells is None:
             values = [value if value is None else float(value) for value in values]
@@ -199,7 +198,7 @@ class Column:
         return values if self._wanted is None else convert(values, self._wanted, self.name, self._where, first)
 
     def number_labels(self) -> list[str] | None:
-        """Return the texts of a column of labels in sorted order, each the class of its place; None of integers or nothing.
+        """Return the texts of a column of labels in sorted order, as class names; None if there are none.
 
         Raises
         ------

@@ -44,13 +44,12 @@ class InputsSource:
         )
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
-        """The items, in the order of the inputs."""
         refuse_path_column(path_column, "inputs of a function")
         return Listing(self._items, classes=self._classes)
 
 
 def read_input(item: Item) -> Any:
-    """The input that an item is."""
+    """Return the input that an item represents."""
     return _from_json(item.columns[INPUT])
 
 

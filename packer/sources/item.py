@@ -32,7 +32,7 @@ Place = Member | Frames
 
 
 def place_of(values: Sequence[Any]) -> Place:
-    """A place from its JSON."""
+    """Read a place from its JSON."""
     return Frames("frames", tuple(values[1]), values[2], values[3]) if values[0] == "frames" else Member.of(values)
 
 
@@ -55,7 +55,7 @@ class ItemFile(NamedTuple):
 
     @property
     def medium(self) -> Medium:
-        """Its medium by its suffix. A folder of frames is a video; a file without a known suffix counts as an image."""
+        """Medium by suffix. A folder of frames is a video; a file without a known suffix counts as an image."""
         return VIDEO if isinstance(self.member, Frames) else medium_of(self.name) or IMAGE
 
     def change(self) -> str | None:
@@ -131,11 +131,11 @@ class Item(NamedTuple):
 
     @property
     def medium(self) -> Medium:
-        """Its medium by its suffix. A folder of frames is a video; an item without a known suffix counts as an image."""
+        """Medium by suffix. A folder of frames is a video; an item without a known suffix counts as an image."""
         return VIDEO if isinstance(self.member, Frames) else medium_of(self.name) or IMAGE
 
     def to_line(self) -> str:
-        """The item as one line of JSON (ASCII, so that names that are not UTF-8 survive)."""
+        """Return the item as one line of JSON, in ASCII, so that names that are not UTF-8 survive."""
         # Encoded piece by piece, since most are empty or numbers, in less than half of the time.
         columns = _TO_JSON(self.columns) if self.columns else "{}"
         files = _TO_JSON(self.files) if self.files else "{}"
@@ -153,7 +153,7 @@ class Item(NamedTuple):
         return cls.unpack(json.loads(line))
 
     def pack(self) -> tuple[Any, ...]:
-        """The item as plain values, for a spool.
+        """Return the item as plain values, for a spool.
 
         Raises
         ------
@@ -173,7 +173,7 @@ class Item(NamedTuple):
 
     @classmethod
     def unpack(cls, values: Sequence[Any]) -> "Item":
-        """The item of what `pack` made, or of the values in a line."""
+        """Make an item from the result of `pack`, or from the values in a line."""
         index, name, path, size, mtime_ns, columns, reject, found, *more = values
         files = found and {
             option: ItemFile(*file[:4], *map(place_of, filter(None, file[4:]))) for option, file in found.items()
@@ -187,13 +187,13 @@ class Item(NamedTuple):
 
     @property
     def file(self) -> ItemFile:
-        """The picture or video, of an item that has one."""
+        """Return the image or video of an item that has one."""
         if self.path is None:
             raise ValueError(_NO_PATH.format(self.name))
         return ItemFile(self.name, self.path, self.bytes, self.mtime_ns, self.member)
 
     def location(self) -> Path:
-        """The path of an item that has one."""
+        """Return the path of an item that has one."""
         if self.path is None:
             raise ValueError(_NO_PATH.format(self.name))
         return Path(self.path)
@@ -234,7 +234,7 @@ QUOTE = json.encoder.encode_basestring_ascii
 
 
 def spool_items() -> Spool[Item]:
-    """A spool of items."""
+    """Return an empty spool for items."""
     return Spool(Item.pack, Item.unpack)
 
 
@@ -256,5 +256,5 @@ def items_of(file: TextIO, start: int, stop: int, offset: int) -> Iterator[Item]
 
 
 def item_name(path: Path, task: tuple[int, int, int], index: int) -> str:
-    """The name of an item of a task; the task is ``(start, stop, offset)`` as in `read_items`."""
+    """Return the name of an item of a task; the task is ``(start, stop, offset)`` as in `read_items`."""
     return next(item.name for item in read_items(path, *task) if item.index == index)

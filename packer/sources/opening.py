@@ -33,7 +33,7 @@ _READ_BY: Sequence[tuple[Sequence[str], str, Collection[str]]] = (
 def open_source(
     source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source, out: Path, recipe: Recipe | None = None
 ) -> Source:
-    """The source that a path or an object stands for, opened as a recipe says.
+    """Return the source for a path or an object, opened with the options of a recipe.
 
     Raises
     ------

@@ -56,7 +56,7 @@ class PackedSource:
         self.root = root.resolve()
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
-        """The items, in the order of the rows.
+        """List the items, in the order of the rows.
 
         Parameters
         ----------
@@ -144,13 +144,13 @@ def check_digests(layout: Layout, manifest: Manifest) -> None:
 def describe_row(
     index: int, name: str, root: Path, digest: str, taken: int, row_bytes: int, columns: Mapping[str, Any]
 ) -> Item:
-    """The item of a row, small enough for the plan. `taken` is its key's ordinal of `taken_ordinals`, 0 for none."""
+    """Return the item for a row, small enough for the plan. `taken` is its ordinal in `taken_ordinals`, or 0."""
     row = [index, digest, taken] if taken else [index, digest]
     return Item(index, name, str(root), row_bytes, columns={PACKED_ROW: row, **columns})
 
 
 def taken_ordinals(keys: Sequence[str]) -> dict[str, int]:
-    """For each key, the largest ordinal that other keys append to it: 2 for ``a`` where there is a key ``a-000002``."""
+    """Return the largest ordinal that other keys append to each key: 2 for ``a`` if there is ``a-000002``."""
     known = number_all(keys)
     known.sort()
     taken: dict[str, int] = {}

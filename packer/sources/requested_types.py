@@ -24,7 +24,7 @@ _EXACT = 2**53
 
 
 def column_types(recipe: Recipe) -> dict[str, str]:
-    """The type of each column that a recipe names; `DROP` if the column is left out.
+    """Return the type of each column that a recipe names; `DROP` if the column is left out.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def column_types(recipe: Recipe) -> dict[str, str]:
 
 
 def convert(values: Sequence[Any], kind: str, column: str, where: Callable[[int], str], first: int = 0) -> list[Any]:
-    """A column's values as texts, integers or floats, the first of them in row `first`.
+    """Convert a column's values to text, integers or floats; the first one is in row `first`.
 
     Missing ones are None: None and NaN, and where numbers are asked for, texts of blanks or NaN.
 

@@ -73,19 +73,19 @@ class Columns:
         return out, rejects
 
     def rows(self, chunks: Iterable[Chunk]) -> Iterator[tuple[dict[str, Any], str | None]]:
-        """The values of each row by field, and why the row is rejected."""
+        """Yield the values of each row by field, and why the row is rejected."""
         for chunk in chunks:
             values, rejects = self._read(chunk)
             yield from zip(Chunk(chunk.first, chunk.rows, values).to_rows(), rejects, strict=True)
 
     @property
     def further(self) -> tuple[str, ...]:
-        """Fields with pictures, other than ``image``."""
+        """Return the fields with images, other than ``image``."""
         return tuple(column.field for column in self._columns if column.has_pictures)
 
     @property
     def arrays(self) -> dict[str, ArrayType]:
-        """The array type of each field of lists of numbers."""
+        """Return the array type of each field of lists of numbers."""
         return {
             column.field: column.list_type
             for column in self._columns
@@ -93,7 +93,7 @@ class Columns:
         }
 
     def number_classes(self) -> None:
-        """Number the labels: texts in sorted order, without spaces around them; integers stay as they are.
+        """Number the labels: texts in sorted order, without surrounding spaces. Integers are kept.
 
         Raises
         ------
@@ -108,7 +108,7 @@ class Columns:
 
 
 def with_arrays(columns: Mapping[str, Any], arrays: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """An item's columns, with the lists of those in `arrays` as arrays of the given type."""
+    """Return an item's columns with the lists of those in `arrays` as arrays of the given type."""
     return {name: _as_array(value, *arrays[name]) if name in arrays else value for name, value in columns.items()}
 
 

@@ -45,7 +45,7 @@ class CellTyper:
 
     @property
     def kind(self) -> type[Any]:
-        """The Python type of the cells so far: int, float or str."""
+        """Return the Python type of the cells so far: int, float or str."""
         return self._kind if self._has_values else str
 
     @property
@@ -54,7 +54,7 @@ class CellTyper:
         return self._has_empty or (self._has_nans and self.kind is not str)
 
     def scan(self, cells: Sequence[str], first: int = 0) -> None:
-        """Take in the next cells, the first of which is in row `first`."""
+        """Scan the next cells; the first one is in row `first`."""
         known = list(filter(None, cells))
         self._has_empty |= len(known) < len(cells)
         numbers = None if self._kind is str else _PARSERS[self._kind](known)
@@ -75,7 +75,7 @@ class CellTyper:
             self._numbers += len(known)
 
     def parse(self, cells: Iterable[str]) -> list[Any]:
-        """Cells as values of the settled kind; a missing one is None."""
+        """Return cells as values of the settled kind; a missing one is None."""
         kind = self.kind
         if kind is str:
             return keep_cells(cells)
@@ -131,7 +131,7 @@ class CellTyper:
 
 
 def keep_cells(cells: Iterable[str]) -> list[Any]:
-    """Cells as texts; an empty one is missing (None)."""
+    """Return cells as texts; an empty one is missing (None)."""
     return [cell or None for cell in cells]
 
 

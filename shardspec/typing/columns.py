@@ -46,7 +46,7 @@ class NumberLimits:
         self.beyond: dict[str, tuple[int, Any]] = {}
 
     def scan(self, numbers: Sequence[Any], given: Sequence[Any], values: Sequence[Any], first: int) -> None:
-        """Take in numbers of one kind, int or float without NaN.
+        """Scan numbers of one kind, int or float without NaN.
 
         Parameters
         ----------
@@ -111,11 +111,11 @@ class ColumnTyper:
 
     @property
     def python_type(self) -> type | None:
-        """The Python type of all values, float if it is among them; None if all are missing."""
+        """Return the Python type of all values, float if it is among them; None if all are missing."""
         return float if float in self._rows else next(iter(self._rows), None)
 
     def scan(self, values: Sequence[Any], first: int = 0) -> None:
-        """Take in the next values, the first of which is in row `first`."""
+        """Scan the next values; the first one is in row `first`."""
         kinds = set(map(type, values))
         for kind in kinds:
             some = values if len(kinds) == 1 else [value for value in values if type(value) is kind]

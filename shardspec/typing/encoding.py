@@ -1,4 +1,4 @@
-"""A column of a table as a field with encoded values."""
+"""Encode a column of a table as a field."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,16 +15,16 @@ from shardspec.typing.frames import Cells
 
 
 class EncodedColumn(NamedTuple):
-    """A field, and its values as `shardspec.columns` has them, with a sentinel in the place of each missing one.
+    """A field and its values as in `shardspec.columns`, with a sentinel for each missing one.
 
     Attributes
     ----------
     field : Field
     values : ndarray, (n, *shape), or list of bytes-like objects
     sentinel : scalar or bytes
-        What stands for a missing value: false, 0, zeros, −1 in a label, or nothing.
+        Replaces a missing value: false, 0, zeros, −1 in a label, or nothing.
     notes : list of str
-        What the user should know of the values, a line each.
+        Notes for the user about the values, one line each.
     """
 
     field: Field
@@ -34,10 +34,10 @@ class EncodedColumn(NamedTuple):
 
 
 def encode_column(name: str, cells: Cells, place: str) -> EncodedColumn:
-    """Settle the field of a column, and encode its values.
+    """Choose the field of a column, and encode its values.
 
     Numbers keep the dtype that they have in the table; Python's own become 64-bit numbers. Lists of numbers and arrays
-    become *fixed* fields if all have one shape, *ragged* ones if they differ in their first axis alone. Texts of a field
+    become *fixed* fields if all have one shape, *ragged* ones if they differ only in their first axis. Texts of a field
     ``label`` become classes, numbered in sorted order. Other lists, and mappings, become JSON.
 
     Parameters
@@ -46,7 +46,7 @@ def encode_column(name: str, cells: Cells, place: str) -> EncodedColumn:
         The field's name.
     cells : Cells
     place : str
-        What messages call the column.
+        Name of the column in messages.
 
     Raises
     ------

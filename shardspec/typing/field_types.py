@@ -62,7 +62,7 @@ class FieldType:
     optional: bool = False
 
     def describe(self) -> str:
-        """The type in words, as an error names it."""
+        """Describe the type for an error message."""
         if self.kind == "array" and not self.shape and not self.listed:
             words = {"<i8": "an integer", "<f8": "a number", "|b1": "True or False"}.get(self.dtype)
             return words or f"a number of dtype {self.dtype}"
@@ -79,7 +79,7 @@ class FieldType:
     def to_field(
         self, name: str, shape: Shape, classes: Sequence[str] | None = None, layout: str | None = None
     ) -> Field:
-        """The field of all values of this type.
+        """Return the field of all values of this type.
 
         Parameters
         ----------
@@ -104,7 +104,7 @@ class FieldType:
         return Field(name, "bytes" if None in shape[1:] else "ragged", self.dtype, shape)
 
     def to_json(self) -> dict[str, Any]:
-        """The type as JSON."""
+        """Return the type as JSON."""
         codec = None if self.codec is None else self.codec.to_json()
         return {**vars(self), "shape": list(self.shape), "codec": codec}
 
@@ -120,7 +120,7 @@ _OTHER_LIST = FieldType("json", listed=True)
 
 
 def infer(name: str, value: Any, picture: NamedConfig | None = None) -> FieldType:
-    """The type that a value shows.
+    """Infer the type of a value.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def infer(name: str, value: Any, picture: NamedConfig | None = None) -> FieldTyp
 
 
 def join(one: FieldType, other: FieldType) -> FieldType | None:
-    """The type that holds the values of both; None if there is none."""
+    """Return the type that holds the values of both; None if there is none."""
     optional = one.optional or other.optional
     for kind, rest in ((one, other), (other, one)):
         if kind.kind == "text" and kind.listed:  # nothing but None so far
@@ -182,7 +182,7 @@ def join(one: FieldType, other: FieldType) -> FieldType | None:
 
 
 def settle_empty(kind: FieldType) -> FieldType:
-    """The type of a field whose first samples are known: lists that were all empty are JSON."""
+    """Return the final type after the first samples: lists that were all empty become JSON."""
     if kind.kind == "text" and kind.listed:
         return replace(kind, listed=False)
     if kind.kind == "array" and kind.listed and not kind.shape:
@@ -191,7 +191,7 @@ def settle_empty(kind: FieldType) -> FieldType:
 
 
 def common_shape(shapes: Iterable[Shape]) -> Shape:
-    """The shape of values with as many axes: None for an axis whose sizes differ."""
+    """Return the common shape of values with equally many axes: None for an axis whose sizes differ."""
     return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
 
 
@@ -201,7 +201,7 @@ def is_picture(array: np.ndarray[Any, Any]) -> bool:
 
 
 def as_array(value: Any) -> np.ndarray[Any, Any]:
-    """A value that is no number, text, list or dict of Python as an array of a dtype that a field may have.
+    """Convert a value that is not a number, text, list or dict to an array of a dtype that a field may have.
 
     Raises
     ------
@@ -231,7 +231,7 @@ def _picture_type(name: str, picture: NamedConfig) -> FieldType:
 
 
 def infer_list(value: Sequence[Any]) -> FieldType:
-    """Numbers are an array if the list is rectangular and all of them fit; any other list is JSON."""
+    """Infer the type of a list: an array if it is rectangular and its numbers fit, otherwise JSON."""
     if not value:
         return _EMPTY_LIST
     kinds: set[type] = set()

@@ -29,7 +29,7 @@ class Cells(NamedTuple):
 
 
 def read_cells(frame: Any, what: str) -> dict[str, Cells]:
-    """The columns of a table by name.
+    """Read the columns of a table by name.
 
     Parameters
     ----------

@@ -19,10 +19,10 @@ from shardspec.wording import counted, did_you_mean, list_some, program, quote_s
 
 NO_ROW = -1
 _NAMED = 5
-"""Keys that a message names."""
+"""Number of keys that a message names."""
 _IDENTITY_BYTES = 16
 _AT_ONCE = 1 << 16
-"""Keys that are sought at once."""
+"""Number of keys that are looked up at once."""
 
 
 class JoinedColumns(NamedTuple):
@@ -38,9 +38,9 @@ class JoinedColumns(NamedTuple):
     missing : dict of str to int
         For each field that has any, the rows of the dataset without a value; a field ``<field>_valid`` says which.
     unknown : int
-        Rows of the table whose key no row of the dataset has.
+        Rows of the table whose key is not in the dataset.
     notes : list of str
-        What the user should know of the values, a line each.
+        Notes for the user about the values, one line each.
     """
 
     fields: tuple[Field, ...]
@@ -69,7 +69,7 @@ class DatasetKeys(NamedTuple):
 
 
 def key_fields(schema: Schema, on: str | Sequence[str]) -> tuple[Field, ...]:
-    """The fields by which rows are found, together if there are several.
+    """Return the fields that identify a row, together if there are several.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def key_fields(schema: Schema, on: str | Sequence[str]) -> tuple[Field, ...]:
 
 
 def key_columns(key: str | Sequence[str] | None, on: Sequence[str]) -> list[str]:
-    """The table's columns that are compared with the fields `on`: those called like them, unless `key` names others.
+    """Return the table's columns to compare with the fields `on`: those with the same names, unless `key` names others.
 
     Raises
     ------
@@ -128,28 +128,28 @@ def join_frame(
     keys : sequence of DatasetKeys
         Rows belong together if all of them are equal.
     taken : collection of str
-        Names that the new fields must not have.
+        Names that the new fields must not use.
     key : str or sequence of str, optional
         The table's columns that hold the keys, in the order of `keys`; by default those with the names of the dataset's
         fields.
     fields : sequence of str, optional
-        The table's columns to take; by default all but `key`.
+        The table's columns to add; by default all except `key`.
     allow_missing : bool
-        Whether rows of the dataset may be without a value. Every field then gets one that says where it has a value,
-        whether any is missing or not, so that the fields follow from the call alone.
+        Whether rows of the dataset may lack a value. Every field then gets a validity field, even if no value is
+        missing, so that the fields depend only on the call.
     allow_unknown : bool
-        Whether the table may have keys that the dataset has not.
+        Whether the table may have keys that the dataset lacks.
     replaceable : collection of str
-        Those of `taken` that the caller could replace; a message says so.
+        The names in `taken` that the caller could replace, for a message.
     required : ndarray, (n,), bool, optional
         The rows that need a value; all by default.
     what : str
-        What messages call the table.
+        Name of the table in messages.
 
     Raises
     ------
     UsageError
-        If the table cannot be read or matched; the message names what is missing or too much.
+        If the table cannot be read or matched; the message names what is missing or superfluous.
     """
     cells = read_cells(frame, what)
     on = [one.field.name for one in keys]
@@ -296,7 +296,7 @@ def _twice(known: npt.NDArray[np.bytes_], order: IntArray) -> list[tuple[int, in
 
 
 def _identities(columns: Sequence[Iterable[Any]]) -> npt.NDArray[np.bytes_]:
-    """Digests of keys, (n,), which take less memory than the keys: they are equal exactly where the keys are.
+    """Return digests of keys, (n,), which take less memory than the keys; equal keys have equal digests.
 
     Those of keys in several columns are the digests of the digests of each.
     """

@@ -23,7 +23,7 @@ _INTEGER = re.compile(r"(0|-?[1-9][0-9]{0,17})\Z")
 
 @dataclass(frozen=True)
 class KeyTable:
-    """Keys, each with the columns that its item gets.
+    """Keys and the columns that each one adds to its item.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class KeyTable:
         return cls(path, rows)
 
     def join(self, items: Iterable[Item], notes: list[str]) -> Iterator[Item | None]:
-        """The items that the keys name, with their columns, and None in the place of each other one.
+        """Yield the items named by the keys, with their columns, and None for every other item.
 
         An item is named by its name in the archive, with or without its suffix; the archive's own name may stand before
         it. What the source rejected stays. A key without an item becomes a reject. `notes` gets a line about keys that

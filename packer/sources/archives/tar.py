@@ -38,7 +38,7 @@ _EXPANSION_FREE_BYTES = 256 * 10**6
 
 
 class TarMember(NamedTuple):
-    """A member.
+    """A member of a tar file.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ def walk_tar(path: Path, wanted_bytes: "dict[str, int]") -> Iterator[TarMember]:
 
 
 class _Stream:
-    """A file that is read in order. If it is compressed, its size is unknown, and more than `limit` bytes are damage."""
+    """A file that is read in order. A compressed one has no known size, and must not exceed `limit` bytes."""
 
     def __init__(self, file: BinaryIO | gzip.GzipFile, size: int | None, limit: int = 0) -> None:
         self._file, self._size, self._limit, self.at = file, size, limit, 0

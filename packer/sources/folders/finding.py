@@ -30,14 +30,14 @@ _LINKS = "behind links to folders that are listed where they lie"
 
 
 class Ignored:
-    """Files and folders that are no items, counted by kind, each kind with an example."""
+    """Counts files and folders that are not items, by kind, with an example of each kind."""
 
     def __init__(self) -> None:
         self.count = 0
         self._kinds: dict[str, tuple[int, str]] = {}
 
     def add(self, path: str, kind: str | None = None, number: int = 1) -> None:
-        """Count a path, or a number of which it is an example.
+        """Count a path, or `number` paths for which it is an example.
 
         Without a kind it is a file, whose kind is its suffix.
         """
@@ -49,12 +49,11 @@ class Ignored:
         self.count += number
 
     def merge(self, other: "Ignored") -> None:
-        """Count what another one has counted."""
         for kind, (count, example) in other._kinds.items():
             self.add(example, kind, count)
 
     def describe(self, what: str = "ignored") -> str:
-        """The kinds, the most frequent first."""
+        """List the kinds, the most frequent first."""
         kinds = sorted(self._kinds.items(), key=lambda entry: (-entry[1][0], entry[0]))
         shown = [f"{count} {kind} (such as {shorten(path)})" for kind, (count, path) in kinds[:_KINDS_SHOWN]]
         rest = sum(count for _, (count, _) in kinds[_KINDS_SHOWN:])
@@ -67,7 +66,7 @@ def _suffix(path: str) -> str:
 
 
 class FoundFile(NamedTuple):
-    """A picture or video: its path relative to the root, with ``/``, and those of its sidecars.
+    """An image or video: its path relative to the root, with ``/``, and the paths of its sidecars.
 
     Or a folder whose pictures are the frames of a video: its path, and their names.
     """
@@ -78,7 +77,7 @@ class FoundFile(NamedTuple):
 
 
 class FoundFiles:
-    """Files found by a walk through a folder. Iterating once yields the items in the byte order of their paths.
+    """Walk through a folder that yields the images and videos in the byte order of their paths, once.
 
     A folder of frames is followed by what lies below it.
 

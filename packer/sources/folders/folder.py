@@ -35,7 +35,7 @@ _SPLIT_AND_LABEL = "--fields-from-path '{split}/{label}/**'"
 
 
 class FolderSource:
-    """Every picture and video below a folder, by suffix, in the order of their paths' bytes.
+    """All images and videos below a folder, by suffix, in the byte order of their paths.
 
     Hidden files, hidden folders and files with other suffixes are ignored and counted. Links to folders are not
     followed: one that leads out of the folder is a reject, and others are ignored, since their files are listed where
@@ -82,7 +82,7 @@ class FolderSource:
         return self._pattern is not None or self._sidecars
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
-        """The items, labelled by the first folder of their paths if `label_from` is ``"folder"``, or by a column."""
+        """List the items, labelled by their first folder if `label_from` is ``"folder"``, or by a column."""
         if label_from not in ("auto", "none", "folder") and not self._has_columns:
             raise UsageError(
                 f"label_from: expected 'folder' or 'none' for a folder, found {shorten(label_from)}: "

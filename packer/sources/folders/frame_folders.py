@@ -1,4 +1,4 @@
-"""The items of folders whose pictures are the frames of videos."""
+"""Items for folders whose images are the frames of videos."""
 
 import os
 import stat
@@ -17,13 +17,13 @@ from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.wording import LONG, shorten
 
 _LOOKED, _FOLDERS_LOOKED = 10_000, 20
-"""Names of items, and folders, that are looked at for frames, which takes milliseconds."""
+"""Number of names, and of folders, that are examined for frames. This takes milliseconds."""
 
 _FRAMES_MIN = 5
 _NUMBERED_SHARE = 0.9
 
 _ASKED = 16
-"""Pictures that one thread asks for: to hand them over one by one takes as long as to ask."""
+"""Images per request to a thread: handing them over one by one would take as long as examining them."""
 
 
 def frames_item(
@@ -35,10 +35,10 @@ def frames_item(
     roots: Sequence[Path],
     columns: Mapping[str, Any] | None = None,
 ) -> Item:
-    """The item of a folder whose pictures are the frames of a video.
+    """Return the item for a folder whose images are the frames of a video.
 
-    The frames are in the order of their numbers (`frame_numbers`). A folder whose pictures have none is a reject, and so
-    is one in which a picture leads out of the source.
+    The frames are in the order of their numbers (`frame_numbers`). The folder is a reject if its images have no numbers,
+    or if one of them leads out of the source.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def frames_item(
         Names of the pictures in it.
     rate : float, frames per second
     roots : sequence of Path
-        Folders outside which no file may lie, without links.
+        Folders that no file may leave, without links.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def frames_item(
 
 
 def pictures_in(folder: str | Path) -> list[str]:
-    """The names of the pictures directly in a folder, known by their suffixes; hidden files are none.
+    """Return the names of the images directly in a folder, by suffix and without hidden files.
 
     Raises
     ------
@@ -103,15 +103,15 @@ def pictures_in(folder: str | Path) -> list[str]:
 def describe_numbered(names: Iterable[str], depth: int) -> list[str]:
     """Describe that folders seem to hold the frames of videos, which are packed picture by picture.
 
-    They do if the pictures of nearly each of several folders have the same names but for numbers, and these count from
-    0 or 1 without a gap.
+    This is so if, in nearly all of several folders, the names of the images differ only in numbers that count from 0 or
+    1 without a gap.
 
     Parameters
     ----------
     names : iterable of str
-        Of items, sorted; those at the beginning are looked at.
+        Names of items, sorted; only the first ones are examined.
     depth : int
-        The number of folders that lead to the pictures, at least.
+        Least number of folders above the images.
     """
     looked = list(islice(names, _LOOKED))
     groups = [(folder, list(found)) for folder, found in groupby(looked, lambda name: name.rpartition("/")[0])]

@@ -21,7 +21,7 @@ _STATE_DIGITS = 32
 
 
 class Frames(NamedTuple):
-    """The frames of a video that are pictures in a folder, which is at the item's path.
+    """The frames of a video that are images in a folder, the one at the item's path.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Frames(NamedTuple):
 
 
 class FramesState:
-    """The state of the files of some frames, by which it is known whether one has changed.
+    """The state of the files of some frames, which tells whether one has changed.
 
     Attributes
     ----------
@@ -68,11 +68,11 @@ class FramesState:
 
 
 class FramesError(ValueError):
-    """Pictures that are not the frames of a video; the message says why."""
+    """The images are not the frames of a video; the message says why."""
 
 
 def frame_numbers(names: Sequence[str]) -> list[int]:
-    """The numbers of frames, by which they are known: the last number in each name. ``001_017.png`` is frame 17.
+    """Return the numbers of frames: the last number in each name. ``001_017.png`` is frame 17.
 
     So a picture has its number whatever other pictures there are, as the mask of the same name has.
 

@@ -18,7 +18,7 @@ _Part = re.Pattern[str] | None
 
 
 class Globs:
-    """Patterns that are compared with files and folders below a folder, by the rules of ``.gitignore``.
+    """Patterns for files and folders below a folder, with the rules of ``.gitignore``.
 
     A pattern without ``/`` is compared with the name of each file and folder, one with ``/`` with the path from the
     top. ``*``, ``?`` and ``[a-z]`` do not match ``/``; ``**`` between slashes stands for any number of folders. With
@@ -96,7 +96,7 @@ def _skip_any(states: set[int], pattern: Sequence[_Part]) -> set[int]:
 
 
 class PathPattern:
-    """A pattern such as ``{split}/{label}/{person}_{clip}.mp4``: what stands in a path for each name in braces.
+    """A pattern such as ``{split}/{label}/{person}_{clip}.mp4``, which gives each name in braces a part of the path.
 
     A placeholder stands for one character or more, without ``/``, and for as few as the text after it allows; the last
     one in a part takes the rest. ``*`` stands for any characters without ``/``, or none, and ``**`` between slashes,
@@ -127,7 +127,7 @@ class PathPattern:
             raise _refuse(text, "a placeholder such as {label}", "none")
 
     def match(self, path: str) -> dict[str, str] | None:
-        """The text of each placeholder in a path with ``/``; None if the path does not match."""
+        """Return the text of each placeholder in a path with ``/``; None if the path does not match."""
         parts = path.split("/")
         first, last = self._first, self._last
         if last is None:

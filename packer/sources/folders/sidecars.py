@@ -32,7 +32,7 @@ _DEPTH = 32
 
 
 def sidecar_suffix(name: str) -> str | None:
-    """The suffix of a sidecar's name, in lower case; None for any other file."""
+    """Return the suffix of a sidecar in lower case; None for any other file."""
     suffix = PurePath(name).suffix.lower()
     return suffix if suffix in (TEXT, OBJECT) else None
 
@@ -40,7 +40,7 @@ def sidecar_suffix(name: str) -> str | None:
 def read_sidecars(
     paths: Sequence[str], root: Path, roots: Sequence[Path]
 ) -> tuple[dict[str, Any], dict[str, ItemFile]]:
-    """The columns in the sidecars of an item, and the files, by ``sidecar`` and their suffix.
+    """Read the sidecars of an item: the columns, and the files by ``sidecar`` and suffix.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def read_sidecars(
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The columns in a sidecar.
+    """Read the columns in a sidecar.
 
     A text loses the spaces and line ends around it; an empty one is missing. Names of an object that a build needs for
     its own fields are preceded by ``sidecar_``.

@@ -1,4 +1,4 @@
-"""Rows as columns, some rows at a time."""
+"""Rows as columns, in chunks."""
 
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,14 +15,14 @@ CHUNK_ROWS = 2048
 
 
 class Chunk(NamedTuple):
-    """Some rows, one after another, as columns.
+    """Consecutive rows, as columns.
 
     Attributes
     ----------
     first : int
         The number of the first row.
     columns : dict of str to list
-        A column that is not here has no value in these rows.
+        A column that is not in it has no value in these rows.
     """
 
     first: int
@@ -30,7 +30,7 @@ class Chunk(NamedTuple):
     columns: Mapping[str, Sequence[Any]]
 
     def column(self, name: str, missing: Any = None) -> Sequence[Any]:
-        """The values of a column; `missing` in every row if it has none here."""
+        """Return the values of a column; `missing` in every row if it has none here."""
         return self.columns[name] if name in self.columns else [missing] * self.rows
 
     def to_rows(self) -> Iterator[dict[str, Any]]:
@@ -40,7 +40,7 @@ class Chunk(NamedTuple):
         return (dict(zip(names, row, strict=True)) for row in rows)
 
     def select(self, names: Collection[str] | None) -> "Chunk":
-        """The same rows with these columns alone; None stands for all."""
+        """Return the same rows with some columns only; None stands for all."""
         if names is None:
             return self
         return self._replace(columns={name: values for name, values in self.columns.items() if name in names})
@@ -48,7 +48,7 @@ class Chunk(NamedTuple):
 
 @contextmanager
 def reading_parquet(path: Path) -> Iterator[None]:
-    """Report what pyarrow says of a damaged file. An error of the system, which has a number, is the caller's.
+    """Report a damaged file as an error of its own; errors of the system, with a number, are passed on.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def reading_parquet(path: Path) -> Iterator[None]:
 
 
 def chunks_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[Chunk]:
-    """Rows as columns, some at a time."""
+    """Yield rows as columns, in chunks."""
     first, waiting = 0, iter(rows)
     while some := list(islice(waiting, CHUNK_ROWS)):
         names = dict.fromkeys(name for row in some for name in row)
@@ -75,7 +75,7 @@ def chunks_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[Chunk]:
 
 
 def chunk_of_batch(batch: Any, first: int, path: Path) -> Chunk:
-    """The rows of a record batch of pyarrow, which a file at `path` has from row `first` on.
+    """Return the rows of a record batch of pyarrow as a chunk; `first` is the number of its first row.
 
     Raises
     ------
@@ -95,5 +95,5 @@ def chunk_of_batch(batch: Any, first: int, path: Path) -> Chunk:
 
 
 def describe_row(row: int) -> str:
-    """The name, in messages, of a row that lies in no line of a file."""
+    """Return the name, in messages, of a row that has no line in a file."""
     return f"row {row} (counted from 0)"

@@ -32,7 +32,7 @@ _SEPARATOR = re.compile(r"sep=.?\Z", re.IGNORECASE)
 
 
 class CsvTable:
-    """A CSV file with a header (`packer.sources.tables.base.Table`). Columns without a name there are left out.
+    """A CSV file with a header (`packer.sources.tables.base.Table`). Columns without a name are left out.
 
     The cells are separated by commas. If the header has none, but semicolons, tabs or vertical bars, these separate the
     cells.
@@ -155,7 +155,7 @@ class CsvTable:
 
 
 class TsvTable(CsvTable):
-    """A CSV file whose cells are separated by tabs, or else as a `CsvTable` with another mark has them."""
+    """A CSV file whose cells are separated by tabs, or by another mark as in a `CsvTable`."""
 
     mark = "\t"
 
@@ -171,7 +171,7 @@ def _describe_unnamed(header: Sequence[str]) -> dict[str, str]:
 
 
 def _describe_other_bytes(path: Path) -> str:
-    """Say where a file is not UTF-8. The line read last does not, since the file is decoded in large pieces."""
+    """Say where a file is not UTF-8. It is decoded in large pieces, so the line read last does not tell."""
     data = path.read_bytes()
     try:
         data.decode("utf-8")

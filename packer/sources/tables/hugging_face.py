@@ -8,7 +8,7 @@ _TYPE = "ClassLabel"
 
 
 def class_labels(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
-    """The names of the classes of each column that is a ``ClassLabel``, by number; none of what is not as it should be.
+    """Return the class names of each column of type ``ClassLabel``; malformed entries are ignored.
 
     Parameters
     ----------
