@@ -1,4 +1,4 @@
-"""A function from an input to samples as the one step of a chain."""
+"""A function from an input to samples, as the only step of a chain."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,9 +19,9 @@ MADE = "_made"
 
 
 def step_of(function: Function) -> Step:
-    """The step that calls a function once for each item, with the input that the item is.
+    """Return the step that calls a function once for each item, with the input that the item represents.
 
-    An input for which the function gives no sample is no reject.
+    An input for which the function returns no sample is no reject.
     """
 
     def step(samples: Iterator[Sample]) -> Iterator[Sample]:
@@ -36,7 +36,7 @@ def step_of(function: Function) -> Step:
 
 
 class MadeEncoder:
-    """Encodes what a function gave, with the name of the input as ``source`` unless the function gives one."""
+    """Encodes the samples of a function, with the name of the input as ``source`` unless the function sets it."""
 
     def __init__(self, declaration: Declaration) -> None:
         self._encoder = SampleEncoder(declaration)
@@ -47,7 +47,7 @@ class MadeEncoder:
         Raises
         ------
         SchemaError
-            If the function gives a key, or a value that does not fit its field.
+            If the function sets a key, or a value does not fit its field.
         """
         made = sample[MADE]
         if "key" in made:
@@ -60,7 +60,7 @@ class MadeEncoder:
 
 
 def _samples_of(given: Any) -> Iterator[dict[str, Any]]:
-    """The samples among what a function returned."""
+    """Yield the samples among the values that a function returned."""
     if given is None:
         return
     if isinstance(given, Mapping):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def open_reader(file: ItemFile, sampling: Sampling, *, max_pixels: int = MAX_PIXELS) -> "Reader":
     """Open a file whose medium is a sequence: a video, or a folder of frames.
 
-    A video's library takes a third of the time in which a worker starts, and pictures do not need it.
+    The library for videos takes a third of the time in which a worker starts, and is not loaded for images.
     """
     if isinstance(file.member, Frames):
         return FramesReader(file.path, file.member, sampling, max_pixels=max_pixels)
@@ -41,14 +41,14 @@ def open_reader(file: ItemFile, sampling: Sampling, *, max_pixels: int = MAX_PIX
 class CompanionFile:
     """The frames of a companion file by their indices, which only rise.
 
-    The file is opened when the first frame is asked for, and closed by `close`.
+    The file is opened when the first frame is requested, and closed by `close`.
 
     Parameters
     ----------
     option : str
         The option that names the file, for messages.
     sampled : tuple of int or None
-        The indices that may be asked for, rising; None if any may.
+        The indices that may be requested, rising; None if any may.
     """
 
     def __init__(self, option: str, file: ItemFile, sampled: tuple[int, ...] | None) -> None:
@@ -73,13 +73,7 @@ class CompanionFile:
             self._video.close()
 
     def picture(self, index: int) -> npt.NDArray[np.uint8] | None:
-        """The frame of an index, (H, W, 3) uint8 RGB; None where the file lacks it or it is damaged.
-
-        Raises
-        ------
-        ItemError
-            If the file cannot be read at all.
-        """
+        """Return the frame of an index, (H, W, 3) RGB, or the image; None if it is missing or damaged."""
         if self.file.medium.is_sequence:
             frame = self.frame(index)
             return None if frame is None else frame.image
@@ -89,13 +83,7 @@ class CompanionFile:
             return self._picture
 
     def frame(self, index: int) -> VideoFrame | None:
-        """The frame of an index, of a video; None where the file lacks it or it is damaged.
-
-        Raises
-        ------
-        ItemError
-            If the file cannot be read at all.
-        """
+        """Return the frame of an index, of a video; None if it is missing or damaged."""
         with self._naming_errors():
             if self._video is None:
                 sampling = Sampling(every=1) if self._sampled is None else Sampling(at=self._sampled)
@@ -134,7 +122,7 @@ class CompanionImages:
     file : CompanionFile or None
         None if the item's row names no file.
     zero : bool
-        Whether that stands for pictures that are zero everywhere.
+        Whether a missing file stands for images that are zero everywhere.
     """
 
     def __init__(self, file: CompanionFile | None, *, zero: bool = False) -> None:
@@ -157,13 +145,7 @@ class CompanionImages:
             yield f"also {name!r}: {missing} (the first is frame {self._missing[0]})"
 
     def picture(self, sample: Sample) -> npt.NDArray[np.uint8] | None:
-        """The companion image of a frame, (H, W, 3) uint8; None where there is none.
-
-        Raises
-        ------
-        ItemError
-            If its size is not the frame's.
-        """
+        """Return the companion image of a frame, (H, W, 3), if there is one; an `ItemError` if it has another size."""
         if self._file is None:
             return None
         index = sample["frame"]

@@ -1,4 +1,4 @@
-"""``decode``: an item becomes its picture or the sampled frames of its video."""
+"""``decode``: read the image of an item, or the sampled frames of its video."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -35,10 +35,10 @@ _Take = Callable[["Reader"], AbstractContextManager[Iterable[VideoFrame]]]
 
 
 def make(recipe: Recipe, resources: StepResources) -> Step:
-    """The decode step of a recipe.
+    """Make the decode step of a recipe.
 
     It adds ``image``, (H, W, 3) uint8 RGB, ``frame``, the frame's true index, ``time`` in seconds, and
-    ``frame_position`` among the sampled frames. For a picture these numbers are 0.
+    ``frame_position`` among the sampled frames. For an image these numbers are 0.
     """
     sampling = _sampling(recipe)
     take = _take_ahead if resources.decodes_ahead else _take
@@ -122,9 +122,10 @@ def _take_ahead(video: "Reader") -> AbstractContextManager[Iterable[VideoFrame]]
 def _frames(
     sample: Sample, item: Item, report: ItemReport, sampling: Sampling, take: _Take, refills: int | None
 ) -> Iterator[Sample]:
-    """The sampled frames of a video. Damage after the first frame is recorded; without any frame it is an error.
+    """Yield the sampled frames of a video.
 
-    If `refills` is a number, that of the sampled frames, they carry their `neighbours`.
+    Damage after the first frame is recorded; a video without any frame is an error. If `refills` is set, the number of
+    sampled frames, the frames carry their `neighbours`.
     """
     try:
         with closing(open_reader(item.file, sampling)) as video, take(video) as frames:
@@ -153,7 +154,7 @@ THREAD_NAME = "ahead"
 
 
 def run_ahead(items: Iterator[T], depth: int, stop: Callable[[], None]) -> Generator[T]:
-    """Yield the items of an iterator, in its order, and then raise the error that it raised.
+    """Yield the items of an iterator, in order, and then raise the error that it raised.
 
     Close the generator if it is not run to its end; nothing else may use the iterator until then.
 
@@ -162,7 +163,7 @@ def run_ahead(items: Iterator[T], depth: int, stop: Callable[[], None]) -> Gener
     items : iterator
         None of the items is None.
     depth : int
-        How many items may wait.
+        Number of items that may wait.
     stop : callable
         Makes the iterator end soon. Called when the generator ends, from another thread than the iterator's.
     """

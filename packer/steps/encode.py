@@ -1,4 +1,4 @@
-"""Encoding: a sample's values become bytes, together with what assembly needs to determine the schema."""
+"""Encode a sample's values as bytes, together with the properties from which assembly determines the schema."""
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -84,7 +84,7 @@ class EncodedColumn(NamedTuple):
 
 
 def image_codec(recipe: Recipe) -> NamedConfig:
-    """The codec of picture fields under a recipe, apart from its `field_codecs`."""
+    """Return the codec of image fields under a recipe, apart from its `field_codecs`."""
     return picture_codec(recipe.encode, quality=recipe.quality, subsampling=recipe.subsampling)
 
 
@@ -110,13 +110,7 @@ LOSSLESS_CODEC = NamedConfig("png")
 
 
 def load_to_baseline() -> Callable[[bytes, npt.NDArray[np.uint8]], bytes]:
-    """Load the function that recodes a progressive JPEG as baseline.
-
-    Raises
-    ------
-    MissingDependencyError
-        If its library is not installed.
-    """
+    """Load the function that recodes a progressive JPEG as baseline, if its library is installed."""
     load: Callable[[bytes, npt.NDArray[np.uint8]], bytes] = import_target(
         "packer.vision.decode.baseline:to_baseline", what="--progressive baseline", extra="progressive"
     )
@@ -124,12 +118,12 @@ def load_to_baseline() -> Callable[[bytes, npt.NDArray[np.uint8]], bytes]:
 
 
 def codecs_by_field(recipe: Recipe) -> dict[str, FieldType]:
-    """The picture fields with encodings of their own, as `packer.builds.parts.schema.SchemaSettler` takes declared fields."""
+    """Return the image fields with their own encodings, as declared fields."""
     return {name: FieldType("picture", codec=codec) for name, codec in recipe.field_codecs.items()}
 
 
 class Encoder:
-    """Encodes samples by a recipe. A picture is a uint8 array (H, W, 3) in a field that `is_picture_field` accepts."""
+    """Encodes samples by a recipe. An image is a uint8 array (H, W, 3) in a field that `is_picture_field` accepts."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._encode = recipe.encode
@@ -156,11 +150,11 @@ class Encoder:
         return _picture_encoder(recipe, None if recipe.encode == "raw" else codec_for(_picture_field(recipe)))
 
     def prepare(self) -> None:
-        """Load what encodes pictures; otherwise, the first picture does."""
+        """Load the encoder of images, which otherwise loads with the first image."""
         _ = self._encode_picture
 
     def opencv_encoder(self) -> Callable[[npt.NDArray[np.uint8]], EncodedValue] | None:
-        """Return an encoder of ``image`` with channels in OpenCV's order, with the same bytes; None unless OpenCV encodes it."""
+        """Return an encoder of ``image`` in OpenCV's channel order; None unless OpenCV encodes it."""
         if self._recipe.encode != "jpeg" or self._marks:
             return None
         encode = _load_jpeg_encoder()(codec_for(_picture_field(self._recipe)), bgr=True)
@@ -198,7 +192,7 @@ class Encoder:
         return out
 
     def _use(self, name: Any) -> Use:
-        """How the field of a name is stored; kept, since nearly all samples have the same names."""
+        """Return how the field of a name is stored; cached, since nearly all samples have the same names."""
         if not isinstance(name, str):
             raise SchemaError(f"field {name!r}: expected a name, found {type(name).__name__}")
         hidden = name.startswith("_")
@@ -211,7 +205,7 @@ class Encoder:
         return use
 
     def _keep(self, kept: Kept) -> EncodedValue:
-        """The original bytes of a picture, or the same picture as a baseline JPEG."""
+        """Return the original bytes of an image, or the same image as a baseline JPEG."""
         image, data, _, progressive = kept
         if progressive is None:
             progressive = self._encode == "jpeg" and PROGRESSIVE_MARK in data and is_progressive(data)
@@ -221,7 +215,6 @@ class Encoder:
         return EncodedValue(data, image.shape, _PICTURE, progressive)
 
     def _picture(self, name: str, value: Any) -> EncodedValue:
-        """A picture of a field that has an encoding of its own."""
         array = _as_array(name, value)
         if not is_picture(array):
             found = f"{array.dtype} {array.shape}" if isinstance(value, np.ndarray) else type(value).__name__
@@ -248,18 +241,12 @@ class Encoder:
 
 
 def write_text(value: str) -> bytes:
-    """Return the bytes of a text.
-
-    Raises
-    ------
-    CodecError
-        If it cannot be stored.
-    """
+    """Return the bytes of a string; a `CodecError` if it cannot be stored."""
     return bytes(_write_utf8(value))
 
 
 def encode_text(value: str) -> EncodedValue:
-    """A text as the value of a field; see `write_text`."""
+    """Encode a text as the value of a field."""
     data = write_text(value)
     return EncodedValue(data, (len(data),), _TEXT)
 
@@ -282,18 +269,18 @@ BYTES_OF: Mapping[FieldKind, tuple[Any, Callable[[Any], EncodedValue]]] = {
 
 
 def text_column(texts: Sequence[bytes]) -> EncodedColumn:
-    """Texts that were encoded."""
+    """Return encoded texts as a column."""
     return EncodedColumn(texts, [(len(text),) for text in texts], _TEXT)
 
 
 def kept_picture(data: bytes, header: JpegHeader, *, looks_for_marks: bool) -> EncodedValue:
-    """A JPEG whose bytes are kept, by its header; whether it has restart markers is said if somebody asks for it."""
+    """Return a JPEG whose bytes are kept, by its header; looks for restart markers on request."""
     marked = looks_for_marks and has_restart_markers(data)
     return EncodedValue(data, (header.height, header.width, 3), _PICTURE, header.frame_marker == PROGRESSIVE, marked)
 
 
 def _picture_encoder(recipe: Recipe, codec: Any) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
-    """The function that encodes a picture; `codec` is that of the field, None for raw pictures."""
+    """Return the function that encodes an image; `codec` is that of the field, None for raw images."""
     if codec is None:
         return fixed_bytes
     encode: Callable[..., Buffer] = codec.encode
@@ -314,7 +301,7 @@ def _picture_field(recipe: Recipe) -> Field:
 
 
 def _load_jpeg_encoder() -> Callable[..., Callable[..., Buffer]]:
-    """`packer.vision.encode.jpeg_encoder`; a plan needs none of its libraries."""
+    """Load `packer.vision.encode.jpeg_encoder`; a plan needs none of its libraries."""
     make: Callable[..., Callable[..., Buffer]] = import_target(
         "packer.vision.encode:jpeg_encoder", what="--encode jpeg", extra="pack"
     )
@@ -322,7 +309,6 @@ def _load_jpeg_encoder() -> Callable[..., Callable[..., Buffer]]:
 
 
 def _as_array(name: str, value: Any) -> npt.NDArray[Any]:
-    """The value as an array of a dtype that a field may have."""
     if value is None:
         raise SchemaError(
             f"field {name!r}: expected a value, found None: store a sentinel and a field {name}_valid instead"

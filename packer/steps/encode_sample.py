@@ -1,4 +1,4 @@
-"""Encoding of samples that Python code makes: each value by the type of its field, checked before it is taken."""
+"""Encoding of samples that Python code makes: each value by the type of its field, checked before it is stored."""
 
 import operator
 import struct
@@ -32,10 +32,7 @@ _VALID, _MISSING = EncodedValue(b"\1", (), _TRUE), EncodedValue(b"\0", (), _TRUE
 class SampleEncoder:
     """Encodes samples under a declaration. Every error names the field.
 
-    Parameters
-    ----------
-    declaration : Declaration
-        Without declared fields, every sample's values show their types.
+    Without declared fields, the values of each sample determine their types.
     """
 
     def __init__(self, declaration: Declaration) -> None:
@@ -74,7 +71,7 @@ class SampleEncoder:
         return row
 
     def _infer(self, name: str, value: Any) -> Encode:
-        """The function that encodes a value whose field nobody has declared."""
+        """Return the function that encodes a value whose field is not declared."""
         try:
             check_name(name, "sample")
             if value is None:
@@ -112,7 +109,7 @@ def _named(name: str, encode: Encode, value: Any) -> EncodedValue:
 
 
 def _describe_names(expected: frozenset[str], sample: Mapping[str, Any]) -> str:
-    """Return which fields a sample lacks, and which it has too many."""
+    """Describe the fields that a sample lacks, and those that it has too many."""
     missing = sorted(expected.difference(sample))
     unknown = sorted((name for name in sample if name not in expected), key=str)
     found = []
@@ -135,7 +132,6 @@ def _mismatch(kind: FieldType, value: Any) -> SchemaError:
 
 
 def _bytes_encoder(kind: FieldType) -> Encode:
-    """The encoder of texts, blobs and JSON."""
     types, write = BYTES_OF[kind.kind]
 
     def encode(value: Any) -> EncodedValue:
@@ -147,7 +143,7 @@ def _bytes_encoder(kind: FieldType) -> Encode:
 
 
 def _encode_class_name(value: Any) -> EncodedValue:
-    """The name of a class, which is numbered when all are known."""
+    """Encode the name of a class, which is numbered when all are known."""
     name = class_name(value.strip()) if isinstance(value, str) else ""
     if not name or not is_utf8(name):
         raise _mismatch(FieldType("class"), value)
@@ -156,7 +152,7 @@ def _encode_class_name(value: Any) -> EncodedValue:
 
 
 def _class_encoder(classes: tuple[str, ...], dtype: str) -> Encode:
-    """The encoder of names of known classes, or their numbers."""
+    """Return the encoder of names of known classes, or their numbers."""
     spec = ColumnSpec("array", dtype, 0)
     numbers = {name: number for number, name in enumerate(classes)}
     limits = np.iinfo(dtype)
@@ -203,7 +199,7 @@ def _array_encoder(kind: FieldType) -> Encode:
 
 
 def _convert(kind: FieldType, dtype: np.dtype[Any], value: Any) -> np.ndarray[Any, Any]:
-    """A value as an array of the field's dtype and shape: Python's numbers are converted, arrays only compared."""
+    """Convert a value to an array of the field's dtype and shape. Arrays are not converted, only compared."""
     if isinstance(value, bool | int | float | list | tuple) and not isinstance(value, np.generic):
         array = _convert_python(kind, dtype, value)
     elif isinstance(value, str | bytes | bytearray | memoryview | dict) or value is None:
@@ -223,7 +219,7 @@ def _convert(kind: FieldType, dtype: np.dtype[Any], value: Any) -> np.ndarray[An
 
 
 def _convert_python(kind: FieldType, dtype: np.dtype[Any], value: Any) -> np.ndarray[Any, Any]:
-    """Numbers of Python, alone or in lists, as an array; none is cut or rounded to another integer."""
+    """Convert numbers of Python, alone or in lists, to an array; none is cut or rounded to another integer."""
     try:
         array = np.asarray(value)
     except ValueError:  # lists that are not rectangular

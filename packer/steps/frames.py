@@ -1,4 +1,4 @@
-"""The frames of a video that are pictures in a folder, read as `packer.vision.decode.video.VideoReader` reads a file's."""
+"""The frames of a video that are images in a folder, with the interface of `packer.vision.decode.video.VideoReader`."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -15,19 +15,17 @@ _GAP = 1.5  # times the usual distance between the numbers of pictures
 
 
 class FramesReader:
-    """Iterates over the sampled frames of a folder, once. A picture that does not decode is left out, as `damage` says.
+    """Iterates over the sampled frames of a folder, once. Leaves out images that do not decode (see `damage`).
 
     Parameters
     ----------
     sampling : Sampling
-        It counts the pictures, but `Sampling.at` names them by their numbers. Every picture counts as a key frame.
-    max_pixels : int
-        Largest width times height of a frame.
+        It counts the images, but `Sampling.at` names them by their numbers. Every image counts as a keyframe.
 
     Attributes
     ----------
     frames_seen : int
-        How many frames the folder has.
+        Number of frames in the folder.
     sampled : tuple of int
         Numbers of the frames that the sampling asks for.
     damage : str or None
@@ -38,7 +36,7 @@ class FramesReader:
     VideoError
         If the iteration ends without a frame.
     OSError
-        If a picture cannot be read.
+        If an image cannot be read.
     """
 
     def __init__(self, folder: str, frames: Frames, sampling: Sampling, *, max_pixels: int = MAX_PIXELS) -> None:
@@ -76,11 +74,11 @@ class FramesReader:
         self._stopped = True
 
     def skip_to(self, index: int) -> None:
-        """Hand out no frame before this one from now on; they are not read."""
+        """Return no frame before this one from now on; they are not read."""
         self._first = index
 
     def neighbours(self, frames: int) -> dict[int, tuple[int, ...]]:
-        """The frames that may stand in for each of so many (`packer.vision.decode.sampling.neighbours`), by number."""
+        """Return the possible substitutes for each of `frames` frames, by number (see `neighbours`)."""
         near = neighbours(self.frames_seen, frames)
         numbers = self._numbers
         return {numbers[place]: tuple(numbers[other] for other in others) for place, others in near.items()}
@@ -115,7 +113,7 @@ class FramesReader:
 
 
 def _positions(numbers: Sequence[int], chosen: Sequence[int]) -> list[int]:
-    """Count the chosen pictures, and leave out a place where a third of the numbers between two of them is missing."""
+    """Count the chosen images, and leave out a place if a third of the numbers between two of them is missing."""
     usual = np.median(np.diff(numbers)) if len(numbers) > 1 else 1
     steps, pictures = np.diff(np.array(numbers)[chosen]), np.diff(chosen)
     missing = np.cumsum([0, *(steps > _GAP * usual * pictures)])

@@ -21,13 +21,7 @@ nearly as long as one of many."""
 
 
 class PackedItems:
-    """Loads the fields of items that are packed rows. Keeps the last dataset open; not safe between threads.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        Its picture codec says whether encoded bytes may be kept as they are.
-    """
+    """Loads the fields of items that are packed rows. Keeps the last dataset open; not safe between threads."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._codec = image_codec(recipe)
@@ -39,10 +33,10 @@ class PackedItems:
         self._next = -1
 
     def load(self, item: Item) -> dict[str, Any]:
-        """All fields of an item's row, decoded; nothing for an item of another kind.
+        """Return all fields of an item's row, decoded; nothing for an item of another kind.
 
-        If the picture is stored as the recipe would store it, its encoded bytes are included, and kept if nothing
-        changes it.
+        If the image is stored as the recipe would store it, its encoded bytes are included, and kept if nothing changes
+        it.
         """
         if PACKED_ROW not in item.columns:
             return {}
@@ -66,7 +60,7 @@ class PackedItems:
         return {**sample, KEPT: self._kept(sample, columns)}
 
     def _read(self, samples: PackedSamples, row: int) -> Columns:
-        """The encoded values of a row, which is read with those after it if it follows the one that was read before."""
+        """Return the encoded values of a row. If it follows the row read before, the rows after it are read with it."""
         if row not in self._of_block:
             count = 1
             if row == self._next and samples.row_bytes < _BLOCK_BYTES:
@@ -101,6 +95,6 @@ class PackedItems:
 
 
 def sample_key(item: Item, key: str, number: int) -> str:
-    """The key of a sample from a packed row: the row's key for the first, followed by a free ordinal for the others."""
+    """Return the key of a sample from a packed row: the row's key, and a free ordinal unless it is the first."""
     taken = sum(item.columns[PACKED_ROW][2:])
     return f"{key}-{number + taken:06d}" if number else key

@@ -1,4 +1,4 @@
-"""``resize``: bring pictures to one size, together with their masks and geometry."""
+"""``resize``: resize images to one size, together with their masks and geometry."""
 
 from packer.recipe import Recipe
 from packer.steps.chain import Step, StepResources
@@ -6,7 +6,7 @@ from shardspec.registry import import_target
 
 
 def make(recipe: Recipe, _resources: StepResources) -> Step:
-    """The step of a recipe; without a size, or with ``resize="none"``, pictures pass as they are."""
+    """Make the step of a recipe; without a size, or with ``resize="none"``, images pass unchanged."""
     size = recipe.size
     if size is None or recipe.resize == "none":
         return lambda samples: samples

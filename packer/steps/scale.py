@@ -15,7 +15,7 @@ from shardspec.fields import is_further_picture, is_mask_name
 
 
 def make_scaling(recipe: Recipe, size: int) -> Step:
-    """The step of a recipe with a size."""
+    """Make the step of a recipe with a size."""
     scale = make_scale(recipe, size)
 
     def resize(samples: Iterator[Sample]) -> Iterator[Sample]:
@@ -33,7 +33,7 @@ def make_scaling(recipe: Recipe, size: int) -> Step:
 
 
 def make_scale(recipe: Recipe, size: int) -> Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]:
-    """How a recipe with a size resizes ``image``."""
+    """Return the function by which a recipe with a size resizes ``image``."""
     scale = resize_exact if recipe.resize == "exact" else resize_shorter
 
     def resize(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -45,7 +45,7 @@ def make_scale(recipe: Recipe, size: int) -> Callable[[npt.NDArray[np.uint8]], n
 
 
 def _further(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict[str, npt.NDArray[np.uint8]]:
-    """Further pictures as large as ``image``, which are resized with it; others are left as they are."""
+    """Return the other images of the size of ``image``, which are resized with it."""
     if old == new:
         return {}
     return {
@@ -56,10 +56,7 @@ def _further(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict
 
 
 def _maps(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict[str, npt.NDArray[Any]]:
-    """Masks and label maps that are no pictures, as steps make them.
-
-    Arrays (H, W) or (H, W, C) as large as ``image``.
-    """
+    """Return masks and label maps that are not images: arrays (H, W) or (H, W, C) of the size of ``image``."""
     if old == new:
         return {}
     return {
@@ -75,10 +72,10 @@ def _maps(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict[st
 
 
 def _fit(name: str, recipe: Recipe) -> Callable[[npt.NDArray[np.uint8], tuple[int, int]], npt.NDArray[np.uint8]]:
-    """How a further picture is resized: as ``also_resample`` says.
+    """Return the function that resizes another image, by ``also_resample``.
 
-    By default the picture of ``also``, which may be a label map, keeps its values, unless it is a crop already, which
-    the step ``faces`` has averaged.
+    By default the image of ``also``, which may be a label map, keeps its values. If the step ``faces`` has already
+    averaged it in a crop, it is averaged again.
     """
     keeps = name == recipe.also_field and all(step.use != "faces" for step in recipe.chain)
     return (
@@ -89,7 +86,7 @@ def _fit(name: str, recipe: Recipe) -> Callable[[npt.NDArray[np.uint8], tuple[in
 
 
 def _check_resample(further: Collection[str], recipe: Recipe) -> None:
-    """Refuse to average what may be a label map unless the user has chosen so; ``--also`` documents what it does."""
+    """Refuse to average an image that may be a label map unless the user has chosen so."""
     unsaid = [name for name in further if name != recipe.also_field]
     if unsaid and recipe.also_resample is None:
         raise ItemError(
@@ -103,7 +100,7 @@ def _is_picture(value: Any, sides: tuple[int, int]) -> bool:
 
 
 def _check_proportions(sides: tuple[int, int], size: int) -> None:
-    """Refuse a narrow strip of a picture, whose longer side would grow beyond the limit of pixels."""
+    """Refuse a narrow strip, whose longer side would grow beyond the limit of pixels."""
     shorter, longer = min(sides), max(sides)
     if size * size * longer > MAX_PIXELS * shorter:
         raise ItemError(

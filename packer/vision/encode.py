@@ -1,4 +1,4 @@
-"""JPEGs encoded by OpenCV: byte for byte what the codec writes with Pillow, in three quarters of the time."""
+"""JPEGs encoded by OpenCV: byte for byte the output of the codec, which uses Pillow, in three quarters of the time."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,12 +19,9 @@ _FACTORS: Mapping[str, int] = {
 
 
 def jpeg_encoder(codec: JPEGCodec, *, bgr: bool = False) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
-    """A function that encodes pictures, (H, W, 3) uint8, as `codec` would; what it cannot encode, the codec refuses.
+    """Return a function that encodes images, (H, W, 3) in RGB or `bgr` order, as `codec` would.
 
-    Parameters
-    ----------
-    bgr : bool
-        Whether the pictures' channels come in OpenCV's order, BGR.
+    Images that OpenCV cannot encode go to the codec, which refuses them.
     """
     options = codec.options()
     parameters = [cv2.IMWRITE_JPEG_QUALITY, options["quality"]]

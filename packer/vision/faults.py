@@ -1,4 +1,4 @@
-"""Faults of the machine, not of an item: no memory, a full disk, and reads that fail now and may succeed later."""
+"""Faults of the machine, not of an item: no memory, a full disk, and reads that fail but may succeed later."""
 
 import errno
 import re
@@ -41,7 +41,7 @@ _OF_MEMORY = re.compile(
 
 
 def find_memory_error(error: BaseException) -> BaseException | None:
-    """The error, among an error and its causes, that says that memory ran out; None if none says so."""
+    """Return the error, among an error and its causes, that says that memory ran out."""
     for one in _chain(error):
         if isinstance(one, MemoryError) or (isinstance(one, OSError) and one.errno == errno.ENOMEM):
             return one
@@ -49,7 +49,7 @@ def find_memory_error(error: BaseException) -> BaseException | None:
 
 
 def find_full_disk(error: BaseException) -> OSError | None:
-    """The error, among an error and its causes, that says that a disk or a quota is full; None if none says so."""
+    """Return the error, among an error and its causes, that says that a disk or a quota is full."""
     return next((one for one in _chain(error) if isinstance(one, OSError) and one.errno in _FULL), None)
 
 
@@ -59,13 +59,13 @@ def may_pass(error: BaseException) -> bool:
 
 
 def describe_error(error: BaseException) -> str:
-    """The type and the message of an error, or its type alone if it has no message."""
+    """Return the type and the message of an error, or its type alone if it has no message."""
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def describe_line(error: BaseException, file: str) -> str:
-    """The line of a user's file at which an error was raised, for the end of a message; empty if there is none."""
+    """Return the line of a user's file at which an error was raised, for the end of a message; or empty."""
     # A generator that is left by StopIteration raises another error in its place, which has not been in its file.
     first = error.__cause__ if isinstance(error.__cause__, StopIteration) else error
     lines = [frame.lineno for frame in traceback.extract_tb(first.__traceback__) if frame.filename == file]
@@ -73,15 +73,11 @@ def describe_line(error: BaseException, file: str) -> str:
 
 
 def _is_of_library(error: BaseException) -> bool:
-    """Return whether an error may come from a library without `MemoryError`.
-
-    Our own messages may quote an item's words.
-    """
+    """Return whether an error may come from a library without `MemoryError`. Our messages may quote an item's text."""
     return isinstance(error, RuntimeError | OSError) or type(error).__module__ == "cv2"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, the error that it was raised from, and so on."""
     one: BaseException | None = error
     while one is not None:
         yield one

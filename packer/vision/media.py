@@ -1,7 +1,7 @@
-"""Files that can be read: the media that an item may have, and the types of image files.
+"""The media that an item may have, and the types of image files.
 
 A new medium is an entry of `MEDIA`, a case of the step ``decode``, and the module that decodes it. Everything else asks
-the item for its medium. The types of image files that datasets store come from the codecs' table.
+the item for its medium. The types of image files that datasets store come from the table of codecs.
 """
 
 import re
@@ -44,7 +44,7 @@ FILE_TYPES: Mapping[str, FileType] = {
 
 
 def file_type(head: bytes) -> str | None:
-    """The type of an image file by its first bytes; None if they belong to no known type."""
+    """Return the type of an image file by its first bytes; None if they belong to no known type."""
     return next((title for title, known in FILE_TYPES.items() if known.magic.match(head)), None)
 
 
@@ -94,6 +94,6 @@ _BY_SUFFIX: Mapping[str, Medium] = {suffix: medium for medium in MEDIA for suffi
 
 
 def medium_of(name: str) -> Medium | None:
-    """The medium of a file by its suffix, in upper or lower case; None for any other file."""
+    """Return the medium of a file by its suffix, in upper or lower case; None for any other file."""
     dot = name.rfind(".")  # as of a path object, which takes longer to make
     return _BY_SUFFIX.get(name[dot:].lower()) if name.rfind("/") + 1 < dot else None

@@ -103,12 +103,7 @@ class Boxes(ABC):
 
 
 def open_boxes(path: str, scale: float) -> Boxes:
-    """Open a file or folder of boxes.
-
-    Parameters
-    ----------
-    scale : float, > 0
-        Factor by which coordinates are multiplied.
+    """Open a file or folder of boxes, whose coordinates are multiplied by `scale`.
 
     Raises
     ------
@@ -136,9 +131,9 @@ def open_boxes(path: str, scale: float) -> Boxes:
 
 
 def digest_file_or_folder(path: str) -> str:
-    """SHA-256 of a file, or of the names and contents of all ``.json`` files below a folder.
+    """Return the SHA-256 of a file, or of the names and contents of all ``.json`` files below a folder.
 
-    That of a packed dataset covers its samples, rejects and recipes; the shards are compared with the manifest.
+    The digest of a packed dataset covers its samples, rejects and recipes; the shards are compared with the manifest.
 
     Raises
     ------
@@ -174,7 +169,7 @@ def _digest_packed(layout: Layout) -> str:
 
 
 def _json_files(root: Path) -> Iterator[str]:
-    """Names of the ``.json`` files below a folder, also in folders behind links, but with no folder entered twice."""
+    """Yield the names of the ``.json`` files below a folder, also behind links, entering no folder twice."""
 
     def fail(error: OSError) -> None:
         raise error

@@ -1,4 +1,4 @@
-"""The crop of a face and its geometry."""
+"""Cut the crop of a face, and compute its geometry."""
 
 from typing import Any
 
@@ -92,7 +92,7 @@ class FaceCutter:
         }
 
     def keep_whole(self, frame: Image) -> dict[str, Any]:
-        """All fields of a frame without a face: it is centred on black, geometry zero, ``landmarks_valid`` false."""
+        """Return all fields of a frame without a face: the frame centred on black, geometry zero."""
         height, width = frame.shape[:2]
         box = np.array([0, 0, width, height], np.float32)
         matrix = crop_matrix(box, 0, self._size)
@@ -101,7 +101,7 @@ class FaceCutter:
         return {"image": image, **known, **self._no_landmarks()}
 
     def cut_also(self, frame: Image | None, matrix: npt.NDArray[np.float32], *, whole: bool = False) -> Image:
-        """Cut a companion image by the first one's matrix; without one, the crop is black.
+        """Cut a companion image by the matrix of the first; without one, the crop is black.
 
         `whole` says that the matrix is that of `keep_whole`.
         """

@@ -1,4 +1,4 @@
-"""``detect``: frames become the faces in them, a sample each and no picture; a frame without a face is a sample too."""
+"""``detect``: a sample for each face in the frames, without an image, and one for each frame without a face."""
 
 from collections.abc import Iterator
 from itertools import chain, islice
@@ -15,7 +15,7 @@ from packer.steps.faces.tracks import VideoTracks
 
 
 def make(recipe: Recipe, resources: StepResources) -> Step:
-    """The step of a recipe. Loads the detector, if none is given, once per worker."""
+    """Make the step of a recipe. Loads the detector, if none is given, once per worker."""
     search = FaceSearch(recipe, resources.detector)
 
     def detect(samples: Iterator[Sample]) -> Iterator[Sample]:
@@ -25,7 +25,7 @@ def make(recipe: Recipe, resources: StepResources) -> Step:
 
 
 def _detections(frames: Iterator[Sample], search: FaceSearch, recipe: Recipe) -> Iterator[Sample]:
-    """The faces that count in the frames of one item; within a frame in the detector's order, largest first."""
+    """Yield the faces that count in the frames of one item; within a frame in the detector's order, largest first."""
     first = next(frames, None)
     if first is None:
         return
@@ -51,12 +51,12 @@ def _detections(frames: Iterator[Sample], search: FaceSearch, recipe: Recipe) ->
 
 
 def _bytes_of(item: Item) -> int:
-    """Size of an item's file; 0 if it is not known, as that of a value in a Parquet file."""
+    """Return the size of an item's file; 0 if it is not known, as for a value in a Parquet file."""
     return 0 if item.member is not None and item.member.kind == "parquet" else item.bytes
 
 
 def _face(found: FrameFaces, number: int) -> dict[str, Any]:
-    """The fields of one face, in pixels of the frame."""
+    """Return the fields of one face, in pixels of the frame."""
     points = known_points(found.points[number])
     return {
         "box": found.boxes[number].astype(np.float32),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +54,7 @@ class FrameFaces:
     def take(self, faces: npt.ArrayLike) -> "FrameFaces":
         """Select some of the faces by their numbers."""
         rows = np.asarray(faces, np.intp)
-        some = {
+        some: dict[str, Any] = {
             name: None if values is None else values[rows]
             for name in ("boxes", "scores", "points", "tracks", "matrices")
             for values in (getattr(self, name),)
@@ -67,7 +68,6 @@ class FrameFaces:
 
 
 def shorter_sides(boxes: FloatArray) -> FloatArray:
-    """The shorter side of each box, (N,), in pixels."""
     return np.asarray(np.minimum(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]), np.float32)
 
 
@@ -78,7 +78,7 @@ def counting_faces(found: FrameFaces, recipe: Recipe) -> npt.NDArray[np.intp]:
 
 
 def known_points(points: npt.NDArray[np.floating]) -> npt.NDArray[np.floating] | None:
-    """The points of a face; None if it has none."""
+    """Return the points of a face; None if it has none."""
     return points if np.isfinite(points).all() else None
 
 

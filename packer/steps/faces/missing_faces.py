@@ -1,4 +1,4 @@
-"""Reasons for frames without a sample that say which faces there were."""
+"""Reasons for frames without a sample that describe the faces in them."""
 
 import math
 import re
@@ -19,13 +19,13 @@ _SEEN = re.compile(r"largest face (\d+) px \(score ([\d.]+)\)(?:, highest score 
 class MissingFaces:
     """Records the frames of one item without a face that counts.
 
-    Frames in which no face was found at all have one reason, and those with faces another, which describes the largest
-    and the most certain of these faces: two reasons an item, however many frames.
+    Frames in which no face was found share one reason. Frames with faces share another, which describes the largest and
+    the most certain of these faces. So there are two reasons per item, for any number of frames.
 
     Parameters
     ----------
     refills : bool
-        Whether other frames may stand in for these.
+        Whether other frames may replace these.
     """
 
     def __init__(self, report: ItemReport, recipe: Recipe, *, refills: bool = False) -> None:
@@ -75,13 +75,12 @@ def _shorter(sample: Sample) -> float:
 
 
 def _finite(found: FrameFaces) -> list[Seen]:
-    """The faces whose box and score are finite."""
     pairs = zip(shorter_sides(found.boxes).tolist(), found.scores.tolist(), strict=True)
     return [pair for pair in pairs if all(map(math.isfinite, pair))]
 
 
 def _extremes(faces: list[Seen]) -> list[Seen]:
-    """The largest face and the most certain one; of equals, the one that is ahead in the other as well."""
+    """Return the largest face and the most certain one; of equals, the one that leads in the other respect too."""
     return [max(faces), max(faces, key=lambda face: face[::-1])]
 
 
@@ -94,10 +93,10 @@ def _describe(extremes: list[Seen]) -> str:
 
 
 def _pixels(side: float) -> int:
-    """Whole pixels, rounded down: what was too small must not look large enough."""
+    """Round down to whole pixels: a face that was too small must not look large enough."""
     return max(0, math.floor(side))
 
 
 def _score(score: float) -> str:
-    """A score with three digits, rounded down, but for what float32 takes from such a number."""
+    """Format a score with three digits, rounded down after allowing for float32."""
     return f"{math.floor(score * 1000 + 1e-4) / 1000:g}"

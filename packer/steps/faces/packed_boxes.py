@@ -1,4 +1,4 @@
-"""Boxes in a packed dataset: of face crops, or what ``packer detect`` packed."""
+"""Boxes in a packed dataset of face crops, or of ``packer detect``."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -122,7 +122,6 @@ class PackedBoxes(Boxes):
         return known
 
     def _faces(self, columns: Columns) -> FrameFaces:
-        """The faces of one frame."""
         real = columns["box_valid"]
         shape = None
         if "frame_size" in columns and self.scale == 1:
@@ -139,7 +138,7 @@ class PackedBoxes(Boxes):
         )
 
     def _points_of(self, columns: Columns) -> npt.NDArray[np.floating]:
-        """The five points of each row in the frame, (rows, 5, 2); NaN where there are none."""
+        """Return the five points of each row in the frame, (rows, 5, 2); NaN where there are none."""
         count = len(columns["box"])
         points = np.full((count, 5, 2), np.nan, np.float32 if self._points == "5" and not self._in_crop else np.float64)
         if self._points is None:
@@ -155,7 +154,7 @@ class PackedBoxes(Boxes):
         return points
 
     def _check(self, name: str, columns: Columns, file_bytes: int) -> Columns:
-        """The columns of one item with ``box_valid`` and ``score``; an `ItemError` if a value cannot be."""
+        """Return the columns of one item with ``box_valid`` and ``score``; an `ItemError` if a value is impossible."""
         count = len(columns["box"])
         columns.setdefault("box_valid", np.ones(count, np.bool_))
         real: npt.NDArray[np.bool_] = columns["box_valid"]
@@ -196,7 +195,7 @@ class PackedBoxes(Boxes):
 
 
 def _read_report(line: bytes) -> dict[str, Any] | None:
-    """A line of ``rejects.jsonl`` that says why an item, or frames of it, gave no sample."""
+    """Parse a line of ``rejects.jsonl`` that says why an item, or frames of it, gave no sample."""
     try:
         report = json.loads(line)
     except (ValueError, RecursionError):
@@ -210,7 +209,7 @@ def _read_report(line: bytes) -> dict[str, Any] | None:
 
 
 def _check_fields(path: Path, schema: Schema) -> Iterator[str]:
-    """The fields of a dataset that are read, besides ``source``."""
+    """Yield the fields of a dataset that are read, besides ``source``."""
     missing = [name for name in _REQUIRED if name not in schema]
     if missing:
         raise UsageError(
@@ -236,13 +235,13 @@ def _fits(field: Field, kinds: str, shape: _Shape) -> bool:
 
 
 def _floor(recipes: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """The largest value that an option had in any generation; None if none has it."""
+    """Return the largest value that an option had in any generation; None if none has it."""
     values = [value for recipe in recipes if isinstance(value := recipe.get(name), int | float)]
     return max(values, default=None)
 
 
 def _sorted(columns: Columns) -> Columns:
-    """The rows of one item by frame, and within a frame by key: a dataset may be shuffled."""
+    """Sort the rows of one item by frame, and within a frame by key: a dataset may be shuffled."""
     frames = columns["frame"]
     keys = [bytes(key) for key in columns.pop("key", [b""] * len(frames))]
     order = sorted(range(len(frames)), key=lambda row: (int(frames[row]), len(keys[row]), keys[row]))
@@ -250,7 +249,7 @@ def _sorted(columns: Columns) -> Columns:
 
 
 def _in_frame(matrix: npt.NDArray[np.floating], points: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """Points of a crop in its frame; NaN if the matrix cannot be inverted."""
+    """Map points of a crop into its frame; NaN if the matrix has no inverse."""
     try:
         return apply(invert(matrix), points)
     except ValueError:

@@ -1,4 +1,4 @@
-"""``--refill``: a nearby frame takes the place of a sampled frame that has no face that counts."""
+"""``--refill``: replace a sampled frame that has no face that counts by a nearby frame."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -15,7 +15,7 @@ Found = tuple[Sample, FrameFaces]
 
 
 class Refill:
-    """The frames near the sampled ones of one video, read in a pass of their own, which begins when one is needed.
+    """The frames near the sampled ones of one video, read in a separate pass, which begins when one is needed.
 
     Frames that are damaged in that pass are left out.
 
@@ -24,7 +24,7 @@ class Refill:
     first : dict
         A sample of the item.
     near : mapping of int to tuple of int
-        By sampled frame, rising: the frames that may stand in for it (`packer.vision.decode.sampling.neighbours`).
+        By sampled frame, rising: its possible substitutes (`packer.vision.decode.sampling.neighbours`).
     file : CompanionFile
         The item's own file.
     search : ItemSearch
@@ -50,26 +50,24 @@ class Refill:
         self.also = also
 
     def missing(self, frame: int | None) -> Iterator[int]:
-        """The sampled frames that the decoder left out before this one; None stands for the end of the video."""
+        """Yield the sampled frames that the decoder left out before this one; None stands for the end of the video."""
         for place in self._waiting:
             if place == frame:
                 return
             yield place
 
     def look(self, place: int, counts: Callable[[FrameFaces], bool]) -> tuple[Found | None, list[FrameFaces]]:
-        """Look for faces in the frames near a sampled one. Sampled frames have to come in their order.
+        """Look for faces in the frames near a sampled one. Sampled frames must be passed in order.
 
         Parameters
         ----------
-        place : int
-            Index of the sampled frame.
         counts : callable
             Whether one of the faces of a frame counts.
 
         Returns
         -------
         found : tuple or None
-            The nearest frame with a face that counts, the earlier one of two; None if there is none.
+            The nearest frame with a face that counts, the earlier of two; None if there is none.
         faces : list of FrameFaces
             The faces of all frames that were searched.
         """
@@ -89,7 +87,7 @@ class Refill:
         return best, seen
 
     def _faces(self, place: int, indices: list[int]) -> list[Found]:
-        """The frames with these indices whose faces are known, in the place of a sampled frame."""
+        """Return the frames with these indices whose faces are known, as samples of the place of a sampled frame."""
         frames = [frame for frame in map(self._file.frame, indices) if frame is not None]
         first = {**self._first, "frame_position": self._positions[place]}
         samples = [{**first, "image": f.image, "frame": f.index, "time": f.time} for f in frames]
@@ -99,14 +97,9 @@ class Refill:
 
 @contextmanager
 def refilling(recipe: Recipe, search: FaceSearch, given: ItemSearch, first: Sample) -> Iterator[Refill | None]:
-    """Open what refills the frames of an item, if the recipe asks for it and the item is a video.
+    """Open the `Refill` of an item, if the recipe asks for it and the item is a video.
 
-    Parameters
-    ----------
-    given : ItemSearch
-        The search of the sampled frames; where it looks up given boxes, it serves here as well.
-    first : dict
-        The item's first sample.
+    `given` is the search of the sampled frames; if it looks up given boxes, it is used here as well.
     """
     near: Mapping[int, tuple[int, ...]] | None = first.get(NEIGHBOURS)
     if near is None:

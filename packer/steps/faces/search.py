@@ -1,4 +1,4 @@
-"""Where an item's faces come from: a detector on its own or another item's frames, or boxes that the user gives."""
+"""Find an item's faces: by a detector on its own or another item's frames, or in boxes that the user gives."""
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -39,13 +39,7 @@ _UNKNOWN: Sampled = ()
 
 
 class FaceSearch:
-    """Made once per worker: loads the detector, or opens the boxes.
-
-    Parameters
-    ----------
-    detector : FaceDetector or None
-        By default one is loaded here, unless the recipe gives the boxes.
-    """
+    """Made once per worker: opens the boxes that the recipe gives, or loads the detector unless one is passed."""
 
     def __init__(self, recipe: Recipe, detector: FaceDetector | None = None) -> None:
         self._boxes: Boxes | None = None
@@ -59,15 +53,10 @@ class FaceSearch:
 
     @contextmanager
     def of_item(self, item: Item, sampled: Sampled) -> "Iterator[ItemSearch]":
-        """The search for one item.
+        """Open the search for one item, whose frames have the indices `sampled` if they are known.
 
         Damage in another item's file is reported by the frames that lack faces. A description of the damage itself
-        would depend on how much of the file had to be read, and so on what this worker already knew.
-
-        Parameters
-        ----------
-        sampled : tuple of int or None
-            Indices of the item's frames, if they are known.
+        would depend on how much of the file had to be read, and so on the faces that this worker already knew.
         """
         other = item.files.get(BOXES_FROM)
         if self._boxes is not None:
@@ -95,7 +84,7 @@ class ItemSearch(ABC):
 
     @abstractmethod
     def faces(self, frames: Sequence[Sample]) -> list[FrameFaces | str]:
-        """Return the faces of the next frames, which are samples with ``frame`` and ``image``, or why they are not known.
+        """Return the faces of the next frames (samples with ``frame`` and ``image``), or why they are not known.
 
         Raises
         ------
@@ -109,7 +98,7 @@ class ItemSearch(ABC):
 
 
 class _GivenBoxes(ItemSearch):
-    """Gives known faces by frame.
+    """Looks up known faces by frame.
 
     Parameters
     ----------
@@ -118,7 +107,7 @@ class _GivenBoxes(ItemSearch):
     no_box : str
         Why there are none in any other frame.
     timed : bool
-        Whether frames must lie where they lay when the faces were found.
+        Whether frames must have the same times as when the faces were found.
     """
 
     def __init__(self, known: Mapping[int, FrameFaces | str], no_box: str, *, timed: bool) -> None:
@@ -152,7 +141,7 @@ class _GivenBoxes(ItemSearch):
 
 
 class _Detecting(ItemSearch):
-    """Detects on the item's own frames, and adds the faces to those that are `known`."""
+    """Detects on the item's own frames, and adds the faces to `known`."""
 
     def __init__(self, detector: FaceDetector, known: dict[int, FrameFaces] | None) -> None:
         self._detector = detector
@@ -168,9 +157,9 @@ class _Detecting(ItemSearch):
 class _DetectingOn(ItemSearch):
     """Detects on the frames of another item with the same indices.
 
-    Faces that a pass over the same sampled frames gave are known, and the file need not be read again for them. Those
-    of other passes are known where the file still gives the frame: a frame looks the same in each pass, but in a
-    damaged file another pass may lack it.
+    Faces from a pass over the same sampled frames are reused without reading the file again. Faces from other passes
+    are reused if the file still gives the frame: a frame looks the same in each pass, but in a damaged file another
+    pass may lack it.
     """
 
     def __init__(
@@ -212,16 +201,13 @@ class _DetectingOn(ItemSearch):
 
 
 class FaceMemory:
-    """Faces by file, pass and frame; the least recently used file is dropped first.
-
-    The faces do not depend on which search found them.
-    """
+    """Faces by file, pass and frame; the least recently used file is dropped first."""
 
     def __init__(self) -> None:
         self._files: OrderedDict[tuple[Any, ...], dict[Sampled, dict[int, FrameFaces]]] = OrderedDict()
 
     def of_file(self, file: Item | ItemFile) -> dict[Sampled, dict[int, FrameFaces]]:
-        """The faces of a file that are known, by pass; the caller adds to them."""
+        """Return the known faces of a file by pass; the caller adds to them."""
         key = (file.path, file.bytes, file.mtime_ns, file.member)
         passes = self._files.setdefault(key, {})
         self._files.move_to_end(key)
@@ -255,15 +241,12 @@ def _make_mtcnn(recipe: Recipe, device: str) -> Detector:
 
 
 def takes_decoded(recipe: Recipe) -> bool:
-    """Return whether faces are searched for in the frames as they are decoded.
-
-    Other steps may change frames or drop some.
-    """
+    """Return whether faces are searched for in decoded frames; other steps may change frames or drop some."""
     return [step.use for step in recipe.chain[:2]] in (["decode", "faces"], ["decode", "detect"])
 
 
 def as_frame(sample: Sample) -> Sample:
-    """A sample with a picture; one that the source brought is frame 0, as if it had been decoded."""
+    """Return a sample with an image; one that came with the source is frame 0, as if it had been decoded."""
     require_image(sample)
     return sample if "frame" in sample else {**STILL, **sample}
 

@@ -1,4 +1,4 @@
-"""The tracks of a video's faces over its sampled frames, damaged ones included."""
+"""The tracks of a video's faces over its sampled frames, including damaged ones."""
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ class VideoTracks:
     Parameters
     ----------
     sampled : tuple of int or None
-        The indices of all sampled frames, rising; None where they are not known: then missing frames are not counted.
+        The indices of all sampled frames, rising; None if they are not known, and then missing frames are not counted.
     report : ItemReport
         Counts the faces that were followed, and lost, from frame to frame.
     """
@@ -26,7 +26,7 @@ class VideoTracks:
         self._next = 0
 
     def update(self, frame: int, boxes: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-        """Number the boxes of a sampled frame, or of what stands in for it; frames come in their order."""
+        """Number the boxes of a sampled frame, or of its substitute; frames come in order."""
         if self._places is not None:
             for _ in range(self._places[frame] - self._next):
                 self._tracker.update(np.empty((0, 4)))

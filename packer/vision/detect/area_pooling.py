@@ -1,10 +1,10 @@
-"""Area averaging of pictures and windows of pictures, by integral images.
+"""Area averaging of images and windows of images, by integral images.
 
 facenet-pytorch resizes by ``torch.nn.functional.interpolate(mode="area")``, which is adaptive average pooling: output
 cell i of m averages the input pixels ``floor(i n / m)`` to ``ceil((i + 1) n / m)`` (exclusive), so cells may overlap,
-and enlarging repeats pixels. OpenCV's INTER_AREA weights border pixels instead and moves the boxes. With one integral
-image (sums over all pixels above and to the left) every such average costs four look-ups, whatever its window, and the
-sums are exact integers.
+and enlarging repeats pixels. OpenCV's INTER_AREA weights border pixels instead and would shift the boxes. With one
+integral image (sums over all pixels above and to the left), every such average costs four look-ups for a window of any
+size, and the sums are exact integers.
 """
 
 from collections.abc import Iterator
@@ -24,23 +24,17 @@ _ROWS_FIRST_RATIO = 5.0  # below this ratio of shrinking, rows are subtracted wh
 
 @lru_cache(maxsize=256)
 def cell_edges(n: int, m: int) -> tuple[IntArray, IntArray]:
-    """Start and end (exclusive) of the m pooling cells over n pixels."""
+    """Return start and end (exclusive) of the m pooling cells over n pixels."""
     i = np.arange(m, dtype=np.int64)
     return (i * n) // m, -((-(i + 1) * n) // m)
 
 
 class AreaSampler:
-    """A picture that can be resized, whole or in windows, by area averaging.
+    """Resizes an image, (H, W, 3), as a whole or in windows, by area averaging.
 
-    Parameters
-    ----------
-    image : ndarray, (H, W, 3), uint8
-        Not copied; it must not change while the sampler is in use.
-
-    Notes
-    -----
-    Pictures of more than 16 Mpx get no integral image of their own. Instead one is made for each band of rows or window
-    that is asked for, which bounds the memory beyond the picture and takes more time.
+    The image is not copied and must not change while the sampler is in use. Images of more than 16 Mpx get no integral
+    image. Instead one is made for each requested band of rows or window, which bounds the memory beyond the image and
+    takes more time.
     """
 
     def __init__(self, image: npt.NDArray[np.uint8]) -> None:
@@ -49,13 +43,7 @@ class AreaSampler:
         self._sums = _integral(image) if self.height * self.width <= _MAX_INTEGRAL_PIXELS else None
 
     def rows(self, height: int, width: int, start: int, end: int) -> FloatArray:
-        """Rows ``start`` to ``end`` (exclusive) of the picture resized to (height, width).
-
-        Returns
-        -------
-        ndarray, (3, end - start, width), float32
-            In [0, 255].
-        """
+        """Return some rows of the image resized to (height, width): (3, end - start, width) in [0, 255]."""
         top, bottom = (edge[start:end] for edge in cell_edges(self.height, height))
         left, right = cell_edges(self.width, width)
         if self._sums is not None:
@@ -69,19 +57,12 @@ class AreaSampler:
         return out
 
     def crops(self, windows: IntArray, size: int) -> FloatArray:
-        """Resize windows of the picture to squares.
+        """Resize windows of the image to squares, (n, 3, size, size) in [0, 255].
 
         Parameters
         ----------
         windows : ndarray, (n, 4), int64
-            Left, top, right, bottom (exclusive); inside the picture and not empty.
-        size : int
-            Side of the squares, pixels.
-
-        Returns
-        -------
-        ndarray, (n, 3, size, size), float32
-            In [0, 255].
+            Left, top, right, bottom (exclusive); inside the image and not empty.
         """
         if self._sums is None:
             parts = [AreaSampler(self._image[y0:y1, x0:x1]).rows(size, size, 0, size) for x0, y0, x1, y1 in windows]
@@ -103,10 +84,10 @@ class AreaSampler:
 
 
 def _integral(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.complex128]:
-    """Sums over all pixels above and to the left, (H + 1, W + 1), four int32 in the bits of one complex128.
+    """Return the sums over all pixels above and to the left, (H + 1, W + 1), four int32 in the bits of one complex128.
 
-    The fourth channel is there because numpy picks 16 bytes at a time faster than 12. Sums wrap around at 2**32, and
-    their differences are right as long as one window holds fewer than 2**31 / 255 pixels.
+    There is a fourth channel because numpy picks 16 bytes at a time faster than 12. Sums wrap around at 2**32, and
+    their differences are right as long as one window has fewer than 2**31 / 255 pixels.
     """
     sums = cv2.integral(cv2.cvtColor(image, cv2.COLOR_RGB2RGBA), sdepth=cv2.CV_32S)
     packed: npt.NDArray[np.complex128] = sums.view(np.complex128)[..., 0]
@@ -116,7 +97,7 @@ def _integral(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.complex128]:
 def _window_sums(
     sums: npt.NDArray[np.complex128], top: IntArray, bottom: IntArray, left: IntArray, right: IntArray
 ) -> npt.NDArray[np.int32]:
-    """Sums over the grid of windows rows x columns, (rows, columns, 4)."""
+    """Return the sums over the grid of windows rows x columns, (rows, columns, 4)."""
     if sums.shape[1] <= _ROWS_FIRST_RATIO * len(left):
         numbers = sums.view(np.int32)
         lines = np.empty((len(top), numbers.shape[1]), np.int32)
@@ -133,7 +114,7 @@ def _window_sums(
 def _corners(
     flat: npt.NDArray[np.complex128], above: IntArray, below: IntArray, left: IntArray, right: IntArray
 ) -> npt.NDArray[np.int32]:
-    """Sum over windows from the four corners; the index arrays broadcast to the windows' shape."""
+    """Return the sums over windows from their four corners; the index arrays broadcast to the windows' shape."""
     out = _as_int(flat.take(below + right))
     out -= _as_int(flat.take(above + right))
     out -= _as_int(flat.take(below + left))
@@ -160,7 +141,7 @@ def _inverse(sizes: IntArray) -> FloatArray:
 
 
 def _bands(top: IntArray, bottom: IntArray, width: int) -> Iterator[tuple[int, int]]:
-    """Cut output rows into runs whose input rows hold at most ``_BAND_PIXELS`` (or are one output row)."""
+    """Cut output rows into runs whose input has at most ``_BAND_PIXELS`` (or that are one output row)."""
     first = 0
     for last in range(1, len(top) + 1):
         if last == len(top) or (bottom[last] - top[first]) * width > _BAND_PIXELS:

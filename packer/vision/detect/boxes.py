@@ -36,16 +36,16 @@ def regress(boxes: FloatArray, corrections: FloatArray, inclusive: int) -> Float
 
 
 def crop_windows(boxes: FloatArray, width: int, height: int) -> tuple[IntArray, BoolArray]:
-    """Pixels of a (height, width) picture that each box covers.
+    """Return the pixels of a (height, width) image that each box covers.
 
     Boxes count pixels from one and their ends are inclusive, so box [1, 1, 20, 20] covers pixels [0, 20).
 
     Returns
     -------
     windows : ndarray, (n, 4), int64
-        Left, top, right, bottom (exclusive), cut to the picture.
+        Left, top, right, bottom (exclusive), clipped to the image.
     valid : ndarray, (n,), bool
-        False where no part of the box is inside the picture. (The reference skips such crops without dropping their
+        False where no part of the box is inside the image. (The reference skips such crops without dropping their
         boxes, so that its later results belong to the wrong boxes; callers here drop both.)
     """
     whole = np.trunc(np.clip(boxes, -(2.0**31), 2.0**31)).astype(np.int64)
@@ -57,21 +57,18 @@ def crop_windows(boxes: FloatArray, width: int, height: int) -> tuple[IntArray, 
 def nms(boxes: FloatArray, scores: FloatArray, threshold: float) -> IntArray:
     """Non-maximum suppression by intersection over union, as ``torchvision.ops.nms``, ties included.
 
-    Returns
-    -------
-    ndarray, (k,), int64
-        Indices of the boxes that stay, best score first (equal scores: in their order).
+    Returns the indices of the boxes that stay, best score first (equal scores: in their order).
     """
     return _suppress(boxes, np.argsort(-scores, kind="stable"), threshold, inclusive=0, minimum=False)
 
 
 def min_nms(boxes: FloatArray, scores: FloatArray, threshold: float) -> IntArray:
-    """Non-maximum suppression by intersection over the smaller area, ends inclusive, as the reference's last step."""
+    """Non-maximum suppression by intersection over the smaller area, ends inclusive: the reference's last step."""
     return _suppress(boxes, descending(scores), threshold, inclusive=1, minimum=True)
 
 
 def descending(values: FloatArray) -> IntArray:
-    """Indices that sort values from the largest to the smallest, with equal values in the reference's order.
+    """Return the indices that sort values from the largest to the smallest, equal values in the reference's order.
 
     The reference reads numpy's default sort from its end. So of two equal values, the later one comes first; the order
     of more than three depends on the processor's instructions. A stable sort would keep another of several equal faces.
@@ -95,7 +92,7 @@ def _suppress(boxes: FloatArray, order: IntArray, threshold: float, inclusive: i
 
 
 def _round_down(threshold: float) -> np.float32:
-    """Largest float32 up to the threshold; comparing with it is like comparing with the double, as torchvision does."""
+    """Return the largest float32 up to the threshold: torchvision compares with the double."""
     nearest = np.float32(threshold)
     return nearest if float(nearest) <= threshold else np.nextafter(nearest, np.float32(0))
 
@@ -121,24 +118,17 @@ _NEIGHBOURS = [(dy, dx) for dy in range(3) for dx in range(-2, 3) if (dy, dx) > 
 
 
 def lattice_nms(y: IntArray, x: IntArray, boxes: FloatArray, scores: FloatArray, threshold: float) -> IntArray:
-    """Do what ``nms`` does, quickly, for P-net's boxes of one pyramid level.
+    """Equivalent of ``nms`` that is fast for P-net's boxes of one pyramid level.
 
-    All boxes of a level have the size of six cells of its map, up to rounding, and one lies at each cell, so only near
-    neighbours can overlap by half or more.
+    All boxes of a level have the size of six cells of its map, up to rounding, and there is one at each cell, so only
+    near neighbours can overlap by half or more.
 
     Parameters
     ----------
     y, x : ndarray, (n,), int64
         The boxes' cells, in row-major order.
-    boxes : ndarray, (n, 4), float32
-    scores : ndarray, (n,), float32
     threshold : float
         At least 0.5.
-
-    Returns
-    -------
-    ndarray, (k,), int64
-        As ``nms``.
     """
     count = len(y)
     grid = np.full((int(y.max()) + 3, int(x.max()) + 5), -1, np.int64) if count else np.empty((0, 0), np.int64)
@@ -159,7 +149,7 @@ def lattice_nms(y: IntArray, x: IntArray, boxes: FloatArray, scores: FloatArray,
 
 
 def _independent(better: IntArray, worse: IntArray, count: int) -> IntArray:
-    """Indices 0..count-1 that greedy suppression keeps, given the pairs of which at most one may stay.
+    """Return the indices 0..count-1 that greedy suppression keeps, given the pairs of which at most one may stay.
 
     A box without a better undecided partner stays, and its partners go; repeated, this gives the greedy result.
     """

@@ -1,4 +1,4 @@
-"""A picture whose levels and crops are made on the CPU, in pieces that stay in its caches."""
+"""An image whose pyramid levels and crops are made on the CPU, in pieces that fit into its caches."""
 
 from collections.abc import Callable
 
@@ -20,15 +20,9 @@ _FIELD, _STRIDE = 12, 2  # P-net's receptive field and stride, input pixels
 
 
 class CpuFrame:
-    """Samples a picture and hands the pieces to a network library; fulfils ``packer.vision.detect.runtime.Frame``.
+    """Samples an image and passes the pieces to a network library; fulfils ``packer.vision.detect.runtime.Frame``.
 
-    The strips and chunks depend on the picture and its own boxes alone, so the results cannot depend on other frames.
-
-    Parameters
-    ----------
-    image : ndarray, (H, W, 3), uint8
-    run : callable
-        The networks.
+    The strips and chunks depend on the image and its own boxes alone, so the results cannot depend on other frames.
     """
 
     def __init__(self, image: npt.NDArray[np.uint8], run: RunNetwork) -> None:

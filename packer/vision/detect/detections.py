@@ -14,14 +14,7 @@ FARTHEST = 2**24
 
 
 class Faces(NamedTuple):
-    """The faces of one frame.
-
-    Attributes
-    ----------
-    boxes : ndarray, (N, 4), float32
-    scores : ndarray, (N,), float32
-    points : ndarray, (N, 5, 2), float32
-    """
+    """The faces of one frame: boxes, (N, 4), scores, (N,), and points, (N, 5, 2)."""
 
     boxes: FloatArray
     scores: FloatArray
@@ -79,7 +72,7 @@ class Detections:
 
     @classmethod
     def concatenate(cls, parts: "Sequence[Detections]") -> "Detections":
-        """Join the frames of several results, in order; of none, to a result of no frames."""
+        """Join the frames of several results, in order."""
         counts = np.concatenate([np.zeros(1, np.int64), *(np.diff(part.offsets) for part in parts)])
         return cls(
             np.concatenate([np.zeros((0, 4), np.float32), *(part.boxes for part in parts)]),
@@ -98,11 +91,11 @@ class FaceDetector(Protocol):
 
 
 def are_boxes(boxes: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
-    """Return which rows of (N, 4) are finite and have an area: (N,) bool."""
+    """Return which rows of (N, 4) are finite and have an area, (N,)."""
     possible = (np.abs(boxes) < FARTHEST).all(axis=1)  # NaN is not
     return np.asarray(possible & (boxes[:, :2] < boxes[:, 2:]).all(axis=1), np.bool_)
 
 
 def touch_frame(boxes: npt.NDArray[np.floating], height: int, width: int) -> npt.NDArray[np.bool_]:
-    """Return which rows of (N, 4) hold a part of a frame: (N,) bool."""
+    """Return which rows of (N, 4) contain a part of a frame, (N,)."""
     return np.asarray((boxes[:, :2] < (width, height)).all(axis=1) & (boxes[:, 2:] > 0).all(axis=1), np.bool_)

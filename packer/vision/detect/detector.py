@@ -178,7 +178,7 @@ class Detector:
         return Faces(boxes, scores, points)
 
     def _scales(self, height: int, width: int) -> list[float]:
-        """Scale of each pyramid level, by the reference's arithmetic."""
+        """Return the scale of each pyramid level, by the reference's arithmetic."""
         scale = _CELL / self._min_face
         side = min(height, width) * scale
         scales = []
@@ -189,7 +189,7 @@ class Detector:
         return scales[self._skip_levels :]
 
     def _propose(self, frame: Frame, height: int, width: int, scales: list[float]) -> FloatArray:
-        """Boxes (n, 4) that P-net proposes, best first, squared."""
+        """Return the boxes, (n, 4), that P-net proposes, best first, squared."""
         min_logit = _logit(self._thresholds[0])
         lattice, columns, corners, values = [], [], [], []
         first_row = 0
@@ -213,7 +213,7 @@ class Detector:
     def _refine(
         self, net: str, frame: Frame, boxes: FloatArray, height: int, width: int
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Boxes that a net passes, with their scores and the net's outputs."""
+        """Return the boxes that a net accepts, with their scores and the net's outputs."""
         windows, valid = crop_windows(boxes, width, height)
         threshold = self._thresholds[1 if net == "rnet" else 2]
         # Boxes that are cut to the same window tie. A network's outputs may differ in the last digit between the first
@@ -226,7 +226,7 @@ class Detector:
 
 
 def _levels_may_overlap(scales: list[float]) -> bool:
-    """Return whether P-net's boxes of two levels can reach ``_MERGE_IOU``, so that they must be suppressed once more.
+    """Return whether P-net's boxes of two levels can reach ``_MERGE_IOU``, so that a second suppression is needed.
 
     A level's boxes have sides of 11 / scale, rounded to whole pixels at both ends, and two boxes overlap by no more
     than the ratio of their areas. At the default factor that is 0.5, and slightly more for the smallest boxes.
@@ -236,7 +236,7 @@ def _levels_may_overlap(scales: list[float]) -> bool:
 
 
 def _points(boxes: FloatArray, values: FloatArray) -> FloatArray:
-    """Five points (n, 5, 2) in frame pixels from O-net's fractions: five x, then five y."""
+    """Compute five points, (n, 5, 2), in frame pixels from O-net's fractions: five x, then five y."""
     width, height = boxes[:, 2:3] - boxes[:, 0:1] + np.float32(1), boxes[:, 3:4] - boxes[:, 1:2] + np.float32(1)
     x = width * values[:, :5] + boxes[:, 0:1] - np.float32(1)
     y = height * values[:, 5:] + boxes[:, 1:2] - np.float32(1)
@@ -248,7 +248,7 @@ def _logit(probability: float) -> float:
 
 
 def _sigmoid(logits: FloatArray) -> FloatArray:
-    """Probability of a face; the second value of the softmax over the reference's two logits."""
+    """Return the probability of a face: the second value of the softmax over the reference's two logits."""
     with np.errstate(over="ignore"):  # exp(-x) may become inf, whose sigmoid is 0
         return np.float32(1) / (np.float32(1) + np.exp(-logits))
 

@@ -1,4 +1,4 @@
-"""The interface that every detector has, packer's own and those of users, and the check of what a detector returns."""
+"""The interface of every detector, packer's and users', and the check of its results."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,8 +20,8 @@ _DECLARED = ("name", "sha256", "license")
 class CustomDetector(Protocol):
     """A detector as a user may write it; `packer.Detector` is one, too.
 
-    It may also have ``version``, a text, and ``weights``, a dict of texts with any of ``name``, ``sha256`` and
-    ``license``: they are recorded in the manifest, and a build is resumed only with the same.
+    It may also have ``version``, a string, and ``weights``, a dict of strings with any of ``name``, ``sha256`` and
+    ``license``. They are recorded in the manifest, and a build is resumed only with the same values.
     """
 
     def detect(self, frames: Sequence[Frame], /) -> Iterable[tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]]:
@@ -50,19 +50,19 @@ class BadDetectionsError(ItemError):
 
 
 class CheckedDetector:
-    """Runs a detector and checks what it returns; fulfils ``packer.vision.detect.detections.FaceDetector``.
+    """Runs a detector and checks its results; fulfils ``packer.vision.detect.detections.FaceDetector``.
 
     Parameters
     ----------
     name : str
         The detector's name in the recipe, for messages.
     make : callable
-        Makes the detector; it is called with the device.
+        Makes the detector from the name of the device.
 
     Raises
     ------
     UsageError
-        If the detector cannot be made, or declares something other than texts.
+        If the detector cannot be made, or declares something other than strings.
     """
 
     def __init__(self, name: str, make: Callable[[str], Any], device: str) -> None:
@@ -83,13 +83,13 @@ class CheckedDetector:
         self.declared = declare(self._name, getattr(detector, "weights", {}), getattr(detector, "version", None))
 
     def new_frame(self, height: int, width: int) -> Frame:
-        """Return uninitialised memory for a frame, (height, width, 3) uint8: the detector's own if it provides it."""
+        """Return uninitialised memory for a frame, (height, width, 3): the detector's own if it provides some."""
         make = getattr(self._detector, "new_frame", None)
         frame: Frame = np.empty((height, width, 3), np.uint8) if make is None else make(height, width)
         return frame
 
     def detect(self, frames: Sequence[Frame]) -> Detections:
-        """Find the faces in each frame, (H, W, 3) uint8 RGB; the largest come first.
+        """Find the faces in each frame, (H, W, 3) RGB; the largest come first.
 
         Raises
         ------
@@ -114,7 +114,6 @@ class CheckedDetector:
         )
 
     def _check(self, found: Any, height: int, width: int) -> Faces:
-        """Return the faces of a frame, the largest first."""
         try:
             with np.errstate(over="ignore"):
                 boxes, scores, points = (np.asarray(array, np.float32) for array in found)
@@ -147,13 +146,13 @@ class CheckedDetector:
 
 
 def declare(name: str, weights: object, version: object = None) -> dict[str, str]:
-    """Return what a detector declares of itself, as entries of a plan's runtime.
+    """Return what a detector declares about itself, as entries of a plan's runtime.
 
     Raises
     ------
     UsageError
-        If the version is no text, or the weights are not a dict of texts with any of the keys ``name``, ``sha256``,
-        ``license``.
+        If the version is not a string, or the weights are not a dict of strings with any of the keys ``name``,
+        ``sha256``, ``license``.
     """
     if not isinstance(version, str | None):
         raise UsageError(f"{name}: expected a text as its version, found {version!r}")

@@ -1,9 +1,9 @@
 """MTCNN's three networks as data: layers, and weights prepared for a runtime.
 
 The published networks take ``(pixel - 127.5) / 128``, end in separate heads with a two-way softmax, and flatten in
-(width, height, channel) order. Three exact rewritings make them cheaper and plainer for every runtime: the
-normalisation is folded into the first convolution (no convolution is padded, so every pixel gets it), the heads are
-joined into one with the difference of the two logits (``sigmoid(b - a)`` is the softmax's second value), and the first
+(width, height, channel) order. Three exact rewritings make them cheaper and simpler for every runtime. The
+normalisation is folded into the first convolution (no convolution is padded, so every pixel gets it). The heads are
+joined into one with the difference of the two logits (``sigmoid(b - a)`` is the softmax's second value). The first
 dense layer's columns are put into (channel, height, width) order.
 """
 
@@ -66,17 +66,9 @@ _DENSE_SIDES = {"dense4": 3, "dense5": 3}  # side of the feature map that the fi
 
 
 def build_networks(nets: Mapping[str, Mapping[str, FloatArray]]) -> dict[str, tuple[Layer, ...]]:
-    """Prepare the published parameters: networks of RGB pixels in [0, 255] with one joined head.
+    """Prepare the published parameters, ``Weights.nets``: networks of RGB pixels in [0, 255] with one joined head.
 
-    Parameters
-    ----------
-    nets : mapping of str to mapping of str to ndarray
-        ``Weights.nets``.
-
-    Returns
-    -------
-    dict of str to tuple of Layer
-        ``pnet``, ``rnet`` and ``onet``; inputs are (N, 3, H, W) float32, outputs have the columns of ``OUTPUTS``.
+    Inputs of ``pnet``, ``rnet`` and ``onet`` are (N, 3, H, W) float32, outputs have the columns of ``OUTPUTS``.
     """
     return {name: _build(name, nets[name]) for name in _LAYERS}
 
@@ -101,7 +93,7 @@ def _build(name: str, parameters: Mapping[str, FloatArray]) -> tuple[Layer, ...]
 
 
 def _fold_normalisation(weight: FloatArray, bias: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Let the convolution take pixels x in place of ``(x - 127.5) / 128``."""
+    """Make the convolution accept pixels x instead of ``(x - 127.5) / 128``."""
     exact = weight.astype(np.float64)
     shifted = bias - 127.5 / 128 * exact.sum((1, 2, 3))
     return (exact / 128).astype(np.float32), shifted.astype(np.float32)

@@ -24,16 +24,9 @@ _INPUTS = {
 
 
 class OpenVINORuntime:
-    """Runs the networks in OpenVINO; fulfils ``packer.vision.detect.runtime.Runtime``.
+    """Runs the networks in OpenVINO on the CPU; fulfils ``packer.vision.detect.runtime.Runtime``.
 
-    Parameters
-    ----------
-    networks : mapping of str to sequence of Layer
-        From ``build_networks``.
-    device : str
-        Only ``"cpu"``.
-    precision : {"float32", "bfloat16"}
-        ``"bfloat16"`` is faster on processors that have it, and finds slightly other boxes.
+    Precision ``"bfloat16"`` is faster on processors that support it, and finds slightly different boxes.
     """
 
     def __init__(

@@ -28,10 +28,10 @@ _NAME_BYTES = 256
 
 
 class Frame(Protocol):
-    """One picture, prepared for the networks."""
+    """One image, prepared for the networks."""
 
     def propose(self, height: int, width: int, min_logit: float) -> tuple[IntArray, IntArray, FloatArray]:
-        """Run P-net on the picture shrunk to (height, width) by area averaging.
+        """Run P-net on the image shrunk to (height, width) by area averaging.
 
         Returns
         -------
@@ -43,17 +43,12 @@ class Frame(Protocol):
         ...
 
     def refine(self, net: str, windows: IntArray) -> FloatArray:
-        """Run R-net or O-net on windows of the picture, each shrunk or grown to the net's size by area averaging.
+        """Run R-net or O-net on windows of the image, each resized by area averaging: (n, OUTPUTS[net]).
 
         Parameters
         ----------
-        net : {"rnet", "onet"}
         windows : ndarray, (n, 4), int64
-            Left, top, right, bottom (exclusive); inside the picture and not empty.
-
-        Returns
-        -------
-        ndarray, (n, OUTPUTS[net]), float32
+            Left, top, right, bottom (exclusive); inside the image and not empty.
         """
         ...
 
@@ -62,11 +57,11 @@ class Runtime(Protocol):
     """A library that runs the networks on a device. Made once per process; not safe across threads, fork or pickle."""
 
     def open(self, image: npt.NDArray[np.uint8]) -> Frame:
-        """Prepare a picture, (H, W, 3) uint8 RGB, C-contiguous."""
+        """Prepare an image, (H, W, 3) RGB, C-contiguous."""
         ...
 
     def new_frame(self, height: int, width: int) -> npt.NDArray[np.uint8]:
-        """Uninitialised memory for a picture, (height, width, 3) uint8. Any thread may ask for it."""
+        """Return uninitialised memory for an image, (height, width, 3). Any thread may call it."""
         ...
 
     def describe(self) -> dict[str, str]:
@@ -103,10 +98,10 @@ def make_runtime(
 
 
 def gpu_name(device: str) -> str | None:
-    """The name of a device such as ``"cuda:1"``; None if it is not a CUDA device or the driver does not give its name.
+    """Return the name of a device such as ``"cuda:1"``; None if it is no CUDA device, or the driver has no name for it.
 
-    The name is the one that torch reports. Torch itself would first make a context on the GPU, which would stay in this
-    process, and some GPUs accept only one process.
+    The name is the one that torch reports. Torch itself would first create a context on the GPU, which would stay in
+    this process, and some GPUs accept only one process.
     """
     kind, _, index = device.partition(":")
     if kind != "cuda":

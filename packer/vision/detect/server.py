@@ -29,10 +29,10 @@ _CHANNELS = 3
 
 
 class ServedDetector(FaceDetector, Protocol):
-    """A detector that also provides the memory in which its frames are best received."""
+    """A detector that also provides memory from which its frames are uploaded fastest."""
 
     def new_frame(self, height: int, width: int) -> Frame:
-        """Uninitialised memory for a frame, (height, width, 3) uint8."""
+        """Return uninitialised memory for a frame, (height, width, 3)."""
         ...
 
 
@@ -80,8 +80,8 @@ class DetectorServer:
         Raises
         ------
         Exception
-            If the detector raised an error, and after it fails even on an empty frame (a GPU after an illegal access):
-            a process that is of no use must end.
+            If the detector raised an error, and then fails even on an empty frame (a GPU after an illegal access): the
+            process must end, since it cannot detect any more.
         """
         self._detector = detector
         self._loaded.set()
@@ -139,7 +139,7 @@ class DetectorServer:
 
 
 def _new_frame(detector: ServedDetector, height: int, width: int) -> Frame:
-    """A frame buffer: the detector's own if it has one free, since uploads from it are faster, else ordinary memory."""
+    """Return a frame buffer: the detector's own if one is free (faster to upload), else ordinary memory."""
     try:
         return detector.new_frame(height, width)
     except (MemoryError, RuntimeError):
@@ -157,7 +157,7 @@ class _Room:
 
     @contextmanager
     def taken(self, size: int) -> Iterator[None]:
-        """Hold `size` bytes of the budget; more than the whole budget counts as the whole."""
+        """Hold `size` bytes of the budget; a larger size than the whole budget counts as the whole."""
         size = min(size, self._limit)
         with self._turn, self._changed:  # one waits here, the others for their turn: a large request is not overtaken
             while self._used + size > self._limit:

@@ -32,13 +32,7 @@ _MAX_DEVICE_PIXELS = 1 << 24  # larger pictures are sampled on the CPU in bands,
 
 
 def check_device(device: str) -> None:
-    """Check that a device can be used, before a job is planned for it or anything is moved to it.
-
-    Raises
-    ------
-    UsageError
-        If torch does not know the device, or cannot use it here.
-    """
+    """Raise a `UsageError` unless torch can use a device here, before a job is planned for it."""
     try:
         chosen = torch.device(device)
         # A GPU is counted and not tried: the context of a trial would stay in this process, and some GPUs accept only
@@ -57,15 +51,10 @@ class TorchRuntime:
 
     Parameters
     ----------
-    networks : mapping of str to sequence of Layer
-        From ``build_networks``.
-    device : str
-        What ``torch.device`` takes.
     threads : int
         Set by ``torch.set_num_threads``, so for the whole process.
-    precision : {"float32"}
     sample_on_device : bool, optional
-        Whether levels and crops are made on the device too; by default on every device except the CPU, where OpenCV and
+        Whether levels and crops are made on the device too. By default on every device except the CPU, where OpenCV and
         numpy are faster.
     """
 
@@ -95,7 +84,7 @@ class TorchRuntime:
         return CpuFrame(image, self._run_arrays)
 
     def new_frame(self, height: int, width: int) -> npt.NDArray[np.uint8]:
-        """See ``packer.vision.detect.runtime.Runtime``. For a GPU the memory is pinned: no second copy, no waiting."""
+        """Return memory for an image; for a GPU it is pinned, which saves a copy and a wait."""
         pinned = self._device.type == "cuda"
         frame: npt.NDArray[np.uint8] = torch.empty((height, width, 3), dtype=torch.uint8, pin_memory=pinned).numpy()
         return frame
@@ -169,9 +158,9 @@ class TorchFrame:
 
 
 class _RetriedFrame:
-    """A picture on the device; from the first call for which the device has too little memory, in pieces.
+    """An image on the device that is processed in pieces once the device has had too little memory for a call.
 
-    The result of a call is a function of the picture, so a call can be repeated. Fulfils
+    The result of a call depends on the image alone, so a call can be repeated. Fulfils
     ``packer.vision.detect.runtime.Frame``.
     """
 
@@ -216,7 +205,7 @@ def _device_edges(n: int, m: int, device: torch.device) -> tuple[torch.Tensor, t
 
 @contextmanager
 def _exact() -> Iterator[None]:
-    """Make cuDNN and cuBLAS calculate in float32: recent GPUs may round to TF32, which moves boxes."""
+    """Make cuDNN and cuBLAS compute in float32: recent GPUs may round to TF32, which moves boxes."""
     before = torch.get_float32_matmul_precision()
     if before != "highest":
         torch.set_float32_matmul_precision("highest")

@@ -1,12 +1,12 @@
-"""The weights of the three networks, read from the installed facenet-pytorch distribution.
+"""Read the weights of the three networks from the installed facenet-pytorch distribution.
 
-facenet-pytorch 2.5.x ships ``pnet.pt``, ``rnet.pt`` and ``onet.pt`` as package data in the format that ``torch.save``
-wrote before torch 1.6: four pickles (magic number, protocol, system, state dict), a pickled list of storage keys, and
-then for each storage an element count and the raw little-endian numbers. That is little enough to read without torch,
-whose import costs every worker process seconds and half a gigabyte for which the OpenVINO runtime has no use. The
-unpickler below knows three names (an ordered dict, the tensor constructor, the float storage), all resolved to
-functions of this file or the standard library, and refuses every other one: it is stricter than ``torch.load(...,
-weights_only=True)``, and a test checks that both give the same numbers.
+facenet-pytorch 2.5.x contains ``pnet.pt``, ``rnet.pt`` and ``onet.pt`` in the format that ``torch.save`` wrote before
+torch 1.6: four pickles (magic number, protocol, system, state dict), a pickled list of storage keys, and for each
+storage an element count and the raw little-endian numbers. This can be read without torch, whose import costs every
+worker process seconds and half a gigabyte that the OpenVINO runtime does not need. The unpickler below knows three
+names (an ordered dict, the tensor constructor, the float storage), all resolved to functions of this file or the
+standard library, and refuses every other one. It is stricter than ``torch.load(..., weights_only=True)``, and a test
+checks that both give the same numbers.
 """
 
 import hashlib
@@ -34,15 +34,15 @@ _INSTALL = "install it with `pip install --no-deps facenet-pytorch==2.5.3`"
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The parameters of P-, R- and O-net as the files hold them.
+    """The parameters of P-, R- and O-net as in the files.
 
     Attributes
     ----------
     nets : dict of str to dict of str to ndarray, float32
         ``nets["pnet"]["conv1.weight"]`` and so on, with the names of the published state dicts.
     declared : dict of str to str
-        Their ``name``, which is the distribution and its version, such as ``"facenet-pytorch 2.5.3"``; ``sha256`` over
-        the three files; ``license``.
+        ``name``: the distribution and its version, such as ``"facenet-pytorch 2.5.3"``; ``sha256`` over the three
+        files; ``license``.
     """
 
     nets: dict[str, dict[str, FloatArray]]
@@ -55,9 +55,9 @@ def load_weights() -> Weights:
     Raises
     ------
     MissingDependencyError
-        If facenet-pytorch is not installed, or holds no weight files.
+        If facenet-pytorch or one of its weight files is missing.
     ValueError
-        If a weight file differs from those that facenet-pytorch ships.
+        If a weight file differs from those of facenet-pytorch.
     """
     nets, digest = {}, hashlib.sha256()
     for path in _find_weights():
