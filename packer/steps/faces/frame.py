@@ -68,6 +68,7 @@ class FrameFaces:
 
 
 def shorter_sides(boxes: FloatArray) -> FloatArray:
+    """Return the shorter side of each box, (N,), in pixels."""
     return np.asarray(np.minimum(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]), np.float32)
 
 
