@@ -1,6 +1,7 @@
 """The source folder that the tests of the pack stage share, and options that pack it in a second."""
 
 from pathlib import Path
+from typing import Any
 
 from support.media import FAST_START, scene, write_picture, write_video
 
@@ -8,6 +9,9 @@ TESTS = Path(__file__).parents[1]
 
 OPTIONS = ("--size", "32", "--every", "6", "--label-from", "folder", "--shard-size", "30kB", "--quiet")
 """Several tasks, several shards, pictures and videos, labels."""
+
+QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
+"""Options of a call of Python that needs no worker process."""
 
 PICTURES = 96
 

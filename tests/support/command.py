@@ -10,7 +10,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ def run_packer(
     *values: object,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    python_path: Path | None = None,
     expect: int | None = 0,
     before: Sequence[str] = (),
     process: bool = False,
@@ -64,18 +65,22 @@ def run_packer(
 
     Parameters
     ----------
-    env, cwd, before
-        Environment, current folder, and words of a launcher of the new process. Any of them asks for one.
+    env, before
+        Environment, and words of a launcher of the new process. Any of them asks for one.
+    cwd : Path, optional
+        The current folder.
+    python_path : Path, optional
+        A folder of modules.
     expect : int, optional
         The exit status; None accepts any.
     process : bool
         Whether to start a new process: for tests of streams, signals, imports, workers.
     """
     words = arguments(command, *values)
-    if process or env is not None or cwd is not None or before or sys.platform == "win32":
+    if process or env is not None or before or sys.platform == "win32":
         done = subprocess.run(
             [*before, *words],
-            env=dict(env or environment()),
+            env=dict(env or environment(python_path=python_path or ())),
             cwd=cwd,
             capture_output=True,
             text=True,
@@ -84,7 +89,8 @@ def run_packer(
             check=False,
         )
     else:
-        done = _run_here(words[3:])
+        with chdir(cwd or Path.cwd()):
+            done = _run_here(words[3:], python_path)
     assert expect is None or done.returncode == expect, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
     assert "Traceback" not in done.stderr, done.stderr
     return done
@@ -105,13 +111,14 @@ _OF_WORKERS = (
 """Options of such a command that decide, or depend on, where it runs."""
 
 
-def _run_here(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+def _run_here(words: Sequence[str], python_path: Path | None) -> "subprocess.CompletedProcess[str]":
     """Run a command in this process, with the inline engine. Restore what the command changes in the process."""
     given = {word.partition("=")[0] for word in words}
     if words[0] in _OF_ENGINES and len(words) > 2 and given.isdisjoint(_OF_WORKERS):
         words = [*words, "--engine", "inline"]
     streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", errors, write_through=True) for errors in _ERRORS]
     path, modules, variables = sys.path[:], set(sys.modules), dict(os.environ)
+    sys.path[:0] = [str(python_path)] if python_path else []
     with redirect_stdout(streams[0]), redirect_stderr(streams[1]), warnings.catch_warnings():
         warnings.resetwarnings()
         try:

@@ -11,15 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.builds import write_pictures
+from support.builds import QUIET, write_pictures
 from support.command import read_jsonl, run_packer
 
 from packer import Writer, add, build, verify
 from readers import open_dataset
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
-
-QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 
 
 @pytest.fixture

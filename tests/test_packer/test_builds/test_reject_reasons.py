@@ -10,8 +10,8 @@ from typing import Any
 import av.error
 import numpy as np
 import pytest
-from support.builds import TESTS, write_pictures
-from support.command import environment, read_jsonl, run_packer
+from support.builds import write_pictures
+from support.command import read_jsonl, run_packer
 from support.media import FAST_START, cut_file, scene, write_picture, write_video
 
 import packer
@@ -30,7 +30,7 @@ def test_the_step_that_gave_nothing_is_blamed_whatever_comes_behind_it(tmp_path:
     write_pictures(tmp_path / "source", ["a.png", "b-bad.png"])
     steps = "decode,support.steps:give_nothing,support.steps:add_measures,resize"
     options = ("--steps", steps, "--size", 16, "--max-rejects", "100%", "--quiet")
-    run_packer("build", tmp_path / "source", tmp_path / "out", *options, env=environment(python_path=TESTS))
+    run_packer("build", tmp_path / "source", tmp_path / "out", *options)
     reported = ("support.steps:give_nothing", "gave no sample (received 1 sample)")
     assert reasons(tmp_path / "out") == {"b-bad.png": reported}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.builds import write_pictures
+from support.builds import QUIET, write_pictures
 from support.command import read_jsonl, run_packer
 from support.media import FAST_START, cut_file, scene, write_picture, write_video
 from support.packed import check_whole, encoded_values, fingerprints, read_samples
@@ -30,7 +30,6 @@ HOW: dict[str, Any] = {
     "max_rejects": 1.0,
 }
 MIRROR: dict[str, Any] = {"update": True, "changed": "replace", "gone": "drop"}
-INLINE: dict[str, Any] = {"engine": "inline", "progress": False}
 
 
 def write_source(root: Path) -> Path:
@@ -73,7 +72,7 @@ def datasets(
     assert (growth["new"], growth["kept"], growth["changed"], growth["gone"]) == (1, 5, 2, 2)
     assert (growth["replaced"], growth["dropped"], growth["removed"]) == (2, 2, 14)
     assert not {name for name in fingerprints(root / "live") if name.startswith("shard")} & standing.keys()
-    packer.convert(root / "live", root / "plain", format=request.param, **INLINE)
+    packer.convert(root / "live", root / "plain", format=request.param, **QUIET)
     packer.build(sources["after"], root / "anew", **how)
     return {name: root / name for name in ("live", "plain", "anew")}
 
@@ -138,11 +137,11 @@ def test_everything_that_starts_from_a_dataset(datasets: dict[str, Path], tmp_pa
     made: dict[str, list[Any]] = {"split": [], "merge": [], "build": [], "export": []}
     for number, path in enumerate((live, plain)):
         out = tmp_path / str(number)
-        packer.split(path, out / "split", by="source", ratios="train=0.6,val=0.4", **INLINE)
+        packer.split(path, out / "split", by="source", ratios="train=0.6,val=0.4", **QUIET)
         made["split"].append([encoded_values(out / "split" / part, "image") for part in ("train", "val")])
-        packer.merge([path, datasets["anew"]], out / "merge", **INLINE)
+        packer.merge([path, datasets["anew"]], out / "merge", **QUIET)
         made["merge"].append(encoded_values(out / "merge", "image"))
-        packer.build(path, out / "build", size=8, **INLINE)
+        packer.build(path, out / "build", size=8, **QUIET)
         made["build"].append(encoded_values(out / "build", "image"))
         packer.export(path, out / "export", progress=False)
         made["export"].append(sorted(p.name for p in (out / "export").rglob("*.png")))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.archives import write_tar
-from support.builds import OPTIONS, TESTS, write_pictures
+from support.builds import OPTIONS, write_pictures
 from support.command import arguments, environment, run_packer
 from support.hooks import at_start_of, before_each
 from support.media import scene, write_picture, write_video
@@ -242,8 +242,7 @@ def test_a_config_holds_any_option_and_the_command_line_goes_before_it(source: P
         'size = 8\nformat = "npy"\nshard-size = "1kB"\nencode = "png"\nworkers = 1\nmax_rejects = "50%"\n'
         'steps = ["decode", "resize", {use = "support.steps:slow", seconds = 0.001}]\n',
     )
-    env = environment(python_path=TESTS)
-    run_packer("build", source, tmp_path / "out", "--config", config, "--size", 12, env=env)
+    run_packer("build", source, tmp_path / "out", "--config", config, "--size", 12)
     manifest = check_whole(tmp_path / "out")
     recipe = manifest.generations[0].recipe
     assert (recipe["size"], recipe["encode"], recipe["shard_size"], manifest.format) == (12, "png", 1000, "npy")

@@ -2,20 +2,18 @@
 
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from support.command import environment, read_jsonl, run_packer
+from support.builds import QUIET
+from support.command import read_jsonl, run_packer
 from support.media import scene, write_picture
 
 from packer import build, merge
 from shardspec.errors import UsageError
-
-QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 
 
 def png_of(number: int) -> bytes:
@@ -30,7 +28,7 @@ def test_pictures_in_place_of_paths(tmp_path: Path) -> None:
     """As texts: bytes would be pictures in a table."""
     values = [png_of(number).hex() for number in range(4)]
     pq.write_table(pa.table({"photo": values, "label": [0, 1, 0, 1]}), tmp_path / "t.parquet")
-    call = (tmp_path / "t.parquet", tmp_path / "out", "--path-column", "photo", "--workers", 1)
+    call = (tmp_path / "t.parquet", tmp_path / "out", "--path-column", "photo")
     done = run_packer("build", *call, expect=3)
     assert "row 0 (counted from 0): expected a path in column 'photo', found " in done.stderr
     assert len(done.stdout) + len(done.stderr) < 2500
@@ -47,12 +45,11 @@ def test_what_a_step_has_to_say(tmp_path: Path) -> None:
         "            sample['_report'].skip(0, 'dark' * 10**5)\n        yield sample\n"
     )
     write_picture(tmp_path / "in" / "a.png", scene(0, (24, 16)))
-    env = environment(python_path=tmp_path)
-    call = (tmp_path / "in", tmp_path / "out", "--workers", 1, "--quiet")
-    done = run_packer("build", *call, "--steps", "decode,loud:fail", env=env, expect=3)
+    call = (tmp_path / "in", tmp_path / "out", "--quiet")
+    done = run_packer("build", *call, "--steps", "decode,loud:fail", python_path=tmp_path, expect=3)
     assert "loud:fail: ValueError: nono" in done.stderr
     assert len(done.stderr) < 1500
-    run_packer("build", *call, "--steps", "decode,loud:damaged", "--overwrite", env=env)
+    run_packer("build", *call, "--steps", "decode,loud:damaged", "--overwrite", python_path=tmp_path)
     lines = read_jsonl(tmp_path / "out" / "rejects.jsonl")
     assert {line["kind"] for line in lines} == {"frames", "damage"}
     assert all(len(line["reason"]) < 1100 for line in lines)

@@ -120,7 +120,7 @@ def test_the_command_prints_a_table_and_says_that_the_source_has_changed(tmp_pat
 def test_a_converted_dataset_is_compared_with_what_it_was_built_from(tmp_path: Path) -> None:
     """Through several conversions, of format, shard size and order; only the time of packing is not handed on."""
     source = write_pictures(tmp_path / "source", ["a.jpg", "b.png", "c.jpg"])
-    build(source, tmp_path / "out", progress=False, workers=1, shard_size=1000)
+    build(source, tmp_path / "out", progress=False, engine="inline", shard_size=1000)
     convert(tmp_path / "out", tmp_path / "npy", format="npy", shard_size=2000, progress=False, engine="inline")
     convert(tmp_path / "npy", tmp_path / "hdf5", format="hdf5", shuffle=3, progress=False, engine="inline")
     for name in ("npy", "hdf5"):

@@ -1,10 +1,10 @@
 """The dataset card of Parquet and WebDataset datasets: other tools find the data, and it is accounted for like every file."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from support.builds import QUIET
 from support.command import run_packer
 from support.media import scene
 from support.packed_files import read_all, write_faces
@@ -14,7 +14,6 @@ from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout
 
-QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 ROWS = [{"image": scene(number, (16, 12)), "label": "ab"[number % 2], "n": number} for number in range(6)]
 
 

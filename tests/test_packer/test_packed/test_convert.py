@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from support.builds import QUIET
 from support.command import run_packer, start_packer
 from support.datasets import assert_same, encode, every_kind_schema, values_for, write_dataset
 from support.listeners import Listener
@@ -25,8 +26,6 @@ from shardspec.errors import BuildError, DatasetError, ResumeMismatchError, Usag
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout, describe_file
 from shardspec.manifest import Manifest
-
-QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 
 
 def facts(root: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from support.builds import QUIET
 from support.command import environment, run_packer, start_packer
 from support.datasets import every_kind_schema, face_schema, fixed, picture, text, values_for, write_dataset
 from support.hooks import before_each
@@ -24,7 +25,6 @@ from packer.packed.export.names import safe_name
 from shardspec.errors import ShardCorruptError, UsageError
 from shardspec.schema import Schema
 
-QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 CLASSES = ("real", "fake")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from support.builds import QUIET
 from support.command import run_packer
 from support.datasets import every_kind_schema, values_for, write_dataset
 from support.packed_files import read_all, samples_of, write_faces
@@ -141,7 +142,7 @@ def test_tar_files_are_those_of_convert_and_open_in_webdataset(tmp_path: Path, f
     assert done.found_finished
     assert done.shards > 1
     assert f"{ROWS} samples, {done.shards} shards" in made.stdout
-    convert(faces / "jpeg", tmp_path / "converted", format="webdataset", shard_size="1kB", progress=False)
+    convert(faces / "jpeg", tmp_path / "converted", format="webdataset", shard_size="1kB", **QUIET)
     tars = sorted((tmp_path / "tars").glob("shard-*.tar"))
     assert [tar.read_bytes() for tar in tars] == [(tmp_path / "converted" / tar.name).read_bytes() for tar in tars]
     found = stream_tars(tars)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.builds import QUIET
 from support.command import run_packer
 from support.datasets import fixed, ragged, text, write_dataset
 from support.packed_files import read_all
@@ -18,8 +19,6 @@ from packer.cli import main
 from readers import open_dataset
 from shardspec.errors import SchemaError, UsageError
 from shardspec.schema import Schema
-
-QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from unicodedata import normalize
 
 import numpy as np
 import pytest
-from support.builds import write_pictures
+from support.builds import QUIET, write_pictures
 from support.command import environment, run_packer
 from support.datasets import assert_same, face_schema, write_dataset
 from support.hooks import before_each
@@ -27,8 +27,6 @@ from shardspec.errors import DatasetError, UsageError
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout, describe_file
 from shardspec.schema import Field, Schema
-
-QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 
 
 def test_the_samples_follow_one_another_and_the_generations_are_listed(tmp_path: Path) -> None:

@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from support.builds import QUIET
 from support.datasets import fixed, text, write_dataset
 from support.missing import EXPRESSIONS, ROWS, known, sql_rows, write_missing
 
@@ -20,8 +20,6 @@ from readers import open_dataset
 from shardspec.columns import Columns
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
-
-QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.command import environment, run_packer
+from support.command import run_packer
 from support.datasets import fixed, text, write_dataset
 from support.media import write_picture
 from support.packed_files import face_columns, write_faces
@@ -170,7 +170,7 @@ def test_rejected_items_are_drawn_from_the_source_with_their_reasons(tmp_path: P
     run_packer(
         *("build", tmp_path / "source", tmp_path / "out", "--steps", "decode,few:tall", "--quiet"),
         *("--max-rejects", "100%"),
-        env=environment(python_path=tmp_path),
+        python_path=tmp_path,
     )
     call = (
         "preview",
@@ -208,7 +208,7 @@ def test_a_transform_is_shown_with_the_draws_of_a_loader(tmp_path: Path, monkeyp
     )
     how = ("--seed", 7, "--count", 5, "--columns", 5, "--cell", CELL, "--quiet")
     call = ("preview", tmp_path / "faces", "-o", tmp_path / "s.png")
-    run_packer(*call, *how, "--transform", "my_aug:train", env=environment(python_path=tmp_path))
+    run_packer(*call, *how, "--transform", "my_aug:train", python_path=tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     steps = import_target("my_aug:steps", what="the test")
     dataset = open_dataset(tmp_path / "faces", transform=Compose(steps))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builds import QUIET
 from support.command import run_packer
 from support.datasets import assert_same, encode, face_schema, fixed, text, write_dataset
 from support.listeners import Listener
@@ -26,7 +27,6 @@ from shardspec.layout import Layout, describe_file
 from shardspec.schema import Schema
 from shardspec.splits.assignment import assign_groups
 
-QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 RATIOS = {"train": 0.8, "val": 0.1, "test": 0.1}
 
 
@@ -307,7 +307,7 @@ def test_a_field_that_names_the_ratios_splits_is_no_group(tmp_path: Path) -> Non
 def test_each_value_becomes_a_dataset_of_its_name(tmp_path: Path) -> None:
     """Of an official split above all: test stays test."""
     _write_official(tmp_path / "in")
-    call = (tmp_path / "in", tmp_path / "out", "--into", "split", "--workers", 1, "--quiet")
+    call = (tmp_path / "in", tmp_path / "out", "--into", "split", "--quiet")
     found = json.loads(run_packer("split", *call, "--json").stdout)
     assert {name: (facts["value"], facts["samples"]) for name, facts in found["splits"].items()} == {
         "train": ("train", 3),

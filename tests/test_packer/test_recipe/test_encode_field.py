@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.archives import encoded, npy, write_tar
+from support.builds import QUIET
 from support.command import read_jsonl, run_packer
 from support.media import scene, write_picture
 from support.packed import check_whole, fingerprints, read_samples
@@ -15,7 +16,6 @@ from shardspec.errors import TooManyRejectsError, UsageError
 from shardspec.layout import Layout
 from shardspec.schema import NamedConfig
 
-QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 FIELDS = ["ir_image=webp:40", "depth_image=jpeg", "raw_image=raw", "mask=png"]
 
 

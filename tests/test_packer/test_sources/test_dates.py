@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.archives import encoded
+from support.builds import QUIET
 from support.media import scene, write_picture
 
 import packer
@@ -18,7 +19,6 @@ from readers import open_dataset
 from shardspec.errors import UsageError
 from shardspec.typing.dates import plain_value
 
-QUIET: dict[str, Any] = {"progress": False, "engine": "inline"}
 WEST = datetime.timezone(datetime.timedelta(hours=-5))
 
 COLUMNS: dict[str, tuple[pa.Array, str]] = {

@@ -129,7 +129,7 @@ class TestPaths:
         assert ds.column("person").tolist() == [0, 1] * 4 + [9] * 4
         assert [sample["clip"] for sample in ds][-5:] == ["8", *["8"] * 4]
         assert [sample["split"] for sample in ds][:5] == [*["train"] * 4, "val"]
-        assert "finished already" in run_packer("build", *call, "--workers", 1, "--quiet").stdout
+        assert "finished already" in run_packer("build", *call, "--quiet").stdout
 
     def test_columns_have_types_by_the_rules_of_tables(self, tmp_path: Path) -> None:
         write_tree(tmp_path / "in", "000_7_0.5.png", "001_8_2.png")
@@ -186,7 +186,14 @@ class TestPaths:
         build(tmp_path / "in", tmp_path / "out", fields_from_path=PATTERN, **QUIET)
         run_packer("split", tmp_path / "out", tmp_path / "parts", "--into", "split", "--quiet")
         assert [Layout(tmp_path / "parts" / name).load().samples for name in ("train", "val")] == [4, 4]
-        split(tmp_path / "out", tmp_path / "by", by="person", ratios={"train": 0.5, "val": 0.5}, progress=False)
+        split(
+            tmp_path / "out",
+            tmp_path / "by",
+            by="person",
+            ratios={"train": 0.5, "val": 0.5},
+            engine="inline",
+            progress=False,
+        )
         people = [
             {str(sample["person"]) for sample in open_dataset(tmp_path / "by" / name)} for name in ("train", "val")
         ]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.builds import QUIET
 from support.command import environment, run_packer
 from support.datasets import assert_same, encode, face_schema, fixed, text, write_dataset
 from support.media import scene
@@ -19,8 +20,6 @@ from shardspec.errors import ShardCorruptError, TooManyRejectsError, UsageError
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout
 from shardspec.schema import Schema
-
-QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png", "webp", None])

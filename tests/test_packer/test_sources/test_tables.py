@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support import builds
+from support.builds import QUIET
 from support.command import read_jsonl, run_packer
 from support.media import scene, write_picture
 
@@ -23,7 +24,6 @@ from shardspec.layout import Layout
 from shardspec.typing.cells import CellTyper
 
 PICTURE = scene(0, (24, 16))
-QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 
 
 def write_pictures(folder: Path, count: int) -> Path:
@@ -69,7 +69,7 @@ class TestTypes:
         done = run_packer("merge", tmp_path / "x", tmp_path / "y", tmp_path / "out", expect=2)
         assert "build both from their tables with --float grade, --text video (or --int COLUMN" in done.stderr
         for name, table in zip("xy", tables, strict=True):
-            options = ("--text", "video", "--float", "grade", "--workers", 1, "--quiet", "--overwrite")
+            options = ("--text", "video", "--float", "grade", "--quiet", "--overwrite")
             run_packer("build", table, tmp_path / name, *options)
         run_packer("merge", tmp_path / "x", tmp_path / "y", tmp_path / "out", "--quiet")
         assert values_of(tmp_path / "out", "video") == ["000", "033", "100", "133"]
@@ -400,7 +400,7 @@ class TestNumberLists:
             for row in rows:
                 row["words"] = [str(word) for word in row["words"]]
             pq.write_table(pa.Table.from_pylist(rows), table)
-        run_packer("build", table, tmp_path / "out", "--workers", 2, "--quiet")
+        run_packer("build", table, tmp_path / "out", "--quiet")
         schema = Layout(tmp_path / "out").load().schema
         kinds = {name: (schema[name].kind, schema[name].dtype, schema[name].shape) for name in self.ROWS[0]}
         assert kinds == {
@@ -498,7 +498,7 @@ class TestElsewhere:
     def test_paths_are_relative_to_the_root_or_absolute_below_it(self, tmp_path: Path) -> None:
         data = write_pictures(tmp_path / "data", 3)
         table = write_csv(tmp_path / "lists" / "t.csv", path=["0.png", data / "1.png", "../data/2.png"])
-        call = (table, tmp_path / "out", "--root", data, "--workers", 1, "--quiet")
+        call = (table, tmp_path / "out", "--root", data, "--quiet")
         run_packer("build", *call)
         assert values_of(tmp_path / "out", "source") == ["0.png", "1.png", "2.png"]
         for file in ("manifest.json", "items.jsonl", "rejects.jsonl"):
@@ -511,7 +511,7 @@ class TestElsewhere:
         write_pictures(tmp_path / "data", 1)
         table = write_csv(tmp_path / "lists" / "t.csv", path=["0.png"])
         (tmp_path / "r.toml").write_text('root = "data"\n')
-        call = (table, tmp_path / "out", "--config", tmp_path / "r.toml", "--workers", 1, "--quiet")
+        call = (table, tmp_path / "out", "--config", tmp_path / "r.toml", "--quiet")
         run_packer("build", *call, cwd=tmp_path)
         assert values_of(tmp_path / "out", "source") == ["0.png"]
         other = (table, tmp_path / "out", "--root", tmp_path / "data", "--quiet")

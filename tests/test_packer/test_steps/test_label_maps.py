@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.command import environment, run_packer
+from support.builds import QUIET
+from support.command import run_packer
 from support.media import scene, write_picture
 from support.packed_files import samples_of
 
 from packer import build
 from shardspec.errors import UsageError
 
-QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 STEP = """
 import numpy as np
 
@@ -61,8 +61,7 @@ def test_label_maps_of_own_steps_keep_their_values(tmp_path: Path) -> None:
     (tmp_path / "my_maps.py").write_text(STEP)
     for number in range(3):
         write_picture(tmp_path / "in" / f"{number}.jpg", scene(number, (24, 18)))
-    env = environment(python_path=tmp_path)
-    run_packer("build", tmp_path / "in", tmp_path / "out", "--steps", "decode,my_maps:add_map", "--workers", 1, env=env)
+    run_packer("build", tmp_path / "in", tmp_path / "out", "--steps", "decode,my_maps:add_map", python_path=tmp_path)
     expected = np.add.outer(np.arange(18), np.arange(24)) % 5
     for sample in samples_of(tmp_path / "out"):
         assert all(np.array_equal(sample["parts_image"][..., channel], expected) for channel in range(3))
@@ -98,10 +97,9 @@ def test_maps_that_are_no_pictures_keep_to_the_nearest_pixel_whatever_is_said_of
 def test_label_maps_of_own_steps_are_not_averaged_because_nobody_said_so(tmp_path: Path) -> None:
     (tmp_path / "my_maps.py").write_text(STEP)
     write_picture(tmp_path / "in" / "a.jpg", scene(0, (24, 18)))
-    call = (tmp_path / "in", tmp_path / "out", "--steps", "decode,my_maps:add_map,resize", "--size", 9, "--workers", 1)
-    env = environment(python_path=tmp_path)
-    done = run_packer("build", *call, env=env, expect=3)
+    call = (tmp_path / "in", tmp_path / "out", "--steps", "decode,my_maps:add_map,resize", "--size", 9)
+    done = run_packer("build", *call, python_path=tmp_path, expect=3)
     assert "also_resample: expected area or nearest to resize 'parts_image' as well" in done.stderr
-    run_packer("build", *call, "--also-resample", "nearest", "--overwrite", env=env)
+    run_packer("build", *call, "--also-resample", "nearest", "--overwrite", python_path=tmp_path)
     (sample,) = samples_of(tmp_path / "out")
     assert set(np.unique(sample["parts_image"])) <= set(range(5))

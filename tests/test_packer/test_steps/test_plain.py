@@ -282,7 +282,7 @@ def test_a_name_that_is_no_text_stays_what_it_is(tmp_path: Path) -> None:
     name = os.fsdecode(b"odd \xff.jpg")
     tmp_path.joinpath("in").mkdir()
     tmp_path.joinpath("in", name).write_bytes(jpeg(photograph("coffee")[:40, :40]))
-    done = run_packer("build", tmp_path / "in", tmp_path / "out", "--workers", 1, "--quiet", "--json")
+    done = run_packer("build", tmp_path / "in", tmp_path / "out", "--quiet", "--json")
     assert json.loads(done.stdout)["samples"] == 1
     (line,) = read_jsonl(tmp_path / "out" / "items.jsonl")
     assert line["item"] == name

@@ -152,7 +152,7 @@ class TestBaseline:
         assert generation.recipe["progressive"] == "baseline"
         assert generation.runtime["jpeglib"]
         run_packer("verify", tmp_path / "out", "--deep")
-        run_packer("build", source, tmp_path / "again", *call, "--workers", "1")
+        run_packer("build", source, tmp_path / "again", *call)
         assert stored_pictures(tmp_path / "again") == pictures
 
     def test_packed_progressive_pictures_become_baseline(self, source: Path, tmp_path: Path) -> None:
