@@ -117,6 +117,8 @@ class BaseReports:
             else:
                 items.write(raw)
                 rejects.writelines(item.rejects)
+        if next(self._rejects, None) is not None:  # which also closes the file
+            raise DatasetError(f"expected the lines of all items in {REJECTS_NAME}, found more")
         return None
 
     def leave(self, item: BaseItem) -> None:
