@@ -1,16 +1,82 @@
-"""The errors of the whole project, one small tree.
+"""The errors of the whole project: one small tree.
 
-Every message says what was expected, what was found, where, and what to do. The command line prints the message and
-exits with the class's ``exit_code``.
+An error carries its parts as data, from which one sentence is made: the option or the place, what was expected, what was
+found, and what to do. The command line prints the sentence with its own names of the options and exits with the class's
+``exit_code``.
 """
 
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
+
+_NO_NAMES: Mapping[str, str] = MappingProxyType({})
+_REFERENCE = re.compile(r"`(\w+)`")
 
 
 class ShardspecError(Exception):
-    """Root of every error that this project raises on purpose."""
+    """Root of every error that this project raises on purpose.
+
+    Parameters
+    ----------
+    problem : str
+        What is wrong, if `expected` and `found` do not say it.
+    option : str, optional
+        Name of the argument in Python, such as ``"workers"``; several are separated by ``", "``.
+    place : str, optional
+        Where the problem is: a file, a line, a field, a sample.
+    expected, found : optional
+        What was expected, and what was found there instead. Converted to text in the sentence.
+    hint : str, optional
+        What to do, or a detail that helps.
+    problems : sequence of ShardspecError
+        Several problems that are reported together.
+
+    Notes
+    -----
+    Texts name other options as ```name```. `sentence` replaces these by the names that the command line has.
+    """
 
     exit_code = 1
+
+    def __init__(
+        self,
+        problem: str = "",
+        *,
+        option: str | None = None,
+        place: Any = None,
+        expected: Any = None,
+        found: Any = None,
+        hint: str | None = None,
+        problems: "Sequence[ShardspecError]" = (),
+    ) -> None:
+        self.problem = problem
+        self.option = option
+        self.place = None if place is None else str(place)
+        self.expected = expected
+        self.found = found
+        self.hint = hint
+        self.problems = tuple(problems)
+        super().__init__(self.sentence())
+
+    def sentence(self, names: Mapping[str, str] = _NO_NAMES) -> str:
+        """Return the message.
+
+        Parameters
+        ----------
+        names : mapping of str to str
+            Names of options to show, such as ``--label-from``, by their names in Python.
+        """
+        option = None
+        if self.option is not None:
+            option = ", ".join(names.get(name, name) for name in self.option.split(", "))
+        what = self.problem
+        if self.problems:
+            what = "; ".join([problem.sentence(names) for problem in self.problems] + [what] * bool(what))
+        elif self.expected is not None:
+            what = f"expected {self.expected}" + (f", found {self.found}" if self.found is not None else "")
+        shown = ": ".join(str(part) for part in (option, self.place, what, self.hint) if part)
+        return _REFERENCE.sub(lambda name: names.get(name[1], name[0]), shown)
 
 
 class UsageError(ShardspecError, ValueError):
@@ -96,8 +162,8 @@ class TooManyRejectsError(BuildError):
 
     exit_code = 3
 
-    def __init__(self, message: str, result: Any = None) -> None:
-        super().__init__(message)
+    def __init__(self, problem: str = "", *, result: Any = None, **parts: Any) -> None:
+        super().__init__(problem, **parts)
         self.result = result
 
 

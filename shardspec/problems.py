@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from shardspec.errors import ShardspecError
 from shardspec.wording import LONG
 
 _LISTED = 20
@@ -12,16 +13,22 @@ _INTEGERS = range(-(2**63), 2**63)
 
 
 class Problems:
-    """A list of ``place: what was expected, what was found``. Truthy when there is any.
+    """Errors that are collected to be raised together. Truthy when there is any.
+
+    Parameters
+    ----------
+    of_options : bool
+        If true, `add` takes names of options, else places in a document.
 
     Attributes
     ----------
-    found : list of str
+    found : list of ShardspecError
         Long texts are cut, and only the first thousand are kept.
     """
 
-    def __init__(self) -> None:
-        self.found: list[str] = []
+    def __init__(self, *, of_options: bool = False) -> None:
+        self.found: list[ShardspecError] = []
+        self._of_options = of_options
         self._place: list[str] = []
 
     @property
@@ -32,13 +39,18 @@ class Problems:
     def __bool__(self) -> bool:
         return bool(self.found)
 
-    def add(self, place: str, message: str) -> None:
-        """Record one problem at `place`, relative to the places entered by `at`."""
+    def add(self, place: str, problem: str = "", **parts: Any) -> None:
+        """Record one problem at `place`, relative to the places entered by `at`.
+
+        The other arguments are those of `ShardspecError`.
+        """
         if self.full:
             return
-        path = ".".join([*self._place, *([place] if place else [])])
-        text = f"{path}: {message}" if path else message
-        self.found.append(text if len(text) <= LONG else f"{text[:LONG]}…")
+        path = ".".join([*self._place, *([place] if place else [])]) or None
+        error = ShardspecError(problem, **{"option" if self._of_options else "place": path}, **parts)
+        if len(text := str(error)) > LONG:
+            error = ShardspecError(f"{text[:LONG]}…")
+        self.found.append(error)
 
     @contextmanager
     def at(self, place: str) -> Iterator[None]:
@@ -76,12 +88,12 @@ class Problems:
                 self.add(str(key), f"unknown key: expected one of {', '.join(known)}")
         return len(self.found) == before
 
-    def raise_as(self, error: type[Exception], where: str) -> None:
-        """Raise `error` with all problems, if there are any."""
+    def raise_as(self, error: type[ShardspecError], where: str | None = None) -> None:
+        """Raise `error` with the first problems, if there are any, and the number of the others."""
         if self.found:
             rest = len(self.found) - _LISTED
-            more = [f"and {rest} more{' at least' if self.full else ''}"] if rest > 0 else []
-            raise error(f"{where}: " + "; ".join(self.found[:_LISTED] + more))
+            more = f"and {rest} more{' at least' if self.full else ''}" if rest > 0 else ""
+            raise error(more, place=where, problems=self.found[:_LISTED])
 
 
 def _has_exactly(document: dict[str, Any], expected: Mapping[str, type]) -> bool:

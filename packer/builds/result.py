@@ -157,5 +157,5 @@ def check_rejects(result: BuildResult, options: BuildOptions) -> None:
         raise TooManyRejectsError(
             f"{result.path}: packed, but {counts.rejected_items} of {counted(counts.items, 'item')} ({share:.1%}) were "
             f"rejected, more than {options.max_rejects:.1%}: see {result.path / REJECTS_NAME}, or raise --max-rejects",
-            result,
+            result=result,
         )

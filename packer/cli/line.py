@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from packer.cli import EXIT_INTERRUPTED, Interrupts
 from packer.cli.output import print_out
-from shardspec.errors import MissingDependencyError, ShardspecError, UsageError, system_reason
+from shardspec.errors import MissingDependencyError, ShardspecError, system_reason
 from shardspec.registry import import_target
 from shardspec.wording import LENGTH, LONG, PROGRAM, cut, did_you_mean, list_some, program, shorten
 
@@ -80,7 +80,7 @@ def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
     if options.command is None:
         parser.print_help()
         return lambda interrupts: 2
-    names = {} if command is None else command.names(options, arguments)
+    names = {} if command is None else command.names(options)
     return partial(_run, options, arguments, names)
 
 
@@ -112,8 +112,7 @@ def _run_command(options: Namespace, names: Mapping[str, str]) -> int:
     except ShardspecError as error:
         if options.debug:
             raise
-        message = _with_names(str(error), names) if isinstance(error, UsageError) else str(error)
-        _print_error(name, message)
+        _print_error(name, error.sentence(names))
         return error.exit_code
     except BrokenPipeError:
         return 0
@@ -128,14 +127,6 @@ def _run_command(options: Namespace, names: Mapping[str, str]) -> int:
 
 def _print_error(command: str, message: str) -> None:
     print(f"{program()} {command}: {message}", file=sys.stderr)
-
-
-def _with_names(message: str, names: Mapping[str, str]) -> str:
-    """A message with the arguments that it finds fault with, which stand first, as the command line names them."""
-    if not names:
-        return message
-    first = re.compile(rf"(^|; )({'|'.join(map(re.escape, names))}): ")
-    return first.sub(lambda found: f"{found[1]}{names[found[2]]}: ", message.removeprefix("recipe: "))
 
 
 def _parser(chosen: str | None) -> "tuple[CommandParser, CommandParser | None]":
@@ -192,17 +183,15 @@ class CommandParser(argparse.ArgumentParser):
         """Let the value of some options begin with a dash."""
         self._take_options += names
 
-    def names(self, options: Namespace, words: Sequence[str]) -> dict[str, str]:
+    def names(self, options: Namespace) -> dict[str, str]:
         """The names of the arguments on the command line, by their names in Python.
 
-        Those of a recipe file, and those that are also among the `words` that were typed, such as paths, are left out.
+        With a recipe file, only the options that were typed: the others have the names of the file.
         """
-        # A message has "./out" and "out/" as "out"; an option and its value may be one word.
-        typed = {str(Path(part)) for word in words for part in (word, word.partition("=")[2])}
         return {
             action.dest: next((name for name in action.option_strings if name.startswith("--")), str(action.metavar))
             for action in self._actions
-            if action.dest not in typed and (not getattr(options, "config", None) or hasattr(options, action.dest))
+            if not getattr(options, "config", None) or hasattr(options, action.dest)
         }
 
     def add_subparsers(self, **options: Any) -> Any:

@@ -175,10 +175,9 @@ def checked(name: str, value: Any, kind: Any, **meta: Any) -> Any:
     **meta
         See `check_value`.
     """
-    value, problems = plain_value(value, meta.get("choices", ())), Problems()
+    value, problems = plain_value(value, meta.get("choices", ())), Problems(of_options=True)
     check_value(name, value, getattr(kind, "__args__", (kind,)), meta, problems)
-    if problems:
-        raise UsageError("; ".join(problems.found))
+    problems.raise_as(UsageError)
     return value
 
 

@@ -93,14 +93,13 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_rejects", parse_share(self.max_rejects))
-        problems = Problems()
+        problems = Problems(of_options=True)
         for spec in fields(self):
             value = plain_value(getattr(self, spec.name))
             object.__setattr__(self, spec.name, value)
             if spec.name not in ("item_timeout", "workers"):
                 check_value(spec.name, value, kinds_of(spec), spec.metadata, problems)
-        if problems:
-            raise UsageError("; ".join(problems.found))
+        problems.raise_as(UsageError)
         self._check_growing()
         self._check_workers()
 

@@ -295,7 +295,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", StepSpec.parse_all(self.steps))
-        problems = Problems()
+        problems = Problems(of_options=True)
         for spec in fields(self):
             value = plain_value(getattr(self, spec.name), spec.metadata.get("choices", ()))
             if spec.name in TEXT_LISTS:
@@ -349,7 +349,7 @@ class Recipe:
         self._check_encodings(problems)
         for name, problem in unread_options(options, given, used):
             problems.add(name, problem)
-        problems.raise_as(UsageError, "recipe")
+        problems.raise_as(UsageError)
         if self.size is None and "faces" in used:
             object.__setattr__(self, "size", ALIGNED_SIZES.get(str(self.align_as), DEFAULT_FACE_SIZE))
 

@@ -95,7 +95,7 @@ def test_every_problem_of_a_schema_is_reported_with_its_place() -> None:
     }
     problems = Problems()
     assert Schema.from_json(document, problems) is None
-    text = "; ".join(problems.found)
+    text = "; ".join(map(str, problems.found))
     for place in (
         "fields[1].name: expected str, found int",
         "fields[2].shape: expected list",
@@ -140,7 +140,7 @@ def test_a_field_that_breaks_a_rule_is_refused(change: dict[str, Any], message: 
     document = Field("a", "fixed", "<f4", (2, 3)).to_json() | change
     problems = Problems()
     assert Field.from_json(through_json(document), problems) is None or problems
-    assert message in "; ".join(problems.found)
+    assert message in "; ".join(map(str, problems.found))
 
 
 def test_names_are_unique_and_there_is_at_least_one() -> None:
@@ -149,4 +149,4 @@ def test_names_are_unique_and_there_is_at_least_one() -> None:
         Schema((field, field))
     problems = Problems()
     assert Schema.from_json({"fields": []}, problems) is None
-    assert "at least one" in "; ".join(problems.found)
+    assert "at least one" in "; ".join(map(str, problems.found))
