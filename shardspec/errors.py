@@ -19,14 +19,15 @@ class ShardspecError(Exception):
 
     Parameters
     ----------
-    problem : str
+    problem : str, optional
         What is wrong, if `expected` and `found` do not say it.
     option : str, optional
         Name of the argument in Python, such as ``"workers"``; several are separated by ``", "``.
-    place : str, optional
+    place : optional
         Where the problem is: a file, a line, a field, a sample.
     expected, found : optional
-        What was expected, and what was found there instead. Converted to text in the sentence.
+        What was expected, and what was found there instead. Numbers stay numbers; other values are kept as text, since
+        errors are sent between processes.
     hint : str, optional
         What to do, or a detail that helps.
     problems : sequence of ShardspecError
@@ -41,21 +42,21 @@ class ShardspecError(Exception):
 
     def __init__(
         self,
-        problem: str = "",
+        problem: Any = "",
         *,
         option: str | None = None,
         place: Any = None,
         expected: Any = None,
         found: Any = None,
-        hint: str | None = None,
+        hint: Any = None,
         problems: "Sequence[ShardspecError]" = (),
     ) -> None:
-        self.problem = problem
+        self.problem = str(problem)
         self.option = option
-        self.place = None if place is None else str(place)
-        self.expected = expected
-        self.found = found
-        self.hint = hint
+        self.place = _as_data(place)
+        self.expected = _as_data(expected)
+        self.found = _as_data(found)
+        self.hint = _as_data(hint)
         self.problems = tuple(problems)
         super().__init__(self.sentence())
 
@@ -75,7 +76,7 @@ class ShardspecError(Exception):
             what = "; ".join([problem.sentence(names) for problem in self.problems] + [what] * bool(what))
         elif self.expected is not None:
             what = f"expected {self.expected}" + (f", found {self.found}" if self.found is not None else "")
-        shown = ": ".join(str(part) for part in (option, self.place, what, self.hint) if part)
+        shown = ": ".join(str(part) for part in (option, self.place, what, self.hint) if part not in (None, ""))
         return _REFERENCE.sub(lambda name: names.get(name[1], name[0]), shown)
 
 
@@ -169,6 +170,10 @@ class TooManyRejectsError(BuildError):
 
 class VerifyError(DatasetError):
     """``packer verify`` found a difference between the manifest and the files."""
+
+
+def _as_data(value: Any) -> Any:
+    return value if value is None or type(value) in (int, float, str) else str(value)
 
 
 def system_reason(error: BaseException) -> str:
