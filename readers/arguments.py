@@ -38,14 +38,14 @@ def as_integer(name: str, value: Any) -> int:
             return index(value)
     except TypeError:
         pass
-    raise UsageError(f"{name}: expected an integer, found {shorten(value)}")
+    raise UsageError(option=name, expected="an integer", found=shorten(value))
 
 
 def as_count(name: str, value: Any, least: int = 1, unit: str = "") -> int:
     """Return an integer of at least `least`. `unit`, singular or plural to suit `least`, is for the message."""
     number = as_integer(name, value)
     if number < least:
-        raise UsageError(f"{name}: expected {f'{least} {unit}'.strip()} or more, found {number}")
+        raise UsageError(option=name, expected=f"{f'{least} {unit}'.strip()} or more", found=number)
     return number
 
 
@@ -56,7 +56,7 @@ def as_number(name: str, value: Any) -> float:
             return float(value)
     except (TypeError, ValueError):
         pass
-    raise UsageError(f"{name}: expected a number, found {shorten(value)}")
+    raise UsageError(option=name, expected="a number", found=shorten(value))
 
 
 def as_pair(name: str, value: Any) -> tuple[float, float]:
@@ -64,7 +64,7 @@ def as_pair(name: str, value: Any) -> tuple[float, float]:
     try:
         low, high = value
     except (TypeError, ValueError):
-        raise UsageError(f"{name}: expected two numbers, found {shorten(value)}") from None
+        raise UsageError(option=name, expected="two numbers", found=shorten(value)) from None
     return as_number(name, low), as_number(name, high)
 
 
@@ -72,7 +72,7 @@ def as_range(user: str, name: str, value: Any) -> tuple[float, float]:
     """Return the bounds of a share that a transform draws: above 0, at most 1, and ascending."""
     least, most = as_pair(f"{user}: {name}", value)
     if not 0 < least <= most <= 1:
-        raise UsageError(f"{user}: expected {name}s (least, largest) above 0 and at most 1, found {value}")
+        raise UsageError(place=user, expected=f"{name}s (least, largest) above 0 and at most 1", found=value)
     return least, most
 
 
@@ -80,7 +80,7 @@ def as_probability(user: str, value: Any) -> float:
     """Return a transform's ``p``, from 0 to 1."""
     p = as_number(f"{user}: p", value)
     if not 0 <= p <= 1:
-        raise UsageError(f"{user}: expected a probability p from 0 to 1, found {value}")
+        raise UsageError(place=user, expected="a probability p from 0 to 1", found=value)
     return p
 
 
@@ -89,5 +89,9 @@ def refuse_unknown(names: Iterable[str], known: Iterable[str], user: str = "Load
     for name in names:
         instead = _INSTEAD.get(name)
         if instead is not None:
-            raise UsageError(f"{name}: expected an argument of {user}, found one of torch's DataLoader: {instead}")
-        raise UsageError(f"{name}: expected an argument of {user}, found none of that name{did_you_mean(name, known)}")
+            raise UsageError(
+                option=name, expected=f"an argument of {user}", found="one of torch's DataLoader", hint=instead
+            )
+        raise UsageError(
+            option=name, expected=f"an argument of {user}", found=f"none of that name{did_you_mean(name, known)}"
+        )

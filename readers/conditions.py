@@ -90,17 +90,24 @@ def rows_where(dataset: SmallFields, condition: Condition, fields: Sequence[str]
     """
     if isinstance(condition, str):
         if fields is not None:
-            raise UsageError("fields: expected none with an expression, which names its fields itself, found some")
+            raise UsageError(
+                option="fields", expected="none with an expression, which names its fields itself", found="some"
+            )
         return np.flatnonzero(_Expression(dataset, condition).rows())
     if not callable(condition) or fields is None:
         raise UsageError(
-            "where: expected an expression such as \"label == 'fake' and score > 0.9\", or a callable and the fields "
-            f"that it gets, found {shorten(condition)}{' without fields' if callable(condition) else ''}"
+            option="where",
+            expected=(
+                "an expression such as \"label == 'fake' and score > 0.9\", or a callable and the fields that it gets"
+            ),
+            found=f"{shorten(condition)}{' without fields' if callable(condition) else ''}",
         )
     chosen = np.ma.filled(condition(*(comparable(dataset.column(name)) for name in fields)), False)
     if chosen.shape != (len(dataset),) or chosen.dtype != bool:
         raise UsageError(
-            f"predicate: expected booleans of shape ({len(dataset)},), found {chosen.dtype} of shape {chosen.shape}"
+            option="predicate",
+            expected=f"booleans of shape ({len(dataset)},)",
+            found=f"{chosen.dtype} of shape {chosen.shape}",
         )
     return np.flatnonzero(chosen)
 
@@ -147,7 +154,10 @@ class _Expression:
         self._columns: dict[str, Column] = {}
         if len(text) > _LONGEST:
             raise UsageError(
-                f"where: expected an expression of at most {_LONGEST} characters, found {len(text)}: give a callable"
+                option="where",
+                expected=f"an expression of at most {_LONGEST} characters",
+                found=len(text),
+                hint="give a callable",
             )
         try:
             self._tree = ast.parse(text.strip(), mode="eval").body
@@ -163,7 +173,7 @@ class _Expression:
 
     def _truth(self, node: ast.expr, depth: int) -> _Truth:
         if depth > _DEEPEST:
-            raise UsageError(f"where: expected at most {_DEEPEST} conditions in one another, found more")
+            raise UsageError(option="where", expected=f"at most {_DEEPEST} conditions in one another", found="more")
         if isinstance(node, ast.BoolOp):
             parts = [self._truth(part, depth + 1) for part in node.values]
             return _Truth.all(parts) if isinstance(node.op, ast.And) else _any(parts)
@@ -234,13 +244,16 @@ class _Expression:
                 like = did_you_mean(name, known)
                 quoted = f": write {name!r} in quotes" if name in (self._dataset.classes or ()) else ""
                 raise UsageError(
-                    f"where: expected a field of numbers or text, of {list_some(known)}, "
-                    f"found {shorten(name)}{quoted or like}"
+                    option="where",
+                    expected=f"a field of numbers or text, of {list_some(known)}",
+                    found=f"{shorten(name)}{quoted or like}",
                 )
             column = comparable(self._dataset.column(name))
             if not isinstance(column, np.ndarray) or column.ndim != 1:
                 raise UsageError(
-                    f"where: expected a field of numbers or text, found {shorten(name)}, which has other values"
+                    option="where",
+                    expected="a field of numbers or text",
+                    found=f"{shorten(name)}, which has other values",
                 )
             self._columns[name] = column
         return self._columns[name]
@@ -249,8 +262,9 @@ class _Expression:
         classes = [class_name(known) for known in self._dataset.classes or ()]
         if class_name(name) not in classes:
             raise UsageError(
-                f"where: expected one of the classes {list_some(list(map(repr, classes)))}, found {shorten(name)}"
-                f"{did_you_mean(name, classes)}"
+                option="where",
+                expected=f"one of the classes {list_some(list(map(repr, classes)))}",
+                found=f"{shorten(name)}{did_you_mean(name, classes)}",
             )
         return classes.index(class_name(name))
 
@@ -259,7 +273,7 @@ class _Expression:
 
     def _wrong(self, node: ast.expr, remedy: str) -> UsageError:
         part = ast.get_source_segment(self._text.strip(), node) or self._text
-        return UsageError(f"where: expected an expression of comparisons, found {shorten(part)}: {remedy}")
+        return UsageError(option="where", expected="an expression of comparisons", found=shorten(part), hint=remedy)
 
 
 def _any(parts: Sequence[_Truth]) -> _Truth:

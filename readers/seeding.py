@@ -82,7 +82,7 @@ def check_seed(seed: int) -> int:
     """Check that a seed is an integer from 0 to 2**64 - 1."""
     number = as_integer("seed", seed)
     if not 0 <= number <= _MAX_SEED:
-        raise UsageError(f"seed: expected 0 to 2**64 - 1, found {seed}")
+        raise UsageError(option="seed", expected="0 to 2**64 - 1", found=seed)
     return number
 
 
@@ -90,7 +90,7 @@ def check_epoch(epoch: Any) -> int:
     """Check that an epoch is an integer from 0 to 2**24 - 1."""
     number = as_integer("epoch", epoch)
     if not 0 <= number <= _MAX_EPOCH:
-        raise UsageError(f"epoch: expected 0 to {_MAX_EPOCH}, found {epoch}")
+        raise UsageError(option="epoch", expected=f"0 to {_MAX_EPOCH}", found=epoch)
     return number
 
 

@@ -52,7 +52,12 @@ def call_transform(transform: AnyTransform, sample: dict[str, Any], rng: np.rand
     result: dict[str, Any] | None = call(sample, rng) if is_seeded(transform) else call(sample)
     if result is None:
         name = getattr(transform, "__name__", type(transform).__name__)
-        raise UsageError(f"transform: expected {name} to return the sample, found None: end it with 'return sample'")
+        raise UsageError(
+            option="transform",
+            expected=f"{name} to return the sample",
+            found="None",
+            hint="end it with 'return sample'",
+        )
     return result
 
 
@@ -70,22 +75,29 @@ def check_transform(option: str, transform: Any, batches: bool = False) -> None:
     begin = f"{option}=" if option.islower() else ""
     if isinstance(transform, list | tuple):
         raise UsageError(
-            f"{option}: expected one transform, found a {type(transform).__name__}: "
-            f"write {begin}readers.augment.{chain}([…])"
+            option=option,
+            expected="one transform",
+            found=f"a {type(transform).__name__}",
+            hint=f"write {begin}readers.augment.{chain}([…])",
         )
     if isinstance(transform, type) and any({"__call__", "forward"} & vars(base).keys() for base in transform.__mro__):
         raise UsageError(
-            f"{option}: expected a made transform, found the class {transform.__name__}: write {transform.__name__}(…)"
+            option=option,
+            expected="a made transform",
+            found=f"the class {transform.__name__}",
+            hint=f"write {transform.__name__}(…)",
         )
     if not callable(transform):
-        raise UsageError(f"{option}: expected a callable from {what} to {what}, found {shorten(transform)}")
+        raise UsageError(option=option, expected=f"a callable from {what} to {what}", found=shorten(transform))
     refuse_bare(option, transform, batches)
     if _takes_batches(transform) is (not batches):
         name = type(transform).__name__
         where = ("samples", "transform= or sample_transform=") if batches else ("batches", "batch_transform=")
         raise UsageError(
-            f"{option}: expected a transform of {what}{'es' if batches else 's'}, found {name}, one of "
-            f"{where[0]}: give it to {where[1]}"
+            option=option,
+            expected=f"a transform of {what}{'es' if batches else 's'}",
+            found=f"{name}, one of {where[0]}",
+            hint=f"give it to {where[1]}",
         )
 
 

@@ -47,7 +47,8 @@ class Problems:
         if self.full:
             return
         path = ".".join([*self._place, *([place] if place else [])]) or None
-        error = ShardspecError(problem, **{"option" if self._of_options else "place": path}, **parts)
+        parts["option" if self._of_options else "place"] = path
+        error = ShardspecError(problem, **parts)
         if len(text := str(error)) > LONG:
             error = ShardspecError(f"{text[:LONG]}…")
         self.found.append(error)

@@ -71,12 +71,13 @@ def _read_list(tree: Tree, choice: Choice, base: str) -> dict[tuple[str, str], s
         words = line.split(maxsplit=1)
         parts = PurePosixPath(relative_path(words[-1], where)).parts
         if len(words) != 2 or words[0] not in _MARKS.values() or len(parts) < 2 or parts[0].lower() not in _LABELS:
-            raise UsageError(f"{where}: expected a line such as '1 YouTube-real/00170.mp4', found {shorten(line)}")
+            raise UsageError(place=where, expected="a line such as '1 YouTube-real/00170.mp4'", found=shorten(line))
         label = _LABELS[parts[0].lower()]
         if words[0] != _MARKS[label]:
             raise UsageError(
-                f"{where}: expected {_MARKS[label]} before a {label} video (in this list 1 is real), "
-                f"found {shorten(line)}"
+                place=where,
+                expected=f"{_MARKS[label]} before a {label} video (in this list 1 is real)",
+                found=shorten(line),
             )
         listed[parts[0].lower(), PurePosixPath(parts[-1]).stem] = f"{parts[0]}/{parts[-1]}"
     return listed

@@ -32,7 +32,7 @@ class Video(NamedTuple):
 def find(tree: Tree, choice: Choice) -> Found:
     """Find the frames of all videos. A video in several splits has rows for each."""
     if choice.no_lists:
-        raise UsageError("lists: expected a JSON file of DeepfakeBench, found 'none'")
+        raise UsageError(option="lists", expected="a JSON file of DeepfakeBench", found="'none'")
     path = _file(tree, choice)
     found = Found()
     videos = list(_videos(path, found))
@@ -66,7 +66,7 @@ def _file(tree: Tree, choice: Choice) -> Path:
     if len(files) != 1:
         names = list_some([path.name for path in files]) or "none"
         raise UsageError(
-            f"{folders[0]}: expected one JSON file of DeepfakeBench, found {names}: name it with --lists FILE"
+            place=folders[0], expected="one JSON file of DeepfakeBench", found=names, hint="name it with --lists FILE"
         )
     return files[0]
 
@@ -76,7 +76,9 @@ def _videos(path: Path, found: Found) -> Iterator[Video]:
 
     def inside(value: object, *where: str) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise UsageError(f"{path}: expected an object at {shorten('/'.join(where))}, found {type(value).__name__}")
+            raise UsageError(
+                place=path, expected=f"an object at {shorten('/'.join(where))}", found=type(value).__name__
+            )
         return value
 
     for dataset, labels in document.items():
@@ -85,7 +87,7 @@ def _videos(path: Path, found: Found) -> Iterator[Video]:
                 where = (dataset, label, split)
                 if split not in _SPLITS:
                     raise UsageError(
-                        f"{path}: expected the splits train, val and test, found {shorten('/'.join(where))}"
+                        place=path, expected="the splits train, val and test", found=shorten("/".join(where))
                     )
                 if isinstance(inside(members, *where).get("frames"), list):
                     # A bug of the script that writes these files replaces all videos of DFDC's val by the frames of
@@ -106,7 +108,9 @@ def _video(path: Path, where: tuple[str, ...], compression: str | None, facts: d
 
     def paths(names: object) -> list[str]:
         if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
-            raise UsageError(f"{path}: expected a list of frames at {shorten('/'.join(where))}, found {shorten(names)}")
+            raise UsageError(
+                place=path, expected=f"a list of frames at {shorten('/'.join(where))}", found=shorten(names)
+            )
         return [_relative(one, path) for one in names]
 
     frames, masks = paths(facts.get("frames")), paths(facts.get("masks") or [])
@@ -145,7 +149,7 @@ class _Frames:
                     self._skipped = skipped
                     return
         if not frames:
-            raise UsageError(f"{path}: expected videos with frames, found none")
+            raise UsageError(place=path, expected="videos with frames", found="none")
         tree.locate(lambda _: False, f"the frames that {path.name} names, such as {shorten(frames[0])}")
 
     def path(self, frame: str) -> str:

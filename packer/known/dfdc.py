@@ -67,7 +67,7 @@ def _read_list(tree: Tree, folder: str, kind: str) -> Iterator[dict[str, Any]]:
     facts: Any
     for name, facts in (_read_test_labels if kind == TEST_LABELS else _read_object)(tree, where):
         if not isinstance(facts, dict):
-            raise UsageError(f"{where}: expected an object for {shorten(name)}, found {type(facts).__name__}")
+            raise UsageError(place=where, expected=f"an object for {shorten(name)}", found=type(facts).__name__)
         inside = relative_path(name, where)
         path = join(folder, inside)
         label = _LABELS.get(str(facts.get("label")).strip().lower())
@@ -95,7 +95,7 @@ def _read_test_labels(tree: Tree, where: str) -> Iterator[tuple[str, object]]:
     header, *rows = read_csv(path) or [[]]
     columns = [name.strip() for name in header]
     if not {"filename", "label"} <= set(columns):
-        raise UsageError(f"{path}: expected the columns filename and label, found {list_some(columns) or 'none'}")
+        raise UsageError(place=path, expected="the columns filename and label", found=list_some(columns) or "none")
     for cells in rows:
         row = dict(zip(columns, cells, strict=False))
         yield row.get("filename", ""), {"label": row.get("label", ""), "split": "test"}

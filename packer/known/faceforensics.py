@@ -49,9 +49,11 @@ def find(tree: Tree, choice: Choice) -> Found:
     if not choice.methods and methods != [ACTORS_METHOD]:
         methods = [name for name in methods if name != ACTORS_METHOD]
     if ACTORS_METHOD in methods and choice.splits:
-        raise UsageError(f"splits: {ACTORS_METHOD} has no official split: leave out --splits, or list it by itself")
+        raise UsageError(
+            "leave out --splits, or list it by itself", option="splits", place=f"{ACTORS_METHOD} has no official split"
+        )
     if methods == [ACTORS_METHOD] and (choice.lists is not None or choice.no_lists):
-        raise UsageError(f"lists: {ACTORS_METHOD} has no official lists: leave out --lists")
+        raise UsageError("leave out --lists", option="lists", place=f"{ACTORS_METHOD} has no official lists")
     found = Found()
     compressions = _compressions(tree, choice, base)
     if methods != [ACTORS_METHOD]:
@@ -91,7 +93,7 @@ def _compressions(tree: Tree, choice: Choice, base: str) -> list[str]:
     if not there:
         pictures = _PICTURES & {kind for _, kind in kinds}
         found = f"folders {', '.join(sorted(pictures))} alone: download the videos (-t videos)" if pictures else "none"
-        raise UsageError(f"{tree.root}: expected videos in METHOD/COMPRESSION/videos, found {found}")
+        raise UsageError(place=tree.root, expected="videos in METHOD/COMPRESSION/videos", found=found)
     return choice.pick_compressions(there, "present")
 
 
@@ -113,14 +115,14 @@ def _members(tree: Tree, choice: Choice, base: str) -> tuple[dict[str, Member], 
         for pair in read_json(path, list):
             names = [name for name in pair if isinstance(name, str)] if isinstance(pair, list) else []
             if len(names) != 2 or names != pair or not all(map(_NAME.match, names)):
-                raise UsageError(f"{path}: expected pairs of names such as ['071', '054'], found {shorten(pair)}")
+                raise UsageError(place=path, expected="pairs of names such as ['071', '054']", found=shorten(pair))
             for name, partner in (names, reversed(names)):
                 if name in members:
-                    raise UsageError(f"{path}: expected each video in one pair, found {shorten(name)} in two")
+                    raise UsageError(place=path, expected="each video in one pair", found=f"{shorten(name)} in two")
                 members[name] = Member(split, partner)
     if not members:
         raise UsageError(
-            f"{choice.lists or tree.root}: expected pairs in train.json, val.json and test.json, found none"
+            place=choice.lists or tree.root, expected="pairs in train.json, val.json and test.json", found="none"
         )
     return members, absent
 

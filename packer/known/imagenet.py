@@ -14,9 +14,6 @@ DEVKIT_LIST, DEVKIT_CLASSES = "ILSVRC2012_validation_ground_truth.txt", "meta.ma
 
 _KAGGLE_FOLDERS = ("ILSVRC/Data/CLS-LOC", "Data/CLS-LOC")
 _DEVKIT_FOLDERS = ("ILSVRC2012_devkit_t12/data", "ILSVRC2012_devkit_t12", "data")
-_FOLDERS_ABOVE = ("..", "../..", "../../..")
-"""Folders that have Kaggle's list if the root is inside Kaggle's tree."""
-
 _WNID = re.compile(r"n\d{8}\Z")
 _CLASSES = 1000
 
@@ -34,7 +31,7 @@ def find(tree: Tree, choice: Choice) -> Found:
         folder = join(base, "val")
         val = _add_folders(tree, found, folder, "val", wanted=True)
         if val and (choice.lists is not None or choice.no_lists):
-            raise UsageError("lists: val/ has class folders, which name the classes: leave out --lists")
+            raise UsageError("val/ has class folders, which name the classes", option="lists", hint="leave out --lists")
         found.note_new_classes("val", val or _add_flat(tree, found, folder, choice, base), train)
     _add_test(tree, found, join(base, "test"), choice)
     return found
@@ -86,16 +83,33 @@ def _add_flat(tree: Tree, found: Found, folder: str, choice: Choice, base: str) 
 
 def _read_list(tree: Tree, choice: Choice, base: str) -> dict[str, str]:
     """Read the class of each image of val by its name without suffix."""
-    places = ("", base, *(join(place, kit) for place in ("", base) for kit in _DEVKIT_FOLDERS), *_FOLDERS_ABOVE)
+    places = (
+        "",
+        base,
+        *(join(place, kit) for place in ("", base) for kit in _DEVKIT_FOLDERS),
+        *_folders_above(tree, base),
+    )
     for name in (KAGGLE_LIST, DEVKIT_LIST):
         path = tree.official_list(choice, name, places)
         if path is not None:
             return _read_devkit(path) if path.name == DEVKIT_LIST else _read_classes(path)
     raise UsageError(
-        f"{choice.lists or tree.root}: expected class folders in val/, or a list of its classes: {KAGGLE_LIST} "
-        f"(Kaggle) or {DEVKIT_LIST} next to {DEVKIT_CLASSES} (development kit), found neither: give it with --lists, "
-        "or --lists none to list val without labels"
+        place=choice.lists or tree.root,
+        expected=(
+            f"class folders in val/, or a list of its classes: {KAGGLE_LIST} (Kaggle) or {DEVKIT_LIST} "
+            f"next to {DEVKIT_CLASSES} (development kit)"
+        ),
+        found="neither",
+        hint="give it with --lists, or --lists none to list val without labels",
     )
+
+
+def _folders_above(tree: Tree, base: str) -> list[str]:
+    """Return the folders above the root if it is inside Kaggle's tree, whose list is next to the outermost folder."""
+    kaggle = PurePosixPath(_KAGGLE_FOLDERS[0]).parts
+    if (tree.root.resolve() / base).parts[-2:] != kaggle[-2:]:
+        return []
+    return ["/".join([".."] * depth) for depth in range(1, len(kaggle) - len(PurePosixPath(base).parts) + 1)]
 
 
 def _read_classes(path: Path) -> dict[str, str]:
@@ -109,8 +123,10 @@ def _read_classes(path: Path) -> dict[str, str]:
         words = row[1].split() if len(row) > 1 else []
         if not words or not _WNID.match(words[0]):
             raise UsageError(
-                f"{path}, line {number}: expected an image and its class such as n01751748, found "
-                f"{shorten(' '.join(row))}: class numbers mean nothing without their list"
+                place=f"{path}, line {number}",
+                expected="an image and its class such as n01751748",
+                found=shorten(" ".join(row)),
+                hint="class numbers mean nothing without their list",
             )
         listed[PurePosixPath(row[0]).stem] = words[0]
     return listed
@@ -127,7 +143,7 @@ def _read_devkit(path: Path) -> dict[str, str]:
         name = classes.get(int(line)) if line.isdecimal() and len(line) < 10 else None
         if name is None:
             raise UsageError(
-                f"{path}, line {number}: expected a class number of {DEVKIT_CLASSES}, found {shorten(line)}"
+                place=f"{path}, line {number}", expected=f"a class number of {DEVKIT_CLASSES}", found=shorten(line)
             )
         listed[f"ILSVRC2012_val_{number:08d}"] = name
     return listed
@@ -135,13 +151,13 @@ def _read_devkit(path: Path) -> dict[str, str]:
 
 def _read_devkit_classes(path: Path) -> dict[int, str]:
     if not path.is_file():
-        raise UsageError(f"{path}: expected the names of the class numbers in {DEVKIT_LIST}, found no such file")
+        raise UsageError(place=path, expected=f"the names of the class numbers in {DEVKIT_LIST}", found="no such file")
     read = import_target("scipy.io:loadmat", what=f"the development kit's {DEVKIT_CLASSES}")
     try:
         synsets = read(path, squeeze_me=True, variable_names=["synsets"])["synsets"]
         return {int(one["ILSVRC2012_ID"]): str(one["WNID"]) for one in synsets if int(one["num_children"]) == 0}
     except Exception as error:  # scipy raises errors of many kinds
-        raise UsageError(f"{path}: expected the development kit's classes, {shorten(str(error))}") from error
+        raise UsageError(f"expected the development kit's classes, {shorten(str(error))}", place=path) from error
 
 
 def _add_test(tree: Tree, found: Found, folder: str, choice: Choice) -> None:

@@ -246,7 +246,7 @@ def list_dataset(
         check_output(table, *(f".{suffix}" for suffix in TABLES))
     folder = given_path("root", root)
     if not folder.is_dir():
-        raise UsageError(f"{folder}: expected the dataset's folder, found {'a file' if folder.exists() else 'none'}")
+        raise UsageError(place=folder, expected="the dataset's folder", found="a file" if folder.exists() else "none")
     choice = _choose(name, {"compression": compression, "methods": methods, "splits": splits}, lists)
     tree = Tree(folder, listener_of(progress))
     found = KNOWN[name].find(tree, choice)
@@ -258,7 +258,9 @@ def list_dataset(
         ]
         why = "; ".join([*found.notes, *counts])
         part = f" ({', '.join(choice.splits)})" if choice.splits else ""
-        raise UsageError(f"{folder}: expected files of {name}{part} to list, found none{f': {why}' if why else ''}")
+        raise UsageError(
+            place=folder, expected=f"files of {name}{part} to list", found=f"none{f': {why}' if why else ''}"
+        )
     rows = _complete(found.rows)
     _note_unknown_originals(found, rows)
     result = DatasetList(
@@ -276,19 +278,21 @@ def _choose(
     known = KNOWN[name]
     for option, value in {**options, "lists": lists}.items():
         if value is not None and option not in known.options:
-            raise UsageError(f"{option}: {name} has no such option; it has {', '.join(known.options)}")
+            raise UsageError(f"{name} has no such option; it has {', '.join(known.options)}", option=option)
     chosen: dict[str, Any] = {name: () if value is None else _names(name, value) for name, value in options.items()}
     for split in chosen["splits"]:
         if split not in known.splits:
             like = did_you_mean(split, known.splits)
-            raise UsageError(f"splits: expected some of {', '.join(known.splits)}, found {shorten(split)}{like}")
+            raise UsageError(
+                option="splits", expected=f"some of {', '.join(known.splits)}", found=f"{shorten(split)}{like}"
+            )
     if lists == NO_LISTS:
         if chosen["splits"] and name != "imagenet":
-            raise UsageError("splits: --lists none leaves no splits to choose from")
+            raise UsageError("--lists none leaves no splits to choose from", option="splits")
         return Choice(**chosen, no_lists=True)
     given = None if lists is None else given_path("lists", lists)
     if given is not None and not given.exists():
-        raise UsageError(f"lists: expected a file, a folder or none, found nothing at {given}")
+        raise UsageError(option="lists", expected="a file, a folder or none", found=f"nothing at {given}")
     return Choice(**chosen, lists=given)
 
 
@@ -297,7 +301,7 @@ def _names(option: str, value: str | Sequence[str]) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else value
     names = tuple(part.strip() for part in parts if isinstance(part, str))
     if len(names) != len(parts) or not all(names):
-        raise UsageError(f"{option}: expected names separated by commas, found {shorten(value)}")
+        raise UsageError(option=option, expected="names separated by commas", found=shorten(value))
     return names
 
 

@@ -21,7 +21,9 @@ def find(tree: Tree, choice: Choice) -> Found:
     if "main" in tree.folders(base):
         _add_lrs2(tree, found, choice, base)
     elif choice.lists is not None or choice.no_lists:
-        raise UsageError(f"lists: applies only to LRS2, found LRS3 in {tree.root}, whose folders are its splits")
+        raise UsageError(
+            f"applies only to LRS2, found LRS3 in {tree.root}, whose folders are its splits", option="lists"
+        )
     else:
         for split in filter(choice.wants, _LRS3):
             _add(tree, found, Choice(), join(base, split), None, split)
@@ -81,6 +83,6 @@ def _read_list(path: Path) -> list[str]:
         if line:
             name = relative_path(line.split()[0], f"{path}, line {number}")
             if name.count("/") != 1:
-                raise UsageError(f"{path}, line {number}: expected ID/NNNNN, found {shorten(line)}")
+                raise UsageError(place=f"{path}, line {number}", expected="ID/NNNNN", found=shorten(line))
             clips.append(name.removesuffix(".mp4"))
     return clips

@@ -65,7 +65,9 @@ class Choice:
             if name not in known:
                 like = did_you_mean(name, known)
                 raise UsageError(
-                    f"{option}: expected some of {list_some(list(known)) or 'none'}, found {shorten(name)}{like}"
+                    option=option,
+                    expected=f"some of {list_some(list(known)) or 'none'}",
+                    found=f"{shorten(name)}{like}",
                 )
         return [name for name in known if not wanted or name in wanted]
 
@@ -73,8 +75,9 @@ class Choice:
         """Return the compressions to list. If there are several, the user must choose."""
         if len(known) > 1 and not self.compression:
             raise UsageError(
-                f"compression: expected a choice, since {', '.join(known)} are {place}: --compression {known[0]}, "
-                f"or --compression {','.join(known)} for all"
+                option="compression",
+                expected=f"a choice, since {', '.join(known)} are {place}",
+                hint=f"--compression {known[0]}, or --compression {','.join(known)} for all",
             )
         return self.pick("compression", known)
 
@@ -147,10 +150,12 @@ class Tree:
         if len(fitting) == 1:
             return fitting[0]
         if fitting:
-            raise UsageError(f"{self.root}: expected one dataset, found several: give one of {list_some(fitting)}")
+            raise UsageError(
+                place=self.root, expected="one dataset", found="several", hint=f"give one of {list_some(fitting)}"
+            )
         found = list_some([f"{name}/" for name in inside] + self.files("", lambda _: True)) or "an empty folder"
         above = f": give the folder above, {self.root.parent}" if fits("..") else ""
-        raise UsageError(f"{self.root}: expected {expected}, found {found}{above}")
+        raise UsageError(place=self.root, expected=expected, found=f"{found}{above}")
 
     def folders(self, folder: str) -> list[str]:
         """Return the sorted names of the folders in a folder, which need not exist."""
@@ -197,7 +202,7 @@ class Tree:
             raise
 
     def _fail(self, error: OSError) -> None:
-        raise BuildError(f"{error.filename}: cannot be listed: {system_reason(error)}") from error
+        raise BuildError(f"cannot be listed: {system_reason(error)}", place=error.filename) from error
 
     def has(self, path: str) -> bool:
         """Return whether a file exists."""
@@ -223,8 +228,10 @@ class Tree:
     def missing_list(self, choice: Choice, name: str, advice: str) -> UsageError:
         """Return the error for an official list that does not exist."""
         return UsageError(
-            f"{choice.lists or self.root}: expected the official list {name}, found none: {advice}; "
-            "give it with --lists, or --lists none to list without splits"
+            place=choice.lists or self.root,
+            expected=f"the official list {name}",
+            found="none",
+            hint=f"{advice}; give it with --lists, or --lists none to list without splits",
         )
 
     def read_sidecar(self, path: str, key: str) -> str | None:
@@ -251,7 +258,7 @@ def relative_path(name: str, where: object) -> str:
     r"""Return a path from a list with ``/`` for ``\``; `UsageError` if it is absolute or leads upwards."""
     path = PurePosixPath(name.strip().replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
-        raise UsageError(f"{where}: expected paths below the dataset's folder, found {shorten(name)}")
+        raise UsageError(place=where, expected="paths below the dataset's folder", found=shorten(name))
     return path.as_posix()
 
 
@@ -260,7 +267,9 @@ def read_lines(path: Path) -> list[str]:
     try:
         return [line.strip() for line in _read(path, _LIST_BYTES).decode("utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: expected text in UTF-8, found the byte 0x{error.object[error.start]:02x}") from error
+        raise UsageError(
+            place=path, expected="text in UTF-8", found=f"the byte 0x{error.object[error.start]:02x}"
+        ) from error
 
 
 def read_csv(path: Path) -> list[list[str]]:
@@ -268,7 +277,7 @@ def read_csv(path: Path) -> list[list[str]]:
     try:
         return [row for row in csv.reader(read_lines(path)) if row]
     except csv.Error as error:
-        raise UsageError(f"{path}: expected CSV, {error}") from error
+        raise UsageError(f"expected CSV, {error}", place=path) from error
 
 
 def read_json(path: Path, kind: type[T]) -> T:
@@ -276,10 +285,10 @@ def read_json(path: Path, kind: type[T]) -> T:
     try:
         document = json.loads(_read(path, _JSON_BYTES).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: expected JSON, {found_instead(error)}") from error
+        raise UsageError(f"expected JSON, {found_instead(error)}", place=path) from error
     if not isinstance(document, kind):
         expected = "an object" if kind is dict else "a list"
-        raise UsageError(f"{path}: expected {expected}, found {type(document).__name__}")
+        raise UsageError(place=path, expected=expected, found=type(document).__name__)
     return document
 
 
@@ -288,9 +297,9 @@ def _read(path: Path, most: int) -> bytes:
         with path.open("rb") as file:
             data = file.read(most + 1)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be read: {system_reason(error)}") from error
+        raise UsageError(f"cannot be read: {system_reason(error)}", place=path) from error
     if len(data) > most:
-        raise UsageError(f"{path}: expected a list of at most {most // 2**20} MiB, found a larger file")
+        raise UsageError(place=path, expected=f"a list of at most {most // 2**20} MiB", found="a larger file")
     return data
 
 

@@ -133,7 +133,7 @@ def check_value(name: str, value: Any, kinds: Collection[type], meta: Mapping[st
     """
     if value is None:
         if type(None) not in kinds:
-            problems.add(name, "expected a value, found none")
+            problems.add(name, expected="a value", found="none")
         return
     if float in kinds and type(value) is int:
         value = float(value)
@@ -142,25 +142,25 @@ def check_value(name: str, value: Any, kinds: Collection[type], meta: Mapping[st
             expected = f"one of {', '.join(meta['choices'])}"
         else:
             expected = " or ".join(_KINDS[kind] for kind in kinds if kind is not type(None))
-        problems.add(name, f"expected {expected}, found {shorten(value)}")
+        problems.add(name, expected=expected, found=shorten(value))
         return
     if isinstance(value, float) and not math.isfinite(value):
-        problems.add(name, f"expected a finite number, found {shorten(value)}")
+        problems.add(name, expected="a finite number", found=shorten(value))
         return
     if isinstance(value, str) and not value.isascii() and not is_utf8(value):
-        problems.add(name, f"expected text that can be encoded as UTF-8, found {shorten(value)}")
+        problems.add(name, expected="text that can be encoded as UTF-8", found=shorten(value))
     if "choices" in meta and value not in meta["choices"]:
         like = did_you_mean(str(value), meta["choices"])
-        problems.add(name, f"expected one of {', '.join(meta['choices'])}, found {shorten(value)}{like}")
+        problems.add(name, expected=f"one of {', '.join(meta['choices'])}", found=f"{shorten(value)}{like}")
     if meta.get("bytes") and (problem := describe_small_size(value, str(value))) is not None:
         problems.add(name, problem)
     low, high, above = meta.get("minimum"), meta.get("maximum"), meta.get("above")
     if low is not None and not value >= low:
-        problems.add(name, f"expected {low} or more, found {shorten(value)}")
+        problems.add(name, expected=f"{low} or more", found=shorten(value))
     if high is not None and not value <= high:
-        problems.add(name, f"expected {high} or less, found {shorten(value)}")
+        problems.add(name, expected=f"{high} or less", found=shorten(value))
     if above is not None and not value > above:
-        problems.add(name, f"expected more than {above}, found {shorten(value)}")
+        problems.add(name, expected=f"more than {above}", found=shorten(value))
 
 
 def checked(name: str, value: Any, kind: Any, **meta: Any) -> Any:
@@ -197,11 +197,11 @@ def parse_bytes(text: str | int, name: str = "size") -> int:
     """
     match = _BYTES.match(str(text))
     if match is None or match[2].lower() not in _UNITS:
-        raise UsageError(f"{name}: expected a size such as 256MB, 64MiB or a number of bytes, found {shorten(text)}")
+        raise UsageError(option=name, expected="a size such as 256MB, 64MiB or a number of bytes", found=shorten(text))
     size = int(float(match[1]) * _UNITS[match[2].lower()])
     problem = describe_small_size(size, match[1], match[2])
     if problem is not None:
-        raise UsageError(f"{name}: {problem}")
+        raise UsageError(problem, option=name)
     return size
 
 

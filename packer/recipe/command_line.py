@@ -53,6 +53,9 @@ def _plain(name: str, one: Any) -> str:
     text = found.use if isinstance(found, StepSpec) and not found.options else found
     if not isinstance(text, str) or "," in text:
         raise UsageError(
-            f"{name}: expected names without commas and options, found {shorten(one)}: use a recipe file (--config)"
+            place=name,
+            expected="names without commas and options",
+            found=shorten(one),
+            hint="use a recipe file (--config)",
         )
     return text

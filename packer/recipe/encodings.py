@@ -38,17 +38,19 @@ def parse_field_encoding(text: str, quality: int, subsampling: str) -> tuple[str
     name, separator, how = text.partition("=")
     encoding, colon, given = how.partition(":")
     if not separator or not NAME.match(name):
-        raise UsageError(f"expected FIELD=ENCODING, such as ir_image=jpeg:90, found {shorten(text)}")
+        raise UsageError(expected="FIELD=ENCODING, such as ir_image=jpeg:90", found=shorten(text))
     if name == "image":
-        raise UsageError(f"expected a field other than image, found {shorten(text)}: encode and quality are for image")
+        raise UsageError(
+            expected="a field other than image", found=shorten(text), hint="encode and quality are for image"
+        )
     if encoding not in ENCODINGS:
         like = did_you_mean(encoding, ENCODINGS)
-        raise UsageError(f"{name}: expected one of {', '.join(ENCODINGS)}, found {shorten(encoding)}{like}")
+        raise UsageError(place=name, expected=f"one of {', '.join(ENCODINGS)}", found=f"{shorten(encoding)}{like}")
     if colon:
         if encoding not in encodings_with("quality"):
             known = " or ".join(encodings_with("quality"))
-            raise UsageError(f"{name}: expected a quality only with {known}, found {shorten(how)}")
+            raise UsageError(place=name, expected=f"a quality only with {known}", found=shorten(how))
         if not given.isdecimal() or not given.isascii() or len(given) > 3 or not 1 <= int(given) <= 100:
-            raise UsageError(f"{name}: expected a quality of 1 to 100, found {shorten(given)}")
+            raise UsageError(place=name, expected="a quality of 1 to 100", found=shorten(given))
         quality = int(given)
     return name, picture_codec(encoding, quality=quality, subsampling=subsampling)

@@ -54,11 +54,13 @@ class EngineEntry(Entry):
         """
         if self.inside and not os.environ.get(self.inside[0]):
             variable, what, advice = self.inside
-            raise UsageError(f"engine: {name} works inside {what}, found none ({variable} is not set): {advice}")
+            raise UsageError(
+                f"{name} works inside {what}, found none ({variable} is not set): {advice}", option="engine"
+            )
         if self.library is not None and find_spec(self.library) is None:
             raise MissingDependencyError(
-                f"engine {name!r} needs the library {self.library!r}, which is not installed: "
-                f'pip install "facepack[{self.extra}]"'
+                f"engine {name!r} needs the library {self.library!r}, which is not installed",
+                hint=f'pip install "facepack[{self.extra}]"',
             )
 
 

@@ -42,16 +42,20 @@ class Picture:
     def __post_init__(self) -> None:
         if self.encode not in ENCODINGS:
             like = did_you_mean(str(self.encode), ENCODINGS)
-            raise UsageError(f"Picture: expected one of {', '.join(ENCODINGS)}, found {shorten(self.encode)}{like}")
+            raise UsageError(
+                place="Picture", expected=f"one of {', '.join(ENCODINGS)}", found=f"{shorten(self.encode)}{like}"
+            )
         if self.quality is not None:
             self._check_reads("quality")
             if type(self.quality) is not int or not 1 <= self.quality <= 100:
-                raise UsageError(f"Picture: expected a quality of 1 to 100, found {shorten(self.quality)}")
+                raise UsageError(place="Picture", expected="a quality of 1 to 100", found=shorten(self.quality))
         if self.subsampling is not None:
             self._check_reads("subsampling")
             object.__setattr__(self, "subsampling", str(self.subsampling))
             if self.subsampling not in ("420", "422", "444"):
-                raise UsageError(f"Picture: expected subsampling 420, 422 or 444, found {shorten(self.subsampling)}")
+                raise UsageError(
+                    place="Picture", expected="subsampling 420, 422 or 444", found=shorten(self.subsampling)
+                )
 
     @property
     def codec(self) -> NamedConfig:
@@ -62,7 +66,9 @@ class Picture:
     def _check_reads(self, option: str) -> None:
         readers = encodings_with(option)
         if self.encode not in readers:
-            raise UsageError(f"Picture: {option} is read only with {' and '.join(readers)}, found {self.encode}")
+            raise UsageError(
+                f"{option} is read only with {' and '.join(readers)}, found {self.encode}", place="Picture"
+            )
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ class Array:
         except TypeError:
             dtype = ""
         if dtype not in DTYPES:
-            raise UsageError(f"Array: expected a dtype, one of {', '.join(DTYPES)}, found {shorten(self.dtype)}")
+            raise UsageError(place="Array", expected=f"a dtype, one of {', '.join(DTYPES)}", found=shorten(self.dtype))
         shape = (self.shape,) if isinstance(self.shape, int) else self.shape
         if (
             not isinstance(shape, Sequence)
@@ -99,8 +105,9 @@ class Array:
             or not all(axis is None or (type(axis) is int and axis >= 0) for axis in shape)
         ):
             raise UsageError(
-                f"Array: expected a shape of at most {AXES_MAX} sizes of 0 or more, None where a size varies, "
-                f"found {shorten(self.shape)}"
+                place="Array",
+                expected=f"a shape of at most {AXES_MAX} sizes of 0 or more, None where a size varies",
+                found=shorten(self.shape),
             )
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "shape", tuple(shape))
@@ -161,20 +168,24 @@ def declare(fields: Mapping[str, Any] | None, classes: Sequence[str] | None, pic
     if fields is None:
         return Declaration(None, names, picture)
     if not isinstance(fields, Mapping) or not fields:
-        raise UsageError(f"fields: expected a dict of names and types, found {shorten(fields)}")
+        raise UsageError(option="fields", expected="a dict of names and types", found=shorten(fields))
     types: dict[str, FieldType] = {}
     for name, given in fields.items():
         check_name(name, "fields")
         types[name] = _declared_type(name, given)
     for name in [name for name, kind in types.items() if kind.optional]:
         if f"{name}_valid" in types:
-            raise UsageError(f"fields: {name!r} may be missing, so that there is a field '{name}_valid': rename yours")
+            raise UsageError(
+                f"{name!r} may be missing, so that there is a field '{name}_valid'",
+                option="fields",
+                hint="rename yours",
+            )
     if LABEL in types:
         check_label(types[LABEL])
     if names is not None and LABEL not in types:
-        raise UsageError(f"classes: expected a field {LABEL!r}, found {list_some(list(types))}")
+        raise UsageError(option="classes", expected=f"a field {LABEL!r}", found=list_some(list(types)))
     if names is not None and types[LABEL].kind != "class" and types[LABEL].dtype[1] not in "iu":
-        raise UsageError(f"classes: expected a field {LABEL!r} of int or str, found {types[LABEL].describe()}")
+        raise UsageError(option="classes", expected=f"a field {LABEL!r} of int or str", found=types[LABEL].describe())
     return Declaration(types, names, picture)
 
 
@@ -182,7 +193,8 @@ def check_label(kind: FieldType) -> None:
     """Raise `UsageError` if labels may be missing but are unsigned integers, which cannot be -1."""
     if kind.optional and kind.kind == "array" and not kind.shape and kind.dtype[1] == "u":
         raise UsageError(
-            f"{LABEL!r} has unsigned integers ({kind.dtype}), but {NO_CLASS} means a missing label: use signed ones"
+            f"{LABEL!r} has unsigned integers ({kind.dtype}), but {NO_CLASS} means a missing label",
+            hint="use signed ones",
         )
 
 
@@ -190,19 +202,20 @@ def check_name(name: Any, where: str) -> None:
     """Raise `UsageError` if the name of a field is invalid."""
     if not isinstance(name, str) or not NAME.match(name):
         raise UsageError(
-            f"{where}: expected names of lower-case letters, digits and underscores, a letter first, "
-            f"found {shorten(name)}"
+            place=where,
+            expected="names of lower-case letters, digits and underscores, a letter first",
+            found=shorten(name),
         )
     if name == "key":
-        raise UsageError(f"{where}: expected other fields than the key, which every sample has")
+        raise UsageError(place=where, expected="other fields than the key, which every sample has")
 
 
 def _check_classes(classes: Any) -> tuple[str, ...]:
     if isinstance(classes, str) or not isinstance(classes, Sequence) or not classes:
-        raise UsageError(f"classes: expected a list of names, found {shorten(classes)}")
+        raise UsageError(option="classes", expected="a list of names", found=shorten(classes))
     wrong = describe_wrong_classes(classes)
     if wrong is not None:
-        raise UsageError(f"classes: {wrong}")
+        raise UsageError(wrong, option="classes")
     return tuple(map(class_name, classes))
 
 
@@ -223,7 +236,9 @@ def _declared_type(name: str, given: Any) -> FieldType:
         if len(kinds) == 1:
             found = _declared_type(name, kinds[0])
             if found.kind in ("picture", "class"):
-                raise UsageError(f"fields: {name!r} must have a value: images and class names cannot be missing")
+                raise UsageError(
+                    "images and class names cannot be missing", option="fields", place=f"{name!r} must have a value"
+                )
             return replace(found, optional=True)
     if given is Picture:
         given = Picture()
@@ -238,7 +253,9 @@ def _declared_type(name: str, given: Any) -> FieldType:
     plain = _PLAIN.get(given) if isinstance(given, type) else None
     if plain is None:
         raise UsageError(
-            f"fields: {name!r}: expected bool, int, float, str, bytes, dict, list, packer.Array or packer.Picture, "
-            f"found {shorten(given)}"
+            option="fields",
+            place=f"{name!r}",
+            expected="bool, int, float, str, bytes, dict, list, packer.Array or packer.Picture",
+            found=shorten(given),
         )
     return FieldType("class") if plain.kind == "text" and name == LABEL else plain

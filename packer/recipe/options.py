@@ -14,14 +14,16 @@ from shardspec.wording import shorten
 def parse_share(text: str | float) -> float:
     """Parse a share such as ``0.05`` or ``"5%"``. The text ``"1"`` is ambiguous (1% or 100%) and refused."""
     if text == "1":
-        raise UsageError("max_rejects: expected a share such as 5% or 0.05, found '1': write 1% or 100%")
+        raise UsageError(
+            option="max_rejects", expected="a share such as 5% or 0.05", found="'1'", hint="write 1% or 100%"
+        )
     try:
         value = float(str(text).removesuffix("%")) / (100 if str(text).endswith("%") else 1)
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:
         meant = f": write {value:g}% if percent is meant" if 1 < value <= 100 and not str(text).endswith("%") else ""
-        raise UsageError(f"max_rejects: expected a share such as 5% or 0.05, found {shorten(text)}{meant}")
+        raise UsageError(option="max_rejects", expected="a share such as 5% or 0.05", found=f"{shorten(text)}{meant}")
     return value
 
 
@@ -106,41 +108,43 @@ class BuildOptions:
     def _check_growing(self) -> None:
         """Check the options for an existing dataset in the output folder."""
         if self.retry_rejects == "":
-            raise UsageError("retry_rejects: expected true, false, or a part of a reason, found ''")
+            raise UsageError(option="retry_rejects", expected="true, false, or a part of a reason", found="''")
         if self.overwrite and self.grows:
-            raise UsageError("overwrite: expected either this or update and retry_rejects, found both")
+            raise UsageError(option="overwrite", expected="either this or update and retry_rejects", found="both")
         if self.new_classes and not self.grows:
-            raise UsageError("new_classes: read only with update or retry_rejects, found neither")
+            raise UsageError("read only with update or retry_rejects, found neither", option="new_classes")
         for name in ("changed", "gone"):
             value = getattr(self, name)
             if value != "keep" and not self.update:
-                raise UsageError(f"{name}: read only with update (--update), found {shorten(value)} without it")
+                raise UsageError(f"read only with update (--update), found {shorten(value)} without it", option=name)
 
     def _check_workers(self) -> None:
         """Check the options for workers against the abilities of the engine."""
         check_workers(self.workers)
         timeout = self.item_timeout
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
-            raise UsageError(f"item_timeout: expected more than 0 seconds, found {shorten(timeout)}")
+            raise UsageError(option="item_timeout", expected="more than 0 seconds", found=shorten(timeout))
         can = ENGINES[self.engine]
         if self.shared_detector and not can.shares_detector:
             raise UsageError(
-                f"shared_detector: expected the {_able('shares_detector')} engine, found {self.engine}, "
-                "which detects by itself"
+                option="shared_detector",
+                expected=f"the {_able('shares_detector')} engine",
+                found=f"{self.engine}, which detects by itself",
             )
         if not can.many_workers and str(self.workers) not in ("auto", "1"):
-            raise UsageError(f"workers: expected auto or 1 with engine {self.engine}, found {self.workers}")
+            raise UsageError(option="workers", expected=f"auto or 1 with engine {self.engine}", found=self.workers)
         if not can.limits_items and timeout != BuildOptions.item_timeout:
             raise UsageError(
-                f"item_timeout: read only by the {_able('limits_items')} engine, found engine {self.engine}"
+                f"read only by the {_able('limits_items')} engine, found engine {self.engine}", option="item_timeout"
             )
         if self.workers_per_node is not None and not can.many_hosts:
             raise UsageError(
-                f"workers_per_node: read only by the {_able('many_hosts')} engine, found engine {self.engine}: "
-                "take --workers"
+                f"read only by the {_able('many_hosts')} engine, found engine {self.engine}",
+                option="workers_per_node",
+                hint="take --workers",
             )
         if self.ray_address is not None and self.engine != "ray":
-            raise UsageError(f"ray_address: read only by the ray engine, found engine {self.engine}")
+            raise UsageError(f"read only by the ray engine, found engine {self.engine}", option="ray_address")
         can.check_usable(self.engine)
 
     @property

@@ -314,38 +314,39 @@ class Recipe:
         given = [spec.name for spec in fields(self) if options[spec.name] != spec.default]
         chosen = [name for name in SAMPLING if name in given]
         if len(chosen) > 1:
-            problems.add(chosen[-1], f"expected at most one of {', '.join(SAMPLING)}, found {' and '.join(chosen)}")
+            problems.add(chosen[-1], expected=f"at most one of {', '.join(SAMPLING)}", found=" and ".join(chosen))
         if isinstance(self.detector, str) and not self.has_custom_detector and self.detector not in DETECTORS:
             like = did_you_mean(self.detector, DETECTORS)
             known = ", ".join(DETECTORS)
-            problems.add("detector", f"expected {known} or module:function, found {shorten(self.detector)}{like}")
+            problems.add("detector", expected=f"{known} or module:function", found=f"{shorten(self.detector)}{like}")
         if self.parity and self.has_custom_detector:
             problems.add("parity", f"read only with detector {', '.join(DETECTORS)}, found {self.detector}")
         if self.detector == "openvino" and self.device != "cpu":
             problems.add(
-                "detector", f"openvino runs on the CPU only, found device {self.device}: take --detector torch"
+                "detector", f"openvino runs on the CPU only, found device {self.device}", hint="take --detector torch"
             )
         if self.landmarks == "mesh" and self.landmark_model is None:
             problems.add(
                 "landmark_model",
-                "expected the path of a face mesh's .tflite file with landmarks mesh, found none: MediaPipe's "
-                "face_landmark.tflite is one (docs/landmarks.md says where it is)",
+                expected="the path of a face mesh's .tflite file with landmarks mesh",
+                found="none",
+                hint="MediaPipe's face_landmark.tflite is one (docs/landmarks.md says where it is)",
             )
         looks = self.boxes is None and not self.has_custom_detector
         if type(self.min_face) is int and 1 <= self.min_face < _SMALLEST_FOUND and looks:
-            problems.add("min_face", f"expected {_SMALLEST_FOUND} or more without boxes, found {self.min_face}")
+            problems.add("min_face", expected=f"{_SMALLEST_FOUND} or more without boxes", found=self.min_face)
         if self.choose == "masked" and self.also is None:
-            problems.add("choose", "expected also, the column of the masks, with choose masked, found none")
+            problems.add("choose", expected="also, the column of the masks, with choose masked", found="none")
         if self.classes and self.classes_from is not None:
-            problems.add("classes", "expected either classes or classes_from, found both")
+            problems.add("classes", expected="either classes or classes_from", found="both")
         used = self._used()
         if self.refill and "faces" in used and used[:2] != ["decode", "faces"]:
             # Other steps may change frames, and would not process the replacements.
-            problems.add("refill", f"expected decode and faces as the first two steps, found {', '.join(used)}")
+            problems.add("refill", expected="decode and faces as the first two steps", found=", ".join(used))
         if self.align_as == "arcface" and isinstance(self.size, int) and self.size % 112 and self.size % 128:
-            problems.add("size", f"expected a multiple of 112 or 128 with align_as arcface, found {self.size}")
+            problems.add("size", expected="a multiple of 112 or 128 with align_as arcface", found=self.size)
         if self.sidecars and self.frame_folders is not None:
-            problems.add("sidecars", "expected either sidecars or frame_folders, found both")
+            problems.add("sidecars", expected="either sidecars or frame_folders", found="both")
         self._check_encodings(problems)
         for name, problem in unread_options(options, given, used):
             problems.add(name, problem)
@@ -362,7 +363,7 @@ class Recipe:
                 problems.add("encode_field", str(error))
                 continue
             if name in names:
-                problems.add("encode_field", f"expected one encoding of {name}, found two")
+                problems.add("encode_field", expected=f"one encoding of {name}", found="two")
             names.append(name)
 
     @property
@@ -452,7 +453,7 @@ def _as_texts(name: str, value: Any, problems: Problems) -> tuple[str, ...]:
     """Return one or several texts without repetitions."""
     texts = [value] if isinstance(value, str | PathLike) else value
     if not isinstance(texts, Sequence) or not all(isinstance(text, str | PathLike) and str(text) for text in texts):
-        problems.add(name, f"expected a text, or a list of texts, found {shorten(value)}")
+        problems.add(name, expected="a text, or a list of texts", found=shorten(value))
         return ()
     return tuple(dict.fromkeys(map(str, texts)))
 
@@ -461,7 +462,7 @@ def _as_classes(value: Any, problems: Problems) -> tuple[str, ...]:
     """Return class names from a list, or from a text with commas."""
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        problems.add("classes", f"expected a list of names, or names separated by commas, found {shorten(value)}")
+        problems.add("classes", expected="a list of names, or names separated by commas", found=shorten(value))
         return ()
     names = [class_name(name.strip()) for name in names]
     wrong = describe_wrong_classes(names) if names else None

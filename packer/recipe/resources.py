@@ -29,7 +29,9 @@ def check_workers(requested: str | int) -> None:
         requested = int(requested)
     is_number = isinstance(requested, Integral) and not isinstance(requested, bool)
     if requested != "auto" and not (is_number and 1 <= int(requested) <= MOST_WORKERS):
-        raise UsageError(f"workers: expected 'auto' or a number from 1 to {MOST_WORKERS:,}, found {shorten(requested)}")
+        raise UsageError(
+            option="workers", expected=f"'auto' or a number from 1 to {MOST_WORKERS:,}", found=shorten(requested)
+        )
 
 
 def count_workers(requested: str | int, preset: str, units: int) -> int:

@@ -37,7 +37,7 @@ class StepSpec:
             return cls(value)
         if isinstance(value, Mapping) and isinstance(value.get("use"), str):
             return cls(value["use"], {key: option for key, option in value.items() if key != "use"})
-        raise UsageError(f"steps: expected a name, or a table with 'use', found {shorten(value)}")
+        raise UsageError(option="steps", expected="a name, or a table with 'use'", found=shorten(value))
 
     @classmethod
     def parse_all(cls, value: Any) -> "tuple[StepSpec, ...]":
@@ -45,10 +45,10 @@ class StepSpec:
         if isinstance(value, str):
             value = [name.strip() for name in value.split(",")]
         if not isinstance(value, Sequence):
-            raise UsageError(f"steps: expected a list of names, found {shorten(value)}")
+            raise UsageError(option="steps", expected="a list of names", found=shorten(value))
         steps = tuple(cls.parse(step) for step in value)
         try:
             json.dumps([step.to_json() for step in steps], allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise UsageError(f"steps: expected options that can be written as JSON, {error}") from error
+            raise UsageError(f"expected options that can be written as JSON, {error}", option="steps") from error
         return steps

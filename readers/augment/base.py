@@ -65,8 +65,9 @@ def get_field(sample: Sample, name: str, user: str) -> npt.NDArray[Any]:
     value = sample.get(name)
     if not isinstance(value, np.ndarray):
         raise UsageError(
-            f"{user} needs the field {name!r}: expected an array, found "
-            f"{'none' if value is None else type(value).__name__}; read it with fields=[..., {name!r}]"
+            place=f"{user} needs the field {name!r}",
+            expected="an array",
+            found=f"{'none' if value is None else type(value).__name__}; read it with fields=[..., {name!r}]",
         )
     return value
 
@@ -76,8 +77,9 @@ def get_image(sample: Sample, user: str) -> npt.NDArray[np.uint8]:
     image = get_field(sample, "image", user)
     if image.dtype != np.uint8 or image.ndim not in (3, 4):
         raise UsageError(
-            f"{user}: expected image as uint8 (H, W, C) or (T, H, W, C), found {image.dtype} {image.shape}; "
-            "normalise after augmenting"
+            place=user,
+            expected="image as uint8 (H, W, C) or (T, H, W, C)",
+            found=f"{image.dtype} {image.shape}; normalise after augmenting",
         )
     return image
 

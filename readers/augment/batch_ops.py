@@ -24,8 +24,10 @@ def batch_boxes(batch: Batch) -> list[str]:
         value = batch.get(name)
         if isinstance(value, list) and value and are_boxes(np.shape(value[0]), np.asarray(value[0]).dtype.kind == "f"):
             raise UsageError(
-                f"field {name!r}: expected equally many boxes in every sample of a batch, found different numbers: use a "
-                "transform of single samples, or read the dataset without that field"
+                place=f"field {name!r}",
+                expected="equally many boxes in every sample of a batch",
+                found="different numbers",
+                hint="use a transform of single samples, or read the dataset without that field",
             )
     return [
         name for name in present(batch, BOXES, Tensor) if are_boxes(batch[name].shape, batch[name].is_floating_point())
@@ -36,7 +38,7 @@ def image_of(batch: Batch, user: str) -> Tensor:
     """Return the images of a batch; they must be one tensor (B, C, H, W)."""
     image = batch.get("image")
     if not isinstance(image, Tensor) or image.ndim != 4:
-        raise UsageError(f"{user}: expected image as one tensor (B, C, H, W), found {describe_value(image)}")
+        raise UsageError(place=user, expected="image as one tensor (B, C, H, W)", found=describe_value(image))
     return image
 
 
@@ -58,7 +60,7 @@ def uniform(image: Tensor, count: int, seeds: Tensor | RowDraws | None) -> Tenso
         return torch.rand(len(image), count, device=image.device)
     draws = RowDraws(seeds.numpy()) if isinstance(seeds, Tensor) else seeds
     if len(draws) != len(image):
-        raise UsageError(f"expected seeds for the batch's {len(image)} rows, found {len(draws)}")
+        raise UsageError(expected=f"seeds for the batch's {len(image)} rows", found=len(draws))
     numbers = torch.from_numpy(draws.uniform(count))
     return numbers.to(image.device, non_blocking=True)
 

@@ -102,7 +102,9 @@ class BatchCompose(BatchModule):
     def __init__(self, modules: Sequence[nn.Module | Callable[[Tensor], Tensor]]) -> None:
         super().__init__()
         if not isinstance(modules, Iterable):
-            raise UsageError(f"BatchCompose: expected a list of modules, found {shorten(modules)}: write […]")
+            raise UsageError(
+                place="BatchCompose", expected="a list of modules", found=shorten(modules), hint="write […]"
+            )
         self.chain = nn.ModuleList()
         for module in modules:
             if type(module) is BatchCompose:
@@ -223,7 +225,9 @@ class BatchCrop(BatchModule):
         height, width = image.shape[-2:]
         least, most = (self.size, self.size) if self.scale is None else (s * min(height, width) for s in self.scale)
         if most > min(height, width):
-            raise UsageError(f"BatchCrop: expected images of {self.size} pixels or more, found {width} x {height}")
+            raise UsageError(
+                place="BatchCrop", expected=f"images of {self.size} pixels or more", found=f"{width} x {height}"
+            )
         size, x, y = uniform(image, 3, seeds).unbind(1)
         side = least + size * (most - least)
         left, top = x * (width - side), y * (height - side)
@@ -315,7 +319,9 @@ class BatchNormalize(BatchModule):
     ) -> None:
         super().__init__()
         if len(mean) != len(std) or min(std) <= 0:
-            raise UsageError(f"BatchNormalize: expected as many means as positive stds, found {mean} and {std}")
+            raise UsageError(
+                place="BatchNormalize", expected="as many means as positive stds", found=f"{mean} and {std}"
+            )
         self.dtype = dtype
         self.is_plain = not any(mean) and set(std) == {1}  # results range from 0 to 1
         spread = torch.tensor(std).view(-1, 1, 1)
@@ -336,8 +342,10 @@ class BatchNormalize(BatchModule):
         """
         if values is ValueRange.NORMAL:
             raise UsageError(
-                f"BatchNormalize: expected images from 0 to 255 or from 0 to 1, found others: they were already "
-                f"{values.value}, by a module before it or before the chain: normalise once"
+                place="BatchNormalize",
+                expected="images from 0 to 255 or from 0 to 1",
+                found="others",
+                hint=f"they were already {values.value}, by a module before it or before the chain: normalise once",
             )
         image = image_of(batch, "BatchNormalize")
         scale, shift = self.scale.to(image.device, torch.float32), self.shift.to(image.device, torch.float32)

@@ -71,7 +71,9 @@ class OneOf:
         shares = np.asarray([1.0] * len(self.transforms) if weights is None else weights, np.float64)
         if shares.shape != (len(self.transforms),) or not (shares >= 0).all() or not 0 < shares.sum() < np.inf:
             raise UsageError(
-                f"OneOf: expected {len(self.transforms)} weights of 0 or more, not all 0, found {shorten(weights)}"
+                place="OneOf",
+                expected=f"{len(self.transforms)} weights of 0 or more, not all 0",
+                found=shorten(weights),
             )
         self.p = as_probability("OneOf", p)
         self.weights = tuple((shares / shares.sum()).tolist())
@@ -99,10 +101,12 @@ def _runs(transforms: Sequence[AnyTransform]) -> Iterator[tuple[AnyTransform, ..
 
 def _checked(transforms: Sequence[AnyTransform], user: str) -> tuple[AnyTransform, ...]:
     if not isinstance(transforms, Iterable):
-        raise UsageError(f"{user}: expected a list of transforms, found {shorten(transforms)}: write {user}([…])")
+        raise UsageError(
+            place=user, expected="a list of transforms", found=shorten(transforms), hint=f"write {user}([…])"
+        )
     chain = tuple(transforms)
     for transform in chain:
         check_transform(user, transform)
     if not chain:
-        raise UsageError(f"{user}: expected one transform or more, found none")
+        raise UsageError(place=user, expected="one transform or more", found="none")
     return chain

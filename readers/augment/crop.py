@@ -57,7 +57,7 @@ class CropJitter(Transform[_CropWindow]):
         self.scale = as_range("CropJitter", "scale", scale)
         self.shift = as_number("CropJitter: shift", shift)
         if not 0 <= self.shift <= 1:
-            raise UsageError(f"CropJitter: expected a shift from 0 to 1, found {shift}")
+            raise UsageError(place="CropJitter", expected="a shift from 0 to 1", found=shift)
         self.size = None if size is None else as_count("CropJitter: size", size, unit="pixel")
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:

@@ -43,7 +43,7 @@ class BlackoutHull(Painting[str]):
     ) -> None:
         super().__init__(p, fill, fill_mask, masks)
         if isinstance(halves, str) or not halves or not set(halves) <= set(HALVES):
-            raise UsageError(f"BlackoutHull: expected halves among {', '.join(HALVES)}, found {shorten(halves)}")
+            raise UsageError(place="BlackoutHull", expected=f"halves among {', '.join(HALVES)}", found=shorten(halves))
         self.halves = tuple(halves)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> str:

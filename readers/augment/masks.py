@@ -22,7 +22,9 @@ def as_mask_names(masks: Sequence[str] | None, user: str) -> MaskNames:
     names = tuple(masks) if isinstance(masks, Iterable) and not isinstance(masks, str) else (masks,)
     if isinstance(masks, str) or not all(isinstance(name, str) for name in names):
         raise UsageError(
-            f"{user}: expected masks to be a list of names, or None for all that the sample has, found {shorten(masks)}"
+            place=user,
+            expected="masks to be a list of names, or None for all that the sample has",
+            found=shorten(masks),
         )
     return names
 
@@ -57,7 +59,8 @@ def choose_masks(
         if not fits(value):
             others = ", ".join(n for n, v in sample.items() if n != "image" and fits(v)) or "none"
             raise UsageError(
-                f"{user}: masks: expected {name!r} to be {wanted}, found {describe_value(value)}; fields that are: {others}"
+                f"masks: expected {name!r} to be {wanted}, found {describe_value(value)}; fields that are: {others}",
+                place=user,
             )
     return list(names)
 

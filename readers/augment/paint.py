@@ -160,14 +160,14 @@ def check_fill(fill: Fill, user: str) -> Fill:
     """Check a fill: an integer from 0 to 255, or one per channel."""
     values = fill if isinstance(fill, tuple) else (fill,)
     if not values or not all(isinstance(value, int) and 0 <= value <= 255 for value in values):
-        raise UsageError(f"{user}: expected a fill from 0 to 255, or one per channel, found {shorten(fill)}")
+        raise UsageError(place=user, expected="a fill from 0 to 255, or one per channel", found=shorten(fill))
     return fill
 
 
 def check_regions(names: Sequence[str], user: str) -> tuple[str, ...]:
     """Check the names of one region or more (`ROWS`)."""
     if isinstance(names, str) or not names or not set(names) <= set(ROWS):
-        raise UsageError(f"{user}: expected regions among {', '.join(sorted(ROWS))}, found {shorten(names)}")
+        raise UsageError(place=user, expected=f"regions among {', '.join(sorted(ROWS))}", found=shorten(names))
     return tuple(names)
 
 

@@ -21,7 +21,7 @@ class RowDraws:
     def __init__(self, seeds: npt.ArrayLike) -> None:
         numbers = np.asarray(seeds)
         if numbers.ndim != 1 or numbers.dtype != np.int64:
-            raise UsageError(f"expected seeds (B,) of int64, found {numbers.dtype} {numbers.shape}")
+            raise UsageError(expected="seeds (B,) of int64", found=f"{numbers.dtype} {numbers.shape}")
         self._state = finalise(numbers.astype(np.uint64) + np.uint64(STEP))
 
     def __len__(self) -> int:

@@ -131,12 +131,14 @@ class SampleDataset(Dataset[dict[str, Any]]):
             If no sample has the key.
         """
         if not isinstance(key, str):
-            raise UsageError(f"key: expected a text such as '00000003-000012', found {shorten(key)}")
+            raise UsageError(option="key", expected="a text such as '00000003-000012'", found=shorten(key))
         keys = list(self.column("key"))
         try:
             return keys.index(key)
         except ValueError:
-            raise UsageError(f"key: expected that of one of the {len(self)} samples, found {shorten(key)}") from None
+            raise UsageError(
+                option="key", expected=f"that of one of the {len(self)} samples", found=shorten(key)
+            ) from None
 
     def show(self, rows: Sequence[int] | IntArray | None = None) -> Strip:
         """Show some samples: in a notebook, images with their geometry and a table of the fields.
@@ -188,8 +190,10 @@ class SampleDataset(Dataset[dict[str, Any]]):
             If this is a mixture, or an argument is invalid.
         """
         raise UsageError(
-            f"decode: expected a packed dataset, or a view of one, found {type(self).__name__}: "
-            "give the plans to the datasets that it consists of"
+            option="decode",
+            expected="a packed dataset, or a view of one",
+            found=type(self).__name__,
+            hint="give the plans to the datasets that it consists of",
         )
 
     @property
@@ -285,7 +289,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         try:
             weighed = None if weights is None else np.ma.asarray(weights, np.float64).filled(0)
         except (TypeError, ValueError) as error:
-            raise UsageError(f"weights: expected a number for each sample: {error}") from error
+            raise UsageError(option="weights", expected="a number for each sample", hint=error) from error
         return Order(len(self), shuffle, seed, self.blocks, window, weighed, draws, self.shares)
 
     def sampler(
@@ -336,7 +340,9 @@ class SampleDataset(Dataset[dict[str, Any]]):
         length = len(self)
         given = np.asarray(indices)
         if given.dtype.kind not in "iu" and given.size:  # a mask, for example, would be read as rows 0 and 1
-            raise UsageError(f"indices: expected integers, found {given.dtype}: a mask's rows are np.flatnonzero(mask)")
+            raise UsageError(
+                option="indices", expected="integers", found=given.dtype, hint="a mask's rows are np.flatnonzero(mask)"
+            )
         rows = given.astype(np.int64).reshape(-1)
         if len(rows) and not (-length <= rows.min() and rows.max() < length):
             wrong = next(int(row) for row in rows if not -length <= row < length)
@@ -380,7 +386,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         """Find the layout of transformed samples by transforming a few from all over the dataset."""
         count = min(_PROBES, len(self))
         if count == 0:
-            raise UsageError("expected one sample or more to try the transform on, found an empty dataset")
+            raise UsageError(expected="one sample or more to try the transform on", found="an empty dataset")
         rows = evenly(len(self), count)
         picks = Picks(rows, np.zeros(count, np.uint64), 0)
         raw = allocate_values(self.raw_layout, count)
@@ -401,7 +407,9 @@ def _item_of(key: str) -> int:
     """Return the item's number in a sample's key: ``"00000003-000012"`` belongs to item 3."""
     item, separator, _ = key.partition("-")
     if not separator or not item.isdecimal():
-        raise UsageError(f"key: expected an item's number, '-' and the sample's number within it, found {shorten(key)}")
+        raise UsageError(
+            option="key", expected="an item's number, '-' and the sample's number within it", found=shorten(key)
+        )
     return int(item)
 
 
@@ -416,7 +424,7 @@ def check_dataset(name: str, dataset: Any) -> None:
     remedy = "use open_dataset(path), its subset(rows) or split(fractions), or torch's own DataLoader"
     if isinstance(dataset, ConcatDataset | list | tuple):
         remedy = "to read several datasets as one, use MixedDataset([a, b])"
-    raise UsageError(f"{name}: expected a dataset of readers, found {type(dataset).__name__}: {remedy}")
+    raise UsageError(option=name, expected="a dataset of readers", found=type(dataset).__name__, hint=remedy)
 
 
 def check_classes(user: str, datasets: Mapping[str, SampleDataset]) -> None:
@@ -428,10 +436,13 @@ def check_classes(user: str, datasets: Mapping[str, SampleDataset]) -> None:
         ours, theirs = first.classes or (), other.classes or ()
         label = next(i for i, (a, b) in enumerate(zip_longest(ours, theirs)) if a != b)
         raise UsageError(
-            f"{user}: expected the same classes in all, since labels are their numbers, found label {label} as "
-            f"{_class_at(ours, label)} in {name} (of {len(ours)}), "
-            f"and as {_class_at(theirs, label)} in {other_name} (of {len(theirs)}): {_remedy(ours, theirs)}, "
-            "or leave out 'label' with fields="
+            place=user,
+            expected="the same classes in all, since labels are their numbers",
+            found=(
+                f"label {label} as {_class_at(ours, label)} in {name} (of {len(ours)}), and as "
+                f"{_class_at(theirs, label)} in {other_name} (of {len(theirs)})"
+            ),
+            hint=f"{_remedy(ours, theirs)}, or leave out 'label' with fields=",
         )
 
 

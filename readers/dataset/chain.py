@@ -168,7 +168,7 @@ def probe_layout(
 def check_sample(sample: Any) -> None:
     """Check that a batch can be made of a sample: a dict, whose arrays torch can convert."""
     if not isinstance(sample, dict):
-        raise UsageError(f"transform: expected a dict of the sample's fields, found {type(sample).__name__}")
+        raise UsageError(option="transform", expected="a dict of the sample's fields", found=type(sample).__name__)
     for name, value in sample.items():
         check_dtype(name, value)
 
@@ -184,7 +184,7 @@ def store(
     check_sample(sample)
     if sample.keys() != layout.keys():
         raise SchemaError(
-            f"transform: expected the fields {', '.join(layout)} in every sample, found {', '.join(sample)}"
+            place="transform", expected=f"the fields {', '.join(layout)} in every sample", found=", ".join(sample)
         )
     for name, value in sample.items():
         if image is not None and value is image:

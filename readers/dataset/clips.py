@@ -225,7 +225,9 @@ def _numbers(by: str, column: npt.NDArray[Any] | list[Any]) -> IntArray:
         seen: dict[str | None, int] = {None: -1}
         return np.array([seen.setdefault(value, len(seen)) for value in column], np.int64)
     found = f"{column.dtype} {column.shape[1:]}" if isinstance(column, np.ndarray) else "one of varying shape"
-    raise UsageError(f"by: expected a field of one integer or of text, such as 'track', found {shorten(by)}, {found}")
+    raise UsageError(
+        option="by", expected="a field of one integer or of text, such as 'track'", found=f"{shorten(by)}, {found}"
+    )
 
 
 def _positions(base: SampleDataset) -> IntArray | None:

@@ -60,13 +60,14 @@ def collate_samples(samples: Sequence[Mapping[str, Any]], layout: BatchLayout) -
     if columns is not None:
         return collate_columns(columns, layout)
     if not samples:
-        raise SchemaError("expected one sample or more to collate, found none")
+        raise SchemaError(expected="one sample or more to collate", found="none")
     names = list(samples[0])
     for place, sample in enumerate(samples):
         if sample.keys() != samples[0].keys():
             raise SchemaError(
-                f"expected the fields {', '.join(names)} in every sample of a batch, as in its first, found "
-                f"{', '.join(sample)} in {_called(sample, place)}: give every sample the same fields"
+                expected=f"the fields {', '.join(names)} in every sample of a batch, as in its first",
+                found=f"{', '.join(sample)} in {_called(sample, place)}",
+                hint="give every sample the same fields",
             )
     return {name: _collate_field(name, samples, layout.get(name)) for name in names}
 
@@ -114,15 +115,17 @@ def write_value(name: str, value: Any, column: npt.NDArray[Any], place: int, exp
     fits = same if hasattr(array, "dtype") else same or _kind_rank(found.dtype) <= _kind_rank(expected.dtype)
     if found.shape != expected.shape or not fits:
         raise SchemaError(
-            f"expected field {name!r} as {expected}, as in {model}, found {found.dtype} {found.shape}: "
-            "give every sample the same shape and dtype"
+            expected=f"field {name!r} as {expected}, as in {model}",
+            found=f"{found.dtype} {found.shape}",
+            hint="give every sample the same shape and dtype",
         )
     try:
         column[place] = array  # not `found`: numpy checks only for Python's numbers that they fit
     except (OverflowError, TypeError) as error:  # TypeError among bfloat16 values
         raise SchemaError(
-            f"expected field {name!r} as {expected.dtype}, as in {model}, found {array}: "
-            "give every sample the same dtype"
+            expected=f"field {name!r} as {expected.dtype}, as in {model}",
+            found=array,
+            hint="give every sample the same dtype",
         ) from error
 
 
@@ -135,8 +138,9 @@ def check_dtype(name: str, value: Any) -> None:
         isinstance(value, np.character) or _has_tensors(value.dtype)
     ):
         raise SchemaError(
-            f"expected field {name!r} to have a dtype that torch has, found {value.dtype}: convert the value with "
-            "astype, or return value.tolist()"
+            expected=f"field {name!r} to have a dtype that torch has",
+            found=value.dtype,
+            hint="convert the value with astype, or return value.tolist()",
         )
 
 

@@ -41,8 +41,10 @@ class Relabelling:
         strange = self._old[places] != labels
         if strange.any():
             raise UsageError(
-                f"label: expected one of the labels that are stored, found {labels[strange].flat[0]}: "
-                "relabel a dataset before a transform that changes labels"
+                option="label",
+                expected="one of the labels that are stored",
+                found=labels[strange].flat[0],
+                hint="relabel a dataset before a transform that changes labels",
             )
         return self._new[places].astype(labels.dtype)
 
@@ -50,17 +52,19 @@ class Relabelling:
 def name_classes(dataset: SampleDataset, classes: Sequence[str]) -> tuple[Relabelling, Classes]:
     """Number labels by a list that has every class of the samples."""
     if isinstance(classes, str) or not isinstance(classes, Sequence):
-        raise UsageError(f"classes: expected a list of names, found {shorten(classes)}")
+        raise UsageError(option="classes", expected="a list of names", found=shorten(classes))
     wrong = describe_wrong_classes(classes)
     if wrong is not None:
-        raise UsageError(f"classes: {wrong}")
+        raise UsageError(wrong, option="classes")
     found, counts = _labels_of(dataset)
     if dataset.classes is None:
         strange = [label for label in found if label >= len(classes)]
         if strange or min(found, default=0) < 0:
             raise UsageError(
-                f"classes: expected a name for every label, since these are numbers without names, "
-                f"found {len(classes)} names and label {(strange or found)[0]}: list all names in the order of the numbers"
+                option="classes",
+                expected="a name for every label, since these are numbers without names",
+                found=f"{len(classes)} names and label {(strange or found)[0]}",
+                hint="list all names in the order of the numbers",
             )
         return Relabelling({label: label for label in found}), tuple(classes)
     numbers = {name: number for number, name in enumerate(classes)}
@@ -69,9 +73,13 @@ def name_classes(dataset: SampleDataset, classes: Sequence[str]) -> tuple[Relabe
         name, count = others[0]
         more = f" (and of {len(others) - 1} more)" if len(others) > 1 else ""
         raise UsageError(
-            f"classes: expected every class that samples have, found {counted(count, 'sample')} of {shorten(name)}{more}, "
-            f"which is not in {list_some(list(map(repr, classes)))}{did_you_mean(name, classes)}: add it, rename it with "
-            "map_labels, or leave its samples out with where"
+            option="classes",
+            expected="every class that samples have",
+            found=(
+                f"{counted(count, 'sample')} of {shorten(name)}{more}, which is not in "
+                f"{list_some(list(map(repr, classes)))}{did_you_mean(name, classes)}"
+            ),
+            hint="add it, rename it with map_labels, or leave its samples out with where",
         )
     return Relabelling({label: numbers[dataset.classes[label]] for label in found}), tuple(classes)
 
@@ -79,7 +87,7 @@ def name_classes(dataset: SampleDataset, classes: Sequence[str]) -> tuple[Relabe
 def map_classes(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> tuple[Relabelling, Classes]:
     """Change labels by a mapping from class to class, or from number to number or class, of all classes in use."""
     if not isinstance(mapping, Mapping) or not mapping:
-        raise UsageError(f"mapping: expected a dict such as {{'deepfakes': 'fake'}}, found {shorten(mapping)}")
+        raise UsageError(option="mapping", expected="a dict such as {'deepfakes': 'fake'}", found=shorten(mapping))
     found, counts = _labels_of(dataset)
     old = _numbers_of(dataset, mapping)
     classes: Classes = None
@@ -90,21 +98,25 @@ def map_classes(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> tuple[Rel
     elif dataset.classes is None and all(_is_number(value) for value in mapping.values()):
         new = {label: int(value) for label, value in old.items()}
         if min(new.values()) < NO_CLASS:
-            raise UsageError(f"mapping: expected labels of {NO_CLASS} or more, found {min(new.values())}")
+            raise UsageError(option="mapping", expected=f"labels of {NO_CLASS} or more", found=min(new.values()))
     else:
         wanted = "numbers or names" if dataset.classes is None else "names of classes"
         strange = next(value for value in mapping.values() if not isinstance(value, str))
         raise UsageError(
-            f"mapping: expected {wanted} as values, found {shorten(strange)}: "
-            "names are numbered in the order in which they first appear"
+            option="mapping",
+            expected=f"{wanted} as values",
+            found=shorten(strange),
+            hint="names are numbered in the order in which they first appear",
         )
     missing = [label for label in found if label not in new]
     if missing:
         name = missing[0] if dataset.classes is None else dataset.classes[missing[0]]
         more = f" (and of {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise UsageError(
-            f"mapping: expected every class that samples have, found none for {counted(counts[missing[0]], 'sample')} "
-            f"of {shorten(name)}{more}: map it too, to itself if it is to stay, or leave its samples out with where"
+            option="mapping",
+            expected="every class that samples have",
+            found=f"none for {counted(counts[missing[0]], 'sample')} of {shorten(name)}{more}",
+            hint="map it too, to itself if it is to stay, or leave its samples out with where",
         )
     return Relabelling(new), classes
 
@@ -115,16 +127,19 @@ def _numbers_of(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> dict[int,
         strange = [key for key in mapping if not _is_number(key)]
         if strange:
             raise UsageError(
-                f"mapping: expected numbers as keys, since the labels have no names, found {shorten(strange[0])}: "
-                "name them first with with_classes"
+                option="mapping",
+                expected="numbers as keys, since the labels have no names",
+                found=shorten(strange[0]),
+                hint="name them first with with_classes",
             )
         return {int(key): value for key, value in mapping.items()}
     numbers = {name: number for number, name in enumerate(dataset.classes)}
     for key in mapping:
         if key not in numbers:
             raise UsageError(
-                f"mapping: expected classes as keys, of {list_some(list(map(repr, dataset.classes)))}, "
-                f"found {shorten(key)}{did_you_mean(key, numbers) if isinstance(key, str) else ''}"
+                option="mapping",
+                expected=f"classes as keys, of {list_some(list(map(repr, dataset.classes)))}",
+                found=f"{shorten(key)}{did_you_mean(key, numbers) if isinstance(key, str) else ''}",
             )
     return {numbers[key]: value for key, value in mapping.items()}
 
@@ -134,13 +149,16 @@ def _labels_of(dataset: SampleDataset) -> tuple[list[int], dict[int, int]]:
     column = dataset.column("label")
     labels = np.asarray(column)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise UsageError(f"label: expected an integer for each sample, found {labels.dtype} {labels.shape[1:]}")
+        raise UsageError(
+            option="label", expected="an integer for each sample", found=f"{labels.dtype} {labels.shape[1:]}"
+        )
     found, counts = np.unique(labels[~missing_in(column)].astype(np.int64), return_counts=True)
     many = {label: count for label, count in zip(found.tolist(), counts.tolist(), strict=True) if label != NO_CLASS}
     if dataset.classes is not None and many and not 0 <= min(many) <= max(many) < len(dataset.classes):
         raise UsageError(
-            f"label: expected 0 to {len(dataset.classes) - 1}, the numbers of the classes, "
-            f"found {min(many)} to {max(many)}"
+            option="label",
+            expected=f"0 to {len(dataset.classes) - 1}, the numbers of the classes",
+            found=f"{min(many)} to {max(many)}",
         )
     return list(many), many
 

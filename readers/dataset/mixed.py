@@ -71,13 +71,15 @@ class MixedDataset(DivisibleDataset):
         several = isinstance(datasets, Iterable) and not isinstance(datasets, SampleDataset)
         self.datasets = tuple(datasets) if several else ()
         if not several or not all(isinstance(dataset, SampleDataset) for dataset in self.datasets):
-            raise UsageError(f"datasets: expected a list of datasets of readers, found {shorten(datasets)}")
+            raise UsageError(option="datasets", expected="a list of datasets of readers", found=shorten(datasets))
         if not self.datasets or any(len(dataset) == 0 for dataset in self.datasets):
-            raise UsageError("datasets: expected one or more, none of them empty")
+            raise UsageError(option="datasets", expected="one or more, none of them empty")
         sizes = np.array([len(dataset) for dataset in self.datasets], np.int64)
         shares = sizes.tolist() if weights is None else [as_number("weights", w) for w in weights]
         if len(shares) != len(sizes) or min(shares) < 0 or not 0 < sum(shares) < math.inf:
-            raise UsageError(f"weights: expected {len(sizes)} numbers, none below 0 and not all 0, found {shares}")
+            raise UsageError(
+                option="weights", expected=f"{len(sizes)} numbers, none below 0 and not all 0", found=shares
+            )
         self._ends: IntArray = np.cumsum(sizes)
         total = len(self) if length is None else as_count("length", length, unit="sample")
         ends: IntArray = np.round(np.cumsum(shares) / sum(shares) * total).astype(np.int64)
@@ -88,8 +90,10 @@ class MixedDataset(DivisibleDataset):
         for number, dataset in enumerate(self.datasets):
             if dataset.layout != first:
                 raise UsageError(
-                    f"datasets: expected the same fields in all, found {_difference(first, dataset.layout, number)}: "
-                    "choose fields=, decode= or transform= so that they are alike"
+                    option="datasets",
+                    expected="the same fields in all",
+                    found=_difference(first, dataset.layout, number),
+                    hint="choose fields=, decode= or transform= so that they are alike",
                 )
         if "label" in first:
             self._check_classes()
@@ -184,8 +188,10 @@ class MixedDataset(DivisibleDataset):
         for number, kind in enumerate(kinds):
             if kind != kinds[0]:
                 raise UsageError(
-                    f"column {name!r}: expected values of one kind and shape in all datasets, found {kinds[0]} in "
-                    f"datasets[0], {kind} in datasets[{number}]: take the columns of the datasets one by one"
+                    place=f"column {name!r}",
+                    expected="values of one kind and shape in all datasets",
+                    found=f"{kinds[0]} in datasets[0], {kind} in datasets[{number}]",
+                    hint="take the columns of the datasets one by one",
                 )
         if all(isinstance(column, np.ndarray) for column in columns):
             masked = any(isinstance(column, np.ma.MaskedArray) for column in columns)
@@ -207,8 +213,10 @@ class MixedDataset(DivisibleDataset):
     ) -> Never:
         """Refuse a table, because its keys do not name the dataset."""
         raise UsageError(
-            "join: expected one packed dataset, found a mixture, in which several samples may have the same key: "
-            "join the datasets before you mix them"
+            option="join",
+            expected="one packed dataset",
+            found="a mixture, in which several samples may have the same key",
+            hint="join the datasets before you mix them",
         )
 
     def _check_classes(self) -> None:

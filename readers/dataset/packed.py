@@ -80,7 +80,7 @@ class PackedDataset(DivisibleDataset):
     ) -> None:
         super().__init__(transform)
         if fields is not None and not _are_names(fields):
-            raise UsageError(f"fields: expected a list of names, or None for all, found {shorten(fields)}")
+            raise UsageError(option="fields", expected="a list of names, or None for all", found=shorten(fields))
         layout = Layout(given_path("path", path).absolute())
         how: Verify = verify if isinstance(verify, str) else ("digest" if verify else "off")
         self.pool = ShardPool(layout, how, checksums)
@@ -88,8 +88,10 @@ class PackedDataset(DivisibleDataset):
         found = self.manifest.format
         if self.format is not None and found != self.format:
             raise UsageError(
-                f"{layout.root}: expected a dataset of format {self.format!r}, found {found!r}: "
-                f"use {get_format(found).dataset}, or open_dataset for any format"
+                place=layout.root,
+                expected=f"a dataset of format {self.format!r}",
+                found=f"{found!r}",
+                hint=f"use {get_format(found).dataset}, or open_dataset for any format",
             )
         selected = self.manifest.schema.select(None if fields is None else list(fields))
         self._decoding = Decoding(self.pool, selected, {} if decode is None else decode)

@@ -82,7 +82,9 @@ class WithParts(SampleDataset, Generic[Part]):
         for name in names:
             if name not in known:
                 raise UsageError(
-                    f"fields: expected names among {', '.join(known)}, found {shorten(name)}{did_you_mean(name, known)}"
+                    option="fields",
+                    expected=f"names among {', '.join(known)}",
+                    found=f"{shorten(name)}{did_you_mean(name, known)}",
                 )
         frame = import_target("pandas:DataFrame", what="to_pandas (pip install pandas)")
         columns = {name: self.column(name) for name in names}
@@ -114,8 +116,8 @@ def as_rows(rows: npt.ArrayLike, length: int) -> IntArray:
     if given.ndim != 1 or (given.dtype.kind not in "iu" and len(given)):
         found = f"{given.dtype} of shape {given.shape}"
         hint = ": a mask's rows are np.flatnonzero(mask)" if given.dtype == bool else ""
-        raise UsageError(f"rows: expected integers of shape (n,), found {found}{hint}")
+        raise UsageError(option="rows", expected="integers of shape (n,)", found=f"{found}{hint}")
     checked: IntArray = given.astype(np.int64)
     if len(checked) and not (checked.min() >= 0 and checked.max() < length):
-        raise UsageError(f"rows: expected 0 to {length - 1}, found {span(checked.min(), checked.max())}")
+        raise UsageError(option="rows", expected=f"0 to {length - 1}", found=span(checked.min(), checked.max()))
     return checked

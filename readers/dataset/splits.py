@@ -56,11 +56,11 @@ def split_rows(
         `stratify` is in fewer groups than there are parts.
     """
     if not isinstance(fractions, Iterable) or isinstance(fractions, Mapping | str):
-        raise UsageError(f"fractions: expected a list of numbers such as [0.9, 0.1], found {shorten(fractions)}")
+        raise UsageError(option="fractions", expected="a list of numbers such as [0.9, 0.1]", found=shorten(fractions))
     seed = check_seed(seed)
     shares = [as_number("fractions", share) for share in fractions]
     if not shares or not min(shares) > 0 or sum(shares) > 1 + 1e-9:
-        raise UsageError(f"fractions: expected numbers above 0 with a sum of at most 1, found {shares}")
+        raise UsageError(option="fractions", expected="numbers above 0 with a sum of at most 1", found=shares)
     count = len(dataset)
     if by is None and stratify is None:
         ranks = Permutation(count, seed, _SPLIT_TAG)(np.arange(count))
@@ -136,9 +136,10 @@ def _joined_groups(dataset: SampleDataset, by: str | Sequence[str] | None) -> tu
     for field, groups in zip(fields, several, strict=True):
         if groups.without:
             raise UsageError(
-                f"by: expected a value of {field!r} in every sample, found none in {groups.without} of "
-                f"{len(dataset)}, which therefore belong to no part: "
-                "take another field, or first select the samples that have one with `where`"
+                option="by",
+                expected=f"a value of {field!r} in every sample",
+                found=f"none in {groups.without} of {len(dataset)}, which therefore belong to no part",
+                hint="take another field, or first select the samples that have one with `where`",
             )
     return join_groups(several), fields
 
@@ -148,7 +149,7 @@ def _groups(dataset: SampleDataset, field: str) -> Groups:
     column = comparable(dataset.column(field))
     if isinstance(column, list) or column.ndim != 1:
         found_shape = "one of varying shape" if isinstance(column, list) else f"one of shape {column.shape[1:]}"
-        raise UsageError(f"{field}: expected a field of text or of single values, found {found_shape}")
+        raise UsageError(place=field, expected="a field of text or of single values", found=found_shape)
     values = np.ma.getdata(column)
     found, of_row = np.unique(values, return_inverse=True)
     known = dict(enumerate(dataset.classes or ())) if field == "label" else {}
@@ -160,5 +161,7 @@ def _groups(dataset: SampleDataset, field: str) -> Groups:
 
 def _empty_part(shares: list[float], count: int, what: str) -> UsageError:
     return UsageError(
-        f"fractions: expected some of the {count} {what} for each part, found {shares}, which leave a part empty"
+        option="fractions",
+        expected=f"some of the {count} {what} for each part",
+        found=f"{shares}, which leave a part empty",
     )

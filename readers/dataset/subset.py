@@ -228,7 +228,9 @@ class Relabelled(DerivedDataset, DivisibleDataset):
         self._classes = classes
         dtype = np.asarray(base.column("label")).dtype
         if not relabelling.fits(dtype):
-            raise UsageError(f"label: expected labels that {dtype} can hold, as they are stored, found others")
+            raise UsageError(
+                option="label", expected=f"labels that {dtype} can hold, as they are stored", found="others"
+            )
 
     def __repr__(self) -> str:
         named = "" if self._classes is None else f", classes {list_some(list(map(repr, self._classes)))}"
@@ -245,7 +247,9 @@ class Relabelled(DerivedDataset, DivisibleDataset):
         layout = self.base.layout
         label = layout.get("label")
         if label is not None and (label.dtype is None or not self._relabelling.fits(label.dtype)):
-            raise UsageError(f"label: expected integers, found {label}: relabel before a transform that changes labels")
+            raise UsageError(
+                option="label", expected="integers", found=label, hint="relabel before a transform that changes labels"
+            )
         return layout
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
@@ -271,7 +275,9 @@ class Relabelled(DerivedDataset, DivisibleDataset):
 def divisible(base: SampleDataset) -> DivisibleDataset:
     """Return the base of a view for a join; a dataset of clips is refused."""
     if not isinstance(base, DivisibleDataset):
-        raise UsageError(f"join: expected a view of a packed dataset, found one of {base!r}: join before that")
+        raise UsageError(
+            option="join", expected="a view of a packed dataset", found=f"one of {base!r}", hint="join before that"
+        )
     return base
 
 

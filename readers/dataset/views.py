@@ -39,7 +39,7 @@ class ViewDataset(DerivedDataset):
             as_count("views", len(views), unit="transform")
         elif callable(views):
             raise UsageError(
-                f"views: expected a number, or a list of transforms, found {shorten(views)} without a list"
+                option="views", expected="a number, or a list of transforms", found=f"{shorten(views)} without a list"
             )
         else:
             transforms = [None] * as_count("views", views)
@@ -60,9 +60,13 @@ class ViewDataset(DerivedDataset):
                 if differing:
                     name = differing[0]
                     raise UsageError(
-                        f"views: expected the same fields, shapes and dtypes in all, found {name!r} "
-                        f"{first.get(name, 'missing')} in the first and {other.get(name, 'missing')} in number {number}: "
-                        "resize or convert it by the view's transform"
+                        option="views",
+                        expected="the same fields, shapes and dtypes in all",
+                        found=(
+                            f"{name!r} {first.get(name, 'missing')} in the first and {other.get(name, 'missing')} in "
+                            f"number {number}"
+                        ),
+                        hint="resize or convert it by the view's transform",
                     )
             self._stacked = stacked(first, len(self._views), self._once)
         return self._stacked

@@ -36,8 +36,9 @@ def as_dataset(
     check_dataset(name, source)
     if fields is not None or decode:
         raise UsageError(
-            "fields, decode: expected none with a dataset that is open already: "
-            "give them to open_dataset, or a path here"
+            option="fields, decode",
+            expected="none with a dataset that is open already",
+            hint="give them to open_dataset, or a path here",
         )
     return source.with_transform(transform)
 
@@ -132,9 +133,10 @@ class TrainBatches:
     def _iterate(self, batches: Batches) -> Iterator[Batch]:
         if len(batches) != self._length:
             raise UsageError(
-                f"order: expected {self._length} batches in epoch {self._epoch}, as Lightning was given when it last "
-                f"asked, found {len(batches)}: for epochs of different lengths set "
-                "Trainer(reload_dataloaders_every_n_epochs=1)"
+                option="order",
+                expected=f"{self._length} batches in epoch {self._epoch}, as Lightning was given when it last asked",
+                found=len(batches),
+                hint="for epochs of different lengths set Trainer(reload_dataloaders_every_n_epochs=1)",
             )
         self._begin()
         self._begun_at = self._processed()
@@ -199,5 +201,5 @@ class RowsOfBatches(_IndexBatchSamplerWrapper):  # type: ignore[misc] # lightnin
 
 def _not_closed(batches: Batches | None) -> Batches:
     if batches is None:
-        raise UsageError("these batches were closed at the end of the stage: ask the data module for new ones")
+        raise UsageError("these batches were closed at the end of the stage", hint="ask the data module for new ones")
     return batches

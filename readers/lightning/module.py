@@ -161,8 +161,10 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         )
         if self._own is not None and self._own.batched and loader == "processes":
             raise UsageError(
-                "batch_size: expected the samples of a batch with loader='processes', found none: use loader='threads' "
-                "for an order of batches"
+                option="batch_size",
+                expected="the samples of a batch with loader='processes'",
+                found="none",
+                hint="use loader='threads' for an order of batches",
             )
         self._eval_batch_size = None if eval_batch_size is None else as_count("eval_batch_size", eval_batch_size)
         self.loader = loader
@@ -373,9 +375,10 @@ def _counts_as_processed(loop: Any, state: Mapping[str, Any]) -> bool:
 
 def _check_kind(loader: str, *batch_transforms: BatchTransform | None) -> None:
     if loader not in LOADERS:
-        raise UsageError(f"loader: expected 'threads' or 'processes', found {shorten(loader)}")
+        raise UsageError(option="loader", expected="'threads' or 'processes'", found=shorten(loader))
     if loader == "processes" and any(transform is not None for transform in batch_transforms):
         raise UsageError(
-            "batch_transform: expected none with loader='processes', which cannot run it: "
-            "use loader='threads', or the model's on_after_batch_transfer"
+            option="batch_transform",
+            expected="none with loader='processes', which cannot run it",
+            hint="use loader='threads', or the model's on_after_batch_transfer",
         )

@@ -38,14 +38,16 @@ def choose_custom(
     names = [name for name, value in given.items() if value is not None]
     if not names:
         if batch_size is None:
-            raise UsageError("batch_size: expected the number of samples of a batch, found none")
+            raise UsageError(option="batch_size", expected="the number of samples of a batch", found="none")
         return None, batch_size
     if len(names) > 1:
-        raise UsageError(f"order, sampler, batch_sampler: expected one of them, found {' and '.join(names)}")
+        raise UsageError(option="order, sampler, batch_sampler", expected="one of them", found=" and ".join(names))
     if batch_sampler is not None and batch_size is not None:
-        raise UsageError(f"batch_size: expected none with batch_sampler=, which makes the batches, found {batch_size}")
+        raise UsageError(
+            option="batch_size", expected="none with batch_sampler=, which makes the batches", found=batch_size
+        )
     if sampler is not None and batch_size is None:
-        raise UsageError("batch_size: expected the number of samples of a batch with sampler=, found none")
+        raise UsageError(option="batch_size", expected="the number of samples of a batch with sampler=", found="none")
     if order is None:
         (name,) = names
         order = TorchSampler(name, given[name], samples)
@@ -53,8 +55,10 @@ def choose_custom(
     first = own.epoch(0)  # report errors now
     if shuffle not in ("auto", False) or weights is not None or draws is not None:
         raise UsageError(
-            "shuffle, weights, draws: expected none with a custom order (order=, sampler= or batch_sampler=), which "
-            "replaces them, found one: leave it out"
+            option="shuffle, weights, draws",
+            expected="none with a custom order (order=, sampler= or batch_sampler=), which replaces them",
+            found="one",
+            hint="leave it out",
         )
     return own, first.largest if batch_size is None else batch_size
 
@@ -79,18 +83,24 @@ class TorchSampler:
 
     def __init__(self, name: str, sampler: Any, samples: int) -> None:
         if not isinstance(sampler, Iterable) or isinstance(sampler, Iterator | str | bytes):
-            raise UsageError(f"{name}: expected a sampler, which can be iterated over again, found {shorten(sampler)}")
+            raise UsageError(
+                option=name, expected="a sampler, which can be iterated over again", found=shorten(sampler)
+            )
         parts = list(objects_in(sampler, (Resumable,), set()))
         if parts:
             raise UsageError(
-                f"{name}: expected a sampler that does not count samples itself, found {type(parts[0]).__name__}: "
-                "give its seed, shuffle and weights to the Loader"
+                option=name,
+                expected="a sampler that does not count samples itself",
+                found=type(parts[0]).__name__,
+                hint="give its seed, shuffle and weights to the Loader",
             )
         divided = [sampler, getattr(sampler, "sampler", None)]
         if any(isinstance(n := getattr(part, "num_replicas", 1), int) and n > 1 for part in divided):
             raise UsageError(
-                f"{name}: expected a sampler of all samples, since the Loader gives each rank its share, "
-                "found one that is divided by ranks: leave it out, or make it with num_replicas=1, rank=0"
+                option=name,
+                expected="a sampler of all samples, since the Loader gives each rank its share",
+                found="one that is divided by ranks",
+                hint="leave it out, or make it with num_replicas=1, rank=0",
             )
         self._samples = samples
         self._sampler = sampler

@@ -46,8 +46,10 @@ def as_device(device: torch.device | str | int) -> torch.device:
             torch.empty(0, device=chosen)
     except (AssertionError, RuntimeError, TypeError) as error:
         raise UsageError(
-            f"device: expected one that torch can use here, found {shorten(device)} ({_first_line(error)}): "
-            "leave it out to have batches in ordinary memory"
+            option="device",
+            expected="one that torch can use here",
+            found=f"{shorten(device)} ({_first_line(error)})",
+            hint="leave it out to have batches in ordinary memory",
         ) from error
     return chosen
 
@@ -183,7 +185,7 @@ def apply_transform(transform: BatchTransform | None, batch: Batch, seeds: torch
         raise not_an_end(error) from error
     if result is None:
         name = getattr(transform, "__name__", type(transform).__name__)
-        raise UsageError(f"batch_transform: expected {name} to return the batch, found None")
+        raise UsageError(option="batch_transform", expected=f"{name} to return the batch", found="None")
     return result
 
 

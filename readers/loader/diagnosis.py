@@ -100,14 +100,14 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
         If the epoch has no batches, or an argument is invalid.
     """
     if not isinstance(loader, Loader):
-        raise UsageError(f"loader: expected a readers.Loader, found {type(loader).__name__}")
+        raise UsageError(option="loader", expected="a readers.Loader", found=type(loader).__name__)
     if not callable(step):
-        raise UsageError(f"step: expected a callable that is given a batch, found {shorten(step)}")
+        raise UsageError(option="step", expected="a callable that is given a batch", found=shorten(step))
     batches = as_count("batches", batches)
     loader = copy(loader)
     loader.set_epoch(loader.state_dict()["epoch"] + 1)
     if len(loader) == 0:
-        raise UsageError("diagnose: expected an epoch of one batch or more, found none")
+        raise UsageError(option="diagnose", expected="an epoch of one batch or more", found="none")
     loop_rate, waiting, moving = _measure(loader, step, batches)
     loader_rate, _, _ = _measure(loader, lambda batch: None, batches)
     step_rate = _measure_step(_read_some(loader), step, batches)

@@ -167,12 +167,12 @@ class Loader(Resumable):
         self._read_ahead = None if read_ahead is None else as_count("read_ahead", read_ahead, 0, "batches")
         self.timeout_s = as_number("timeout_s", timeout_s)
         if not 0 < self.timeout_s < math.inf:
-            raise UsageError(f"timeout_s: expected seconds above 0, found {timeout_s}")
+            raise UsageError(option="timeout_s", expected="seconds above 0", found=timeout_s)
         batch_size = None if batch_size is None else as_count("batch_size", batch_size)
         if batch_transform is not None:
             check_transform("batch_transform", batch_transform, batches=True)
         if (rank is None) != (world_size is None):
-            raise UsageError(f"rank, world_size: expected both or neither, found {rank} and {world_size}")
+            raise UsageError(option="rank, world_size", expected="both or neither", found=f"{rank} and {world_size}")
         check_dataset("dataset", dataset)
         self.dataset: SampleDataset = dataset.with_transform(sample_transform)
         if views is not None:
@@ -221,9 +221,13 @@ class Loader(Resumable):
             Always. Without this method, torch's DataLoader around a Loader would report that it is not subscriptable.
         """
         raise UsageError(
-            f"Loader: expected to be iterated over, since it makes batches itself, found index {shorten(index)} (a "
-            "DataLoader around it?): iterate over the Loader itself, which has threads, or make the DataLoader over "
-            "the dataset, with sampler=dataset.sampler() and collate_fn=dataset.collate"
+            place="Loader",
+            expected="to be iterated over, since it makes batches itself",
+            found=f"index {shorten(index)} (a DataLoader around it?)",
+            hint=(
+                "iterate over the Loader itself, which has threads, or make the DataLoader over the "
+                "dataset, with sampler=dataset.sampler() and collate_fn=dataset.collate"
+            ),
         )
 
     def __iter__(self) -> "LoaderIterator":
@@ -289,8 +293,10 @@ class Loader(Resumable):
             return batch
         if get_worker_info() is not None:
             raise UsageError(
-                "Loader: expected a DataLoader without worker processes, since device or batch_transform is given, "
-                "found one with them: iterate over the Loader itself"
+                place="Loader",
+                expected="a DataLoader without worker processes, since device or batch_transform is given",
+                found="one with them",
+                hint="iterate over the Loader itself",
             )
         if wants_seeds(self.batch_transform) and self._handed is not None:
             seeds = torch.from_numpy(sample_seeds(self.dataset.origins(self._handed)))
@@ -438,9 +444,16 @@ def _refuse_worker() -> None:
     worker = get_worker_info()
     if worker is not None:
         raise UsageError(
-            f"Loader: expected the training process, found worker {worker.id} of {worker.num_workers} of torch's "
-            "DataLoader, each of which would give the whole epoch: iterate over the Loader itself, which has threads, "
-            "or make the DataLoader over the dataset, with sampler=dataset.sampler() and collate_fn=dataset.collate"
+            place="Loader",
+            expected="the training process",
+            found=(
+                f"worker {worker.id} of {worker.num_workers} of torch's DataLoader, each of which would "
+                "give the whole epoch"
+            ),
+            hint=(
+                "iterate over the Loader itself, which has threads, or make the DataLoader over the "
+                "dataset, with sampler=dataset.sampler() and collate_fn=dataset.collate"
+            ),
         )
 
 
@@ -477,8 +490,10 @@ class LoaderBatchSampler(Sampler[list[int]]):
         """
         if self._loader._cut().world_size > 1:
             raise UsageError(
-                "Loader: expected to be left as it is, since its batches are already this rank's share, found an "
-                "attempt to divide them again: leave it out of prepare_data_loader (accelerator.prepare lets it be)"
+                place="Loader",
+                expected="to be left as it is, since its batches are already this rank's share",
+                found="an attempt to divide them again",
+                hint="leave it out of prepare_data_loader (accelerator.prepare lets it be)",
             )
         return self._loader.batch_size
 

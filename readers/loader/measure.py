@@ -29,7 +29,7 @@ def main() -> None:
             readers.open_dataset(request["path"]), request["batch_size"], workers=request["workers"]
         )
         if not len(loader.dataset):
-            raise UsageError(f"{request['path']}: expected one sample or more, found an empty dataset")
+            raise UsageError(place=request["path"], expected="one sample or more", found="an empty dataset")
         _warm_up(loader, request["seconds"] * _WARM_UP_FACTOR)
         _send(answers, event="ready", samples=len(loader.dataset))
         for _ in sys.stdin:

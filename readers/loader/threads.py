@@ -112,7 +112,9 @@ class ReadStage(Iterator[T]):
         if self._taken == self._jobs:
             raise StopIteration
         if os.getpid() != self._pid:
-            raise DatasetError("a Loader's iterator does not survive a fork: make a new one in the child process")
+            raise DatasetError(
+                "a Loader's iterator does not survive a fork", hint="make a new one in the child process"
+            )
         begin = time.monotonic()
         with self._lock:
             number = self._taken

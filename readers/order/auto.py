@@ -69,7 +69,9 @@ def agree(has_blocks: bool, mark: Mark, timeout_s: float, device: torch.device |
     if failure is not None:
         raise failure
     if sent is None:
-        raise DatasetError("shuffle: expected rank 0 to choose the order, but it failed: see its error message")
+        raise DatasetError(
+            place="shuffle", expected="rank 0 to choose the order, but it failed", hint="see its error message"
+        )
     theirs, choice = sent
     mark.check(theirs)
     return choice

@@ -42,7 +42,7 @@ class CustomOrder:
 
     def __init__(self, samples: int, rows_of: RowsOfEpoch, seed: int, batched: bool) -> None:
         if not callable(rows_of):
-            raise UsageError(f"order: expected a function of the epoch that gives rows, found {shorten(rows_of)}")
+            raise UsageError(option="order", expected="a function of the epoch that gives rows", found=shorten(rows_of))
         self.samples = samples
         self.seed = check_seed(seed)
         self.batched = batched
@@ -145,7 +145,9 @@ def take_finite(values: Iterable[Any], samples: int) -> list[Any]:
     most = max(_LEAST_BOUND, _MOST_TIMES * samples)
     found = list(islice(values, most + 1))
     if len(found) > most:
-        raise UsageError(f"order: expected the rows of one epoch, found no end after {most}: give it a length")
+        raise UsageError(
+            option="order", expected="the rows of one epoch", found=f"no end after {most}", hint="give it a length"
+        )
     return found
 
 
@@ -162,17 +164,19 @@ def _as_rows(given: Any, samples: int) -> IntArray:
             hint = ": a mask's rows are np.flatnonzero(mask)"
         elif rows.ndim == 2:
             hint = ": leave out batch_size to yield whole batches"
-        raise UsageError(f"order: expected the rows of an epoch, integers of shape (n,), found {shorten(given)}{hint}")
+        raise UsageError(
+            option="order", expected="the rows of an epoch, integers of shape (n,)", found=f"{shorten(given)}{hint}"
+        )
     rows = rows.astype(np.int64)
     if len(rows) and not 0 <= rows.min() <= rows.max() < samples:
-        raise UsageError(f"order: expected rows 0 to {samples - 1}, found {span(rows.min(), rows.max())}")
+        raise UsageError(option="order", expected=f"rows 0 to {samples - 1}", found=span(rows.min(), rows.max()))
     return rows
 
 
 def _as_batches(given: Any, samples: int) -> tuple[IntArray, IntArray]:
     """Return the rows of all batches, and the end of each batch."""
     if not isinstance(given, Iterable) or isinstance(given, str | bytes | dict):
-        raise UsageError(f"order: expected batches of rows, such as [[4, 2], [0, 7]], found {shorten(given)}")
+        raise UsageError(option="order", expected="batches of rows, such as [[4, 2], [0, 7]]", found=shorten(given))
     if isinstance(given, np.ndarray) and given.ndim == 2 and given.shape[1]:  # faster than batch by batch
         rows = _as_rows(given.reshape(-1), samples)
         return rows, given.shape[1] * np.arange(1, len(given) + 1)
@@ -180,11 +184,13 @@ def _as_batches(given: Any, samples: int) -> tuple[IntArray, IntArray]:
     for batch in batches:
         if not isinstance(batch, Iterable) or isinstance(batch, str | bytes):
             raise UsageError(
-                f"order: expected batches of rows, since there is no batch_size, found {shorten(batch)} as one: "
-                "for single rows give batch_size"
+                option="order",
+                expected="batches of rows, since there is no batch_size",
+                found=f"{shorten(batch)} as one",
+                hint="for single rows give batch_size",
             )
     checked = [_as_rows(batch, samples) for batch in batches]
     if not all(map(len, checked)):
-        raise UsageError("order: expected one row or more in every batch, found a batch without any")
+        raise UsageError(option="order", expected="one row or more in every batch", found="a batch without any")
     ends = np.cumsum([len(rows) for rows in checked], dtype=np.int64)
     return np.concatenate([np.empty(0, np.int64), *checked]), ends

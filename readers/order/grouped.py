@@ -53,19 +53,23 @@ class BalancedBatches:
         self.repeat = bool(repeat)
         classes = len(self._groups.sizes)
         if not classes:
-            raise UsageError("labels: expected samples of two classes or more, found none of any")
+            raise UsageError(option="labels", expected="samples of two classes or more", found="none of any")
         self._share = self.batch_size // classes
         if self.batch_size % classes:
             raise UsageError(
-                f"batch_size: expected a multiple of the number of classes, {classes}, "
-                f"found {batch_size}: take {max(1, self._share) * classes}, for example"
+                option="batch_size",
+                expected=f"a multiple of the number of classes, {classes}",
+                found=batch_size,
+                hint=f"take {max(1, self._share) * classes}, for example",
             )
         sizes = self._groups.sizes
         self._batches = -(-int(sizes.max()) // self._share) if self.repeat else int(sizes.min()) // self._share
         if not self._batches:
             raise UsageError(
-                f"batch_size: expected {self._share} samples or more of every class for a batch of {batch_size}, found "
-                f"a class of {sizes.min()}: take repeat=True, or smaller batches"
+                option="batch_size",
+                expected=f"{self._share} samples or more of every class for a batch of {batch_size}",
+                found=f"a class of {sizes.min()}",
+                hint="take repeat=True, or smaller batches",
             )
 
     def __len__(self) -> int:
@@ -126,7 +130,7 @@ class PKBatches:
         self._groups = _Groups("values", values)
         self.p, self.k = as_count("p", p), as_count("k", k)
         if len(self._groups.sizes) < self.p:
-            raise UsageError(f"p: expected at most the {len(self._groups.sizes)} different values, found {p}")
+            raise UsageError(option="p", expected=f"at most the {len(self._groups.sizes)} different values", found=p)
         self._pieces: IntArray = -(-self._groups.sizes // self.k)
         self._batches = max(int(self._pieces.max()), -(-int(self._pieces.sum()) // self.p))
 
@@ -195,7 +199,7 @@ class PairBatches:
     def __init__(self, values: Values, batch_size: int, labels: Values | None = None) -> None:
         self.batch_size = as_count("batch_size", batch_size, 2)
         if self.batch_size % 2:
-            raise UsageError(f"batch_size: expected an even number, since it holds pairs, found {batch_size}")
+            raise UsageError(option="batch_size", expected="an even number, since it holds pairs", found=batch_size)
         of_row = number_values("values", values)
         self._samples = len(of_row)
         sides = [np.ones(len(of_row), np.bool_)]
@@ -204,8 +208,10 @@ class PairBatches:
             found = np.unique(classes[classes >= 0])
             if len(classes) != len(of_row) or len(found) != 2:
                 raise UsageError(
-                    f"labels: expected one of two classes for each of {len(of_row)} samples, found {len(classes)} labels "
-                    f"of {len(found)} classes: reduce them to two with ds.map_labels"
+                    option="labels",
+                    expected=f"one of two classes for each of {len(of_row)} samples",
+                    found=f"{len(classes)} labels of {len(found)} classes",
+                    hint="reduce them to two with ds.map_labels",
                 )
             sides = [classes == label for label in found.tolist()]
         counts = [
@@ -218,7 +224,7 @@ class PairBatches:
         sizes = np.maximum.reduce([side.sizes for side in self._sides])
         self._pairs: IntArray = -(-sizes // 2) if labels is None else sizes
         if not len(sizes):
-            raise UsageError("values: expected two samples or more of one value, found no pair")
+            raise UsageError(option="values", expected="two samples or more of one value", found="no pair")
 
     def __len__(self) -> int:
         return -(-2 * int(self._pairs.sum()) // self.batch_size)
@@ -278,7 +284,7 @@ def number_values(name: str, values: Values) -> IntArray:
     found: npt.NDArray[Any] = column.data
     if found.ndim != 1 or (found.dtype.kind not in "iubUT" and found.size):
         raise UsageError(
-            f"{name}: expected an integer or a text for each row, such as ds.column('label'), found {shorten(values)}"
+            option=name, expected="an integer or a text for each row, such as ds.column('label')", found=shorten(values)
         )
     none = found == "" if found.dtype.kind in "UT" else found < 0
     _, numbers = np.unique(found, return_inverse=True)

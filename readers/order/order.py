@@ -126,20 +126,23 @@ class Order:
         object.__setattr__(self, "window", as_count("window", self.window, unit="block"))
         if self.shuffle not in SHUFFLES:
             raise UsageError(
-                "shuffle: expected 'full', 'blocks' or False ('auto' in a Loader or a sampler), "
-                f"found {shorten(self.shuffle)}"
+                option="shuffle",
+                expected="'full', 'blocks' or False ('auto' in a Loader or a sampler)",
+                found=shorten(self.shuffle),
             )
         if not isinstance(self.shuffle, str):  # a state with numpy's False, for example, could not be saved
             object.__setattr__(self, "shuffle", "full" if self.shuffle else False)
         if self.draws is not None:
             object.__setattr__(self, "draws", as_count("draws", self.draws, least=0))
             if self.weights is None:
-                raise UsageError(f"draws: expected together with weights, found {self.draws} without")
+                raise UsageError(option="draws", expected="together with weights", found=f"{self.draws} without")
         if self.shuffle == "blocks" and self.weights is None:
             if self.blocks is None:
-                raise UsageError("shuffle: 'blocks' needs a dataset with blocks, and this one has none: use 'full'")
+                raise UsageError(
+                    "'blocks' needs a dataset with blocks, and this one has none", option="shuffle", hint="use 'full'"
+                )
             if self.blocks.rows != self.samples:
-                raise UsageError(f"blocks: expected to cover {self.samples} rows, found {self.blocks.rows}")
+                raise UsageError(option="blocks", expected=f"to cover {self.samples} rows", found=self.blocks.rows)
         if self.weights is not None:
             object.__setattr__(self, "_cumulative", _cumulate(self.weights, self.samples))
 
@@ -284,9 +287,11 @@ class _Windows:
 
 def _cumulate(weights: npt.NDArray[np.float64], samples: int) -> npt.NDArray[np.float64]:
     if weights.shape != (samples,):
-        raise UsageError(f"weights: expected one for each of {samples} samples, found shape {weights.shape}")
+        raise UsageError(
+            option="weights", expected=f"one for each of {samples} samples", found=f"shape {weights.shape}"
+        )
     if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
-        raise UsageError("weights: expected finite numbers, none below 0 and not all 0")
+        raise UsageError(option="weights", expected="finite numbers, none below 0 and not all 0")
     return np.cumsum(weights, dtype=np.float64)
 
 
@@ -311,7 +316,9 @@ class RankShare:
         rank, world_size = as_integer("rank", self.rank), as_integer("world_size", self.world_size)
         if world_size < 1 or not 0 <= rank < world_size:
             raise UsageError(
-                f"rank: expected 0 <= rank < world_size, found rank {self.rank} of world_size {self.world_size}"
+                option="rank",
+                expected="0 <= rank < world_size",
+                found=f"rank {self.rank} of world_size {self.world_size}",
             )
 
     def __str__(self) -> str:

@@ -184,8 +184,12 @@ class EpochProgress:
                 consumed = total if running.ended else running.consumed + running.taken * self.cut.world_size
         if not 0 <= index(consumed) < total + self.cut.world_size:
             raise UsageError(
-                f"consumed: expected 0 to {total} samples of this epoch, found {consumed}: "
-                "count from the epoch's beginning, over all ranks, and a smaller last batch by the samples in it"
+                option="consumed",
+                expected=f"0 to {total} samples of this epoch",
+                found=consumed,
+                hint=(
+                    "count from the epoch's beginning, over all ranks, and a smaller last batch by the samples in it"
+                ),
             )
         return {
             **_order_state(self.order, self.undecided, self._epoch),
@@ -199,7 +203,7 @@ class EpochProgress:
         A state of another order is refused. If the order was still to be chosen, it becomes that of the state.
         """
         if not isinstance(state, Mapping):
-            raise UsageError(f"state: expected a result of state_dict(), found {shorten(state)}")
+            raise UsageError(option="state", expected="a result of state_dict()", found=shorten(state))
         order, undecided, reason = self.order, self.undecided, self.reason
         if self._auto and isinstance(order, Order) and state.get("shuffle") in ("full", "blocks"):
             order, undecided = order.with_shuffle(state["shuffle"], order.seed), False
@@ -211,13 +215,18 @@ class EpochProgress:
         if found != expected:
             differing = [name for name in expected if found[name] != expected[name]]
             raise UsageError(
-                f"state: expected the state of this order, found another; they differ in {', '.join(differing)}: "
-                f"here {expected}, in the state {found}: make the dataset and the loader as they were when it was saved"
+                option="state",
+                expected="the state of this order",
+                found=f"another; they differ in {', '.join(differing)}",
+                hint=(
+                    f"here {expected}, in the state {found}: make the dataset and the loader as they were "
+                    "when it was saved"
+                ),
             )
         epoch, consumed = check_epoch(state.get("epoch")), as_integer("consumed", state.get("consumed"))
         total = order.length(epoch)
         if not 0 <= consumed <= total:
-            raise UsageError(f"state: expected 0 to {total} samples consumed, found {consumed}")
+            raise UsageError(option="state", expected=f"0 to {total} samples consumed", found=consumed)
         self.order, self.undecided, self.reason = order, undecided, reason
         self._epoch, self._consumed = epoch, consumed
         self.running, self._chosen = None, False

@@ -115,17 +115,25 @@ class Mark:
         for mine, its in zip(self.stores, theirs.stores, strict=False):
             if mine.digest != its.digest:
                 raise DatasetError(
-                    f"order: expected all ranks to read the same dataset, found {_describe(mine)}, and "
-                    f"{_describe(its)} on rank 0: copy one of them to every node ({program()} inspect shows the digest), "
-                    "or give rank=0, world_size=1 if each rank is to read a separate dataset"
+                    place="order",
+                    expected="all ranks to read the same dataset",
+                    found=f"{_describe(mine)}, and {_describe(its)} on rank 0",
+                    hint=(
+                        f"copy one of them to every node ({program()} inspect shows the digest), or give rank=0, "
+                        "world_size=1 if each rank is to read a separate dataset"
+                    ),
                 )
         if (theirs.place, theirs.digest, len(theirs.stores)) != (self.place, self.digest, len(self.stores)):
             found = f"{self.place}, and {theirs.place}" if theirs.place != self.place else f"other rows in {self.place}"
             raise DatasetError(
-                "order: expected all ranks to begin the same loader and to share one sequence, found "
-                f"{found} on rank 0: give every rank the same dataset, seed, weights, order and state, iterate over "
-                "loaders in the same order on every rank, and give rank=0, world_size=1 if each is to read separate "
-                "samples"
+                place="order",
+                expected="all ranks to begin the same loader and to share one sequence",
+                found=f"{found} on rank 0",
+                hint=(
+                    "give every rank the same dataset, seed, weights, order and state, iterate over loaders "
+                    "in the same order on every rank, and give rank=0, world_size=1 if each is to read "
+                    "separate samples"
+                ),
             )
 
 

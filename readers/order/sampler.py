@@ -130,9 +130,12 @@ def _callers() -> list[Any]:
 
 def _divided_twice() -> UsageError:
     return UsageError(
-        "sampler: accelerate divides the samples of every DataLoader among the ranks, and this sampler has only one "
-        "rank's share. Leave out rank= and world_size= in dataset.sampler(), or leave the DataLoader out of "
-        "accelerator.prepare"
+        (
+            "accelerate divides the samples of every DataLoader among the ranks, and this sampler "
+            "has only one rank's share. Leave out rank= and world_size= in dataset.sampler(), or "
+            "leave the DataLoader out of accelerator.prepare"
+        ),
+        option="sampler",
     )
 
 

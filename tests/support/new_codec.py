@@ -81,7 +81,8 @@ def main(folder: Path) -> None:
         _write_png(source / name, image)
 
     def check(path: Path) -> None:
-        report = packer.verify(path, deep=True, progress=False)
+        # Not deep: the comparison with other libraries runs in a process that does not know the codec.
+        report = packer.verify(path, progress=False)
         assert not report.problems, report.problems
         assert NAME in packer.inspect(path).describe()
         dataset = readers.open_dataset(path, fields=["image", "source"])

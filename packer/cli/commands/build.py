@@ -87,7 +87,7 @@ def read_config(path: str) -> dict[str, Any]:
     Its folder becomes importable, here and in worker processes, because the recipe may name steps of a module there.
     """
     if not path:
-        raise UsageError("config: expected the path of a recipe file, found an empty text")
+        raise UsageError(option="config", expected="the path of a recipe file", found="an empty text")
     folder, before = str(Path(path).absolute().parent), os.environ.get("PYTHONPATH", "")
     if sys.path[0] != folder or before.partition(os.pathsep)[0] != folder:
         sys.path.insert(0, folder)
@@ -95,12 +95,12 @@ def read_config(path: str) -> dict[str, Any]:
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"{path}: expected a recipe file, found: {system_reason(error)}") from error
+        raise UsageError(f"expected a recipe file, found: {system_reason(error)}", place=path) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: expected TOML, {found_instead(error)}") from error
+        raise UsageError(f"expected TOML, {found_instead(error)}", place=path) from error
     chosen = {key.replace("-", "_"): value for key, value in document.items()}
     try:
         refuse_unknown(chosen, OPTION_NAMES)
     except UsageError as error:
-        raise UsageError(f"{path}: {error}") from error
+        raise UsageError(error, place=path) from error
     return chosen

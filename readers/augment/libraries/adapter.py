@@ -90,7 +90,10 @@ class Adapter(ABC):
         if given is not None and after is not None and not np.array_equal(after, given):
             if after.shape != given.shape:
                 raise UsageError(
-                    f"{user}: expected {len(given)} points back from {self._names}, found {len(after)}: {self.advice}"
+                    place=user,
+                    expected=f"{len(given)} points back from {self._names}",
+                    found=len(after),
+                    hint=self.advice,
                 )
             out = moved(sample, before.astype(np.float64), (after + centre).astype(np.float64), places, user)
         out["image"] = picture
@@ -206,8 +209,12 @@ def _followed(
     miss = np.abs(known @ affine.T - after).max()
     if miss > _TOLERANCE:
         raise UsageError(
-            f"{user}: the field 'matrix' can follow only affine transforms, and this pipeline bends the "
-            f"image (by {miss:.2f} pixels or more): read the dataset without that field"
+            (
+                "the field 'matrix' can follow only affine transforms, and this pipeline bends the image "
+                f"(by {miss:.2f} pixels or more)"
+            ),
+            place=user,
+            hint="read the dataset without that field",
         )
     new = affine[:, :2] @ matrix
     new[..., 2] += affine[:, 2]

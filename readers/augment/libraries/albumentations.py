@@ -63,16 +63,17 @@ def load_albumentations() -> Any:
         pass
     else:
         raise MissingDependencyError(
-            f"expected Albumentations 2.0 (MIT), found AlbumentationsX {other}, which takes its import name under "
-            f"AGPL-3.0 or a commercial licence: pip uninstall albumentationsx, then {_INSTALL}"
+            expected="Albumentations 2.0 (MIT)",
+            found=f"AlbumentationsX {other}, which takes its import name under AGPL-3.0 or a commercial licence",
+            hint=f"pip uninstall albumentationsx, then {_INSTALL}",
         )
     try:
         found = version("albumentations")
     except PackageNotFoundError:
-        raise MissingDependencyError(f"expected Albumentations 2.0, found none: {_INSTALL}") from None
+        raise MissingDependencyError(expected="Albumentations 2.0", found="none", hint=_INSTALL) from None
     numbers = tuple(int(part) for part in found.split(".")[:3] if part.isdigit())
     if not (2, 0) <= numbers <= (2, 0, 8):
-        raise MissingDependencyError(f"expected Albumentations 2.0.0 to 2.0.8, found {found}: {_INSTALL}")
+        raise MissingDependencyError(expected="Albumentations 2.0.0 to 2.0.8", found=found, hint=_INSTALL)
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     return importlib.import_module("albumentations")  # only after the checks above
 
@@ -114,14 +115,15 @@ class Albumentations(Adapter):
         if isinstance(transforms, library.Compose):
             if transforms.processors:
                 raise UsageError(
-                    "Albumentations: expected a Compose without keypoint_params and bbox_params, which are set here, "
-                    f"found {', '.join(transforms.processors)}"
+                    place="Albumentations",
+                    expected="a Compose without keypoint_params and bbox_params, which are set here",
+                    found=", ".join(transforms.processors),
                 )
             p, chain = transforms.p, transforms.transforms
         known = (library.BasicTransform, library.BaseCompose)
         if not isinstance(chain, list | tuple) or not chain or not all(isinstance(t, known) for t in chain):
             raise UsageError(
-                f"Albumentations: expected a list of its transforms, or a Compose, found {shorten(transforms)}"
+                place="Albumentations", expected="a list of its transforms, or a Compose", found=shorten(transforms)
             )
         keypoints = library.KeypointParams(format="xy", remove_invisible=False)
         with warnings.catch_warnings():  # a pipeline that moves no points is not a mistake
@@ -202,7 +204,9 @@ def _check(part: Any) -> None:
     declared = [target for target in getattr(part, "targets_as_params", ()) if target not in _GIVEN]
     needed = _NEEDY.get(name) or (shorten(declared[0]) if declared else None)
     if needed is not None:
-        raise UsageError(f"Albumentations: {name} needs {needed}, which samples do not have: leave it out")
+        raise UsageError(
+            f"{name} needs {needed}, which samples do not have", place="Albumentations", hint="leave it out"
+        )
 
 
 def _as_opencv(mask: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
@@ -214,8 +218,10 @@ def _as_opencv(mask: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
     limits = np.iinfo(np.int32)
     if mask.size and not limits.min <= mask.min() <= mask.max() <= limits.max:
         raise UsageError(
-            f"Albumentations: expected masks of values from {limits.min} to {limits.max}, found {mask.min()} to "
-            f"{mask.max()} in {name!r}: renumber them, or leave it out of masks"
+            place="Albumentations",
+            expected=f"masks of values from {limits.min} to {limits.max}",
+            found=f"{mask.min()} to {mask.max()} in {name!r}",
+            hint="renumber them, or leave it out of masks",
         )
     return mask.astype(np.int32)
 

@@ -49,19 +49,22 @@ class OtherModule(nn.Module):
         super().__init__()
         self.name = getattr(function, "__name__", type(function).__name__)
         if not callable(function) or isinstance(function, type):
-            raise UsageError(f"BatchCompose: expected modules and functions, found {shorten(function)}")
+            raise UsageError(place="BatchCompose", expected="modules and functions", found=shorten(function))
         self._library = library_of(function)
         if self._library == "albumentations":
             refuse_bare("batch_transform", function, batches=True)
         if self._library == "torchvision" and self.name in ("CutMix", "MixUp"):
             raise UsageError(
-                f"BatchCompose: {self.name} of torchvision mixes labels too, but modules here get only images: "
-                f"use readers.augment.Batch{self.name}"
+                f"{self.name} of torchvision mixes labels too, but modules here get only images",
+                place="BatchCompose",
+                hint=f"use readers.augment.Batch{self.name}",
             )
         if not isinstance(function, nn.Module) and getattr(function, "seeded", False) is True:
             raise UsageError(
-                f"BatchCompose: expected modules for batches, found {self.name}, a transform of samples: give it to "
-                f"transform= or sample_transform="
+                place="BatchCompose",
+                expected="modules for batches",
+                found=f"{self.name}, a transform of samples",
+                hint="give it to transform= or sample_transform=",
             )
         self.function = function
         parts = list(function.modules()) if isinstance(function, nn.Module) else []
@@ -98,7 +101,9 @@ class OtherModule(nn.Module):
             result = self._called(image)
         if not isinstance(result, Tensor):
             raise UsageError(
-                f"BatchCompose: expected {self.name} to give back the image as a tensor, found {type(result).__name__}"
+                place="BatchCompose",
+                expected=f"{self.name} to give back the image as a tensor",
+                found=type(result).__name__,
             )
         if self._draws_once or (self._library == "torchvision" and watched.small > self._certain):
             self._warn(len(image))
@@ -111,8 +116,10 @@ class OtherModule(nn.Module):
         """Refuse a module that has clipped normalised images to 0 to 1."""
         if self._library and float(before.amin()) < 0 <= float(after.amin()) and float(after.amax()) <= 1:
             raise UsageError(
-                f"{self.name}: expected images from 0 to 1, found normalised ones, which it clips: put "
-                "BatchNormalize after it"
+                place=self.name,
+                expected="images from 0 to 1",
+                found="normalised ones, which it clips",
+                hint="put BatchNormalize after it",
             )
 
     def _wants_floats(self, image: Tensor, values: ValueRange) -> bool:
@@ -131,7 +138,9 @@ class OtherModule(nn.Module):
                 hint = "put BatchNormalize((0, 0, 0), (1, 1, 1)) before it, which makes images of uint8 0 to 1"
             else:
                 raise
-            raise UsageError(f"BatchCompose: {self.name} failed with {cut(str(error), 200)!r}: {hint}") from error
+            raise UsageError(
+                f"{self.name} failed with {cut(str(error), 200)!r}: {hint}", place="BatchCompose"
+            ) from error
 
     def _warn(self, rows: int) -> None:
         if self._warned or rows < 2:

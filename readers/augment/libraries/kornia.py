@@ -45,11 +45,11 @@ class Kornia(Adapter):
     def __init__(self, augmentations: Any, masks: Sequence[str] | None = None) -> None:
         chain = list(augmentations) if isinstance(augmentations, list | tuple) else [augmentations]
         if not chain:
-            raise UsageError("Kornia: expected one augmentation or more, found none")
+            raise UsageError(place="Kornia", expected="one augmentation or more", found="none")
         for augmentation in chain:
             if not isinstance(augmentation, nn.Module):
                 raise UsageError(
-                    f"Kornia: expected augmentations of kornia.augmentation, found {shorten(augmentation)}"
+                    place="Kornia", expected="augmentations of kornia.augmentation", found=shorten(augmentation)
                 )
             for part in augmentation.modules():
                 _check(part, is_top=part is augmentation)
@@ -76,8 +76,9 @@ class Kornia(Adapter):
         """Call the augmentations once."""
         if points is not None and self._bends:
             raise UsageError(
-                f"Kornia: {self._bends[0]} bends the image and leaves points where they were: leave it out, or read "
-                "the dataset without landmarks, hull, regions and matrix"
+                f"{self._bends[0]} bends the image and leaves points where they were",
+                place="Kornia",
+                hint="leave it out, or read the dataset without landmarks, hull, regions and matrix",
             )
         axes = image.ndim - 1
         clip = axes == 3
@@ -121,12 +122,16 @@ def _check(part: nn.Module, is_top: bool) -> None:
     """Refuse modules that cannot move a sample, or need a whole batch."""
     name, of = type(part).__name__, type(part).__module__
     if isinstance(part, K.MixAugmentationBaseV2):
-        raise UsageError(f"Kornia: {name} mixes the images of a batch: use readers.augment.BatchMixUp or BatchCutMix")
+        raise UsageError(
+            f"{name} mixes the images of a batch", place="Kornia", hint="use readers.augment.BatchMixUp or BatchCutMix"
+        )
     if isinstance(part, PatchSequential | VideoSequential):
-        raise UsageError(f"Kornia: expected augmentations of whole images, found {name}: write K.ImageSequential")
+        raise UsageError(
+            place="Kornia", expected="augmentations of whole images", found=name, hint="write K.ImageSequential"
+        )
     if (is_top and not isinstance(part, _KNOWN)) or of.startswith("kornia.geometry"):
         raise UsageError(
-            f"Kornia: expected augmentations of kornia.augmentation, which move points and masks too, found {name}"
+            place="Kornia", expected="augmentations of kornia.augmentation, which move points and masks too", found=name
         )
 
 

@@ -39,8 +39,10 @@ def mask_tensor(mask: npt.NDArray[Any], axes: int, name: str, user: str) -> Tens
             back = np.moveaxis(values, -3, -1).astype(mask.dtype)
         if not np.array_equal(back, stack, equal_nan=mask.dtype.kind == "f"):
             raise UsageError(
-                f"{user}: expected masks of values that float32 can hold (integers up to 2**24), found {mask.dtype} "
-                f"with others in {name!r}: renumber them, or leave it out of masks"
+                place=user,
+                expected="masks of values that float32 can hold (integers up to 2**24)",
+                found=f"{mask.dtype} with others in {name!r}",
+                hint="renumber them, or leave it out of masks",
             )
     return torch.from_numpy(np.ascontiguousarray(values))
 
@@ -50,7 +52,7 @@ def picture_array(picture: Any, axes: int, user: str) -> npt.NDArray[Any]:
     if not isinstance(picture, Tensor) or picture.ndim != axes + 1:
         found = tuple(picture.shape) if isinstance(picture, Tensor) else type(picture).__name__
         wanted = "(C, H, W)" if axes == 2 else "(T, C, H, W)"
-        raise UsageError(f"{user}: expected the image back as a tensor {wanted}, found {found}")
+        raise UsageError(place=user, expected=f"the image back as a tensor {wanted}", found=found)
     tensor = picture.as_subclass(Tensor).movedim(-3, -1).contiguous()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.uint16).numpy().view(BFLOAT16)

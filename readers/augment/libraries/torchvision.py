@@ -55,14 +55,16 @@ class Torchvision(Adapter):
     def __init__(self, transforms: Any, masks: Sequence[str] | None = None) -> None:
         chain = list(transforms) if isinstance(transforms, list | tuple | nn.Sequential) else [transforms]
         if not chain:
-            raise UsageError("Torchvision: expected one transform or more, found none")
+            raise UsageError(place="Torchvision", expected="one transform or more", found="none")
         pipeline = v2.Compose(chain)
         parts = list(transforms_in(pipeline))
         for part in parts:
             _check(part)
         if any(isinstance(part, v2.ToPureTensor) for part in parts[:-1]):
             raise UsageError(
-                "Torchvision: transforms after ToPureTensor would move only the image: put it last, or leave it out"
+                "transforms after ToPureTensor would move only the image",
+                place="Torchvision",
+                hint="put it last, or leave it out",
             )
         super().__init__(pipeline, chain, masks)
 
@@ -108,13 +110,16 @@ class Torchvision(Adapter):
             alone = [type(part).__name__ for part in transforms_in(transform) if isinstance(part, _PICTURES_ALONE)]
             if alone and len(data) > 1:
                 raise UsageError(
-                    f"Torchvision: {alone[0]} of torchvision cannot move masks and points: use "
-                    "readers.augment.RandAugment or TrivialAugment, or read the dataset without "
-                    f"{_fields(data)} (fields=[…], masks=())"
+                    f"{alone[0]} of torchvision cannot move masks and points",
+                    place="Torchvision",
+                    hint=(
+                        "use readers.augment.RandAugment or TrivialAugment, or read the dataset without "
+                        f"{_fields(data)} (fields=[…], masks=())"
+                    ),
                 ) from error
             if "float" in str(error):
                 raise UsageError(
-                    f"Torchvision: {cut(str(error), 200)} Put v2.ToDtype(torch.float32, scale=True) before it"
+                    f"{cut(str(error), 200)} Put v2.ToDtype(torch.float32, scale=True) before it", place="Torchvision"
                 ) from error
             raise
         return result
@@ -217,22 +222,29 @@ def _check(part: Any) -> None:
     """Refuse transforms that cannot move a sample, or need a whole batch."""
     name, module = type(part).__name__, type(part).__module__
     if isinstance(part, _BATCHES):
-        raise UsageError(f"Torchvision: {name} mixes the images of a batch: use readers.augment.Batch{name}")
+        raise UsageError(
+            f"{name} mixes the images of a batch", place="Torchvision", hint=f"use readers.augment.Batch{name}"
+        )
     if isinstance(part, _SEVERAL):
         raise UsageError(
-            f"Torchvision: {name} makes several images of one, but a sample has a single image: leave it out"
+            f"{name} makes several images of one, but a sample has a single image",
+            place="Torchvision",
+            hint="leave it out",
         )
     if isinstance(part, _NEED_BOXES):
-        raise UsageError(f"Torchvision: {name} needs boxes of objects, which samples do not have: leave it out")
+        raise UsageError(
+            f"{name} needs boxes of objects, which samples do not have", place="Torchvision", hint="leave it out"
+        )
     if name == "ToTensor" and module.startswith("torchvision."):
         raise UsageError(
-            "Torchvision: ToTensor converts only images of Pillow or numpy and would leave the image as it is: "
-            "write v2.ToDtype(torch.float32, scale=True)"
+            "ToTensor converts only images of Pillow or numpy and would leave the image as it is",
+            place="Torchvision",
+            hint="write v2.ToDtype(torch.float32, scale=True)",
         )
     if not isinstance(part, v2.Transform | nn.Sequential | nn.ModuleList):
         old = module.startswith("torchvision.transforms.") and hasattr(v2, name)
         found = f"{name} of torchvision.transforms: write v2.{name}" if old else shorten(part)
-        raise UsageError(f"Torchvision: expected transforms of torchvision.transforms.v2, found {found}")
+        raise UsageError(place="Torchvision", expected="transforms of torchvision.transforms.v2", found=found)
 
 
 def _fields(data: Mapping[str, Any]) -> str:

@@ -38,7 +38,7 @@ class GaussianBlur(PixelTransform[float]):
         self.kernel_size = _kernel(kernel_size)
         self.sigma = as_pair("GaussianBlur: sigma", sigma if hasattr(sigma, "__len__") else (sigma, sigma))
         if not 0 < self.sigma[0] <= self.sigma[1] < np.inf:
-            raise UsageError(f"GaussianBlur: expected sigma as (least, largest) above 0, found {shorten(sigma)}")
+            raise UsageError(place="GaussianBlur", expected="sigma as (least, largest) above 0", found=shorten(sigma))
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> float:
         """Draw the standard deviation."""
@@ -52,8 +52,9 @@ class GaussianBlur(PixelTransform[float]):
                 side <= kernel // 2 for side, kernel in zip(values.shape[:2], reversed(self.kernel_size), strict=True)
             ):
                 raise UsageError(
-                    f"GaussianBlur: expected images larger than half the kernel, found "
-                    f"{values.shape[1]} x {values.shape[0]} for a kernel of {self.kernel_size}"
+                    place="GaussianBlur",
+                    expected="images larger than half the kernel",
+                    found=f"{values.shape[1]} x {values.shape[0]} for a kernel of {self.kernel_size}",
                 )
             # cv2.GaussianBlur rounds the kernel and takes twice as long
             across, down = (cv2.getGaussianKernel(side, params, cv2.CV_32F) for side in self.kernel_size)
@@ -64,8 +65,10 @@ class GaussianBlur(PixelTransform[float]):
 def _kernel(value: Any) -> tuple[int, int]:
     sides = tuple(value) if hasattr(value, "__len__") else (value, value)
     if len(sides) != 2:
-        raise UsageError(f"GaussianBlur: expected kernel_size as pixels, or (width, height), found {shorten(value)}")
+        raise UsageError(
+            place="GaussianBlur", expected="kernel_size as pixels, or (width, height)", found=shorten(value)
+        )
     width, height = (as_count("GaussianBlur: kernel_size", side, unit="pixel") for side in sides)
     if width % 2 == 0 or height % 2 == 0:
-        raise UsageError(f"GaussianBlur: expected an odd kernel_size, found {shorten(value)}")
+        raise UsageError(place="GaussianBlur", expected="an odd kernel_size", found=shorten(value))
     return width, height

@@ -132,7 +132,9 @@ class Canvas:
     def __init__(self, sample: Sample, user: str, out: npt.NDArray[Any] | None = None) -> None:
         image = get_field(sample, "image", user)
         if image.ndim not in (3, 4):
-            raise UsageError(f"{user}: expected image as (H, W, C) or (T, H, W, C), found {image.dtype} {image.shape}")
+            raise UsageError(
+                place=user, expected="image as (H, W, C) or (T, H, W, C)", found=f"{image.dtype} {image.shape}"
+            )
         self.fields = sample
         self.clip = image.ndim == 4
         self.pictures = [Pixels(frame) for frame in image] if self.clip else [Pixels(image, out)]
@@ -142,8 +144,10 @@ class Canvas:
         for picture in self.pictures[:1]:
             if picture.dtype != np.uint8:
                 raise UsageError(
-                    f"{user}: expected image as uint8, found {name_of(picture.dtype)}: put Normalize or ToFloat after "
-                    "it, and only one of them"
+                    place=user,
+                    expected="image as uint8",
+                    found=name_of(picture.dtype),
+                    hint="put Normalize or ToFloat after it, and only one of them",
                 )
         return self.pictures
 

@@ -98,7 +98,9 @@ def _factors(name: str, value: Any) -> tuple[float, float] | None:
         return _bounds(name, value, 0.0, np.inf)
     spread = as_number(f"ColorJitter: {name}", value)
     if not 0 <= spread < np.inf:
-        raise UsageError(f"ColorJitter: expected {name} as 0 or more, or as (least, largest), found {shorten(value)}")
+        raise UsageError(
+            place="ColorJitter", expected=f"{name} as 0 or more, or as (least, largest)", found=shorten(value)
+        )
     return (max(0.0, 1 - spread), 1 + spread) if spread else None
 
 
@@ -112,5 +114,5 @@ def _bounds(name: str, value: Any, floor: float, ceiling: float) -> tuple[float,
         least = -most
     if not floor <= least <= most <= ceiling or most == np.inf:
         limits = f"from {floor} to {ceiling}" if np.isfinite(ceiling) else f"of {floor:.0f} or more"
-        raise UsageError(f"ColorJitter: expected {name} as (least, largest) {limits}, found {shorten(value)}")
+        raise UsageError(place="ColorJitter", expected=f"{name} as (least, largest) {limits}", found=shorten(value))
     return least, most

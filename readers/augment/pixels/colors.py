@@ -32,7 +32,7 @@ _ROW = np.arange(256, dtype=np.uint8)[None]
 def check_channels(picture: Pixels, user: str) -> None:
     """Check that an image has one or three channels."""
     if picture.shape[-1] not in (1, 3):
-        raise UsageError(f"{user}: expected images of 1 or 3 channels, found {picture.shape[-1]}")
+        raise UsageError(place=user, expected="images of 1 or 3 channels", found=picture.shape[-1])
 
 
 def adjust_brightness(picture: Pixels, factor: float) -> None:

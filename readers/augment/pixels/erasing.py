@@ -75,7 +75,7 @@ class RandomErasing(PixelTransform[_Box | None]):
         self.scale = as_range("RandomErasing", "scale", scale)
         self.ratio = as_pair("RandomErasing: ratio", ratio)
         if not 0 < self.ratio[0] <= self.ratio[1] < np.inf:
-            raise UsageError(f"RandomErasing: expected a ratio (least, largest) above 0, found {ratio}")
+            raise UsageError(place="RandomErasing", expected="a ratio (least, largest) above 0", found=ratio)
         self.value = _as_value(value)
         self.fill_mask = fill_mask
 
@@ -118,13 +118,14 @@ class RandomErasing(PixelTransform[_Box | None]):
         fill = np.asarray(self.value, np.float32)
         if fill.ndim and len(fill) != values.shape[-1]:
             raise UsageError(
-                f"RandomErasing: expected one value, or one per channel, found {len(fill)} for an image of "
-                f"{values.shape[-1]} channels"
+                place="RandomErasing",
+                expected="one value, or one per channel",
+                found=f"{len(fill)} for an image of {values.shape[-1]} channels",
             )
         if values.dtype != np.uint8:
             return encoded(fill, values.dtype)
         if not (fill >= 0).all() or not (fill <= 255).all():
-            raise UsageError(f"RandomErasing: expected values from 0 to 255 in uint8 images, found {self.value}")
+            raise UsageError(place="RandomErasing", expected="values from 0 to 255 in uint8 images", found=self.value)
         return fill.astype(np.uint8)
 
 
@@ -132,7 +133,7 @@ def _as_value(value: Any) -> float | tuple[float, ...] | str:
     if isinstance(value, str):
         if value != "random":
             raise UsageError(
-                f"RandomErasing: expected value as a number, one per channel, or 'random', found {shorten(value)}"
+                place="RandomErasing", expected="value as a number, one per channel, or 'random'", found=shorten(value)
             )
         return value
     if isinstance(value, Sequence | np.ndarray):
@@ -141,6 +142,6 @@ def _as_value(value: Any) -> float | tuple[float, ...] | str:
         numbers = (as_number("RandomErasing: value", value),)
     if not numbers or not np.isfinite(numbers).all():
         raise UsageError(
-            f"RandomErasing: expected value as a finite number, or one per channel, found {shorten(value)}"
+            place="RandomErasing", expected="value as a finite number, or one per channel", found=shorten(value)
         )
     return numbers if isinstance(value, Sequence | np.ndarray) else numbers[0]

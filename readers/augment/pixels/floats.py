@@ -73,7 +73,9 @@ class Normalize(PixelTransform[None]):
         super().__init__(1.0)
         self.mean, self.std = _numbers("mean", mean), _numbers("std", std)
         if len(self.mean) != len(self.std) or min(self.std) <= 0:
-            raise UsageError(f"Normalize: expected as many means as positive stds, found {shorten(mean)} and {std!r}")
+            raise UsageError(
+                place="Normalize", expected="as many means as positive stds", found=f"{shorten(mean)} and {std!r}"
+            )
         self.dtype = as_float_name("Normalize", dtype)
 
     def paint(self, canvas: Canvas, params: None) -> None:
@@ -81,8 +83,9 @@ class Normalize(PixelTransform[None]):
         for picture in canvas.frames("Normalize"):
             if len(self.mean) not in (1, picture.shape[-1]):
                 raise UsageError(
-                    f"Normalize: expected as many means and stds as channels, found {len(self.mean)} for an image of "
-                    f"{picture.shape[-1]}"
+                    place="Normalize",
+                    expected="as many means and stds as channels",
+                    found=f"{len(self.mean)} for an image of {picture.shape[-1]}",
                 )
             picture.look_up(_normal_table(self.mean, self.std, self.dtype))
 
@@ -92,7 +95,7 @@ def as_float_name(user: str, dtype: Any) -> str:
     name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", str(dtype))
     name = name.removeprefix("torch.")
     if name not in _DTYPES:
-        raise UsageError(f"{user}: expected dtype to be one of {', '.join(_DTYPES)}, found {shorten(dtype)}")
+        raise UsageError(place=user, expected=f"dtype to be one of {', '.join(_DTYPES)}", found=shorten(dtype))
     return name
 
 
@@ -129,5 +132,5 @@ def _numbers(name: str, values: Any) -> tuple[float, ...]:
     except TypeError:
         numbers = (as_number(f"Normalize: {name}", values),)
     if not numbers or not np.isfinite(numbers).all():
-        raise UsageError(f"Normalize: expected {name} as one finite number per channel, found {shorten(values)}")
+        raise UsageError(place="Normalize", expected=f"{name} as one finite number per channel", found=shorten(values))
     return numbers

@@ -29,7 +29,7 @@ class _BatchMix(BatchModule):
         self.num_classes = as_count(f"{user}: num_classes", num_classes, unit="class")
         self.alpha = as_number(f"{user}: alpha", alpha)
         if not 0 < self.alpha < np.inf:
-            raise UsageError(f"{user}: expected alpha above 0, found {alpha}")
+            raise UsageError(place=user, expected="alpha above 0", found=alpha)
         self.p = as_probability(user, p)
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
@@ -85,13 +85,16 @@ class _BatchMix(BatchModule):
             return label.float()  # already mixed
         if not isinstance(label, Tensor) or label.is_floating_point() or label.shape != (rows,):
             raise UsageError(
-                f"{user}: expected label as whole numbers {(rows,)}, or as shares {(rows, classes)}, "
-                f"found {describe_value(label)}"
+                place=user,
+                expected=f"label as whole numbers {(rows,)}, or as shares {(rows, classes)}",
+                found=describe_value(label),
             )
         if label.device.type == "cpu" and rows and not 0 <= int(label.min()) <= int(label.max()) < classes:
             raise UsageError(
-                f"{user}: expected labels from 0 to {classes - 1}, found {span(int(label.min()), int(label.max()))}: "
-                "give it the dataset's number of classes"
+                place=user,
+                expected=f"labels from 0 to {classes - 1}",
+                found=span(int(label.min()), int(label.max())),
+                hint="give it the dataset's number of classes",
             )
         return torch.nn.functional.one_hot(label.long(), classes).float()
 

@@ -92,8 +92,9 @@ class _Policy(PixelTransform[tuple[Change, ...]]):
             fill = self.fill if isinstance(self.fill, tuple) else (self.fill,) * channels
             if len(fill) != channels:
                 raise UsageError(
-                    f"{type(self).__name__}: expected one fill, or one per channel, found {len(fill)} for an image "
-                    f"of {channels} channels"
+                    place=type(self).__name__,
+                    expected="one fill, or one per channel",
+                    found=f"{len(fill)} for an image of {channels} channels",
                 )
             picture.replace(_warped(picture.values(), inverse, fill))
 
@@ -181,7 +182,7 @@ class RandAugment(_Policy):
         self.num_ops = as_count("RandAugment: num_ops", num_ops, least=0)
         self.magnitude = as_count("RandAugment: magnitude", magnitude, least=0)
         if self.magnitude >= _BINS:
-            raise UsageError(f"RandAugment: expected a magnitude from 0 to {_BINS - 1}, found {magnitude}")
+            raise UsageError(place="RandAugment", expected=f"a magnitude from 0 to {_BINS - 1}", found=magnitude)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Change, ...]:
         """Draw the operations and their magnitudes."""
