@@ -58,7 +58,7 @@ class PackedRows:
     workspace : Workspace or None
         The workspace whose scans are used.
     manifests : sequence of Manifest, optional
-        The manifests of the inputs, if they are loaded already; then nobody else may write into the datasets, or the
+        The manifests of the inputs, if they are loaded already; then no other process may write to the datasets, or the
         digests are compared later.
 
     Raises
@@ -342,7 +342,7 @@ class _Input:
 class _Place(NamedTuple):
     """One shard of one input, and the input's row that is its first; or one column.
 
-    `columns` has the number of each field that lies in a column of the same input.
+    `columns` has the number of each field that is stored in a column of the same input.
     """
 
     input: "_Input"

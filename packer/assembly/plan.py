@@ -55,7 +55,7 @@ class ShardPlan:
         The name of its folder of shards, which no other plan of shards has, not even of the same rows: where a task is
         done again, it may give others.
     shuffled : bool
-        Whether the rows are stored in another order than that of the source.
+        Whether the stored order differs from that of the source.
     """
 
     rows: Mapping[str, Any]
@@ -119,7 +119,7 @@ class Piece(NamedTuple):
     Attributes
     ----------
     shard_bytes : int or None
-        The most encoded bytes in a shard; only a single larger row may exceed it. None if nobody chose (`_most_bytes`).
+        The most encoded bytes in a shard; only a single larger row may exceed it. None chooses it by size (`_most_bytes`).
     """
 
     rows: int

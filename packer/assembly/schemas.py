@@ -21,7 +21,7 @@ def unite_schemas(schemas: Sequence[Schema]) -> Schema:
 
     Class lists that differ become one list of all names, in NFC. If all of them are sorted, so is the list, as if
     everything had been built together. Otherwise it has the names of the first in their order, then the names that the
-    next one adds, and so on. Axes of pictures that differ become varying axes.
+    next one adds, and so on. Axes of images that differ become varying axes.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """Write one durable shard from batches of rows: write, flush, digest, record, then publish.
 
-An attempt has a folder of its own. Its rename to the shard's name is what publishes it, and it fails if the name is
+Each attempt has its own folder. Renaming it to the shard's name publishes the shard, and fails if the name is
 taken, so of several attempts one counts, and a worker that was believed dead changes nothing. The coordinating process
 alone moves published files into the dataset's folder (`place_shard`); the record stays, and with it the name is taken.
 """

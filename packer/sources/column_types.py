@@ -49,7 +49,7 @@ class Column:
     type : FieldType or None
         The settled type; None if all values are missing, and for a column ``image``.
     has_pictures : bool
-        Whether it is named and typed as a further picture.
+        Whether it is named and typed as a further image.
     """
 
     def __init__(

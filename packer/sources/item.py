@@ -24,11 +24,11 @@ consist of the row's key and an ordinal, the largest of these ordinals follows."
 _NO_PATH = "item {!r} has no path"
 
 REASON_LENGTH = 1000
-"""Maximum number of characters of a reason in a report, whatever a library or a step says."""
+"""Longest reason in a report, in characters, regardless of what a library or a step says."""
 
 
 Place = Member | Frames
-"""Where the content of an item lies, if it is not the whole file at the item's path."""
+"""Position of an item's content, if it is not the whole file at the item's path."""
 
 
 def place_of(values: Sequence[Any]) -> Place:
@@ -44,7 +44,7 @@ class ItemFile(NamedTuple):
     name : str
         Its path relative to the source.
     member : Member or Frames or None
-        Where its bytes lie in the file at `path`, or its frames in the folder; None if they are the whole file.
+        Where its bytes are in the file at `path`, or its frames in the folder; None if they are the whole file.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The source that a path or an object stands for."""
+"""Open the source for a path or an object."""
 
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -38,7 +38,7 @@ def open_source(
     Raises
     ------
     UsageError
-        If there is nothing at that path, if it is not a source, or if the output folder would lie inside it.
+        If there is nothing at the path, if it is not a source, or if the output folder is inside it.
     """
     recipe = recipe or Recipe()
     if isinstance(source, Sequence) and not isinstance(source, str | bytes):

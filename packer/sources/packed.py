@@ -31,7 +31,7 @@ _BLOCK_ROWS = 1 << 12
 
 
 def is_packed(path: Path) -> bool:
-    """Return whether a folder is a packed dataset; a folder of pictures may contain a ``manifest.json`` of its own."""
+    """Return whether a folder is a packed dataset; a folder of images may contain a ``manifest.json`` of its own."""
     try:
         document = json.loads((path / MANIFEST_NAME).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -43,7 +43,7 @@ class PackedSource:
     """The samples of a packed dataset as items. Each keeps its key, source, frame, time, label and all other fields.
 
     The digests of shards and columns are compared with the manifest when the items are listed. The built-in ``resize``
-    scales geometry and masks with the picture; a user's step that moves pixels has to move landmarks, hull, regions,
+    scales geometry and masks with the image; a user's step that moves pixels has to move landmarks, hull, regions,
     matrix and ``*_image`` as well.
 
     Parameters

@@ -13,8 +13,7 @@ from shardspec.wording import LENGTH, cut, shorten
 
 DROP = "drop"
 TYPES = ("text", "int", "float", DROP)
-"""Options of a recipe that name columns: the type that a column gets whatever its values look like, or that it is left
-out."""
+"""Options of a recipe that name columns: the type of a column regardless of its values, or that it is left out."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?\Z")
 _DURATION = re.compile(r"(-?)PT([0-9]+(\.[0-9]+)?)S\Z")
@@ -44,7 +43,7 @@ def column_types(recipe: Recipe) -> dict[str, str]:
 def convert(values: Sequence[Any], kind: str, column: str, where: Callable[[int], str], first: int = 0) -> list[Any]:
     """Convert a column's values to text, integers or floats; the first one is in row `first`.
 
-    Missing ones are None: None and NaN, and where numbers are asked for, texts of blanks or NaN.
+    None and NaN are missing and become None; for numbers, so do blank texts and the text NaN.
 
     Raises
     ------

@@ -136,11 +136,11 @@ def read_columns(
     label_from : str
         See `Source`. If it names a column other than ``label``, that one takes the place of a column ``label``.
     types : dict of str to str
-        Columns that become text, int or float, whatever their values look like, or that are dropped.
+        Columns that become text, int or float regardless of their values, or are dropped.
     where : callable
         Names a row in messages.
     cells : callable
-        Whether the values of a column are the texts of cells, which may stand for numbers; an empty one is missing.
+        Whether the values of a column are texts of cells, which may represent numbers; an empty one is missing.
     leave : str, optional
         A column that is not taken.
 

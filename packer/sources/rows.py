@@ -34,7 +34,7 @@ class RowsSource:
     root : Path or Roots
         The folders to which relative paths are relative; files outside them are rejects.
     types : dict of str to str
-        Columns that become text, int or float, whatever their values look like.
+        Columns that become text, int or float regardless of their values.
     frame_rate : float, optional
         Frame rate of folders of frames; without it, a path to a folder is a reject.
     """

@@ -25,7 +25,7 @@ class TableSource(RowsSource):
     roots : Roots, optional
         The folders to which its paths are relative; by default the table's folder.
     types : dict of str to str
-        Columns that become text, int or float, whatever their values look like.
+        Columns that become text, int or float regardless of their values.
     frame_rate : float, optional
         Frame rate of folders of frames; without it, a path to a folder is a reject.
     unquoted : bool

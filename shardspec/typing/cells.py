@@ -1,4 +1,4 @@
-"""The type of a column of texts that may stand for numbers, as in a CSV file, settled in one pass over them."""
+"""Settle the type of a column of texts that may be numbers, as in a CSV file, in one pass."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from shardspec.typing.columns import NumberLimits, Where
 from shardspec.wording import counted, shorten
 
 BLANKS = " \t"
-"""What does not count beside a number in a cell, or beside the name of a column in a header."""
+"""Characters that are ignored around a number in a cell, and around the name of a column."""
 
 _NUMBER = r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?"
 _PLAIN = re.compile(rf"{_NUMBER}\Z")
@@ -20,7 +20,7 @@ _PLAIN_AMONG_BLANKS = re.compile(rf"[{BLANKS}]*{_NUMBER}[{BLANKS}]*\Z")
 _ANY = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
 _NO_NUMBERS = frozenset(("", "nan", "NaN", "NAN"))
 _TEXTS = 10_000
-"""After so many cells of texts, a column with hardly a number among them is one of texts."""
+"""Number of texts after which numbers are no longer counted in a column that has hardly any."""
 
 
 class CellTyper:
@@ -99,8 +99,8 @@ class CellTyper:
     def _count(self, cells: Sequence[str], first: int) -> None:
         """Count the numbers among texts.
 
-        Numbers with zeros before them are names, so nothing more is counted beside one, and neither where hardly a cell
-        is a number: texts cost next to nothing.
+        Counting stops at a number with leading zeros, which is a name, and where hardly any cell is a number, so that
+        columns of texts cost next to nothing.
         """
         if not self._counts:
             return

@@ -1,4 +1,4 @@
-"""The type of a column of Python values, settled in one pass over them."""
+"""Settle the type of a column of Python values in one pass."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import NoneType
@@ -185,11 +185,11 @@ class ColumnTyper:
         Parameters
         ----------
         place : str
-            What messages call the column.
+            Name of the column in messages.
         where : callable
             Names a row in messages.
         remedy : str
-            What helps against integers of more than 64 bits.
+            Advice for integers of more than 64 bits.
         finite : bool
             Whether infinite numbers are refused.
 

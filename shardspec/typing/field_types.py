@@ -1,4 +1,4 @@
-"""The type of a field's values: inferred from a value, joined with that of other values, and made a field."""
+"""Types of a field's values: infer them from values, join them, and make fields of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,12 +43,12 @@ class FieldType:
     shape : tuple of (int or None)
         Of an array; None for an axis whose size is free.
     settled : bool
-        Whether `shape` is the field's shape. Otherwise the samples decide which of the free axes vary.
+        Whether `shape` is final. Otherwise the samples decide which of the free axes vary.
     listed : bool
-        Whether the values are lists. ``()`` as the shape of an array then stands for lists that were all empty; a text
-        that is listed stands for values that were all None.
+        Whether the values are lists. An array of shape ``()`` then means that all lists were empty, and a text that all
+        values were None.
     codec : NamedConfig or None
-        Of a picture.
+        Of an image.
     optional : bool
         Whether a value may be None.
     """
@@ -84,7 +84,7 @@ class FieldType:
         Parameters
         ----------
         shape : tuple of (int or None)
-            That of arrays and pictures; None for an axis that varies.
+            Shape of arrays and images; None for an axis that varies.
         classes : sequence of str, optional
             Class names; they must be known if the type is *class*.
         layout : str, optional
@@ -127,7 +127,7 @@ def infer(name: str, value: Any, picture: NamedConfig | None = None) -> FieldTyp
     name : str
         The field.
     picture : NamedConfig, optional
-        The codec of pictures; without it, none is seen in arrays and bytes.
+        Codec of images; without it, arrays and bytes are not taken for images.
 
     Raises
     ------
@@ -196,7 +196,7 @@ def common_shape(shapes: Iterable[Shape]) -> Shape:
 
 
 def is_picture(array: np.ndarray[Any, Any]) -> bool:
-    """Return whether an array has the dtype and shape of a picture, uint8 (H, W, 3)."""
+    """Return whether an array has the dtype and shape of an image, uint8 (H, W, 3)."""
     return array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3
 
 

@@ -1,4 +1,4 @@
-"""The columns of a table as numpy arrays, or lists, with what is missing in them."""
+"""Read the columns of a table as numpy arrays or lists, with a mask of missing values."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ class Cells(NamedTuple):
     ----------
     values : ndarray, (n, *shape), of numbers or truth values; or a sequence of n Python values or arrays
     valid : ndarray, (n,), bool
-        Where there is a value. NaN stands for a missing number; inside an array it is a value.
+        True where there is a value. NaN is a missing number; inside an array it is a value.
     """
 
     values: Any
@@ -35,7 +35,7 @@ def read_cells(frame: Any, what: str) -> dict[str, Cells]:
     ----------
     frame : mapping of str to array, list or `Cells`; pandas, polars or pyarrow table; or sequence of mappings (rows)
     what : str
-        What messages call the table.
+        Name of the table in messages.
 
     Raises
     ------

@@ -1,1 +1,1 @@
-"""Archives of many pictures or videos in a file: each kind lists its members, which are read in place."""
+"""Archives of many images or videos in one file. Members are listed first and read in place later."""

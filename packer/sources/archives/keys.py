@@ -71,8 +71,8 @@ class KeyTable:
     def join(self, items: Iterable[Item], notes: list[str]) -> Iterator[Item | None]:
         """Yield the items named by the keys, with their columns, and None for every other item.
 
-        An item is named by its name in the archive, with or without its suffix; the archive's own name may stand before
-        it. What the source rejected stays. A key without an item becomes a reject. `notes` gets a line about keys that
+        A key is the name of an item in the archive, with or without its suffix, and may begin with the name of the
+        archive. Rejects of the source are kept. A key without an item becomes a reject. `notes` gets a line about keys that
         name several items.
         """
         used: set[str] = set()

@@ -71,7 +71,7 @@ class Found:
     classes : dict of str to list of str
         Class names of integer columns, if the archive has any.
     numbers_people : bool
-        Whether its labels are numbers of people that are counted in this archive alone.
+        Whether its labels are numbers of people that start again in each archive.
     """
 
     items: Spool[Item] = field(default_factory=spool_items)

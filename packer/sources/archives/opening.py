@@ -87,7 +87,7 @@ def open_folder(folder: Path, recipe: Recipe) -> Source | None:
     ignored = 0
     for name, folders, files in walk(folder, _fail):
         folders[:] = [one for one in folders if not one.startswith(".")]
-        if MANIFEST_NAME in files and is_packed(Path(name)):  # its shards are no archives of pictures
+        if MANIFEST_NAME in files and is_packed(Path(name)):  # its shards are no archives of images
             folders.clear()
             ignored += len(files)
             continue

@@ -30,7 +30,7 @@ _SPLIT = re.compile(r"([A-Za-z0-9_.]+?)-[0-9]{5}-of-[0-9]{5}(-[0-9a-f]+)?\.parqu
 
 
 def holds_pictures(path: Path, path_column: str) -> bool:
-    """Return whether a Parquet file has pictures inside, and is not a table of paths.
+    """Return whether a Parquet file has images inside, and is not a table of paths.
 
     Raises
     ------

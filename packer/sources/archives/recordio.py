@@ -5,8 +5,8 @@ The label becomes ``label`` if it is a whole number; a label of several numbers 
 A record is a magic number, a word of flag (3 bits) and length (29 bits), and the bytes, filled up to four (dmlc-core,
 ``recordio.h``). Bytes in which the magic number occurs are cut there into several records: the flag says which part
 this is. The bytes begin with ``flag, label, id, id2`` (``<IfQQ``); if the flag is not 0, as many float32 follow, which
-are the label instead (MXNet, ``recordio.py``). InsightFace's record 0 has no picture, but two such numbers: the first
-number that is not a picture's, and the last of an identity (``arcface_torch/dataset.py``).
+are the label instead (MXNet, ``recordio.py``). InsightFace's record 0 has no image, but two such numbers: the first
+number that is not an image's, and the last of an identity (``arcface_torch/dataset.py``).
 """
 
 import math
@@ -82,7 +82,7 @@ def list_records(place: Place) -> Found:
             except ItemError as error:
                 found.items.append(place.item(name, reject=str(error)))
                 continue
-            if start == record.size and len(label) == 2:  # no picture: InsightFace's ranges
+            if start == record.size and len(label) == 2:  # no image: InsightFace's ranges
                 faces |= record.start == 0
                 continue
             found.items.append(_item(place, name, record, label[:1] if faces else label, start))

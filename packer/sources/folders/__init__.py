@@ -1,1 +1,1 @@
-"""Folders of pictures and videos: what lies in them, the patterns that choose, columns from paths and sidecars."""
+"""Folders of images and videos: finding files, patterns that choose them, columns from paths and sidecars."""

@@ -20,10 +20,10 @@ from shardspec.wording import LONG, counted, cut, shorten
 
 _KINDS_SHOWN = 6
 _KINDS_MAX = 1000
-"""Kinds of ignored files that are counted apart: some people's suffixes are numbers."""
+"""Most kinds of ignored files that are counted separately, since suffixes may be numbers."""
 
 _SCANNED_AHEAD = 20_000
-"""Folders with more entries are listed when it is their turn."""
+"""Larger folders are not listed ahead."""
 
 _EXCLUDED = "left out by --include or --exclude"
 _LINKS = "behind links to folders that are listed where they lie"
@@ -39,7 +39,7 @@ class Ignored:
     def add(self, path: str, kind: str | None = None, number: int = 1) -> None:
         """Count a path, or `number` paths for which it is an example.
 
-        Without a kind it is a file, whose kind is its suffix.
+        By default the kind is the suffix.
         """
         kind = kind or _suffix(path)
         if kind not in self._kinds and len(self._kinds) == _KINDS_MAX:
@@ -68,7 +68,7 @@ def _suffix(path: str) -> str:
 class FoundFile(NamedTuple):
     """An image or video: its path relative to the root, with ``/``, and the paths of its sidecars.
 
-    Or a folder whose pictures are the frames of a video: its path, and their names.
+    For a folder of frames: its path and the names of the frames.
     """
 
     name: str
@@ -79,10 +79,8 @@ class FoundFile(NamedTuple):
 class FoundFiles:
     """Walk through a folder that yields the images and videos in the byte order of their paths, once.
 
-    A folder of frames is followed by what lies below it.
-
-    A folder at a time is in memory, some dozens on a network file system, where threads list the next ones meanwhile;
-    of a folder with more than some hundred thousand files only a part is.
+    A folder of frames comes before the items below it. One folder at a time is in memory, and only a part of it if it is
+    very large. On a network file system, threads list the next few dozen folders ahead.
 
     Parameters
     ----------
@@ -91,23 +89,23 @@ class FoundFiles:
     links_to : sequence of Path
         Folders outside `root`, without links; links into them are followed.
     joins_frames : bool
-        Whether the pictures in a folder are the frames of one video.
+        Whether the images in a folder are the frames of one video.
 
     Attributes
     ----------
     folders : set of str
-        The folders directly in the root that were searched.
+        Folders directly in the root that were searched.
     folders_of_items : set of str
-        Those of them with items.
+        The searched folders with items.
     videos : set of str
-        Those of them that are items: their pictures are frames.
+        The searched folders that are items themselves, because their images are frames.
 
     Raises
     ------
     BuildError
         If a folder cannot be listed.
     UsageError
-        If frames lie directly in the root.
+        If frames are directly in the root.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A folder of pictures and videos, nested."""
+"""A folder of images and videos, with folders inside."""
 
 import itertools
 import os
@@ -26,10 +26,10 @@ from shardspec.splits.assignment import SPLIT_NAMES
 from shardspec.wording import LONG, counted, list_some, shorten
 
 _COLUMNS_MAX = 1000
-"""The most columns of all sidecars together: beyond it, what stands for their names are values."""
+"""Most columns of all sidecars together; with more, the names in the sidecars must be values."""
 
 _SHOWN = 3
-"""Names of items in a note."""
+"""Number of item names in a note."""
 
 _SPLIT_AND_LABEL = "--fields-from-path '{split}/{label}/**'"
 
@@ -38,15 +38,14 @@ class FolderSource:
     """All images and videos below a folder, by suffix, in the byte order of their paths.
 
     Hidden files, hidden folders and files with other suffixes are ignored and counted. Links to folders are not
-    followed: one that leads out of the folder is a reject, and others are ignored, since their files are listed where
-    they lie.
+    followed: a link that leads out of the folder is a reject, and others are ignored, since their targets are listed.
 
     Parameters
     ----------
     recipe : Recipe, optional
         `include` and `exclude` choose among the files. `fields_from_path` and `sidecars` give the items columns, whose
         types `text`, `int` and `float` fix. Links into the folders of `root` are followed, to each folder once. With
-        `frame_folders`, a folder with pictures is one item: a video.
+        `frame_folders`, a folder with images is one item: a video.
 
     Raises
     ------
@@ -172,7 +171,7 @@ class FolderSource:
 
 
 class _Read:
-    """Reads the columns of items from their paths and sidecars, and counts what is wrong.
+    """Reads the columns of items from their paths and sidecars, and counts faults.
 
     Parameters
     ----------

@@ -47,7 +47,7 @@ def frames_item(
     folder : str
         Its path, absolute.
     pictures : iterable of str
-        Names of the pictures in it.
+        Names of the images in it.
     rate : float, frames per second
     roots : sequence of Path
         Folders that no file may leave, without links.
@@ -55,7 +55,7 @@ def frames_item(
     Raises
     ------
     BuildError
-        If a picture cannot be examined, for a reason that may pass.
+        If an image cannot be examined, for a reason that may pass.
     """
     names = sorted(pictures)  # in any listing the same reason is found first
 
@@ -101,7 +101,7 @@ def pictures_in(folder: str | Path) -> list[str]:
 
 
 def describe_numbered(names: Iterable[str], depth: int) -> list[str]:
-    """Describe that folders seem to hold the frames of videos, which are packed picture by picture.
+    """Describe that folders seem to hold the frames of videos, which are packed image by image.
 
     This is so if, in nearly all of several folders, the names of the images differ only in numbers that count from 0 or
     1 without a gap.
@@ -142,7 +142,7 @@ def _counts_on(pictures: Sequence[str]) -> bool:
 
 
 def refuse_pictures_in_root(root: Path, example: str) -> None:
-    """Refuse pictures that lie directly in a source whose folders are videos.
+    """Refuse images directly in a source whose folders are videos.
 
     Raises
     ------

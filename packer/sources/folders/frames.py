@@ -1,4 +1,4 @@
-"""The frames of a video that are pictures in a folder."""
+"""The frames of a video that are images in a folder."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ _NUMBER = re.compile(r"[0-9]+")
 _DECIMAL = re.compile(r"[0-9]\.[0-9]+[^0-9]*\Z")
 
 _SHOWN = 3
-"""Names of pictures in a reason."""
+"""Names of images in a reason."""
 
 _NUMBER_MAX = 2**53 - 1
 """Tables may hold numbers of frames as floats of 64 bits."""
@@ -27,7 +27,7 @@ class Frames(NamedTuple):
     ----------
     kind : {"frames"}
     names : tuple of str
-        Names of the pictures, in the order of the frames.
+        Names of the images, in the order of the frames.
     state : str
         Digest of their sizes and modification times when they were listed (`FramesState`).
     rate : float, frames per second
@@ -74,7 +74,7 @@ class FramesError(ValueError):
 def frame_numbers(names: Sequence[str]) -> list[int]:
     """Return the numbers of frames: the last number in each name. ``001_017.png`` is frame 17.
 
-    So a picture has its number whatever other pictures there are, as the mask of the same name has.
+    The number does not depend on the other images, so a mask of the same name has the same number.
 
     Parameters
     ----------

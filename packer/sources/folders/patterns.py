@@ -21,7 +21,7 @@ class Globs:
     """Patterns for files and folders below a folder, with the rules of ``.gitignore``.
 
     A pattern without ``/`` is compared with the name of each file and folder, one with ``/`` with the path from the
-    top. ``*``, ``?`` and ``[a-z]`` do not match ``/``; ``**`` between slashes stands for any number of folders. With
+    top. ``*``, ``?`` and ``[a-z]`` do not match ``/``; ``**`` between slashes matches any number of folders. With
     ``/`` at the end, a pattern matches only folders. Upper and lower case differ.
 
     Attributes
@@ -98,9 +98,9 @@ def _skip_any(states: set[int], pattern: Sequence[_Part]) -> set[int]:
 class PathPattern:
     """A pattern such as ``{split}/{label}/{person}_{clip}.mp4``, which gives each name in braces a part of the path.
 
-    A placeholder stands for one character or more, without ``/``, and for as few as the text after it allows; the last
-    one in a part takes the rest. ``*`` stands for any characters without ``/``, or none, and ``**`` between slashes,
-    once, for any number of folders; at the end it stands for all that follows, which is at least a file.
+    A placeholder matches one or more characters except ``/``, as few as the text after it allows; the last one in a part
+    matches the rest. ``*`` matches any number of characters except ``/``. ``**`` may occur once between slashes and
+    matches any number of folders; at the end it matches the rest of the path, which is at least a file.
 
     Attributes
     ----------

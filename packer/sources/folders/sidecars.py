@@ -1,4 +1,4 @@
-"""Sidecars: a ``.txt`` or ``.json`` file beside an item, of the same stem, whose content becomes fields."""
+"""Sidecars: ``.txt`` or ``.json`` files next to an item, with the same stem, whose content becomes fields."""
 
 import json
 import math
@@ -19,13 +19,13 @@ TEXT, OBJECT = ".txt", ".json"
 """Suffixes of sidecars, in lower or upper case."""
 
 TEXT_COLUMN = "text"
-"""The column for the content of a ``.txt`` file."""
+"""Column for the content of a ``.txt`` file."""
 
 RENAMED = "sidecar_"
-"""What precedes a name in a JSON file if a build writes a field of that name itself."""
+"""Precedes a name in a JSON file if a build itself writes a field of that name."""
 
 SIDECAR_BYTES = 2**20
-"""The largest sidecar that is read: they stay in memory, and become part of the plan."""
+"""Largest sidecar in bytes. They are kept in memory and become part of the plan."""
 
 _DEPTH = 32
 """Most levels of lists and objects in a JSON file."""
@@ -47,7 +47,7 @@ def read_sidecars(
     paths : sequence of str
         Relative to `root`.
     roots : sequence of Path
-        Folders that contain no links, and outside which the files must not lie.
+        Folders that the files must not leave, without links.
 
     Raises
     ------

@@ -48,7 +48,7 @@ class Chunk(NamedTuple):
 
 @contextmanager
 def reading_parquet(path: Path) -> Iterator[None]:
-    """Report a damaged file as an error of its own; errors of the system, with a number, are passed on.
+    """Report a damaged file as `UsageError`. System errors, which have a number, are passed on.
 
     Raises
     ------

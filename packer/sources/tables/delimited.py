@@ -20,7 +20,7 @@ from shardspec.typing.frames import Cells
 from shardspec.wording import counted, list_some, shorten
 
 _MARKS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-"""What stands between the cells of tables, by one name or another."""
+"""Marks that separate the cells of tables, with their names in messages."""
 
 
 _QUOTING = (
@@ -130,7 +130,7 @@ class CsvTable:
     def _refuse_swallowed(self, cells: Sequence[str], reader: Any, line: int) -> None:
         """Refuse a row of cells between tabs with whole rows in it: a text that only begins with a quotation mark.
 
-        Between commas it cannot be told: a text of several lines may have as many.
+        With commas this cannot be detected: a text of several lines may contain as many.
         """
         mark, full = reader.dialect.delimiter, len(cells) - 1
         if mark != "\t" or not full or reader.line_num <= line:

@@ -12,7 +12,7 @@ from shardspec.wording import counted
 
 
 class JsonLinesTable:
-    """A JSON lines file: one object per line (`packer.sources.tables.base.Table`). A row has its own keys alone."""
+    """A JSON lines file: one object per line (`packer.sources.tables.base.Table`). A row has only its own keys."""
 
     is_text = False
     notes: Mapping[str, str] = {}
