@@ -1,4 +1,4 @@
-"""``packer add`` and ``packer drop-field``: fields beside the shards of a packed dataset."""
+"""``packer add`` and ``packer drop-field``: fields stored next to the shards of a packed dataset."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -44,13 +44,13 @@ class ColumnsResult(Result):
     rows : int
         Rows of the table that were used.
     missing : dict of str to int
-        The samples without a value, by field.
+        Number of samples without a value, by field.
     unknown : int
-        Rows of the table that were left out, since no sample has their key.
+        Rows of the table that were skipped, because no sample has their key.
     notes : tuple of str
-        What the user should know of the table, a line each.
+        Remarks on the table, a line each.
     found_finished : bool
-        Whether the fields were there already, with equal values, so that nothing was done.
+        Whether the dataset already had the fields with equal values, so that nothing was done.
     """
 
     path: Path
@@ -75,7 +75,7 @@ class ColumnsResult(Result):
         for name, count in (self.missing or {}).items():
             text += f"\n{counted(count, 'sample')} without {name}: {name}_valid is false there"
         if self.unknown:
-            text += f"\n{counted(self.unknown, 'row')} of the table left out, whose keys no sample has"
+            text += f"\n{counted(self.unknown, 'row')} of the table skipped, because no sample has their keys"
         return "\n".join((text, *self.notes))
 
     def to_json(self) -> dict[str, Any]:
@@ -107,11 +107,11 @@ def add(
 ) -> ColumnsResult:
     """Add the columns of a table to a packed dataset as fields. No shard is touched.
 
-    The values are written beside the shards, once for the whole dataset, and read like any other field. The new fields
-    are there in one step; a call that is killed changes nothing. Readers that have the dataset open go on without them.
+    The values are written next to the shards, and read like any other field. The new fields appear in one step, so a
+    killed call changes nothing. Readers that have the dataset open continue without them.
 
-    Numbers keep the dtype of the table; in CSV and JSON lines, integers become ``<i8`` and others ``<f8``. Lists of
-    numbers become arrays. Texts stay text, except in a column ``label``, where they become classes.
+    Numbers keep the dtype of the table. In CSV and JSON lines, integers become ``<i8`` and other numbers ``<f8``. Lists
+    of numbers become arrays. Texts stay text, except in a column ``label``, where they become classes.
 
     Parameters
     ----------
@@ -120,18 +120,18 @@ def add(
     table : path, or a table as for `readers.PackedDataset.join`
         Parquet, CSV, TSV or JSON lines; or a mapping of arrays, a table of pandas, polars or pyarrow, or rows.
     on : str or sequence of str
-        The dataset's field that is compared with the keys: ``"key"``, or another of text or integers. One row of the
-        table goes to all samples with the same value, such as a row per video to its frames (``"source"``). Several
-        fields are compared together, such as those of a row per frame (``["source", "frame"]``).
+        The dataset's field to compare with the keys: ``"key"``, or another field of text or integers. A row of the
+        table goes to all samples with the same value, such as a row per video to all its frames (``"source"``). Several
+        fields are compared together, such as ``["source", "frame"]`` for a row per frame.
     key : str or sequence of str, optional
-        The table's column of keys, or one for each field of `on`; by default those called like `on`.
+        The table's column of keys, or one for each field of `on`; by default the columns named as `on`.
     fields : sequence of str, optional
         The columns to add; by default all but the keys.
     allow_missing : bool
-        Whether samples may be without a value. They get a sentinel (0, false, "", nothing; -1 for a class), and a field
-        ``<field>_valid`` is false there.
+        Whether samples may have no value. They get a sentinel (0, false, "", nothing; -1 for a class), and a field
+        ``<field>_valid`` is false for them.
     allow_unknown : bool
-        Whether to leave out rows of the table whose key no sample has.
+        Whether to skip rows of the table whose key no sample has.
     replace : bool
         Whether to replace fields that were added before.
     unquoted : bool
@@ -142,8 +142,8 @@ def add(
     Raises
     ------
     UsageError
-        If the table cannot be read or matched; if samples have no value, or keys no sample, unless that is allowed; if
-        the dataset has a field of the same name.
+        If the table cannot be read or matched; if samples have no value, or keys have no sample, and that is not
+        allowed; if the dataset has a field of the same name.
     DatasetError
         If the dataset cannot be read.
     BuildLockedError
@@ -221,7 +221,7 @@ def drop_field(
     Raises
     ------
     UsageError
-        If there is no such field, or it lies in the shards.
+        If there is no such field, or it is stored in the shards.
     DatasetError, BuildLockedError, BuildError
         See `add`.
     """
@@ -249,8 +249,8 @@ def _describe_labels(joined: JoinedColumns) -> Iterator[str]:
             least = np.min(joined.columns["label"], initial=NO_CLASS)
             if least < NO_CLASS:
                 yield (
-                    f"label: some are below {NO_CLASS} (no class), such as {least}, which losses of classes refuse: "
-                    "number classes from 0 on, or rename the column if these are no classes"
+                    f"label: some are below {NO_CLASS} (no class), such as {least}, which classification losses refuse: "
+                    "number classes from 0 on, or rename the column if it does not hold classes"
                 )
 
 

@@ -27,9 +27,9 @@ def convert(
 ) -> JobResult:
     """Write a copy of a packed dataset in another format. Nothing is decoded; the same call again resumes.
 
-    What the manifest records of how the samples were made (recipe, library versions, counts, fingerprint) is kept,
-    except the format, the shard size and the shuffle; so a chain of conversions ends with the shards and the manifest
-    that it began with.
+    The manifest keeps the record of how the samples were made (recipe, library versions, counts, fingerprint), except
+    format, shard size and shuffle. So a chain of conversions back to the first format ends with the same shards and
+    manifest.
 
     Parameters
     ----------
@@ -57,13 +57,13 @@ def convert(
     UsageError
         If the call is invalid, or if the folder holds something else.
     DatasetError
-        If the dataset cannot be read, or if a file of it does not match its manifest.
+        If the dataset cannot be read, or one of its files does not match the manifest.
     ResumeMismatchError
-        If another job was begun in the folder.
+        If the folder holds another unfinished job.
     BuildLockedError
-        If another process is at work in the folder.
+        If another process works in the folder.
     BuildError
-        If the job cannot continue. The same call resumes.
+        If the job cannot continue. The same call resumes it.
     """
     target = output_folder(out)
     inputs = [open_input(given_path("dataset", dataset), target)]

@@ -28,7 +28,7 @@ from shardspec.schema import Field, Schema, class_name
 from shardspec.wording import counted, list_some, program, shorten
 
 CLASSES = ("same", "unite")
-"""What may become of lists of classes."""
+"""Rules for lists of classes that differ."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,10 +38,10 @@ class MergeResult(JobResult):
     Attributes
     ----------
     shapes : dict of str to tuple of str
-        For each field of pictures whose shapes differ between the sources: height and width in each.
+        Height and width in each dataset, for each field of images whose shapes differ.
     repeated : dict of str to int
-        By the path of a dataset as given, how many of its samples a dataset before it has, too
-        (`packer.packed.inspect.again.count_again`). They are in the merged dataset twice.
+        Number of samples of a dataset that an earlier dataset has, too, by the path of the dataset as given. The merged
+        dataset has these samples twice.
     """
 
     shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -50,8 +50,8 @@ class MergeResult(JobResult):
     def describe(self) -> str:
         """Describe the dataset, with warnings about repeated samples and images of several shapes."""
         twice = (
-            f"warning: {counted(count, 'sample')} of {path} {'is' if count == 1 else 'are'} in a dataset before it, too, "
-            "and now here twice: merge datasets that have no sample in common"
+            f"warning: {counted(count, 'sample')} of {path} {'is' if count == 1 else 'are'} in an earlier dataset, too, "
+            "and therefore twice in the merged one: merge datasets without common samples"
             for path, count in self.repeated.items()
         )
         return "\n".join([super().describe(), *twice, *(self._describe_shapes(name) for name in self.shapes)])
@@ -62,9 +62,9 @@ class MergeResult(JobResult):
 
     def _describe_shapes(self, name: str) -> str:
         return (
-            f"warning: pictures of field {name!r} have different shapes ({', '.join(self.shapes[name])}), "
+            f"warning: images of field {name!r} have different shapes ({', '.join(self.shapes[name])}), "
             "so a batch has them as a list: give a DataLoader collate_fn=ds.collate, "
-            f"or make them alike before the merge ({program()} build DATASET OUT --size PX "
+            f"or resize them before the merge ({program()} build DATASET OUT --size PX "
             "--resize exact)"
         )
 
@@ -84,12 +84,12 @@ def merge(
 ) -> MergeResult:
     """Join packed datasets with the same fields, in any formats. Nothing is decoded; the same call again resumes.
 
-    Lists of classes that differ are refused, or united: the list has the names of all, and the labels are renumbered
-    by it (`packer.assembly.schemas.unite_schemas`). Pictures of different fixed shapes become pictures of varying shape.
+    Lists of classes that differ are refused, or united into one list, by which the labels are renumbered
+    (`packer.assembly.schemas.unite_schemas`). Images of different fixed shapes become images of varying shape.
 
-    The samples come in the order of the datasets, and the manifest lists the generations of all; a `shuffle` mixes them
+    The samples keep the order of the datasets, and the manifest lists the generations of all; a `shuffle` mixes them
     into one. If two datasets have a key in common, the item numbers in the keys of the later datasets are moved up. A
-    sample that two datasets have is taken twice, and the result says how many there are.
+    sample that is in two datasets is taken twice, and the result counts such samples.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def merge(
     out : path
         A folder that is new, empty, or holds the merge to resume.
     classes : {"same", "unite"}
-        Whether lists of classes must be the same, or are united.
+        Whether lists of classes must be equal, or are united.
     format : str, optional
         A name in `shardspec.formats.FORMATS`; by default the format of the first dataset.
     shard_size, shuffle, workers, engine, overwrite, progress
@@ -107,8 +107,8 @@ def merge(
     Raises
     ------
     UsageError
-        If there are fewer than two datasets, if one is given twice, or if their schemas differ in anything else; then
-        the message names every difference, and the remedy.
+        If there are fewer than two datasets, if one is given twice, or if their schemas differ in anything else. The
+        message names every difference, and the remedy.
     DatasetError, ResumeMismatchError, BuildLockedError, BuildError
         See `packer.convert`.
     """
@@ -239,7 +239,7 @@ def number_keys(inputs: Sequence[Input]) -> list[Input]:
 
 
 _LOOKED_AT = 1000
-"""Of the numbers that two keys share, as many are looked at: almost always the first two keys are the same."""
+"""Most shared hashes to examine. Almost always, the first one belongs to two equal keys."""
 
 
 def _keys(one: Input) -> Iterator[bytes]:

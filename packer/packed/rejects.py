@@ -1,4 +1,4 @@
-"""``packer rejects``: why items were rejected, summed up by reason, and the table of those to try again."""
+"""``packer rejects``: sum up rejected items by reason, and write the table of items to retry."""
 
 import csv
 import io
@@ -34,16 +34,16 @@ from shardspec.typing.cells import CellTyper
 from shardspec.wording import LONG, counted, cut, found_instead, one_line, program, shorten
 
 EXAMPLES = 3
-"""Items that are named for each reason."""
+"""Items named for each reason."""
 
 _REASONS = 1000
-"""Reasons that are counted each by itself; those that come after them are counted together."""
+"""Most reasons that are counted separately; later reasons are counted together."""
 
 _SHOWN = 20
 _OTHERS = "other reasons"
 _LINE_BYTES = 1 << 26
 _VARIES = re.compile(r"'[^']*'|\"[^\"]*\"|(?<![A-Za-z_])[0-9]+(?:\.[0-9]+)?")
-"""What differs between reasons of one kind: names in quotes, and numbers."""
+"""The parts in which reasons of one kind differ: quoted names, and numbers."""
 
 _NAME = ""
 """The key of an item's name in a row: no column is called so."""
@@ -72,9 +72,9 @@ class RejectKind:
     Attributes
     ----------
     step : str
-        Where the items were rejected.
+        The step that rejected the items.
     reason : str
-        The reason, with ``…`` in place of names and numbers.
+        The reason, with ``…`` instead of names and numbers.
     examples : list of Example
         The first of the items.
     """
@@ -92,7 +92,7 @@ class RejectKind:
 
 @dataclass(frozen=True, repr=False)
 class RejectsReport(Result):
-    """Why items were rejected.
+    """The rejected items of a dataset or a build, by reason.
 
     Attributes
     ----------
@@ -109,9 +109,9 @@ class RejectsReport(Result):
     table : Path or None
         The table that was written.
     left_out : int
-        Rejected items without a path, which the table lacks.
+        Rejected items without a path, which are not in the table.
     retry : str
-        What packs the items of the table, in words; empty if nothing takes it.
+        How to pack the items of the table; empty if there is no way.
     """
 
     path: Path
@@ -157,27 +157,27 @@ def rejects(
     out: str | os.PathLike[str] | None = None,
     progress: bool | ProgressListener = True,
 ) -> RejectsReport:
-    """Sum up the rejected items of a packed dataset by reason, and write the table of those to try again.
+    """Sum up the rejected items of a packed dataset by reason, and write a table of them to try again.
 
-    An unfinished build, or one that packed nothing, is summed up as far as it has come.
+    Of an unfinished build, or a build that packed nothing, the finished tasks are summed up.
 
     Parameters
     ----------
     dataset : path
         A packed dataset, or the folder of a build.
     out : path, optional
-        A table to write, ``.csv`` or ``.jsonl``: the names of the rejected items, which are relative to the source, and
-        the columns that the source gave them. ``retry`` is the command that packs it as the dataset was packed. For
-        items of an archive, the column ``key`` has the names in the archive, for ``--keys``. Inputs of `packer.pack`
-        are in the column ``input``, samples of a packed dataset in ``key``. The folder must exist, outside the dataset.
-        An existing file is replaced.
+        A table to write, ``.csv`` or ``.jsonl``, with the names of the rejected items relative to the source, and their
+        columns in the source. `RejectsReport.retry` is the command that packs it as the dataset was packed. For items
+        of an archive, the column ``key`` has the names in the archive, for ``--keys``. Inputs of `packer.pack` are in
+        the column ``input``, samples of a packed dataset in ``key``. The folder must exist, outside the dataset. An
+        existing file is replaced.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
     Raises
     ------
     UsageError
-        If `out` is no table, lies in the dataset, or in a folder that cannot be written.
+        If `out` is not a table, is inside the dataset, or is in a folder that cannot be written.
     BuildError
         If the disk is full.
     DatasetError
@@ -319,10 +319,10 @@ class _Origin(NamedTuple):
     Attributes
     ----------
     recipe : mapping
-        The recipe that they were packed by; of several, the first.
+        The recipe by which they were packed, or the first of several.
     kind : {"files", "inputs", "samples"}
     classes : tuple of str
-        The words that number the labels as the dataset has them.
+        The options that number the labels as in the dataset.
     merged : bool
         Whether they come from several sources.
     """

@@ -1,5 +1,5 @@
 """Pages to look at packed datasets: one file to keep, or a server on this machine.
 
-Everything shown may come from hostile input, so templates escape every value, and no text becomes code. Nothing is
-loaded from anywhere else.
+Everything shown may come from hostile input, so templates escape every value, and no text becomes code. Pages load
+nothing from other hosts.
 """

@@ -1,4 +1,4 @@
-"""One sample on a page: the place and size of its image, its geometry, its facts."""
+"""Cards: samples on a page, with image size, geometry and facts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,11 +27,11 @@ class Card:
     label : str
         Its class; empty without one.
     facts : tuple of (str, str)
-        A few of its fields, as text.
+        Some of its fields, as text.
     size : tuple of int, or None
-        Width and height of its picture in pixels.
+        Width and height of its image in pixels.
     valid : bool
-        Whether its landmarks are.
+        Whether its landmarks are valid.
     """
 
     row: int
@@ -95,4 +95,4 @@ def text_of(field: Field, value: Any) -> str:
 
 
 shown_text = printable
-"""A text that can be encoded as UTF-8 and is not too long to be shown."""
+"""Makes a text encodable as UTF-8, and shortens it."""

@@ -1,4 +1,4 @@
-"""How the values of a small field are spread: bars, each with the condition that selects its samples."""
+"""Bar charts of the values of a small field. Each bar has the condition that selects its samples."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,11 +17,11 @@ from shardspec.errors import UsageError
 from shardspec.schema import Field
 
 _BARS = 30
-"""About as many bars of a histogram."""
+"""Approximate number of bars of a histogram."""
 _LISTED = 25
-"""Texts, classes or numbers that are counted one by one."""
+"""Most texts, classes or numbers with a bar of their own."""
 _FEW_NUMBERS = 12
-"""Different integers that are counted one by one, rather than in a histogram."""
+"""A range of fewer integers is counted one by one instead of as a histogram."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Bar:
     Attributes
     ----------
     where : str
-        The condition of its samples (`readers.conditions`).
+        The condition that selects its samples (`readers.conditions`).
     count : int
-        Samples of the whole dataset.
+        Number of samples in the whole dataset.
     selected : int
-        Those of them that are selected.
+        Number of samples in the selection.
     test : dict
         The same condition for the script of a report: ``is`` a value, or ``from`` and ``to`` with ``last``.
     """
@@ -54,10 +54,9 @@ class Spread:
     Attributes
     ----------
     kind : {"list", "histogram", "none"}
-        Values one by one, the most frequent first; ranges of numbers, ascending; or texts of too many
-        samples.
+        ``"list"`` counts single values, ``"histogram"`` ranges of numbers. ``"none"`` is for texts of too many samples.
     note : str
-        What the bars leave out.
+        Description of values without a bar.
     """
 
     name: str

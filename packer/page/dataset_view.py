@@ -1,4 +1,4 @@
-"""One dataset on pages: its samples' neighbours, the frames that they were cut from, its rejects."""
+"""A dataset for pages: neighbours of samples, the frames that they were cut from, rejects."""
 
 import io
 import threading
@@ -24,15 +24,15 @@ from shardspec.schema import Field
 from shardspec.wording import program
 
 LINES = 60
-"""Rejects on a page."""
+"""Rejects per page."""
 
 _TRACK = 240
-"""Most neighbours of a sample."""
+"""Most neighbours shown for a sample."""
 _LONGEST = 1600
-"""Pixels of the longer side of an original as it is shown."""
+"""Longest side of a whole frame in pixels, as shown."""
 _KEPT = 8
 _FRAMES = 6
-"""Frames without a sample that are drawn of one item and reason."""
+"""Most frames to draw for a line of the report."""
 _LOSS = "loss"
 
 
@@ -46,7 +46,7 @@ class Original(NamedTuple):
     size : (int, int)
         Width and height of the frame itself.
     box : str
-        The box as the data of an SVG path, in pixels of the frame; empty without one.
+        The box as the data of an SVG path, in pixels of the frame; empty without a box.
     """
 
     jpeg: bytes
@@ -62,9 +62,9 @@ class RejectLine:
     Attributes
     ----------
     frames : tuple of (int or None)
-        Frames to draw; None is the first one of the item.
+        Frames to draw; None is the first frame of the item.
     count : int
-        Frames that the line is about; 0 if it is about the item.
+        Number of frames that the line is about; 0 if it is about the item.
     """
 
     number: int
@@ -81,7 +81,7 @@ class DatasetView:
     Parameters
     ----------
     source : Path, optional
-        The folder, or the archive, that it was packed from.
+        The folder or archive that the dataset was packed from.
     """
 
     def __init__(self, dataset: BrowsedDataset, source: Path | None = None) -> None:

@@ -30,15 +30,15 @@ _LONGEST_QUERY = 12_000
 class Guard:
     """Answers only read requests with the token, to an address of this machine.
 
-    A page of another site that has its name resolve to this machine (DNS rebinding) comes with that name as its
-    ``Host``, and is refused.
+    A page of another site whose name resolves to this machine (DNS rebinding) sends that name as ``Host``, and is
+    refused.
 
     Parameters
     ----------
     token : str
         First part of every path.
     host : str
-        A further name that this machine is called by; addresses and ``localhost`` always are.
+        Another name of this machine, besides its addresses and ``localhost``.
     """
 
     def __init__(self, app: Starlette, token: str, host: str) -> None:

@@ -1,4 +1,4 @@
-"""Templates filled in. Every value is escaped, except what this package itself has made."""
+"""Fill templates. Every value is escaped, except markup from this package."""
 
 import base64
 import hashlib
@@ -15,7 +15,7 @@ POLICY = (
     "default-src 'none'; img-src 'self' data:; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""The content security policy of served pages: nothing from elsewhere, no script in the page itself."""
+"""Content security policy of served pages: no content from other hosts, no inline scripts."""
 
 
 @cache

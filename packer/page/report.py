@@ -1,4 +1,4 @@
-"""``packer report``: what a dataset holds as one file, to be opened from the disk, mailed or kept."""
+"""``packer report``: describe datasets in one HTML file."""
 
 import base64
 import os
@@ -30,7 +30,7 @@ DEFAULT_COUNT = 200
 """Samples that a report shows."""
 
 _PICTURE_BYTES = 32 * 10**6
-"""Bytes of all pictures of a report; no more are shown."""
+"""Most bytes of all images of a report."""
 _NOT_SPREAD = ("key",)
 
 
@@ -43,7 +43,7 @@ class ReportResult(Result):
     samples : int
         Samples that it shows.
     warnings : tuple of str
-        What it warns about.
+        Warnings in the report.
     """
 
     path: Path
@@ -70,8 +70,8 @@ def report(
 ) -> ReportResult:
     """Write what packed datasets hold as one HTML file, replacing the file if it exists. It loads nothing when opened.
 
-    It has what was packed and how, counts, rejects by reason, the spread of every small field, sizes, warnings, and
-    samples with their pictures as they are stored, landmarks, outline and regions drawn over them.
+    It describes what was packed and how, with counts, rejects by reason, the distribution of every small field, sizes
+    and warnings. Samples are shown with their stored images, and landmarks, outline and regions drawn over them.
 
     Parameters
     ----------
@@ -80,8 +80,8 @@ def report(
     out : path
         File of the report, ``.html``, in an existing folder outside the datasets.
     count : int
-        Samples of each dataset to show, at least 0, drawn evenly over the classes; fewer if their pictures exceed
-        32 MB.
+        Samples of each dataset to show, at least 0, drawn evenly over the classes. Fewer are shown if their images
+        exceed 32 MB.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 

@@ -1,4 +1,4 @@
-"""The summary of a dataset for a page: content and origin, sizes, and warnings."""
+"""Summarize a dataset for a page: content and origin, sizes, and warnings."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""``packer view``: a server on this machine whose pages show packed datasets."""
+"""``packer view``: show packed datasets in the browser, from a server on this machine."""
 
 import errno
 import os
@@ -40,7 +40,7 @@ class Viewer(Result):
     Attributes
     ----------
     address : str
-        Where they are: open it in a browser.
+        The address to open in a browser.
     """
 
     def __init__(self, app: Guard, listener: socket.socket, token: str) -> None:
@@ -97,24 +97,25 @@ def view(
     port: int | None = None,
     progress: bool | ProgressListener = True,
 ) -> Viewer:
-    """Serve pages that show packed datasets, from a thread of this process, to those who know their address.
+    """Serve pages that show packed datasets from a thread of this process, to anyone who knows their address.
 
     Parameters
     ----------
     datasets : path or sequence of path
         Packed datasets. `packer.status` shows the progress of a build.
     source : path, optional
-        The folder, or the archive, that the dataset was packed from: frames are drawn with the boxes that were cut from
-        them, and rejected items are shown.
+        The folder or archive that the dataset was packed from, to show whole frames with their boxes, and rejected
+        items.
     table : path, optional
         CSV, TSV, JSON lines or Parquet with a column ``key``: its other columns are shown as further fields. With a
         column ``loss``, or ``prediction`` (a class, compared with ``label``), the worst samples come first.
     host : str
-        The address to listen on. Any other than this machine's own lets others in who know the address.
+        The address to listen on. With any other than this machine's own, other hosts can connect if they know the
+        whole address.
     port : int, optional
-        By default 8017, or another if that is taken; 0 is any that is free.
+        By default 8017, or any free port if it is taken; 0 chooses a free port.
     progress : bool or ProgressListener
-        Whether to print on standard error what there is to know about the address, or the listener to receive it.
+        Whether to print remarks on the address to standard error, or the listener to receive them.
 
     Raises
     ------
@@ -138,7 +139,7 @@ def view(
 
 
 def describe_address(address: tuple[str, int], ssh: str = "") -> list[str]:
-    """Describe an address: over SSH, with the command of the tunnel; in a network, with a warning that others may connect.
+    """Describe an address, with the command of a tunnel over SSH, or a warning if other hosts can connect.
 
     Parameters
     ----------
@@ -150,13 +151,13 @@ def describe_address(address: tuple[str, int], ssh: str = "") -> list[str]:
     host, port = address
     lines, parts = [], ssh.split()
     if host not in (LOOPBACK, "::1"):
-        lines.append(f"{program()} view: listening on {host}: everybody with the address sees everything, unencrypted")
+        lines.append(f"{program()} view: listening on {host}: anyone with the address sees everything, unencrypted")
     elif len(parts) == 4:
         lines.append(
             f"{program()} view: on your own machine run: ssh -L {port}:{_bracketed(host)}:{port} {parts[2]}, and open the "
             "address there"
         )
-    return [*lines, f"{program()} view: Ctrl-C ends it; open this address in a browser:"]
+    return [*lines, f"{program()} view: open this address in a browser; Ctrl-C stops the server:"]
 
 
 def _bracketed(host: str) -> str:

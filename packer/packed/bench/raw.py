@@ -2,9 +2,9 @@
 
 The first line of standard input is JSON with ``recipe``, ``items`` (lines of a plan's items file) and ``seconds``. A
 first pass takes the items that fit into the seconds. It also loads the models and warms the page cache. The answer is
-``{"event": "ready", "items": n, "reason": …}``, with the first reason why an item gave no sample, or null. Every further
-line starts one pass over the same items, answered by ``"done"`` with ``samples``, ``seconds``, ``cpu_s`` and ``bytes``
-(the sizes of the items' files). An error is answered by ``"failed"`` with its ``message``. The process ends when its
+``{"event": "ready", "items": n, "reason": …}``, with the first reason why an item gave no sample, or null. Every
+further line starts one pass over the same items, answered by ``"done"`` with ``samples``, ``seconds``, ``cpu_s`` and
+``bytes`` (the sizes of the items' files). An error is answered by ``"failed"`` with its ``message``. The process ends when its
 standard input ends.
 """
 

@@ -20,9 +20,9 @@ class Side:
     rates : tuple of float
         Samples per second of each run.
     peak_bytes : int
-        All processes of the side together, without the page cache that they map. 0 if the system does not report it.
+        Sum over the processes of the side, without the page cache that they map. 0 if the system does not report it.
     file_bytes_per_sample : float
-        Bytes of the files that hold a sample, whether they came from the page cache or not.
+        Bytes of the files that hold a sample, including bytes from the page cache.
     disk_bytes_per_sample : float or None
         Bytes fetched from storage during the runs: about 0 with a warm page cache. None if the system does not report
         it.
@@ -64,7 +64,7 @@ class Packing:
     Attributes
     ----------
     recorded : bool
-        Whether the manifest records the time; otherwise it is estimated as one raw epoch, which does the same work.
+        Whether the manifest records the time. Otherwise it is estimated as one raw epoch, which does the same work.
     """
 
     seconds: float
@@ -82,7 +82,7 @@ class BenchReport(Result):
     seconds : float
         Length of a run.
     items, measured_items : int
-        Items of the source, and how many of them the raw runs went through.
+        Number of items of the source, and of the items that the raw runs used.
     samples : int
         Samples of the dataset: one epoch.
     packing : Packing or None

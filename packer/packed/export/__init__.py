@@ -1,1 +1,1 @@
-"""A packed dataset as plain picture files and a table, or as the shards of other libraries."""
+"""Exports of packed datasets: plain image files and a table, or the shards of other libraries."""

@@ -1,4 +1,4 @@
-"""``packer export``: a packed dataset as plain picture files and a table, or as the shards of other libraries."""
+"""``packer export``: write plain image files and a table, or the shards of other libraries."""
 
 import base64
 import json
@@ -40,7 +40,7 @@ _STAGING = ".exporting"
 """Suffix of the hidden folder in which an export is written."""
 
 PREFIX = "packed_"
-"""Prefix for the names of columns that ``packer build`` would write itself."""
+"""Prefix of columns that ``packer build`` would write itself."""
 
 TARS = "webdataset"
 """Tar files are a format of packed datasets: `export` calls `convert`."""
@@ -60,7 +60,7 @@ class ExportResult(Result):
     table : Path or None
         The table's file in the folder; None for shards.
     samples, pictures : int
-        Pictures are those that were written as files.
+        Samples, and images written as files.
     found_finished : bool
         Whether everything existed already, so that this call did nothing.
     """
@@ -99,16 +99,16 @@ def export(
 ) -> ExportResult:
     """Write a packed dataset as plain files and a table that ``packer build`` can read, or as another library's shards.
 
-    Files are named like ``<class>/<key>.jpg``, or as in the source. Encoded pictures keep their stored bytes, and raw
-    ones become PNG. The table has a column ``path``, the name of the class as ``label``, numbers and text as they are,
+    Files are named like ``<class>/<key>.jpg``, or as in the source. Encoded images keep their stored bytes, and raw
+    images become PNG. The table has a column ``path``, the name of the class as ``label``, numbers and text unchanged,
     arrays as JSON and blobs as base64. A field that a build writes itself, such as ``key``, is called ``packed_key`` in
-    the table, so that a new build takes it in next to its own.
+    the table, so that a new build keeps both.
 
-    Shards hold every field under its name, encoded pictures with their stored bytes; the names of classes are in
+    Shards hold every field under its name, and encoded images with their stored bytes. The names of classes are in
     ``export.json``.
 
-    Everything is written into a folder beside `out`, by one call at a time, and renamed at the end; an interrupted
-    export starts anew. A file ``export.json`` records which dataset was exported, and the same call again does nothing.
+    One call at a time writes into a folder next to `out`, which is renamed at the end. An interrupted export starts
+    again. A file ``export.json`` records which dataset was exported, so that the same call does nothing a second time.
 
     Parameters
     ----------
@@ -117,17 +117,17 @@ def export(
     out : path
         A folder that is new, empty, or holds the same export.
     to : {"files", "litdata", "mds", "webdataset"}
-        Files and a table, chunks of LitData, shards of MosaicML Streaming, or tar files: for these it is
-        ``packer.convert(…, format="webdataset")``, and the result is a packed dataset too.
+        Files and a table, chunks of LitData, shards of MosaicML Streaming, or tar files. Tar files are written by
+        ``packer.convert(…, format="webdataset")``, and are a packed dataset, too.
     table : {"csv", "jsonl", "parquet"}, optional
-        With files, ``"csv"`` by default: reading CSV turns a text column of integers only into integers, and empty text
-        into missing values; the other two types are exact.
+        With files, ``"csv"`` by default. Reading CSV turns a text column of integers into integers, and empty text into
+        missing values. The other two types are exact.
     names : {"key", "source"}
-        With files, what they are called: after class and key, or by the field ``source``, the path of the original in
-        its source. If several samples come from one original, the number of the frame is added, or of the row. The
-        suffix is that of the stored picture.
+        With files, whether to name them by class and key, or by the field ``source``, the path of the original in its
+        source. If several samples come from one original, add the number of the frame or row. The suffix fits the
+        stored image.
     shard_size : int or str, optional
-        With shards: bytes of samples in each, 64 MiB by default; with tar files as the dataset was packed.
+        With shards, bytes of samples in each, 64 MiB by default; with tar files, the dataset's own shard size.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 

@@ -1,4 +1,4 @@
-"""Names of exported pictures: after class and key, or as in the source."""
+"""Names of exported images: by class and key, or as in the source."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from shardspec.schema import Field
 from shardspec.wording import list_some
 
 UNLABELLED = "pictures"
-"""Folder of the pictures of a dataset without labels."""
+"""Folder of images without labels."""
 
 SUFFIXES: Mapping[str, tuple[str, ...]] = {
     **{name: image.suffixes for name, image in image_types().items()},

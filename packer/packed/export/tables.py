@@ -1,4 +1,4 @@
-"""Tables that an export writes, row by row: CSV and JSON lines here, Parquet in a file of its own."""
+"""Tables that an export writes row by row: CSV and JSON lines."""
 
 import csv
 import json

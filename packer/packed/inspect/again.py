@@ -1,4 +1,4 @@
-"""Samples that occur in several datasets, which a merge would take twice."""
+"""Count samples that occur in several datasets, which a merge would take twice."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,19 +19,19 @@ from shardspec.layout import ITEMS_NAME
 from shardspec.schema import Schema
 
 _STEP = np.int64(0x1E3779B97F4A7C15)
-"""Odd, and without a pattern: small numbers times this are spread over all 64 bits, so that others can be added."""
+"""Odd and without a pattern, so that multiples of it are spread over all 64 bits and can be added to hashes."""
 
 
 def count_again(inputs: Sequence[Input]) -> list[int]:
-    """For each dataset, how many of its samples a dataset before it has, too. No picture is decoded.
+    """Count the samples of each dataset that an earlier dataset has, too. No image is decoded.
 
-    In datasets that go back to one build or one dataset, such as the parts of a split, a sample is known by its source
-    and its key. In any, it is known by its item, which has the same name, size and time, and by its frame; where they go
-    back to one, by its place among the samples of the item as well. So files of the same names in two folders are not
-    the same, nor are two faces of a frame. Samples of a `packer.Writer` have no items: in datasets that do not go back to
-    one, they are the same if all their values but the key are.
+    Datasets that go back to one build or one dataset, such as the parts of a split, have the same sample if source and
+    key are equal. All datasets have the same sample if its item has the same name, size and time, and its frame is the
+    same. If they go back to one dataset, its ordinal among the samples of the item must be the same, too. So files with
+    the same name in two folders differ, and so do two faces of a frame. Samples of a `packer.Writer` have no items. In
+    unrelated datasets, they are the same if all values except the key are equal.
 
-    For each sample some bytes are in memory, and some dozens if several datasets have its source and frame.
+    Memory is 8 bytes a sample, and a few dozen for each sample whose source and frame several datasets have.
     """
     again = [np.zeros(one.manifest.samples, np.bool_) for one in inputs]
     frames = [_number_frames(one) for one in inputs]
@@ -59,7 +59,7 @@ def _mark_equal(inputs: Sequence[Input], again: Sequence[npt.NDArray[np.bool_]])
         small = [name for name in names if rows.schema[name].is_small]
         ends = np.cumsum([inputs[at].manifest.samples for at in compared])[:-1]
         numbers = np.zeros(len(rows), np.int64)
-        if small:  # by which most samples differ, so that others need not be read
+        if small:  # most samples differ in these, so that their other fields need not be read
             numbers = np.concatenate([numbers[:0], *map(_number_values, rows.batches(small))])
         alike = np.flatnonzero(np.isin(numbers, in_several(np.split(numbers, ends))))
         step = max(1, BATCH_BYTES // max(1, rows.row_bytes))
@@ -113,18 +113,18 @@ def _spread(frames: Any) -> Any:
 
 
 class _Candidates(NamedTuple):
-    """Samples whose source and frame several datasets have, as numbers that are the same for the same values.
+    """Hashes of the samples whose source and frame several datasets have.
 
     Attributes
     ----------
     ancestors : set of str
-        What the dataset goes back to.
+        Digests and fingerprints that the dataset goes back to.
     keys : (n,) int64
-        Of source and key.
+        Hashes of source and key.
     items : (n,) int64
-        Of source, facts of the item and frame.
+        Hashes of source, facts of the item and frame.
     ordinals : (n,) int64
-        Of the place among the samples of the item.
+        Hashes of the ordinal among the samples of the item.
     known : (n,) bool
         Whether the facts of the item are known.
     """
@@ -163,12 +163,12 @@ class _Candidates(NamedTuple):
 
 
 def _facts_of(one: Input, *names: IntArray) -> IntArray:
-    """A number of the facts of each sample's item, 0 where the reports do not say which they are.
+    """Hash the facts of each sample's item, or return 0 where the reports do not have them.
 
     Parameters
     ----------
     names : (n,) int64
-        What the item may be called: numbers of the sources, or of the keys if it was packed from a packed dataset.
+        Hashes of possible names of the item: sources, or keys if it was packed from a packed dataset.
     """
     listed, facts = array("q"), array("q")
     for line in read_report(one, ITEMS_NAME):
@@ -176,7 +176,7 @@ def _facts_of(one: Input, *names: IntArray) -> IntArray:
             listed.append(hash(str(line["item"]).encode("utf-8", "surrogateescape")))
             facts.append(hash(line["facts"]) or 1)
     known, first, times = np.unique(np.frombuffer(listed, np.int64), return_index=True, return_counts=True)
-    known, first = known[times == 1], first[times == 1]  # of items with the same name, as of two folders, none is known
+    known, first = known[times == 1], first[times == 1]  # names of several items are ambiguous
     found = np.zeros(len(names[0]), np.int64)
     for numbers in names if len(known) else ():
         places = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
@@ -192,6 +192,6 @@ def _ancestors(one: Input) -> Iterator[str]:
         made = above.pop()
         yield made["digest"]
         for generation in made["generations"]:
-            if generation["kind"] in BUILD_KINDS:  # that of a writer says nothing of its samples
+            if generation["kind"] in BUILD_KINDS:  # a writer's fingerprint does not identify its samples
                 yield generation["fingerprint"]
             above += generation["recipe"].get("inputs", ())

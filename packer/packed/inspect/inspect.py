@@ -22,15 +22,15 @@ class GenerationNote(NamedTuple):
     kind : str
         ``"build"``, ``"write"``, ``"update"``, ``"retry"``, ``"convert"``, ``"merge"`` or ``"split"``.
     finished : str or None
-        When, in UTC; None where nothing says so.
+        Time in UTC; None if it is not recorded.
     version : str or None
         The version of this project that made it.
     items, rejected, samples : int
-        Of these items alone. An item that was tried again counts if it then worked.
+        Counts of these items alone. A retried item counts if the retry packed it.
     replaced, gone : int
-        Items of earlier times that were packed anew then, or dropped.
+        Earlier items that were packed again, or dropped.
     removed : int
-        The samples that these had, which the dataset has no more.
+        Samples of these items, which were removed from the dataset.
     """
 
     kind: str
@@ -65,7 +65,7 @@ class GenerationNote(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class InspectReport(Result):
-    """Summary of a dataset's manifest, and missing files.
+    """Summary of a dataset's manifest, and the first problem with its files.
 
     Attributes
     ----------

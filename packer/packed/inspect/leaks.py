@@ -1,4 +1,4 @@
-"""Groups of samples that occur in several datasets."""
+"""Find groups of samples that occur in several datasets."""
 
 import os
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ def find_leaks(
     datasets : sequence of path
         Two packed datasets or more.
     by : str
-        The field that says which samples belong together: ``"source"``, or a column such as a person's name.
+        The field whose values are groups: ``"source"``, or a column such as a person's name.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 

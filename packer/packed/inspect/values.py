@@ -1,4 +1,4 @@
-"""The values of a field of a packed dataset, counted."""
+"""Count the values of a field of a packed dataset."""
 
 import os
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from shardspec.splits.groups import NO_GROUP, count_pairs
 from shardspec.wording import counted, list_some, shorten
 
 _VALUES = 20
-"""Values that a description lists."""
+"""Most values in a description."""
 
 
 class ValueCount(NamedTuple):
@@ -28,7 +28,7 @@ class ValueCount(NamedTuple):
     value : str or None
         None for samples without a value.
     items : int or None
-        Items, such as videos, that have such samples; None if neither keys nor sources say which.
+        Items, such as videos, with such samples; None if neither keys nor sources identify items.
     classes : dict of str to int
         Samples of each class of ``label``, by its name or number; empty if there is no ``label``.
     """
@@ -50,7 +50,7 @@ class ValueCounts(Result):
     by : str
         The field.
     found : tuple of ValueCount
-        The values with most samples first, values of as many samples in the order of their first sample.
+        The most frequent values first; equally frequent values in the order of their first sample.
     """
 
     path: Path

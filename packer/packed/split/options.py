@@ -14,7 +14,7 @@ RATIOS: Mapping[str, float] = {"train": 0.8, "val": 0.1, "test": 0.1}
 """Default shares."""
 
 MAX_PARTS = 100
-"""The most datasets that one call makes from a field's values; a field with more values likely names groups."""
+"""Most datasets that one call makes from a field's values. A field with more values probably names groups."""
 
 _TOLERANCE = 1e-6
 
@@ -66,8 +66,8 @@ def check_ratios(ratios: Mapping[str, float]) -> dict[str, float]:
     Raises
     ------
     UsageError
-        If they have no names, or a name is not a plain word; if a ratio is not a number above 0; or if they add up to
-        neither 1 nor 100.
+        If they have no names, a name is not a plain word, a ratio is not a number above 0, or they add up to neither 1
+        nor 100.
     """
     if not isinstance(ratios, Mapping):
         raise UsageError(

@@ -17,13 +17,13 @@ class SplitPart:
     name : str
         The name of its folder.
     ratio : float or None
-        The share of the samples that was asked for; None for a part with one value of a field.
+        The requested share of the samples; None for a part with one value of a field.
     groups : int
         Without `by` and `into`, the number of samples.
     value : str or None
-        The value that all its samples have, if the part was made by `into`.
+        With `into`, the value that all its samples have.
     strata : dict of str to int
-        With `stratify`, the samples of each value of that field.
+        With `stratify`, the number of samples of each value of that field.
     """
 
     name: str
@@ -67,7 +67,7 @@ class SplitResult(Result):
     parted : int
         Without `by`, the number of sources, such as videos, whose samples are in several parts.
     others : tuple of str
-        The folders beside the parts that are parts of other splits, such as an earlier one into more folds.
+        Folders next to the parts that are parts of other splits, such as an earlier split into more folds.
     """
 
     out: str
@@ -91,8 +91,8 @@ class SplitResult(Result):
         off = [part for part in self.parts if self._is_far_off(part, sum(samples))]
         if off:
             lines.append(
-                f"warning: {', '.join(part.name for part in off)}: far from the ratio that was wanted, since few or "
-                f"large {self._groups_are} stay whole: another field, other --ratios or another --seed may come nearer"
+                f"warning: {', '.join(part.name for part in off)}: far from the requested ratio, because few or "
+                f"large {self._groups_are} stay whole: try another field, other --ratios or another --seed"
             )
         if self.parted:
             lines.append(
@@ -101,7 +101,7 @@ class SplitResult(Result):
             )
         if self.others:
             lines.append(
-                f"warning: {self.out} also holds parts of another split, whose samples may be in these, too "
+                f"warning: {self.out} also holds parts of another split, which may have the same samples "
                 f"({list_some(self.others)}): delete them, or choose another folder"
             )
         return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""A packed dataset cut into several, by shares, into folds, or by the values of a field."""
+"""``packer split``: split a packed dataset by shares, into folds, or by the values of a field."""
 
 import hashlib
 import os
@@ -57,11 +57,11 @@ def split(
 ) -> SplitResult:
     """Write each split of a packed dataset to ``out/<name>``. Nothing is decoded; the same call again resumes.
 
-    By shares, all samples with the same value of `by` go into one split (`shardspec.splits.assignment.assign_rows`
-    chooses which). With `folds`, the splits are ``fold-0``, ``fold-1`` and so on, of equal shares, each sample in one
-    of them. With `into`, each value of that field becomes a dataset of its own, named after the value. Keys do not
-    change, so `packer.merge` restores the samples. Items are counted where they have samples; the dataset's rejects
-    belong to no split.
+    By shares, all samples with the same value of `by` go into one split, which
+    `shardspec.splits.assignment.assign_rows` chooses. With `folds`, the splits are ``fold-0``, ``fold-1`` and so on, of
+    equal shares, with each sample in one of them. With `into`, each value of that field becomes a separate dataset,
+    named after the value. Keys do not change, so `packer.merge` restores the samples. Items are counted where they have
+    samples. The dataset's rejects belong to no split.
 
     Parameters
     ----------
@@ -70,19 +70,19 @@ def split(
     out : path
         A folder in which each split gets its own folder, or the folder of a split to resume.
     by : str or sequence of str, optional
-        A field of text, or of one value per sample: ``"source"`` keeps the frames of a video together. Of several
-        fields, samples that share a value in any stay together, directly or through others.
+        A field of text, or of one value per sample. ``"source"`` keeps the frames of a video together. With several
+        fields, samples that share a value in any of them stay together, directly or through other samples.
     ratios : dict of str to float, or str
-        Each split's share of the samples, above 0, adding up to 1 or to 100, also as ``"train=0.8,val=0.2"``. By
-        default ``"train=0.8,val=0.1,test=0.1"``. It needs `by` or `stratify`.
+        Each split's share of the samples, above 0, adding up to 1 or 100, also as ``"train=0.8,val=0.2"``. By default
+        ``"train=0.8,val=0.1,test=0.1"``. Requires `by` or `stratify`.
     folds : int, optional
         Instead of `ratios`, the number of folds, 2 to 100.
     stratify : str, optional
-        A field, such as ``"label"``, of whose values every split gets its share, as closely as whole groups allow.
+        A field, such as ``"label"``. Every split gets its share of each value, as closely as whole groups allow.
     seed : int
         Seed of the splits, 0 to 2**64 - 1.
     into : str
-        Instead of all these, a field as for `by` that names each sample's dataset, such as an official split.
+        Instead of all these options, a field that names each sample's dataset, such as an official split.
     format : str, optional
         A name in `shardspec.formats.FORMATS`; by default the dataset's format.
     shuffle : int, optional
@@ -93,10 +93,9 @@ def split(
     Raises
     ------
     UsageError
-        If there is no such field, or if samples have no value in it; if it has fewer values than there are splits, or
-        if its values are splits already; if a value of `stratify` is in fewer groups than there are splits; if `into`
-        has too many values, or two that would name the same folder; if options exclude each other, or none says how
-        to split.
+        If a field does not exist, has samples without a value, has fewer values than there are splits, or names splits
+        itself; if a value of `stratify` is in fewer groups than there are splits; if `into` has too many values, or two
+        values for the same folder; if options exclude each other, or none says how to split.
     DatasetError, ResumeMismatchError, BuildLockedError, BuildError
         See `packer.convert`.
     """
@@ -214,7 +213,7 @@ def _read_labels(one: Input) -> IntArray:
 
 
 class _OfPart:
-    """Listener of one of many parts: passes messages on, and shows the progress of the whole call instead of its own."""
+    """Listener of one of many parts: passes messages on, and shows the progress of the whole call."""
 
     def __init__(self, listener: ProgressListener, whole: Stage) -> None:
         self._listener = listener

@@ -315,7 +315,7 @@ def test_labels_below_that_of_no_class_are_named(tmp_path: Path) -> None:
     columns = face_columns(2)
     write_dataset(tmp_path / "ds", "npy", schema, {name: columns[name] for name in schema.names})
     (note,) = packer.add(tmp_path / "ds", {"key": columns["key"], "label": [1, -2]}, **QUIET).notes
-    assert note.startswith("label: some are below -1 (no class), such as -2, which losses of classes refuse")
+    assert note.startswith("label: some are below -1 (no class), such as -2, which classification losses refuse")
     assert not packer.add(tmp_path / "ds", {"key": columns["key"], "label": [1, -1]}, replace=True, **QUIET).notes
 
 

@@ -224,6 +224,6 @@ def test_folds_that_an_earlier_split_left_are_warned_of(videos: Path, tmp_path: 
     result = split(videos, out, folds=2, overwrite=True, **by)
     assert result.others == ("fold-2", "fold-3")
     assert result.to_json()["others"] == ["fold-2", "fold-3"]
-    warning = "also holds parts of another split, whose samples may be in these, too (fold-2, fold-3): delete them"
+    warning = "also holds parts of another split, which may have the same samples (fold-2, fold-3): delete them"
     assert warning in result.describe().splitlines()[-1]
     assert (out / "fold-3" / "manifest.json").exists()

@@ -238,7 +238,7 @@ def test_different_shapes_are_warned_of(tmp_path: Path) -> None:
     for _ in range(2):
         _, warning = run_packer(*call).stdout.splitlines()
         assert warning.startswith(
-            "warning: pictures of field 'image' have different shapes (32 x 32, 20 x 20), so a batch"
+            "warning: images of field 'image' have different shapes (32 x 32, 20 x 20), so a batch"
         )
         assert "collate_fn=ds.collate" in warning
     (line,) = run_packer(*call, "--json").stdout.splitlines()
@@ -280,8 +280,8 @@ def test_samples_that_are_there_twice_are_counted(tmp_path: Path, capsys: pytest
     made = merge([parts[0], whole, parts[1]], tmp_path / "out", **QUIET)
     assert made.repeated == {str(whole): 2, str(parts[1]): 2}
     assert (
-        f"\nwarning: 2 samples of {whole} are in a dataset before it, too, and now here twice: "
-        "merge datasets that have no sample in common"
+        f"\nwarning: 2 samples of {whole} are in an earlier dataset, too, and therefore twice in the merged one: "
+        "merge datasets without common samples"
     ) in made.describe()
     assert made.to_json()["repeated"] == made.repeated
     assert main(["merge", *map(str, (parts[0], whole, parts[1], tmp_path / "out")), "--quiet"]) == 0

@@ -431,7 +431,7 @@ def test_a_part_far_from_its_ratio_is_warned_of(tmp_path: Path) -> None:
             for number in range(samples):
                 out.write(person=person, number=number)
     done = run_packer("split", tmp_path / "in", tmp_path / "out", "--by", "person")
-    assert "warning: train, val: far from the ratio that was wanted, since few or large values of person" in done.stdout
+    assert "warning: train, val: far from the requested ratio, because few or large values of person" in done.stdout
     assert "train 60" in done.stdout or "60 samples" in done.stdout
     done = run_packer("split", tmp_path / "in", tmp_path / "two", "--by", "person", "--ratios", "train=0.8,val=0.2")
     assert "warning" not in done.stdout
