@@ -41,7 +41,7 @@ def make(recipe: Recipe, resources: StepResources) -> Step:
     ``frame_position`` among the sampled frames. For an image these numbers are 0.
     """
     sampling = _sampling(recipe)
-    take = _take_ahead if resources.decodes_ahead else _take
+    take = _take_ahead if resources.decodes_ahead else nullcontext
     refills = recipe.frames if recipe.refill else None
     checks = resources.only_encodes and keeps_pictures(recipe)
 
@@ -108,10 +108,6 @@ def _picture(sample: Sample, item: Item, report: ItemReport, checks: bool) -> Sa
     report.frames += 1
     whole = None if picture.kept is None else Kept(picture.image, picture.kept, "jpeg")
     return {**sample, **STILL, "image": picture.image, KEPT: whole}
-
-
-def _take(video: "Reader") -> AbstractContextManager[Iterable[VideoFrame]]:
-    return nullcontext(video)
 
 
 def _take_ahead(video: "Reader") -> AbstractContextManager[Iterable[VideoFrame]]:

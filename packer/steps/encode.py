@@ -30,14 +30,14 @@ from shardspec.typing.field_types import FieldKind, FieldType, as_array, is_pict
 from shardspec.wording import did_you_mean, list_some
 
 ValueKind = Literal["array", "class", "image", "lossless", "text", "json", "blob"]
-"""A ``class`` is the name of one, which becomes its number when the names of all samples are known."""
+"""A ``class`` is the name of a class, which becomes its number when the names of all samples are known."""
 
 KEPT = "_kept_jpeg"
-"""Key of a sample that carries what its ``image`` was decoded from, as `Kept`, if that may be kept."""
+"""Key of a sample with the `Kept` bytes that its ``image`` was decoded from, if these may be kept."""
 
 
 class Kept(NamedTuple):
-    """A picture and the bytes that it was decoded from.
+    """An image and the bytes that it was decoded from.
 
     `progressive` says whether they are a progressive JPEG, if that is known.
     """
@@ -106,7 +106,7 @@ _PLAIN: Mapping[type, tuple[Callable[[Any], bytes], ColumnSpec]] = {
 """How Python's numbers become bytes: as numpy's would, in a tenth of the time."""
 
 LOSSLESS_CODEC = NamedConfig("png")
-"""Codec of pictures whose names say that they are masks, whatever the recipe says of others: they may be label maps."""
+"""Codec of images whose names say that they are masks, for any recipe: they may be label maps."""
 
 
 def load_to_baseline() -> Callable[[bytes, npt.NDArray[np.uint8]], bytes]:
@@ -139,7 +139,7 @@ class Encoder:
         }
         self._recipe = recipe
 
-    # Made for the first picture that is encoded: where all are kept, none of the libraries is needed.
+    # Created with the first image that is encoded: if all are kept, none of the libraries is needed.
     @cached_property
     def _exact(self) -> Codec:
         return codec_for(Field("exact", "bytes", "|u1", (None, None, 3), LOSSLESS_CODEC))
@@ -228,7 +228,7 @@ class Encoder:
             try:
                 return EncodedValue(pack(value), (), spec)
             except struct.error:
-                pass  # an integer of more than 64 bits, or of 64 without a sign
+                pass  # an integer that does not fit into 64 bits with a sign
         for types, encode in BYTES_OF.values():
             if isinstance(value, types):
                 return encode(value)

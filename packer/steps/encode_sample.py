@@ -83,7 +83,7 @@ class SampleEncoder:
             raise SchemaError(str(error)) from error
         except SchemaError as error:
             raise SchemaError(f"field {name!r}: {error}") from error
-        known = (name, kind.kind, kind.dtype, kind.shape)  # a picture's codec follows from its name
+        known = (name, kind.kind, kind.dtype, kind.shape)  # an image's codec follows from its name
         if known not in self._encoders:
             self._encoders[known] = self._encoder(name, kind)
         return self._encoders[known]
@@ -206,7 +206,7 @@ def _convert(kind: FieldType, dtype: np.dtype[Any], value: Any) -> np.ndarray[An
         raise _mismatch(kind, value)
     else:
         array = as_array(value)
-        if not kind.shape and not array.shape:  # one number, of whatever width
+        if not kind.shape and not array.shape:  # one number, of any width
             declared = dtype.str in ("<i8", "<f8") and array.dtype.kind in _CONVERTIBLE[dtype.kind]
             array = _convert_python(kind, dtype, array.item()) if declared else array
     if (

@@ -11,7 +11,7 @@ from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import FrameClock, Sampling, VideoFrame, neighbours
 from shardspec.wording import LONG, counted, cut, shorten
 
-_GAP = 1.5  # times the usual distance between the numbers of pictures
+_GAP = 1.5  # times the usual distance between the numbers of images
 
 
 class FramesReader:

@@ -16,8 +16,7 @@ _PLAIN: Mapping[str, type] = {"<i8": int, "<f8": float, "|b1": bool}
 """Python types of scalars that numpy stores unchanged, by dtype, so that steps get them as Python's own."""
 
 _BLOCK_ROWS, _BLOCK_BYTES = 64, 1 << 20
-"""Rows that follow one another are read so many at a time, or as many as have about so many bytes: a read of one row takes
-nearly as long as one of many."""
+"""Limits of a block of consecutive rows that are read together: reading one row takes nearly as long as many."""
 
 
 class PackedItems:
@@ -54,7 +53,7 @@ class PackedItems:
             sample.pop("label", None)
             mark = self._samples.schema.validity("label")
             if mark is not None:
-                del sample[mark]  # which samples had the label that is gone
+                del sample[mark]  # says which samples had the label
         if "key" in sample:
             sample[PACKED_KEY] = sample["key"]
         return {**sample, KEPT: self._kept(sample, columns)}
@@ -67,11 +66,11 @@ class PackedItems:
                 count = min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, samples.row_bytes), len(samples) - row)
             try:
                 block = samples.read_encoded(range(row, row + count))
-            except Exception:  # of whatever library; if it is this row's own, reading it alone says so
+            except Exception:  # of any library; if this row is the cause, reading it alone reports it
                 count, block = 1, samples.read_encoded([row])
             self._block, self._of_block = block, range(row, row + count)
         self._next, at = row + 1, row - self._of_block.start
-        # Copies: what a step writes into an array must not be there when the item is tried again.
+        # Copies: changes that a step makes to an array must be gone when the item is retried.
         return {
             name: values[at : at + 1] if isinstance(values, list) else values[at : at + 1].copy()
             for name, values in self._block.items()
@@ -87,7 +86,7 @@ class PackedItems:
     def _kept(self, sample: Mapping[str, Any], columns: Columns) -> Kept | None:
         assert self._samples is not None
         field = self._samples.schema.by_name.get("image")
-        # The stored bytes of a raw picture may begin with its shape, which a part has apart from them.
+        # The stored bytes of a raw image may begin with its shape, which a part stores separately.
         if field is None or field.codec.name == "raw" or field.codec != self._codec:
             return None
         sample["image"].setflags(write=False)  # a step that changed it in place would leave the kept bytes unchanged

@@ -17,15 +17,15 @@ class ItemReport:
     samples : int
         Number of samples that the item gave.
     frames : int
-        Number of frames that were examined; a picture counts as one.
+        Number of frames that were examined; an image counts as one.
     faces : int or None
         Number of faces that the detector found, wanted or not; None where no detector ran.
     skipped : dict of str to list of int
         Frames that gave no sample, by reason.
     progressive : int
-        Number of samples whose picture was a progressive JPEG and was stored without being decoded and encoded again.
+        Number of samples whose image was a progressive JPEG and was stored without being decoded and encoded again.
     marked : int
-        Number of samples whose picture has restart markers, where the recipe asks for them.
+        Number of samples whose image has restart markers, where the recipe asks for them.
     refilled : int
         Number of sampled frames in whose place a nearby frame gave the samples.
     face_frames : int

@@ -78,7 +78,7 @@ class TableBoxes(Boxes):
         return self._rows
 
     def _read(self) -> tuple[dict[str, int], npt.NDArray[np.int64], dict[str, npt.NDArray[np.float64]]]:
-        """Return numbers for the paths, the number of each row's path, and the other columns, NaN where a value is missing."""
+        """Return numbers for the paths, the number of each row's path, and the other columns, with NaN for no value."""
         paths: dict[str, int] = {}
         of_rows = array("q")
         parts: dict[str, list[tuple[int, npt.NDArray[np.float64]]]] = {}

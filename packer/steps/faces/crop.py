@@ -52,14 +52,12 @@ class FaceCutter:
         Parameters
         ----------
         frame : ndarray, (H, W, 3), uint8
-        box : ndarray, (4,)
-            In frame pixels.
         points5 : ndarray, (5, 2), or None
             The detector's points in frame pixels. Without them, or if one is far from the box, there are no landmarks:
             they are zero, and ``landmarks_valid`` is false.
         before : ndarray, (2, 3), optional
-            The matrix by which the face was cut before. An aligned crop that would lie there but for the rounding of
-            the points lies there exactly.
+            The matrix by which the face was cut before. An aligned crop that differs only by the rounding of the
+            points reuses it.
 
         Raises
         ------

@@ -47,14 +47,10 @@ _REQUIRED = ("source", "frame", "box")
 class PackedBoxes(Boxes):
     """The faces of a packed dataset, read item by item.
 
-    Landmarks beside a ``matrix`` lie in a crop, and are mapped back into the frame by it; in a dataset without pictures
-    they lie in the frame. Of denser landmarks five points are made. Memory: 16 bytes a sample, the items' names, and
-    the dataset's rejects.
-
-    Parameters
-    ----------
-    scale : float, > 0
-        If it is not 1, neither the size of the frames nor that of the file is compared.
+    Landmarks in a dataset with a ``matrix`` are in a crop, and are mapped back into the frame by it. In a dataset
+    without images they are in the frame. Denser landmarks are reduced to five points. Memory: 16 bytes a sample, the
+    items' names, and the dataset's rejects. If `scale` is not 1, neither the size of the frames nor that of the file is
+    compared.
 
     Raises
     ------

@@ -49,7 +49,7 @@ def to_baseline(data: bytes, image: npt.NDArray[np.uint8]) -> bytes:
         picture.write_dct(str(after), flags=["+OPTIMIZE_CODING"])
         coded = after.read_bytes()
     if coded.startswith(_JFIF, 2) and coded.startswith(_JFIF, 2 + _JFIF_BYTES):
-        coded = coded[:2] + coded[2 + _JFIF_BYTES :]  # the block of libjpeg, which precedes the picture's own
+        coded = coded[:2] + coded[2 + _JFIF_BYTES :]  # the block of libjpeg, which precedes the image's own
     return coded if _shows(coded, image) else data
 
 

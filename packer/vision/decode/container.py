@@ -18,13 +18,13 @@ from shardspec.errors import system_reason
 
 # libavformat's demuxers for these suffixes and no others: a playlist named .mp4 would open further files and addresses.
 _DEMUXERS = "mov,matroska,avi,mpegts,mpeg,mpegvideo,asf,flv,ogg"
-# Decoders that hand out a frame as whole after an error in it, unless every error ends the frame. The option is not set
-# for others: H.264's decoder flags what it conceals, and in a file that was cut out of another it treats what is
-# missing as an error; TIFF's refuses files of its own encoder.
+# Decoders that return a frame as whole after an error in it, unless every error ends the frame. The option is not set
+# for others: H.264's decoder flags the parts that it conceals, and in a file that was cut out of another it treats
+# missing frames as errors; TIFF's decoder refuses files of libav's own encoder.
 _ERROR_ENDS_FRAME = frozenset({"hevc", "jpegls", "ljpeg", "mjpeg"})
 # A decoder that shows memory that it never wrote, without an error: for a damaged file, other pixels each time.
 _NOT_REPEATABLE = {"cfhd": "CineForm"}
-# The most that libav allocates at once. It refuses a larger request, which a damaged index makes, as if memory were out.
+# The largest block that libav allocates. It refuses a larger request, as from a damaged index, as if memory were out.
 _AV_BYTES = 2**31 - 1
 _OPTIONS = {"format_whitelist": _DEMUXERS, "protocol_whitelist": "file"}
 # MPEG transport streams (ISO/IEC 13818-1, 2.4.3.2).

@@ -13,7 +13,7 @@ PROGRESSIVE_MARK = b"\xff\xc2"
 """
 
 LEAST_AREA = 150_000
-"""Least number of pixels of a picture that gets markers: smaller ones decode as fast whole, and faster without them."""
+"""Least number of pixels of an image that gets markers: smaller ones decode as fast whole, and faster without them."""
 
 _SOI = b"\xff\xd8"
 _SOS, _EOI, _BOUNDS = 0xDA, 0xD9, (0xD8, 0xD9)
@@ -69,7 +69,7 @@ class JpegHeader(NamedTuple):
 
     @property
     def ordinary(self) -> bool:
-        """True if every decoder reads the picture: 8 bits, baseline or progressive, grey or three components."""
+        """True if every decoder reads the image: 8 bits, baseline or progressive, grey or three components."""
         return self.frame_marker in (BASELINE, PROGRESSIVE) and self.precision == 8 and self.components in (1, 3)
 
 

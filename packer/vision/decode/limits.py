@@ -11,7 +11,7 @@ from shardspec.schema import PICTURE_PIXELS_MAX
 MAX_PIXELS = PICTURE_PIXELS_MAX
 """Default limit of width times height.
 
-That of a packed picture, twice Pillow's ``MAX_IMAGE_PIXELS`` (537 MB as RGB).
+The limit of a packed image, twice Pillow's ``MAX_IMAGE_PIXELS`` (537 MB as RGB).
 """
 
 _BYTES_A_PIXEL = 8  # 16 bits of red, green, blue and alpha, uncompressed
@@ -31,8 +31,8 @@ class VideoError(ItemError, ValueError):
 
 def open_input(source: Input) -> BinaryIO:
     """Open an input for reading; the caller closes it."""
-    # A file is read in few and large pieces, for which a buffer is but one more copy.
-    return source() if callable(source) else open(fsdecode(source), "rb", buffering=0)  # noqa: PTH123 -- a path may be a str
+    # A file is read in few and large pieces, for which a buffer would only add a copy.
+    return source() if callable(source) else open(fsdecode(source), "rb", buffering=0)  # noqa: PTH123 -- may be a str
 
 
 def check_file_size(size: int, max_pixels: int) -> None:

@@ -44,7 +44,7 @@ def orient(image: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uin
     """
     if orientation not in _TURNED:
         return image
-    import cv2  # here, since most pictures are upright
+    import cv2  # here, since most images are upright
 
     match orientation:
         case 2:

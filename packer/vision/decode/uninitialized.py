@@ -37,7 +37,7 @@ _ROWS_A_BLOCK = {"hevc": 8, "vp8": 8}
 _HELD = 8  # frames that are kept until the decoder no longer refers to them
 _FILLED_BEFOREHAND = 2 * _HELD
 _SHIFTS = 1009  # number of pieces of memory whose noise differs
-_WORD = 8  # bytes; noise of this length does not occur in a picture by chance
+_WORD = 8  # bytes; noise of this length does not occur in an image by chance
 _LOG = threading.Lock()  # libav has one log for the whole process
 
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 
-_MAX_INTEGRAL_PIXELS = 1 << 24  # largest picture whose integral image is kept, 16 bytes a pixel: 256 MB
-_BAND_PIXELS = 1 << 22  # pixels of a band: integral images of larger pictures are made band by band
+_MAX_INTEGRAL_PIXELS = 1 << 24  # largest image whose integral image is kept, 16 bytes a pixel: 256 MB
+_BAND_PIXELS = 1 << 22  # pixels of a band: integral images of larger images are made band by band
 _ROWS_FIRST_RATIO = 5.0  # below this ratio of shrinking, rows are subtracted whole before columns are picked (measured)
 
 

@@ -44,7 +44,7 @@ class CpuFrame:
 
     def refine(self, net: str, windows: IntArray) -> FloatArray:
         out = np.empty((len(windows), OUTPUTS[net]), np.float32)
-        order = np.lexsort((windows[:, 0], windows[:, 1]))  # neighbours in the picture are neighbours in the cache
+        order = np.lexsort((windows[:, 0], windows[:, 1]))  # neighbours in the image are neighbours in the cache
         for start in range(0, len(windows), _CHUNKS[net]):
             rows = order[start : start + _CHUNKS[net]]
             out[rows] = self._run(net, self._area.crops(windows[rows], CROP_SIZES[net]))

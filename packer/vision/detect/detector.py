@@ -22,7 +22,7 @@ _LEVEL_IOU, _MERGE_IOU = 0.5, 0.7  # facenet-pytorch models/utils/detect_face.py
 
 
 class Detector:
-    """Finds faces in RGB pictures, as ``facenet_pytorch.MTCNN(keep_all=True).detect(landmarks=True)`` does.
+    """Finds faces in RGB images, as ``facenet_pytorch.MTCNN(keep_all=True).detect(landmarks=True)`` does.
 
     Parameters
     ----------

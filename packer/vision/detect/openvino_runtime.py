@@ -13,7 +13,7 @@ from packer.vision.openvino import new_request, openvino, ops
 FloatArray = npt.NDArray[np.float32]
 
 # Compiled layers kept per network, for the input shapes seen last. The default is 5000, with which a process grew by 3
-# MB for each new picture size.
+# MB for each new image size.
 _CACHED_SHAPES = 128
 _PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
 _INPUTS = {

@@ -28,7 +28,7 @@ T = TypeVar("T")
 _CHUNKS = {"rnet": 1024, "onet": 256}  # crops of one call: at most 300 MB of activations
 
 _VECTOR = 16  # float32 numbers in a vector of AVX-512
-_MAX_DEVICE_PIXELS = 1 << 24  # larger pictures are sampled on the CPU in bands, which bounds the device's memory
+_MAX_DEVICE_PIXELS = 1 << 24  # larger images are sampled on the CPU in bands, which bounds the device's memory
 
 
 def check_device(device: str) -> None:
@@ -104,10 +104,10 @@ class TorchRuntime:
 
 
 class TorchFrame:
-    """Uploads a picture once and samples it there; fulfils ``packer.vision.detect.runtime.Frame``.
+    """Uploads an image once and samples it there; fulfils ``packer.vision.detect.runtime.Frame``.
 
-    Works as ``packer.vision.detect.area_pooling.AreaSampler`` does, with an integral image on the device. The chunks depend on
-    the picture's own boxes alone, so the results cannot depend on the frames around it.
+    Works like ``packer.vision.detect.area_pooling.AreaSampler``, with an integral image on the device. The chunks
+    depend on the image's own boxes alone, so the results cannot depend on the frames around it.
     """
 
     def __init__(self, image: npt.NDArray[np.uint8], run: RunNetwork, device: torch.device) -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from shardspec.fields import PIXEL_AXES
 
 _MOST_AS_FLOATS = 1 << 22
-"""Values of a picture that is averaged as floats; of larger ones, these no longer stay in the processor's cache."""
+"""Values of an image that is averaged as floats; of larger ones, these no longer stay in the processor's cache."""
 
 
 def resize_shorter(image: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:

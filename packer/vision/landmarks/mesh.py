@@ -14,7 +14,7 @@ from packer.vision.landmarks.similarity import BOX_SIDE, upright_matrix
 from packer.vision.openvino import core, new_request, openvino
 from shardspec.errors import UsageError
 
-# Ratio of the side of the model's picture to that of MTCNN's box. MediaPipe cuts 1.5 times the longer side of the mesh
+# Ratio of the side of the model's image to that of MTCNN's box. MediaPipe cuts 1.5 times the longer side of the mesh
 # that it found before; on 105 faces of five photographs and a video, this is the ratio that reproduces itself by that
 # rule.
 _MARGIN = 1.35
@@ -28,8 +28,8 @@ class FaceMesh:
     Parameters
     ----------
     model : str or Path
-        A TensorFlow Lite file with a picture (1, S, S, 3) in [0, 1] as input and, among its outputs, 468 or 478 points
-        times x, y, z in pixels of that picture and one face score (a logit): ``face_landmark.tflite`` of MediaPipe.
+        A TensorFlow Lite file with an image (1, S, S, 3) in [0, 1] as input and, among its outputs, 468 or 478 points
+        times x, y, z in pixels of that image and one face score (a logit): ``face_landmark.tflite`` of MediaPipe.
 
     Attributes
     ----------

@@ -14,8 +14,8 @@ MARGIN = 0.1
 # Layout "5" has one or two points per region. There the box of a region encloses smaller boxes around these points,
 # drawn in the mean frame with the margin of 0.1 included: left, top, right, bottom relative to the point, in frontal
 # eye distances. The values are close to the medians of the mesh's regions on 121 faces (`benchmarks/hull_template.py`
-# of commit 01cfbf4a), made symmetric. The mouth's box reaches lower, since smiling lifts the corners; the nose's reaches from between the
-# eyes to below the tip, wherever a turned head shows them.
+# of commit 01cfbf4a), made symmetric. The mouth's box extends lower, since smiling lifts the corners. The nose's box
+# extends from between the eyes to below the tip, for any turn of the head.
 _RIGHT_EYE, _LEFT_EYE, _NOSE, _MOUTH_RIGHT, _MOUTH_LEFT, _BETWEEN_EYES = range(6)
 _EYE = (-0.33, -0.16, 0.33, 0.16)
 _CORNER = (-0.12, -0.22, 0.12, 0.36)
