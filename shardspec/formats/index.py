@@ -234,8 +234,11 @@ def _sum_beginning(data: npt.NDArray[np.uint8]) -> int:
 
 
 def _identity(format: str, schema: Schema) -> bytes:
-    """Digest of what decides how values are stored: the format, and the fields' names, kinds, dtypes and shapes."""
-    fields = [[f.name, f.kind, f.dtype, list(f.shape), f.codec.name] for f in schema]
+    """Digest of what decides how values are stored: the format, and the fields' names, kinds, dtypes and shapes.
+
+    The shape of encoded bytes does not, and an update may widen it.
+    """
+    fields = [[f.name, f.kind, f.dtype, [] if f.kind == "bytes" else list(f.shape), f.codec.name] for f in schema]
     return hashlib.sha256(json.dumps([format, fields]).encode()).digest()[:16]
 
 
