@@ -254,8 +254,10 @@ def _build_lines(layout: Layout) -> Iterator[dict[str, Any]]:
         if done.exists():
             yield {"items": sum(1 for _ in parse_report(done))}
         return
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        space = space.of_plan(str(json.loads(space.plan.read_bytes())["fingerprint"]))
+    document, plan = planned(layout), None
+    with suppress(ValueError, KeyError, TypeError, IndexError, AttributeError):
+        space = space.of_plan(str(document["fingerprint"]))
+        plan = BuildPlan.from_json(document)
     for path in space.part_files():
         if path.suffix == ".partial":
             continue
@@ -263,7 +265,7 @@ def _build_lines(layout: Layout) -> Iterator[dict[str, Any]]:
             found = Part(path).reports()
         except FileNotFoundError:  # joined, or used up, by the build that is under way
             continue
-        rows = _rows_of(path, space)
+        rows = [] if plan is None else _rows_of(path, space, plan)
         for place, report in enumerate(found):
             yield {"items": 1}
             if not report.samples and not report.empty:
@@ -273,10 +275,9 @@ def _build_lines(layout: Layout) -> Iterator[dict[str, Any]]:
                 yield {"kind": "damage", "item": report.name}
 
 
-def _rows_of(path: Path, space: Workspace) -> list[dict[str, Any]]:
-    """Return the source rows of the items of a part, or nothing if the plan cannot be read."""
+def _rows_of(path: Path, space: Workspace, plan: BuildPlan) -> list[dict[str, Any]]:
+    """Return the source rows of the items of a part, or nothing if the plan does not have them."""
     with suppress(OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
-        plan = BuildPlan.from_json(json.loads(space.plan.read_bytes()))
         number, item = _PART.fullmatch(path.name).groups()  # type: ignore[union-attr]
         items = read_items(space.items, *plan.tasks[int(number)])
         return [source_row(one, plan) for one in items if item is None or one.index == int(item)]

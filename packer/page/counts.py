@@ -87,7 +87,7 @@ def spread(dataset: BrowsedDataset, name: str, selection: Selection | None = Non
     if field.dtype == "|b1":
         return _of_integers(field, values, ("False", "True"))
     if field.classes is not None or _few(field, values):
-        return _of_integers(field, values, field.classes)
+        return _of_integers(field, values, field.classes or ())
     return _histogram(field, values)
 
 
@@ -133,22 +133,20 @@ def _of_texts(dataset: BrowsedDataset, name: str, selection: Selection | None) -
     if selection is not None:
         chosen = np.bincount(texts.codes[there & selection.mask], minlength=len(counts))
     order = [at for at in np.argsort(-chosen, kind="stable").tolist() if counts[at]]
-    bars = tuple(
+    bars = [
         Bar(text, f"{name} == {text!r}", int(counts[at]), int(chosen[at]), {"is": text})
-        for at, text in ((at, texts.names[at]) for at in order[:_LISTED])
-    )
-    return Spread(name, "list", bars, _note(len(order), len(dataset) - int(counts.sum())))
+        for at, text in zip(order, texts.names[order[:_LISTED]].tolist(), strict=False)
+    ]
+    return Spread(name, "list", tuple(bars), _note(len(order), len(dataset) - int(counts.sum())))
 
 
-def _of_integers(field: Field, values: _Values, names: tuple[str, ...] | None) -> Spread:
+def _of_integers(field: Field, values: _Values, names: tuple[str, ...]) -> Spread:
     """Count integers one by one: classes in their order, other numbers ascending."""
     counts, chosen = _counted(values.all), _counted(values.selected)
     bars = []
     for value in sorted(counts)[:_LISTED]:
-        named = names is not None and 0 <= value < len(names)
-        label = names[value] if names is not None and named else str(value)
-        where = _is_value(field, value, label, named)
-        bars.append(Bar(label, where, counts[value], chosen.get(value, 0), {"is": value}))
+        label = names[value] if 0 <= value < len(names) else str(value)
+        bars.append(Bar(label, condition_of(field, value), counts[value], chosen.get(value, 0), {"is": value}))
     return Spread(field.name, "list", tuple(bars), _note(len(counts), values.missing))
 
 
@@ -157,10 +155,13 @@ def _counted(values: Column) -> dict[int, int]:
     return dict(zip(map(int, found.tolist()), counts.tolist(), strict=True))
 
 
-def _is_value(field: Field, value: int, label: str, named: bool) -> str:
+def condition_of(field: Field, value: Any) -> str:
+    """Return the condition that selects the samples with a value."""
     if field.dtype == "|b1":
         return field.name if value else f"not {field.name}"
-    return f"{field.name} == {label!r}" if named and field.name == "label" else f"{field.name} == {value}"
+    if field.name == "label" and field.classes is not None and 0 <= value < len(field.classes):
+        value = field.classes[value]
+    return f"{field.name} == {value!r}"
 
 
 def _histogram(field: Field, values: _Values) -> Spread:

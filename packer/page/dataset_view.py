@@ -15,6 +15,7 @@ from PIL import Image
 from packer.packed.browse.dataset import WRONG, BrowsedDataset
 from packer.packed.rejects import RejectsReport, parse_report, rejects
 from packer.page.cards import Card, cards, shown_text, text_of
+from packer.page.counts import condition_of
 from packer.page.summary import describe, find_faults
 from shardspec.columns import IntArray
 from shardspec.errors import DatasetError, ItemError
@@ -283,11 +284,7 @@ def _like(field: Field, value: Any) -> str:
     if value is None:
         return f"{field.name} is missing"
     plain: Any = shown_text(value) if isinstance(value, str) else np.asarray(value).item()
-    if isinstance(plain, bool):
-        return field.name if plain else f"not {field.name}"
-    if field.name == "label" and field.classes is not None and 0 <= plain < len(field.classes):
-        plain = field.classes[plain]
-    return "" if isinstance(plain, float) else f"{field.name} == {plain!r}"
+    return "" if isinstance(plain, float) else condition_of(field, plain)
 
 
 def _frames_of(line: dict[str, Any]) -> list[int]:
