@@ -133,7 +133,7 @@ def test_a_killed_build_of_compressed_tars_resumes(tmp_path: Path) -> None:
         "        yield sample\n"
     )
     options = ("--quiet", "--steps", "decode,killing:kill")
-    run_packer("build", "gz", "out", *options, "--engine", "inline", cwd=tmp_path, expect=9)
+    run_packer("build", "gz", "out", *options, "--engine", "inline", cwd=tmp_path, expect=9, process=True)
     run_packer("build", "gz", "out", *options, "--workers", "2", cwd=tmp_path)
     run_packer("build", "gz", "other", *options, "--engine", "inline", cwd=tmp_path)
     assert digest(tmp_path / "out") == digest(tmp_path / "other")
