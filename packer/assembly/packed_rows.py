@@ -54,7 +54,7 @@ class PackedRows:
         ``inputs``: a list of ``{"path": folder, "items_before": n}``; n, if it is not 0, is added to the item's number
         in every key. An input may have a ``digest``, with which that of the dataset must begin. ``check``: ``"digest"``
         (default), or ``"size"`` if the caller has compared the digests. ``columns``: false to leave out the fields that
-        lie beside the shards.
+        are stored in columns.
     workspace : Workspace or None
         The workspace whose scans are used.
     manifests : sequence of Manifest, optional

@@ -30,7 +30,7 @@ BATCH_ROWS = 1024
 SHARD_BYTES, FIRST_SHARD_BYTES = 256 * 10**6, 32 * 10**6
 """Default shard size in encoded bytes, and that of the first shards (`_most_bytes`)."""
 
-_OF_WHAT_LIES_BEFORE = 4
+_SHARE_OF_EARLIER = 4
 
 _INDEX_ROWS = 1 << 16
 _NEAR_ROWS = 1 << 13
@@ -119,7 +119,7 @@ class Piece(NamedTuple):
     Attributes
     ----------
     shard_bytes : int or None
-        The most encoded bytes in a shard; only a single larger row may exceed it. None chooses it by size (`_most_bytes`).
+        Most encoded bytes in a shard; only a single larger row may exceed it. None depends on the size (`_most_bytes`).
     """
 
     rows: int
@@ -259,12 +259,12 @@ def row_sizes(schema: Schema, lengths: Mapping[str, Lengths], rows: int) -> npt.
 def _most_bytes(shard_bytes: int | None, before: int) -> int:
     """Return the largest encoded size of a shard, given the size of the piece's earlier shards.
 
-    If nobody chose, it is a quarter of what lies before, within bounds. The last shard of a dataset is written by one
-    worker while the others have nothing left to do, so it is to be a small part of the whole.
+    By default it is a quarter of the earlier shards, within bounds. The last shard of a dataset is written by one
+    worker while the others are idle, so it should be a small part of the whole.
     """
     if shard_bytes is not None:
         return shard_bytes
-    return min(max(before // _OF_WHAT_LIES_BEFORE, FIRST_SHARD_BYTES), SHARD_BYTES)
+    return min(max(before // _SHARE_OF_EARLIER, FIRST_SHARD_BYTES), SHARD_BYTES)
 
 
 def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int | None) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """The fields that the columns of rows become: settled in one pass over the rows, and made in the next."""
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -7,12 +8,13 @@ import numpy as np
 
 from packer.recipe import field_name
 from packer.sources.column_types import ArrayType, Column
+from packer.sources.item import Item
 from packer.sources.requested_types import DROP
-from packer.sources.tables.chunks import Chunk
+from packer.sources.tables.chunks import Chunk, chunks_of
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
 from shardspec.typing.columns import Where
-from shardspec.wording import did_you_mean, quote_some, shorten
+from shardspec.wording import LONG, did_you_mean, quote_some, shorten
 
 
 class Columns:
@@ -179,6 +181,40 @@ def read_columns(
     columns.notes = tuple(notes)
     columns.number_classes()
     return columns
+
+
+def read_item_columns(
+    items: Sequence[Item],
+    row: Callable[[Item], Mapping[str, Any]],
+    label_from: str,
+    types: Mapping[str, str],
+    cells: Callable[[str], bool] = lambda _: False,
+) -> tuple[Columns, Iterator[Item]]:
+    """Settle the columns of the items that are not rejects, and yield all items with their values by field.
+
+    Parameters
+    ----------
+    row : callable
+        Returns the columns of an item as they were found.
+    label_from, types, cells
+        As for `read_columns`.
+    """
+    good = array("q", (place for place, item in enumerate(items) if item.reject is None))
+
+    def chunks() -> Iterator[Chunk]:
+        return chunks_of(row(item) for item in items if item.reject is None)
+
+    columns = read_columns(chunks, label_from, types, lambda at: shorten(items[good[at]].name, LONG), cells=cells)
+
+    def converted() -> Iterator[Item]:
+        rows = columns.rows(chunks())
+        for item in items:
+            if item.reject is None:
+                values, reject = next(rows)
+                item = item._replace(columns=values, reject=reject)
+            yield item
+
+    return columns, converted()
 
 
 def _is_label(name: str, label_from: str) -> bool:

@@ -45,7 +45,7 @@ class TableSource(RowsSource):
         self._unquoted = unquoted
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
-        """List the items, in the order of the rows. The file is read twice, and again for columns that are not simple."""
+        """List the items, in the order of the rows. The file is read twice, or more if columns are not simple."""
         table = open_table(self.path, self._unquoted)
         unread = {name for name, kind in self._types.items() if kind == DROP and name != path_column}
 

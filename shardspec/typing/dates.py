@@ -1,8 +1,8 @@
-"""Values for which no field has a type, as text: dates and times in ISO 8601, decimals with all their digits.
+"""Write values that no field can hold as text: dates and times in ISO 8601, decimals with all digits.
 
-Every source of columns uses this one rule. A date or time becomes the text that Python's ``isoformat`` returns, with nine
-digits of a second where six are not enough. A time with a time zone is written in UTC. A duration is written in seconds,
-such as ``PT1.500000S``.
+Every source of columns uses this rule. A date or time becomes the text that Python's ``isoformat`` returns, with nine
+digits of a second if six are too few. A time with a time zone is written in UTC. A duration is written in seconds, such
+as ``PT1.500000S``.
 """
 
 from collections.abc import Sequence
@@ -185,6 +185,6 @@ def _duration(value: timedelta | np.timedelta64) -> Any:
 
 
 def _fraction(digits: str) -> str:
-    """Return the digits of a second as Python writes them: none if all are zero, else six, or nine if six are too few."""
+    """Return the digits of a second as Python writes them: none if all are zero, else six or nine."""
     digits = digits.rstrip("0")
     return f".{digits.ljust(6 if len(digits) <= 6 else 9, '0')}" if digits else ""

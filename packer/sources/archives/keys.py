@@ -72,8 +72,8 @@ class KeyTable:
         """Yield the items named by the keys, with their columns, and None for every other item.
 
         A key is the name of an item in the archive, with or without its suffix, and may begin with the name of the
-        archive. Rejects of the source are kept. A key without an item becomes a reject. `notes` gets a line about keys that
-        name several items.
+        archive. Rejects of the source are kept. A key without an item becomes a reject. A note about keys that name
+        several items is added to `notes`.
         """
         used: set[str] = set()
         again: dict[str, str] = {}

@@ -1,7 +1,6 @@
 """The source for archives of any kind: lists the members of a set of archives as items."""
 
 import shlex
-from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,8 +16,7 @@ from packer.sources.base import Listing, count_listed, refuse_path_column
 from packer.sources.folders.finding import Ignored
 from packer.sources.item import Item, spool_items
 from packer.sources.requested_types import DROP
-from packer.sources.row_fields import read_columns
-from packer.sources.tables.chunks import Chunk, chunks_of
+from packer.sources.row_fields import read_item_columns
 from packer.vision.faults import may_pass
 from packer.vision.media import file_type
 from packer.workspace.spool import Mapped, Spool
@@ -182,7 +180,7 @@ class ArchiveSource:
                 yield from one.items
                 count_listed(len(one.items))
 
-        raw, good, naming = spool_items(), array("q"), _Naming(self._kind.prefix, label_from)
+        raw, naming = spool_items(), _Naming(self._kind.prefix, label_from)
         members: Counter[str] = Counter()
         notes: list[str] = []
         ignored = self._ignored
@@ -191,7 +189,6 @@ class ArchiveSource:
                 ignored += 1
                 continue
             if item.reject is None:
-                good.append(len(raw))
                 naming.look_at(item.columns)
                 members.update(item.files.keys())
             raw.append(item)
@@ -201,7 +198,7 @@ class ArchiveSource:
                 "apart, or give labels with --keys"
             )
         naming.settle()
-        listing = _with_columns(raw, good, naming, label_from, self._types, classes)
+        listing = _with_columns(raw, naming, label_from, self._types, classes)
         more = len(self._archives) - 1
         ignored_entries = [entries.describe("ignored entries")] if entries.count else []
         return replace(
@@ -216,35 +213,28 @@ class ArchiveSource:
 
 def _with_columns(
     raw: Sequence[Item],
-    good: Sequence[int],
     naming: "_Naming",
     label_from: str,
     types: Mapping[str, str],
     classes: Mapping[str, list[str]],
 ) -> Listing:
-    """Settle the columns of items, and return the items with these columns. `good` are the places of those not rejected."""
-
-    def chunks() -> Iterator[Chunk]:
-        return chunks_of(naming.row(item) for item in raw if item.reject is None)
-
+    """Settle the columns of items, and list the items with their values by field."""
     chosen = "auto" if label_from == "folder" else label_from
-    columns = read_columns(chunks, chosen, types, lambda row: shorten(raw[good[row]].name))
+    columns, converted = read_item_columns(raw, naming.row, chosen, types)
     unlabelled = label_from == "auto" and "label" not in columns.fields.values()
-    items, rows = spool_items(), columns.rows(chunks())
+    items = spool_items()
     fields: set[str] = set()
-    for index, item in enumerate(raw):
-        if item.reject is not None:
+    for index, (found, item) in enumerate(zip(raw, converted, strict=True)):
+        if found.reject is not None:
             items.append(Item(index, item.name, None, reject=item.reject))
             continue
-        values, reject = next(rows)
-        if reject is not None and label_from == "folder":
-            reject = _NO_FOLDER
-        fields |= values.keys()
+        fields |= item.columns.keys()
+        reject = _NO_FOLDER if item.reject is not None and label_from == "folder" else item.reject
         arrays = {
-            f"npy_{name}" if name in values or name in RESERVED else name: member
+            f"npy_{name}" if name in item.columns or name in RESERVED else name: member
             for name, member in item.arrays.items()
         }
-        items.append(item._replace(index=index, columns=values, files={}, arrays=arrays, reject=reject))
+        items.append(item._replace(index=index, files={}, arrays=arrays, reject=reject))
     named = {
         "label" if name == label_from else columns.fields.get(name, name): names for name, names in classes.items()
     }
@@ -317,7 +307,7 @@ def _describe_dotted_labels(fields: Mapping[str, str]) -> Iterator[str]:
 
 
 class _Naming:
-    """Names the columns of items so that they can become fields: `LABEL` becomes ``label``, reserved ones get a prefix."""
+    """Renames the columns of items for their fields: `LABEL` becomes ``label``, reserved names get a prefix."""
 
     def __init__(self, prefix: str, label_from: str) -> None:
         self._prefix = prefix

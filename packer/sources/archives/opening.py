@@ -112,7 +112,7 @@ def is_pattern(text: str) -> bool:
 
 
 def open_pattern(pattern: str, recipe: Recipe) -> Source:
-    """Return the source for the archives that a pattern names: ``*``, ``?``, ``[...]``, ``**``, ``{a,b}`` and ``{000..099}``.
+    """Return the source for a pattern of archives, with ``*``, ``?``, ``[...]``, ``**``, ``{a,b}`` and ``{000..099}``.
 
     Raises
     ------

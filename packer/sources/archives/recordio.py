@@ -57,7 +57,7 @@ class _Damage(Exception):  # noqa: N818 -- it is the end of a listing, not an er
 
 
 def list_records(place: Place) -> Found:
-    """List the images of one file. After damage, continue with the records in the index; each missing one is a reject."""
+    """List the images of one file. After damage, continue at the next indexed record; missing ones are rejects."""
     path = place.archive.path
     found = Found()
     index = _Index.read(path.with_suffix(".idx"))

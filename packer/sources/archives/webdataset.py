@@ -201,7 +201,7 @@ class _Samples:
 
 
 def _split(name: str) -> tuple[str, str, str]:
-    """Split the name of a member at the first dot of its last part: the key, the dot if there is one, and the suffix."""
+    """Split the name of a member at the first dot of its last part into the key, the dot if any, and the suffix."""
     folder, slash, base = name.rpartition("/")
     stem, dot, suffix = base.partition(".")
     return folder + slash + stem, dot, suffix

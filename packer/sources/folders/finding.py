@@ -79,8 +79,8 @@ class FoundFile(NamedTuple):
 class FoundFiles:
     """Walk through a folder that yields the images and videos in the byte order of their paths, once.
 
-    A folder of frames comes before the items below it. One folder at a time is in memory, and only a part of it if it is
-    very large. On a network file system, threads list the next few dozen folders ahead.
+    A folder of frames comes before the items below it. One folder at a time is in memory, or part of a very large one.
+    On a network file system, threads list the next few dozen folders ahead.
 
     Parameters
     ----------

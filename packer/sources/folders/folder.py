@@ -2,7 +2,6 @@
 
 import itertools
 import os
-from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +15,7 @@ from packer.sources.folders.patterns import Globs, PathPattern, describe_unmatch
 from packer.sources.folders.sidecars import RENAMED, read_sidecars
 from packer.sources.item import Item, spool_items
 from packer.sources.requested_types import column_types
-from packer.sources.row_fields import describe_replaced, read_columns
-from packer.sources.tables.chunks import Chunk, chunks_of
+from packer.sources.row_fields import describe_replaced, read_item_columns
 from packer.workspace.spool import Mapped
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
@@ -134,38 +132,27 @@ class FolderSource:
     ) -> Listing:
         """List the items with columns from paths and sidecars. If one of these is wrong, the item is a reject."""
         read = _Read(self._pattern, self._sidecars, self.root, self._roots)
-        raw, good = spool_items(), array("q")
         with_sidecars, named = itertools.tee(files)
-        for index, (file, plain) in enumerate(zip(with_sidecars, self._examined(named, examiner), strict=True)):
-            raw.append(item := read.item(plain, file.sidecars))
-            if item.reject is None:
-                good.append(index)
+        pairs = zip(with_sidecars, self._examined(named, examiner), strict=True)
+        raw = spool_items().extend(read.item(plain, file.sidecars) for file, plain in pairs)
         if not raw:
             return Listing(raw)
         notes += read.describe(raw)
 
-        def chunks() -> Iterator[Chunk]:
-            return chunks_of(item.columns for item in raw if item.reject is None)
-
         placeholders = () if self._pattern is None else self._pattern.names
         wanted = "none" if label_from == "folder" else label_from
-        columns = read_columns(
-            chunks,
+        columns, items = read_item_columns(
+            raw,
+            lambda item: item.columns,
             wanted,
             self._types,
-            lambda row: shorten(raw[good[row]].name, LONG),
             cells=lambda name: name in placeholders and name not in self._types,
         )
         if label_from == "folder":
             names = [*placeholders, *(name for name in read.names if name not in placeholders)]
             notes += [describe_replaced(name, label_from) for name in names if field_name(name) == "label"]
         notes += columns.notes
-        found, rows = spool_items(), columns.rows(chunks())
-        for item in raw:
-            if item.reject is None:
-                values, reject = next(rows)
-                item = item._replace(columns=values, reject=reject)
-            found.append(item)
+        found = spool_items().extend(items)
         roots = Roots((self.root,))
         return Listing(found, classes=columns.classes, roots=roots, fields=columns.fields, arrays=columns.arrays)
 

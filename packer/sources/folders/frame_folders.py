@@ -37,8 +37,8 @@ def frames_item(
 ) -> Item:
     """Return the item for a folder whose images are the frames of a video.
 
-    The frames are in the order of their numbers (`frame_numbers`). The folder is a reject if its images have no numbers,
-    or if one of them leads out of the source.
+    The frames are in the order of their numbers (`frame_numbers`). The folder is a reject if its images have no
+    numbers, or if one of them leads out of the source.
 
     Parameters
     ----------

@@ -98,7 +98,7 @@ def _skip_any(states: set[int], pattern: Sequence[_Part]) -> set[int]:
 class PathPattern:
     """A pattern such as ``{split}/{label}/{person}_{clip}.mp4``, which gives each name in braces a part of the path.
 
-    A placeholder matches one or more characters except ``/``, as few as the text after it allows; the last one in a part
+    A placeholder matches one or more characters except ``/``, as few as the next text allows; the last one in a part
     matches the rest. ``*`` matches any number of characters except ``/``. ``**`` may occur once between slashes and
     matches any number of folders; at the end it matches the rest of the path, which is at least a file.
 
