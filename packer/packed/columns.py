@@ -139,6 +139,10 @@ def add(
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
+    Returns
+    -------
+    ColumnsResult
+
     Raises
     ------
     UsageError
@@ -217,6 +221,10 @@ def drop_field(
         Names of added fields.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
+
+    Returns
+    -------
+    ColumnsResult
 
     Raises
     ------

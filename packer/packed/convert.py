@@ -52,6 +52,10 @@ def convert(
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
+    Returns
+    -------
+    JobResult
+
     Raises
     ------
     UsageError

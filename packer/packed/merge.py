@@ -104,6 +104,10 @@ def merge(
     shard_size, shuffle, workers, engine, overwrite, progress
         See `packer.convert`.
 
+    Returns
+    -------
+    MergeResult
+
     Raises
     ------
     UsageError

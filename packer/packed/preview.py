@@ -139,6 +139,10 @@ def preview(
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
+    Returns
+    -------
+    PreviewResult
+
     Raises
     ------
     UsageError

@@ -75,6 +75,7 @@ class RejectKind:
         The step that rejected the items.
     reason : str
         The reason, with ``…`` instead of names and numbers.
+    items : int
     examples : list of Example
         The first of the items.
     """
@@ -102,6 +103,7 @@ class RejectsReport(Result):
         Whether it is a packed dataset; otherwise an unfinished build, or one that packed nothing.
     items : int
         Items that were tried.
+    rejected : int
     damaged : int
         Items that are packed only in part.
     kinds : tuple of RejectKind
@@ -173,6 +175,10 @@ def rejects(
         existing file is replaced.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
+
+    Returns
+    -------
+    RejectsReport
 
     Raises
     ------

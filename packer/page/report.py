@@ -40,6 +40,8 @@ class ReportResult(Result):
 
     Attributes
     ----------
+    path : Path
+    bytes : int
     samples : int
         Samples that it shows.
     warnings : tuple of str
@@ -84,6 +86,10 @@ def report(
         exceed 32 MB.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
+
+    Returns
+    -------
+    ReportResult
 
     Raises
     ------

@@ -117,6 +117,10 @@ def view(
     progress : bool or ProgressListener
         Whether to print remarks on the address to standard error, or the listener to receive them.
 
+    Returns
+    -------
+    Viewer
+
     Raises
     ------
     UsageError

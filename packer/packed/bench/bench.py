@@ -85,6 +85,10 @@ def bench(
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
+    Returns
+    -------
+    BenchReport
+
     Raises
     ------
     UsageError

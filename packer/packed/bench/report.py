@@ -77,14 +77,18 @@ class BenchReport(Result):
 
     Attributes
     ----------
+    source, packed, format : str
     same_source : bool
         Whether the source is, file by file, what the dataset was built from.
+    machine : dict
+    workers, batch_size : int
     seconds : float
         Length of a run.
     items, measured_items : int
         Number of items of the source, and of the items that the raw runs used.
     samples : int
         Samples of the dataset: one epoch.
+    raw, reading : Side
     packing : Packing or None
         None if the manifest does not record it.
     """

@@ -57,10 +57,12 @@ class ExportResult(Result):
 
     Attributes
     ----------
+    path : Path
     table : Path or None
         The table's file in the folder; None for shards.
     samples, pictures : int
         Samples, and images written as files.
+    shards : int
     found_finished : bool
         Whether everything existed already, so that this call did nothing.
     """
@@ -130,6 +132,10 @@ def export(
         With shards, bytes of samples in each, 64 MiB by default; with tar files, the dataset's own shard size.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
+
+    Returns
+    -------
+    ExportResult
 
     Raises
     ------

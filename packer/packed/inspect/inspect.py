@@ -71,6 +71,7 @@ class InspectReport(Result):
     ----------
     path : Path
         The dataset's folder.
+    manifest : Manifest
     problem : str
         The first file that is missing or has another size than in the manifest; empty if there is none.
     """
@@ -175,6 +176,10 @@ def inspect(dataset: str | os.PathLike[str]) -> InspectReport:
     ----------
     dataset : path
         A packed dataset.
+
+    Returns
+    -------
+    InspectReport
 
     Raises
     ------

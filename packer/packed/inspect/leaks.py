@@ -22,6 +22,7 @@ class Leak(NamedTuple):
 
     Attributes
     ----------
+    group : str
     samples : dict of str to int
         Samples of the group in each dataset that has any, by the path of the dataset as given.
     """
@@ -88,6 +89,10 @@ def find_leaks(
         The field whose values are groups: ``"source"``, or a column such as a person's name.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
+
+    Returns
+    -------
+    Leaks
 
     Raises
     ------

@@ -27,6 +27,7 @@ class ValueCount(NamedTuple):
     ----------
     value : str or None
         None for samples without a value.
+    samples : int
     items : int or None
         Items, such as videos, with such samples; None if neither keys nor sources identify items.
     classes : dict of str to int
@@ -83,6 +84,10 @@ def count_values(dataset: str | os.PathLike[str], *, by: str) -> ValueCounts:
         A packed dataset.
     by : str
         A field of text or of one value per sample: ``"source"``, ``"label"``, or a column of a table.
+
+    Returns
+    -------
+    ValueCounts
 
     Raises
     ------

@@ -20,6 +20,7 @@ class SplitPart:
         The requested share of the samples; None for a part with one value of a field.
     groups : int
         Without `by` and `into`, the number of samples.
+    result : JobResult
     value : str or None
         With `into`, the value that all its samples have.
     strata : dict of str to int
@@ -64,6 +65,7 @@ class SplitResult(Result):
         The field whose values became parts.
     stratify : str or None
         The field whose values were spread evenly.
+    parts : tuple of SplitPart
     parted : int
         Without `by`, the number of sources, such as videos, whose samples are in several parts.
     others : tuple of str

@@ -90,6 +90,10 @@ def split(
     shard_size, workers, engine, overwrite, progress
         See `packer.convert`.
 
+    Returns
+    -------
+    SplitResult
+
     Raises
     ------
     UsageError
