@@ -21,8 +21,6 @@ PACKED_ROW = "_packed_row"
 """Column of an item that is a row of the packed dataset at its path: ``[row, digest of the dataset]``. If other keys
 consist of the row's key and an ordinal, the largest of these ordinals follows."""
 
-_NO_PATH = "item {!r} has no path"
-
 REASON_LENGTH = 1000
 """Longest reason in a report, in characters, regardless of what a library or a step says."""
 
@@ -189,14 +187,12 @@ class Item(NamedTuple):
     def file(self) -> ItemFile:
         """Return the image or video of an item that has one."""
         if self.path is None:
-            raise ValueError(_NO_PATH.format(self.name))
+            raise ValueError(f"item {self.name!r} has no path")
         return ItemFile(self.name, self.path, self.bytes, self.mtime_ns, self.member)
 
     def location(self) -> Path:
         """Return the path of an item that has one."""
-        if self.path is None:
-            raise ValueError(_NO_PATH.format(self.name))
-        return Path(self.path)
+        return Path(self.file.path)
 
     def changes(self) -> Iterator[str]:
         """Describe each of the item's files that has changed since it was listed.
@@ -225,12 +221,12 @@ def _is_plain(value: Any) -> bool:
 
 
 _PARSED = 512
-"""So many lines are parsed with one call."""
+"""Number of lines that are parsed with one call."""
 
 _TO_JSON = line_encoder(separators=(",", ":"), allow_nan=False)
 
 QUOTE = json.encoder.encode_basestring_ascii
-"""A text as JSON."""
+"""Encode a text as JSON."""
 
 
 def spool_items() -> Spool[Item]:
@@ -245,7 +241,7 @@ def read_items(path: Path, start: int, stop: int, offset: int) -> Iterator[Item]
 
 
 def items_of(file: TextIO, start: int, stop: int, offset: int) -> Iterator[Item]:
-    """Read items of a plan's items file that is open; see `read_items`."""
+    """Read items of an open items file of a plan, like `read_items`."""
     file.seek(offset)
     while start < stop:
         lines = list(islice(iter(file.readline, ""), min(_PARSED, stop - start)))

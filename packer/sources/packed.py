@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from packer.assembly.groups import read_groups
 from packer.assembly.packed_rows import PackedRows, read_column
@@ -76,7 +75,7 @@ class PackedSource:
         manifest = layout.load()
         check_digests(layout, manifest)
         classes = {field.name: list(field.classes) for field in manifest.schema if field.classes is not None}
-        labels: _Labels | None = None
+        labels: np.ma.MaskedArray[Any, Any] | None = None
         if label_from != "auto":
             classes.pop("label", None)
             if label_from != "none":
@@ -93,8 +92,9 @@ class PackedSource:
             item = describe_row(row, name, self.root, digest, taken.get(name, 0), row_bytes, {})
             if labels is None:
                 return item
-            known = bool(labels.known[row])
-            columns = {**item.columns, "label": int(labels.values[row]) if known else 0}
+            label = labels[row]
+            known = label is not np.ma.masked
+            columns = {**item.columns, "label": int(label) if known else 0}
             return item._replace(columns=columns, reject=None if known else reason)
 
         items = Mapped(range(len(keys)), describe)
@@ -109,7 +109,7 @@ class PackedSource:
             batches = rows.batches(["key"])
             return texts().extend(bytes(key).decode("utf-8", "surrogateescape") for b in batches for key in b["key"])
 
-    def _labels(self, field_name: str, manifest: Manifest) -> tuple["_Labels", list[str] | None]:
+    def _labels(self, field_name: str, manifest: Manifest) -> tuple["np.ma.MaskedArray[Any, Any]", list[str] | None]:
         """Read a field as labels: texts are numbered in sorted order; class numbers and integers are kept."""
         groups = read_groups(self.root, field_name)
         field = manifest.schema[field_name]
@@ -117,20 +117,15 @@ class PackedSource:
             names = sorted(groups.names, key=lambda text: (class_name(text), text))
             numbers = {name: number for number, name in enumerate(names)}
             of_group = np.array([numbers[name] for name in groups.names] or [0], np.int64)
-            return _Labels(of_group[groups.of_row], groups.of_row != NO_GROUP), names
+            return np.ma.array(of_group[groups.of_row], mask=groups.of_row == NO_GROUP), names
         if field.dtype[1] not in "iub":
             raise UsageError(
                 f"label_from: expected a field of text, integers or truth values, found {field_name!r} of {field.dtype}"
             )
         values = read_column(self.root, manifest, field_name)
-        return _Labels(values, groups.of_row != NO_GROUP), None if field.classes is None else list(field.classes)
-
-
-class _Labels(NamedTuple):
-    """The label of each row, and which rows have one."""
-
-    values: npt.NDArray[Any]
-    known: npt.NDArray[np.bool_]
+        return np.ma.array(values, mask=groups.of_row == NO_GROUP), None if field.classes is None else list(
+            field.classes
+        )
 
 
 def check_digests(layout: Layout, manifest: Manifest) -> None:
