@@ -14,8 +14,7 @@ from packer.sources.archives.listing import Found, Place
 from packer.sources.archives.member import Member
 from packer.sources.item import ItemFile
 from packer.sources.tables.base import refuse_doubled
-from packer.sources.tables.chunks import chunk_of_batch, reading_parquet
-from packer.sources.tables.hugging_face import class_labels
+from packer.sources.tables.chunks import chunk_of_batch, class_labels, reading_parquet
 from shardspec.errors import UsageError, system_reason
 from shardspec.registry import import_target
 from shardspec.wording import did_you_mean, list_some, shorten

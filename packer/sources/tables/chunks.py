@@ -1,5 +1,6 @@
 """Rows as columns, in chunks."""
 
+import json
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -97,3 +98,25 @@ def chunk_of_batch(batch: Any, first: int, path: Path) -> Chunk:
 def describe_row(row: int) -> str:
     """Return the name, in messages, of a row that has no line in a file."""
     return f"row {row} (counted from 0)"
+
+
+def class_labels(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
+    """Return the class names of the columns that Hugging Face's ``datasets`` marks in the metadata of a schema.
+
+    Malformed entries are ignored.
+    """
+    try:
+        features = json.loads((metadata or {}).get(b"huggingface", b"{}"))["info"]["features"].items()
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
+    return {
+        column: feature["names"]
+        for column, feature in features
+        if isinstance(feature, dict)
+        and feature.get("_type", "ClassLabel") == "ClassLabel"
+        and _are_classes(feature.get("names"))
+    }
+
+
+def _are_classes(names: Any) -> bool:
+    return isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)

@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from packer.sources.tables.base import Passes, refuse_doubled
-from packer.sources.tables.chunks import CHUNK_ROWS, Chunk, chunk_of_batch, describe_row, reading_parquet
-from packer.sources.tables.hugging_face import class_labels
+from packer.sources.tables.chunks import CHUNK_ROWS, Chunk, chunk_of_batch, class_labels, describe_row, reading_parquet
 
 
 class ParquetTable:
