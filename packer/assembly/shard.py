@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from packer.assembly.writers.base import ShardSize, ShardWriter
-from packer.workspace.durable import begin_flush, fsync_tree, publish_folder, remove_tree, write_durably
+from packer.workspace.durable import fsync_tree, publish_folder, remove_tree, write_durably
 from packer.workspace.paths import RECORD_NAME, attempt_beside
 from shardspec.columns import Columns
 from shardspec.entries import Shard
@@ -120,7 +120,6 @@ def _write_files(
     try:
         for batch in batches:
             writer.write(batch)
-            begin_flush(folder)
     except Exception:
         with suppress(Exception):  # it has fewer rows than it announced; only its files are to be closed
             writer.close()

@@ -34,7 +34,6 @@ from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
 from packer.workspace.durable import remove_tree, writing
 from packer.workspace.folder import committed, output_folder
-from packer.workspace.lines import LineFile
 from packer.workspace.machines import enter_plan
 from packer.workspace.sharing.array import block_size, describe_closed, read_terms, take_cut
 from packer.workspace.sharing.claims import Claims
@@ -248,7 +247,7 @@ class _AgentRun:
             return space.part(number).name in before or (not first and space.part(number).exists())
 
         blocks = UnitBlocks("task", len(tasks), block_size(len(tasks)), is_done)
-        with self._claim(blocks, "packing", "items") as (claimer, stage), LineFile(space.journal) as journal:
+        with self._claim(blocks, "packing", "items") as (claimer, stage):
 
             def on_event(event: Event) -> None:
                 self._note(event)
@@ -263,9 +262,8 @@ class _AgentRun:
                     self._failed = str(error)
                     raise error
                 if event.kind == "done" and event.unit is not None:
-                    journal.append(done_line(event))
+                    append_line(space.journal, done_line(event))
                     self._done["task"] += event.unit.do in ("task", "join")
-                journal.look()
                 claimer.take(event, schedule)
 
             schedule = self._schedule(on_event)

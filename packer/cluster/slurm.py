@@ -11,16 +11,6 @@ from shardspec.errors import BuildError, UsageError
 from shardspec.wording import LONG, cut, shorten
 
 _ANSWER_S = 120.0
-_REFUSED = ("array", "dependency", "wrap", "parsable", "wait", "help", "version", "usage", "test-only")
-_REFUSED_SHORT = re.compile(r"-[skHQIOvX]*[adWhV]")
-_WITHOUT_VALUE = {
-    *("contiguous", "exclusive", "get-user-env", "hold", "ignore-pbs", "nice", "no-kill", "no-requeue", "overcommit"),
-    *("oversubscribe", "propagate", "quiet", "reboot", "requeue", "share", "spread-job", "use-min-nodes", "verbose"),
-}
-"""Options that stand alone, or have their value behind ``=``: a word that follows would be a script of the user's."""
-
-_WITHOUT_VALUE_SHORT = re.compile(r"-[skHQIOvX]+\Z")
-_MAX_ARRAY = re.compile(r"^MaxArraySize\s*=\s*(\d+)", re.MULTILINE)
 _NUMBER = re.compile(r"(\d+)(?:;.*)?\Z")
 _ARRAY = re.compile(r"([1-9]\d{0,6})(%[1-9]\d{0,6})?\Z")
 
@@ -47,37 +37,12 @@ def split_options(text: str) -> list[str]:
     Raises
     ------
     UsageError
-        If the text cannot be split, or an option would break what is submitted.
+        If the text cannot be split.
     """
     try:
-        words = shlex.split(text)
+        return shlex.split(text)
     except ValueError as error:
         raise UsageError(f"sbatch: expected options as in a shell, found {cut(repr(text), LONG)}: {error}") from error
-    takes_value = False
-    for word in words:
-        name = word.removeprefix("--").partition("=")[0]
-        if "\0" in word or "\n" in word:
-            raise UsageError(f"sbatch: expected options in one line, found {cut(repr(word), LONG)}")
-        if word.startswith("--") and name:
-            refused = next((full for full in _REFUSED if full.startswith(name) and len(name) > 1), None)
-            if refused is not None:
-                raise UsageError(
-                    f"sbatch: expected options of the jobs alone, found {word.partition('=')[0]}, {_why(refused)}"
-                )
-            takes_value = "=" not in word and name not in _WITHOUT_VALUE
-        elif word.startswith("-") and len(word) > 1 and word != "--":
-            if _REFUSED_SHORT.match(word):
-                raise UsageError(f"sbatch: expected options of the jobs alone, found {word}, which is set already")
-            takes_value = not _WITHOUT_VALUE_SHORT.match(word)
-        elif not takes_value:
-            raise UsageError(f"sbatch: expected options such as --partition=gpu, found {cut(repr(word), LONG)}")
-        else:
-            takes_value = False
-    return words
-
-
-def _why(option: str) -> str:
-    return "for which --array N is there" if option == "array" else "which is set already, or would break the jobs"
 
 
 def parse_array(text: str | int) -> tuple[int, str]:
@@ -88,14 +53,6 @@ def parse_array(text: str | int) -> tuple[int, str]:
             f"array: expected a number of elements, such as 16, or 16%4 for 4 at a time, found {shorten(text)}"
         )
     return int(match[1]), match[2] or ""
-
-
-def max_array_size() -> int:
-    """Slurm's `MaxArraySize`: one more than the largest index that an array may have."""
-    match = _MAX_ARRAY.search(_run("scontrol", "show", "config"))
-    if match is None:
-        raise BuildError("scontrol show config: expected MaxArraySize, found none")
-    return int(match[1])
 
 
 def submit(words: Sequence[str]) -> str:
@@ -130,6 +87,20 @@ def queued(numbers: Collection[str]) -> list[SlurmJob]:
     return found
 
 
+def find_command(program: str) -> str:
+    """Return the path of one of Slurm's commands.
+
+    Raises
+    ------
+    UsageError
+        If it is not installed.
+    """
+    found = shutil.which(program)
+    if found is None:
+        raise UsageError(f"slurm: expected Slurm's command {program}, found none on the PATH: submit where it is")
+    return found
+
+
 def _run(program: str, *arguments: str) -> str:
     """Run one of Slurm's commands; what it printed.
 
@@ -140,17 +111,10 @@ def _run(program: str, *arguments: str) -> str:
     BuildError
         If it fails.
     """
-    found = shutil.which(program)
-    if found is None:
-        raise UsageError(f"slurm: expected Slurm's command {program}, found none on the PATH: submit where it is")
+    command = [find_command(program), *arguments]
     try:
         done = subprocess.run(  # noqa: S603 -- Slurm's own
-            [found, *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_ANSWER_S,
-            check=False,
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER_S, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise BuildError(f"{program}: no answer within {_ANSWER_S:g} s") from error

@@ -16,8 +16,7 @@ from packer.jobs.plan import Tasks
 from packer.jobs.progress import describe_seconds
 from packer.jobs.result import Result
 from packer.workspace import Workspace
-from packer.workspace.fresh import host, is_dead
-from packer.workspace.lock import is_held
+from packer.workspace.fresh import host, is_running
 from packer.workspace.sharing.array import describe_closed, read_terms
 from packer.workspace.sharing.leases import Agent, read_agents, record_of
 from shardspec.entries import total
@@ -266,9 +265,8 @@ def is_at_work(space: Workspace) -> bool | None:
     """Return whether a process is at work in a workspace; None if this host cannot tell."""
     if any(one.state == "at work" for one in see_agents(space)):
         return True
-    held, holder = is_held(space.lock), Agent.read(space.holder)
-    # The locks of another host, or of another container, are not listed here.
-    return None if held is False and holder is not None and holder.host != Agent.here().host else held
+    holder = Agent.read(space.holder)
+    return False if holder is None else is_running(holder.process)
 
 
 def see_agents(space: Workspace) -> list[AgentStatus]:
@@ -279,7 +277,15 @@ def see_agents(space: Workspace) -> list[AgentStatus]:
         with suppress(OSError):
             renewed_s = max(0.0, time.time() - record_of(space.agents, agent.name).stat().st_mtime)
         late = renewed_s > agent.lease_s
-        state = "ended" if agent.ended else "gone" if is_dead(agent.process) else "silent" if late else "at work"
+        state = (
+            "ended"
+            if agent.ended
+            else "gone"
+            if is_running(agent.process) is False
+            else "silent"
+            if late
+            else "at work"
+        )
         found.append(AgentStatus(agent, round(renewed_s, 1), state))
     return found
 

@@ -185,9 +185,9 @@ def submit_build(
         raise UsageError(f"{'sbatch' if sbatch else 'array'}: read only with slurm (--slurm), found it without")
     if print_only:
         return SubmitResult(target, scripts=scripts)
-    opened = open_source(source, target, chosen)
     if slurm:
-        _check_size(elements)
+        _slurm.find_command("sbatch")
+    opened = open_source(source, target, chosen)
     check_steps(chosen, functions)
     listener = listener_of(progress)
     planned = plan_build(opened, target, chosen, how, listener, functions)
@@ -207,12 +207,6 @@ def submit_build(
         return SubmitResult(target, finished=BuildResult(**vars(made)).describe())
     ids = {f"{name}_job": number for name, number in numbers.items()}
     return SubmitResult(target, plan.plan.items, len(plan.tasks), scripts, notes=notes, **ids)
-
-
-def _check_size(elements: int) -> None:
-    most = _slurm.max_array_size()
-    if elements > most:
-        raise UsageError(f"array: expected at most {most} elements, Slurm's MaxArraySize, found {elements}")
 
 
 def _refuse_queued(job: Job) -> None:

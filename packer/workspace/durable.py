@@ -1,12 +1,10 @@
 """Files that are complete or absent after a crash at any moment."""
 
-import ctypes
 import os
 import shutil
-import sys
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from shardspec.columns import Buffer
@@ -14,16 +12,6 @@ from shardspec.errors import BuildError, ShardspecError, system_reason
 
 _VALUES_A_CALL = 1024
 """``IOV_MAX`` of Linux and macOS."""
-
-WORKING = ".working"
-"""The suffix of a file that a writer removes again."""
-
-_SYNC_FILE_RANGE_WRITE = 2
-"""A constant of Linux's ``fs.h``."""
-
-_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform == "linux" else None
-if _sync_file_range is not None:
-    _sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 
 _OF_OTHERS = "raised by the code of others"
 """Attribute of an error that `writing` passes on; an `OSError` cannot be kept in a weak set."""
@@ -170,24 +158,6 @@ def fsync_file(path: Path) -> None:
     """Flush a file's bytes to the disk. It is opened for writing, without which Windows flushes nothing and raises."""
     with path.open("r+b") as file:
         os.fsync(file.fileno())
-
-
-def begin_flush(folder: Path) -> None:
-    """Have Linux begin to write what was written to the files below a folder, so that `fsync_tree` waits for less.
-
-    Nobody waits here, and nothing is promised.
-    """
-    if _sync_file_range is None:
-        return
-    for path in folder.rglob("*"):
-        if path.suffix == WORKING:  # it is removed, and need not reach the disk
-            continue
-        with suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                _sync_file_range(descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
-            finally:
-                os.close(descriptor)
 
 
 def fsync_tree(folder: Path) -> None:

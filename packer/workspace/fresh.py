@@ -141,12 +141,15 @@ def process_mark() -> str:
     return _mark_of(os.getpid())
 
 
-def is_dead(mark: str) -> bool:
-    """Return whether a process, known by its `process_mark`, was of this run of this machine and this container, and is over."""
+def is_running(mark: str) -> bool | None:
+    """Return whether the process with a `process_mark` runs.
+
+    None if it belongs to another machine or container, or to an earlier run of this machine.
+    """
     ours, theirs = process_mark().split(":"), mark.split(":")
     if len(ours) != _MARK_PARTS or len(theirs) != _MARK_PARTS or ours[:2] != theirs[:2] or not theirs[2].isdecimal():
-        return False
-    return _mark_of(int(theirs[2])) != mark
+        return None
+    return _mark_of(int(theirs[2])) == mark
 
 
 def _mark_of(process: int) -> str:

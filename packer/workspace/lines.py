@@ -2,16 +2,12 @@
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from json import encoder
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from packer.workspace.durable import write_all
-
-_OPEN_S = 1.0
-"""How long a file of lines stays open."""
 
 
 def line_encoder(**options: Any) -> Callable[[Any], str]:
@@ -51,53 +47,12 @@ def encode_line(document: Any) -> bytes:
 
 def append_line(path: Path, document: Any) -> None:
     """Append one JSON line. A line that a crash cut short is ended first, so that it spoils no other."""
-    with LineFile(path) as lines:
-        lines.append(document)
-
-
-class LineFile:
-    """Appends JSON lines, and keeps the file open a second, since on a shared file system each opening takes time.
-
-    Use as a context manager. A line is handed to the system at once, so a process that is killed loses none; other
-    machines may see it once the file was closed.
-
-    Parameters
-    ----------
-    path : Path
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: Any = None
-        self._opened_s = 0.0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def append(self, document: Any) -> None:
-        """Append one line. One that a crash cut short is ended first, so that it spoils no other."""
-        ended = True
-        if self._file is None:
-            self._file, self._opened_s = self._path.open("a+b", buffering=0), time.monotonic()
-            if self._file.tell():
-                self._file.seek(-1, os.SEEK_END)
-            ended = self._file.read(1) in (b"", b"\n")
-        line = (b"" if ended else b"\n") + json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n"
-        write_all(self._file.fileno(), [line])
-
-    def look(self) -> None:
-        """Close the file if it was open for a second; the next line opens it again."""
-        if self._file is not None and time.monotonic() - self._opened_s >= _OPEN_S:
-            self.close()
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-        self._file = None
+    line = json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n"
+    with path.open("a+b", buffering=0) as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+        ended = file.read(1) in (b"", b"\n")
+        write_all(file.fileno(), [line if ended else b"\n" + line])
 
 
 def read_lines(path: Path) -> Iterator[Any]:

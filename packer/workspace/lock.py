@@ -7,7 +7,6 @@ or only among the processes of one machine. There the holder also claims the fol
 
 import errno
 import os
-import re
 import shlex
 import sys
 import time
@@ -28,7 +27,6 @@ from shardspec.wording import LONG, cut
 
 _NOT_KEPT = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 _CHECK_S = 5.0
-_LOCKED = re.compile(r"(?<=\s)([0-9a-f]+):([0-9a-f]+):([0-9]+)(?=\s)")
 
 
 class FolderLock:
@@ -183,26 +181,6 @@ class FolderLock:
     def _describe_holder(self) -> str:
         holder = Agent.read(self._space.holder)
         return "it does not say which" if holder is None else holder.describe()
-
-
-def is_held(lock: Path) -> bool | None:
-    """Return whether a process holds a lock file, as Linux lists it; the lock itself is left alone."""
-    try:
-        status = lock.stat()
-        held = Path("/proc/locks").read_text()
-    except OSError:
-        return None if lock.exists() else False
-    return find_lock(held, status.st_dev, status.st_ino)
-
-
-def find_lock(locks: str, device: int, inode: int) -> bool | None:
-    """Return whether a file is in the list ``/proc/locks``; None if a file of its number on another device is.
-
-    That may be the file, too: of a file on btrfs, `stat` gives another device than the list does.
-    """
-    place = (os.major(device), os.minor(device))
-    found = [(int(one[1], 16), int(one[2], 16)) for one in _LOCKED.finditer(locks) if int(one[3]) == inode]
-    return place in found or (None if found else False)
 
 
 def _owner(path: Path) -> str:

@@ -9,8 +9,7 @@ from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.schedule import ItemTally
 from packer.jobs.workers import Workers
 from packer.sources.item import item_name
-from packer.workspace import Workspace
-from packer.workspace.lines import LineFile
+from packer.workspace import Workspace, append_line
 from shardspec.errors import BuildError
 from shardspec.wording import counted
 
@@ -48,10 +47,7 @@ def run_tasks(
     items = sum(task.stop - task.start for task in plan.tasks)
     done = items - sum(plan.tasks[number].stop - plan.tasks[number].start for number in missing)
     tally = ItemTally(plan.tasks)
-    with (
-        LineFile(space.journal) as journal,
-        Stage(listener, settings.stage, items, f"{settings.item}s", done) as stage,
-    ):
+    with Stage(listener, settings.stage, items, f"{settings.item}s", done) as stage:
         results.read(results.finished)
 
         def on_event(event: Event) -> None:
@@ -65,10 +61,9 @@ def run_tasks(
                 raise failed_item(item_name(space.items, task, failed.item), failed.reason)
             made = []
             if event.kind == "done" and event.unit is not None:
-                journal.append(done_line(event))
+                append_line(space.journal, done_line(event))
                 if event.unit.do in ("task", "join"):
                     made.append(event.unit.number)
-            journal.look()
             results.read(made)
 
         units = [Unit("task", number) for number in missing]

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from packer.workspace.fresh import RENEWALS, host, is_dead, lease_s, look_again, process_mark, watched_s
+from packer.workspace.fresh import RENEWALS, host, is_running, lease_s, look_again, process_mark, watched_s
 from shardspec.wording import LENGTH, LONG, cut
 
 _PAUSE_S = 1.0
@@ -244,7 +244,7 @@ class Observer:
     def is_over(self, name: str) -> bool:
         """Return whether what an agent has in hand is free for others. One without a record is waited for as well."""
         agent = self._agents.get(name)
-        if agent is not None and (agent.ended or is_dead(agent.process)):
+        if agent is not None and (agent.ended or is_running(agent.process) is False):
             return True
         return self._still_s.setdefault(name, 0.0) >= (agent or Agent(name)).lease_s
 

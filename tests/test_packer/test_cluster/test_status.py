@@ -1,7 +1,6 @@
 """``packer status`` of a build that runs, or has died: read from its folder, without a change in it."""
 
 import json
-import os
 import signal
 import sys
 import time
@@ -16,7 +15,6 @@ from support.processes import wait_for
 
 import packer
 from packer.workspace import Workspace
-from packer.workspace.lock import find_lock
 from shardspec.layout import Layout
 
 ITEMS = 100
@@ -70,7 +68,7 @@ def test_the_status_says_whether_anybody_is_at_work(build: tuple[Any, Path], tmp
         assert f"process {started.pid}" in shown
         assert "left" not in shown
     holder = Workspace(Layout(out).build).holder
-    holder.write_text(json.dumps({**json.loads(holder.read_bytes()), "host": "another"}))
+    holder.write_text(json.dumps({**json.loads(holder.read_bytes()), "host": "another", "process": "boot:1:2:3"}))
     assert "cannot tell whether a process is at work" in run_packer("status", out).stdout
     run_packer("submit", tmp_path / "source", tmp_path / "planned", "--size", 16)
     assert "packer work" in run_packer("status", tmp_path / "planned").stdout
@@ -82,11 +80,3 @@ def test_a_build_that_packed_nothing_says_why(tmp_path: Path) -> None:
     run_packer("build", tmp_path / "source", tmp_path / "out", "--quiet", expect=3)
     assert packer.status(tmp_path / "out").stage == "nothing was packed"
     assert "nothing was packed: packer rejects" in run_packer("status", tmp_path / "out").stdout
-
-
-def test_a_lock_of_an_inode_on_another_device_says_nothing() -> None:
-    locks = "1: FLOCK  ADVISORY  WRITE 7 08:1a:131 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 9 08:1a:131 0 EOF\n"
-    here = os.makedev(0x08, 0x1A)
-    assert find_lock(locks, here, 131) is True
-    assert find_lock(locks, os.makedev(0, 0x2B), 131) is None
-    assert find_lock(locks, here, 31) is False

@@ -105,30 +105,6 @@ def test_a_line_behind_a_cut_one_is_read(tmp_path: Path, before: bytes) -> None:
     assert list(read_lines(path))[: len(found)] == found
 
 
-def test_the_disk_may_begin_early_but_not_with_files_that_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever that finds or fails at changes nothing: what counts is flushed afterwards."""
-    begun = []
-
-    def note(descriptor: int, *place: int) -> int:
-        begun.append((os.fstat(descriptor).st_ino, place))
-        raise OSError("a file system that cannot")
-
-    monkeypatch.setattr(durable, "_sync_file_range", note)
-    (tmp_path / "folder").mkdir()
-    kept = [tmp_path / "shard.bin", tmp_path / "folder" / "image.npy"]
-    for path in (*kept, tmp_path / f"shard.lmdb{durable.WORKING}"):
-        path.write_bytes(b"x")
-    (tmp_path / "link").symlink_to("nothing")
-    durable.begin_flush(tmp_path)
-    assert {inode for inode, _ in begun} >= {path.stat().st_ino for path in kept}
-    assert (tmp_path / f"shard.lmdb{durable.WORKING}").stat().st_ino not in {inode for inode, _ in begun}
-    assert {place for _, place in begun} == {(0, 0, 2)}
-    monkeypatch.setattr(durable, "_sync_file_range", None)
-    durable.begin_flush(tmp_path)
-
-
 def test_what_cannot_be_removed_is_named_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file").touch()
