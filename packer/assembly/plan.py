@@ -48,7 +48,7 @@ class ShardPlan:
     cuts : tuple of int
         Shard k holds places ``cuts[k]`` to ``cuts[k + 1]`` of the stored order.
     sizes : tuple of ShardSize
-        What each shard will hold; kept here, since a resumed build no longer has the parts of finished shards.
+        Expected contents of each shard.
     first : int
         The number of the first shard in its name.
     key : str

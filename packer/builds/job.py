@@ -107,49 +107,40 @@ class BuildJob:
 
     @property
     def resumption(self) -> Resumption:
-        """See `JobPlan`."""
         grows = not self._from_packed and self._declaration is None
         return _Resumption(self.plan, self._lines, can_update=grows)
 
     @property
     def base(self) -> Manifest | None:
-        """See `JobPlan`."""
         return None if self._comparison is None else self._comparison.base
 
     @property
     def fingerprint(self) -> str:
-        """See `BuildPlan`."""
         return self.plan.fingerprint
 
     @property
     def tasks(self) -> Sequence[Task]:
-        """See `BuildPlan`."""
         return self.plan.tasks
 
     def to_json(self) -> dict[str, Any]:
-        """See `BuildPlan`."""
         return self.plan.to_json()
 
     def take_item_lines(self) -> Iterable[str]:
-        """See `JobPlan`."""
         lines, self._lines = self._lines, ItemLines()
         return lines
 
     def open_work(self, space: Workspace) -> BuildWork:
-        """See `JobPlan`."""
         resources = StepResources(decodes_ahead=has_core_to_spare(1))
         return BuildWork(space, self.plan, self._functions, self._live, resources=resources)
 
     @contextmanager
     def collect(self, space: Workspace) -> Iterator[TaskResults]:
-        """See `JobPlan`."""
         rejects = self._options.on_error != "fail"
         assembler = BuildAssembler(space, self.plan, self._facts, self._declaration, self._comparison, rejects=rejects)
         with closing(assembler):
             yield TaskResults(space.finished_tasks(), assembler.assemble, assembler.read)
 
     def contents(self, space: Workspace, finished: str, tasks_run: int) -> Contents:
-        """See `JobPlan`."""
         self.totals = BuildTotals.load(space)
         found = describe_contents(space, self.plan, self.totals, self._comparison, finished)
         kinds = {FROM_PACKED: self._from_packed, FROM_INPUTS: self._declaration is not None}
@@ -175,28 +166,24 @@ class _Resumption(Resumption):
         self._can_update = can_update
 
     def made(self, manifest: Manifest) -> bool:
-        """See `BuildPlan`."""
         return self._plan.made(manifest)
 
     def describe_unfinished(self, space: Workspace, old: Mapping[str, Any]) -> str:
-        """See `Resumption`."""
         return describe_mismatch(BuildPlan.from_json(old), self._plan, read_item_lines(space), self._lines)
 
     def describe_made(self, layout: Layout, manifest: Manifest) -> str:
-        """See `Resumption`."""
         names = Again(lambda: (str(line.get("item")) for line in read_lines(layout.items) if line.get("state") != GONE))
         before = names if layout.items.exists() else None
         return describe_made(manifest, before, self._plan, self._lines)
 
     def advise(self, manifest: Manifest) -> str:
-        """See `Resumption`: suggest an update if nothing else differs."""
+        """Suggest an update if nothing else differs."""
         if not self._can_update or manifest.wall_clock.get(FROM_PACKED):
             return ""
         differs = describe_changed_terms(manifest.generations[-1], self._plan)
         return "" if differs else ", or --update to add what is new in the source"
 
     def take_over(self, space: Workspace, old: Mapping[str, Any]) -> str | None:
-        """See `Resumption`."""
         line = describe_taken_over(BuildPlan.from_json(old), self._plan, read_item_lines(space), self._lines)
         if line is not None:
             keep_parts(space, old)

@@ -114,11 +114,9 @@ class ProgressListener(Protocol):
 class Silent:
     """Ignores everything."""
 
-    def on_progress(self, progress: Progress) -> None:
-        """See `ProgressListener`."""
+    def on_progress(self, progress: Progress) -> None: ...
 
-    def on_message(self, line: str) -> None:
-        """See `ProgressListener`."""
+    def on_message(self, line: str) -> None: ...
 
 
 class Terminal:
@@ -243,12 +241,10 @@ class _Guest:
         self._listener = listener
 
     def on_progress(self, progress: Progress) -> None:
-        """See `ProgressListener`."""
         with code_of_others():
             self._listener.on_progress(progress)
 
     def on_message(self, line: str) -> None:
-        """See `ProgressListener`."""
         with code_of_others():
             self._listener.on_message(line)
 

@@ -332,7 +332,7 @@ class Workspace:
 
     def remove(self) -> None:
         """Remove everything; the lock, and the record of a finished replacement, last."""
-        many = [*self.staging.glob("*/*"), *(self.root / "claims").glob("*/*")]
+        many = [*self.staging.glob("*/*"), *self.root.glob("claims/*/*"), *self.root.glob("parts/*/*/*")]
         list(ask_each(self.root, _try_to_remove, many))
         for path in self.root.iterdir() if self.root.is_dir() else ():
             if not self.is_of_lock(path) and path != self.successor:

@@ -1,4 +1,4 @@
-"""A part: the encoded samples of one task, in order. Internal, removed when the shards that need it are durable.
+"""A part: the encoded samples of one task, in order. Internal, removed with the workspace.
 
 The file has the bytes of the rows one after another, each row's fields in the order of its columns; then the index;
 then the JSON footer; then 16 bytes: the footer's offset as a little-endian uint64 and a mark. Rows that have the same

@@ -75,15 +75,13 @@ class WrittenJob:
         return {"kind": self.settings.kind, "fingerprint": self.fingerprint}
 
     def take_item_lines(self) -> Sequence[str]:
-        """See `JobPlan`: there are no items."""
         return ()
 
     def open_work(self, space: Workspace) -> "WrittenWork":
-        """See `JobPlan`."""
         return WrittenWork(space)
 
     def collect(self, space: Workspace) -> AbstractContextManager[TaskResults]:
-        """See `JobPlan`: the loop has done all tasks."""
+        # The loop has done all tasks.
         return nullcontext(TaskResults((), partial(self._assemble, space)))
 
     def _assemble(self, space: Workspace) -> Assembly:
@@ -106,7 +104,6 @@ class WrittenJob:
         return Assembly(config, self._recipe["format"], [Piece(self.samples, shard_bytes)], order)
 
     def contents(self, space: Workspace, finished: str, tasks_run: int) -> Contents:
-        """See `JobPlan`."""
         n = self.samples
         counts = Counts(n, n, 0, 0, n, 0, 0, self.progressive)
         recipe = {**self._recipe, "declared": self.declaration.to_json()}

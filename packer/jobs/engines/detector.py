@@ -71,12 +71,11 @@ class DetectorChild(Child):
         return ours
 
     def end(self) -> None:
-        """See `Child`."""
         super().end()
         self._control.close()
 
     def take(self, message: dict[str, Any], answers: Answers) -> None:
-        """See `Child`. Reports of what the process is busy with, and of what waits, are kept here."""
+        """Keep reports of busy and waiting workers; pass on any other answer."""
         what = message["event"]
         if what not in ("waits", "busy", "over"):
             super().take(message, answers)
@@ -114,7 +113,7 @@ class DetectorChild(Child):
         return None
 
     def describe_death(self) -> str:
-        """See `Child`. If a worker has lost its connection, the process is about to end, or has ended."""
+        """Describe how the process ended; if a worker has lost its connection, the process may be about to end."""
         try:
             self.process.wait(_END_S)
         except subprocess.TimeoutExpired:

@@ -70,7 +70,6 @@ class _Worker(Child):
             super().__init__(command, log, answers, keep=keep, variables=variables)
 
     def take(self, message: dict[str, Any], answers: Answers) -> None:
-        """See `Child`."""
         if message["event"] == "lost":
             self.lost_detector = True
         else:

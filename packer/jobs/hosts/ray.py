@@ -65,7 +65,6 @@ class RayCluster:
             raise
 
     def start(self, host: Host, command: Sequence[str], log: Path) -> "_Actor":
-        """See `packer.jobs.hosts.base.Cluster`."""
         environment = {**inherited_environment(), UNTIL_INPUT_ENDS: "1"}
         actor = _AGENT.options(
             num_cpus=self._cores[host.name],

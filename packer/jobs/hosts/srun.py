@@ -50,7 +50,6 @@ class SrunCluster:
         self._share = ("--exact", f"--cpus-per-task={cores}", "--gpus-per-task=1") if room.gpus else _SHARED
 
     def start(self, host: Host, command: Sequence[str], log: Path) -> "_Step":
-        """See `packer.jobs.hosts.base.Cluster`."""
         srun = ["srun", *_STEP, *self._share, f"--nodelist={host.name}", f"--job-name={self._name}"]
         return _Step([*srun, *command], log)
 
