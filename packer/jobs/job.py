@@ -1,4 +1,4 @@
-"""One job, whatever it makes: find it finished, begin or resume it; run its tasks; cut; write the shards; commit."""
+"""One job from start to commit: find it finished, begin or resume it, run its tasks, write the shards."""
 
 import json
 import os
@@ -46,11 +46,8 @@ class Job:
 
     Parameters
     ----------
-    plan : JobPlan
     out : Path
         The dataset's folder.
-    options : BuildOptions
-    listener : ProgressListener
     """
 
     def __init__(
@@ -76,7 +73,7 @@ class Job:
         return ENGINES[self._options.engine].many_hosts
 
     def run(self) -> JobResult:
-        """Do the job, resume it, or find that it is done.
+        """Run or resume the job, or find that it is finished.
 
         Raises
         ------
@@ -111,19 +108,19 @@ class Job:
         return found
 
     def open_to_agents(self, check: Callable[[], None], submit: Callable[[], Mapping[str, Any]]) -> JobResult | None:
-        """Write the plan, or take up the one that was begun, and leave the work to agents.
+        """Write the plan, or resume an unfinished one, and let agents work on it.
 
         Parameters
         ----------
         check : callable
-            Called once the folder is held, before anything in it changes.
+            Called while the folder is locked, before anything in it changes.
         submit : callable
-            Called once agents can begin, while the folder is held; returns what is to be noted about the agents.
+            Called while the folder is locked, when agents can start; returns entries to record about the agents.
 
         Returns
         -------
         JobResult or None
-            The dataset, if there is nothing left to do.
+            The dataset, if it is finished already.
 
         Raises
         ------
@@ -151,10 +148,10 @@ class Job:
 
     @contextmanager
     def begun(self) -> Iterator[None]:
-        """Hold the folder while the caller does the tasks itself, and then calls `finish`.
+        """Lock the folder while the caller does the tasks itself, and then calls `finish`.
 
-        Such a job cannot be resumed: there is no plan, so that any call may clear away what a killed one left. If an
-        exception ends the block, nothing is left, and the dataset that was to be replaced stays.
+        Such a job has no plan and cannot be resumed: the next call removes what a killed one left. If an exception ends
+        the block, nothing is left, and the dataset to be replaced stays.
 
         Raises
         ------
@@ -177,11 +174,11 @@ class Job:
                 raise
 
     def finish(self) -> JobResult:
-        """Cut and commit what the caller's tasks have left."""
+        """Write and commit the dataset from the caller's tasks."""
         return JobResult(self.layout.root, self._make(), resumed=False)
 
     def _make(self) -> Manifest:
-        """Do what is left of the job."""
+        """Finish the job, and return the manifest."""
         try:
             if self.workspace.assembly.exists():
                 assembly = ShardPlan.load(self.workspace)
@@ -207,7 +204,7 @@ class Job:
             "shards_written": self._done("shard"),
             **contents.wall_clock,
         }
-        generations = _share_out(contents.generations, assembly.cuts, shards)
+        generations = _assign_shards(contents.generations, assembly.cuts, shards)
         schema = assembly.source.schema
         manifest = commit(self.workspace, assembly.format, schema, generations, wall_clock, contents.columns)
         assembly.source.close()
@@ -220,12 +217,12 @@ class Job:
             self._lock.check(at_once=at_once)
 
     def _done(self, *what: str) -> int:
-        """The number of units of these kinds in the journal, over all calls."""
+        """Count the finished units of these kinds over all calls."""
         return sum(line["did"] in what for line in self.workspace.read_journal())
 
 
-def _share_out(made: Sequence[Made], cuts: Sequence[int], shards: Sequence[Shard]) -> list[Generation]:
-    """Give each generation its new shards; no shard holds rows of two generations."""
+def _assign_shards(made: Sequence[Made], cuts: Sequence[int], shards: Sequence[Shard]) -> list[Generation]:
+    """Assign the new shards to generations; no shard holds rows of two generations."""
     shared, first, stop = [], 0, 0
     for generation, rows in made:
         stop += rows

@@ -1,4 +1,4 @@
-"""The workers of a job, which go on from one of its stages to the next."""
+"""The workers of a job, which are reused from one stage to the next."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from packer.workspace import Workspace
 from shardspec.registry import resolve
 
 _WITH_MODELS = "faces"
-"""The preset whose workers hold models, whose memory the next stage can use."""
+"""The preset whose workers hold models. They end after a stage, so that the next one can use their memory."""
 
 
 class Workers:
@@ -20,13 +20,10 @@ class Workers:
 
     Parameters
     ----------
-    plan : JobPlan
-    space : Workspace
-    options : BuildOptions
     on_message : callable
         Called with lines for the user.
     check : callable
-        Called at every event, before anything else: raises if the work must not go on.
+        Called first at every event; raises if the work must stop.
     """
 
     def __init__(
@@ -55,7 +52,7 @@ class Workers:
     ) -> None:
         """Run units until all are done. A lost worker is reported in one line.
 
-        The workers of one stage go on with the next, unless they hold models, or more of them would have work.
+        The workers of one stage are reused in the next, unless they hold models or more workers are needed.
         """
         if not units:
             return
@@ -85,7 +82,7 @@ class Workers:
         self._engine = None
 
     def _engine_for(self, units: int, shares_detector: bool) -> Engine:
-        """The engine for some units: the one that is open, if it will do."""
+        """Return the open engine if it has enough workers, or else a new one."""
         workers = self._count_workers(units)
         if self._engine is None or self._size < workers:
             self.close()

@@ -1,4 +1,4 @@
-"""Entering the folder of a job: the dataset is found there finished, the job is resumed, or it begins."""
+"""Start of a job in its folder: find the finished dataset, resume the unfinished job, or begin a new one."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -20,24 +20,23 @@ from shardspec.wording import counted
 
 
 class Entry:
-    """The way of one plan into one folder.
+    """Starts or resumes one plan in one folder.
 
     Parameters
     ----------
-    plan : JobPlan
     layout : Layout
         The dataset's folder.
     space : Workspace
-        Of the plan, in that folder.
+        The plan's workspace in that folder.
     overwrite : bool
-        Whether the plan is to replace whatever dataset is there.
+        Whether the plan may replace another dataset in the folder.
     on_message : callable
         Called with lines for the user.
 
     Attributes
     ----------
     sessions : int
-        The calls that have worked on the job, this one included.
+        Number of calls that have worked on the job, including this one.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Entry:
         return None
 
     def enter_alone(self) -> Manifest | None:
-        """Enter the folder once no agent is at work in it."""
+        """Enter the folder after all agents have ended; return the dataset if it is finished already."""
         reopen, goes_on = close_to_agents(self._space, self._on_message), False
         try:
             made = None
@@ -79,7 +78,7 @@ class Entry:
         return made
 
     def enter_anew(self) -> None:
-        """Enter the folder for a job that cannot be resumed: what may be replaced is put aside, and no plan is written.
+        """Enter the folder for a job that cannot be resumed: no plan is written.
 
         Raises
         ------
@@ -152,7 +151,7 @@ class Entry:
         self._write_plan()
 
     def _check_standing(self, expected: Manifest) -> None:
-        """Check that the dataset in the folder is still the one that the plan was made for."""
+        """Check that the dataset in the folder has not changed since the plan was made."""
         if self._space.successor.exists() or committed(self._layout) != expected:
             raise BuildError(
                 f"{self._layout.root}: expected the dataset that the work was planned for, found that it has changed "
@@ -160,7 +159,7 @@ class Entry:
             )
 
     def _take_over(self, old: Mapping[str, Any]) -> bool:
-        """Clear the workspace of another plan, but keep what this one can use; return whether there may be any."""
+        """Clear the workspace of another plan, but keep results that this plan can use; return False if it keeps none."""
         space = self._space
         line = self._plan.resumption.take_over(space, old) if old["kind"] == self._kind else None
         if line is None:
@@ -193,7 +192,7 @@ class Entry:
         )
 
     def _write_plan(self) -> None:
-        """Write what workers read, the plan last; from here on this call counts as a session of the job."""
+        """Write the items and the plan, and count this call as a session of the job."""
         self._space.create_results(len(self._plan.tasks))
         lines = self._plan.take_item_lines()
         write_if_changed(self._space.items, Again(lambda: (line.encode("ascii") for line in lines)))

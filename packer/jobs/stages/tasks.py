@@ -1,4 +1,4 @@
-"""The stage of the tasks: every unfinished task runs, and what each has made is taken in as it ends."""
+"""The stage of the tasks: run every unfinished task, and read the result of each as it ends."""
 
 import time
 from typing import Any
@@ -27,13 +27,8 @@ def run_tasks(
 
     Parameters
     ----------
-    plan : JobPlan
-    space : Workspace
-    workers : Workers
-    listener : ProgressListener
-    results : TaskResults
     rejects : bool
-        Whether an item may be rejected; otherwise the first that would be ends the job.
+        Whether items may be rejected; otherwise the first reject ends the job.
 
     Raises
     ------
@@ -79,12 +74,12 @@ def _announce(settings: JobSettings, items: int, done: int) -> str:
 
 
 def done_line(event: Event) -> dict[str, Any]:
-    """The line of the journal that a unit is done, and when."""
+    """Return the journal's line about a finished unit."""
     assert event.unit is not None
     unit, at_s = event.unit, round(time.time(), 2)
     return {"did": unit.do, "number": unit.number, "at_s": at_s, **event.result}
 
 
 def failed_item(item: str, why: str) -> BuildError:
-    """The error for an item that yielded no sample, if that is to end the job."""
+    """Return the error for an item that yielded no sample, if rejects end the job."""
     return BuildError(f"item {item!r} gave no sample, and --on-error is fail: {why}")
