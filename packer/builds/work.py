@@ -29,7 +29,7 @@ from packer.steps.report import ItemReport
 from packer.vision.faults import find_full_disk, find_memory_error, may_pass
 from packer.workspace import Workspace
 from packer.workspace.durable import writing
-from packer.workspace.fresh import reading
+from packer.workspace.shared_files import reading
 from shardspec.errors import BuildError, CodecError, MissingDependencyError, SchemaError, system_reason
 from shardspec.registry import import_target
 

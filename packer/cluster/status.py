@@ -16,7 +16,7 @@ from packer.jobs.plan import Tasks
 from packer.jobs.progress import describe_seconds
 from packer.jobs.result import Result
 from packer.workspace import Workspace
-from packer.workspace.fresh import host, is_running
+from packer.workspace.process_identity import host, is_running
 from packer.workspace.sharing.array import describe_closed, read_terms
 from packer.workspace.sharing.leases import Agent, read_agents, record_of
 from shardspec.entries import total

@@ -16,7 +16,7 @@ from packer.sources.folders.frame_folders import frames_item, pictures_in
 from packer.sources.folders.frames import FramesError
 from packer.sources.item import Item, ItemFile
 from packer.vision.faults import may_pass
-from packer.workspace.fresh import ask_ahead, is_far
+from packer.workspace.shared_files import is_on_network, map_threaded
 from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.layout import describe_url, is_url
 from shardspec.wording import LONG, counted, shorten
@@ -231,12 +231,12 @@ class Examiner:
 
         On a network file system, many files are examined at a time.
         """
-        if not is_far(self._resolved[0]):
+        if not is_on_network(self._resolved[0]):
             yield from map(self.file, count(), names)
             return
         remaining = iter(names)
         some = iter(lambda: list(islice(remaining, _ASKED)), [])
-        found = ask_ahead(lambda names: [(name, self._stat(self._prefix + name)) for name in names], some)
+        found = map_threaded(lambda names: [(name, self._stat(self._prefix + name)) for name in names], some)
         for index, (name, state) in enumerate(chain.from_iterable(found)):
             yield self._item(index, name, self._prefix + name, state)
 

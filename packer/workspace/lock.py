@@ -18,7 +18,7 @@ from pathlib import Path
 import filelock
 
 from packer.workspace import Workspace
-from packer.workspace.fresh import host
+from packer.workspace.process_identity import host
 from packer.workspace.sharing.claims import Claims
 from packer.workspace.sharing.leases import Agent, Lease, Observer, record_of
 from readers.formats.machine import file_system_of, is_network_file_system

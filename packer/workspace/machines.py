@@ -12,7 +12,8 @@ import numpy as np
 
 from packer.workspace import Workspace
 from packer.workspace.durable import publish
-from packer.workspace.fresh import host, reading, wait_for
+from packer.workspace.process_identity import host
+from packer.workspace.shared_files import reading, wait_for
 from shardspec.errors import BuildError
 from shardspec.wording import LONG, cut, one_line
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from packer.workspace.durable import fsync_folder, remove_tree
-from packer.workspace.fresh import ask_each, wait_for
 from packer.workspace.lines import read_lines
+from packer.workspace.shared_files import map_files, wait_for
 from shardspec.layout import MANIFEST_NAME, PLAN_NAME, REJECTS_NAME
 
 PARTS_A_FOLDER = 1000
@@ -333,7 +333,7 @@ class Workspace:
     def remove(self) -> None:
         """Remove everything; the lock, and the record of a finished replacement, last."""
         many = [*self.staging.glob("*/*"), *self.root.glob("claims/*/*"), *self.root.glob("parts/*/*/*")]
-        list(ask_each(self.root, _try_to_remove, many))
+        list(map_files(self.root, _try_to_remove, many))
         for path in self.root.iterdir() if self.root.is_dir() else ():
             if not self.is_of_lock(path) and path != self.successor:
                 with suppress(OSError):

@@ -14,7 +14,7 @@ from packer.builds.update.base_reports import ItemIdentity
 from packer.jobs.plan import Task
 from packer.steps.report import AlikeReports, ItemReport
 from packer.workspace import Workspace
-from packer.workspace.fresh import ask_ahead, is_far
+from packer.workspace.shared_files import is_on_network, map_threaded
 
 _AT_A_TIME = 4
 """Parts read between two events of workers: more than are made meanwhile, and few enough not to keep workers waiting."""
@@ -109,7 +109,7 @@ class PartsReader:
         self._tasks = tasks
         self._make_summary = make_summary
         self._fits = fits
-        self._far = is_far(workspace.root)
+        self._far = is_on_network(workspace.root)
         self._count = ColumnCount()
         self._summary = make_summary(None)
         self._made: set[int] = set()
@@ -141,7 +141,7 @@ class PartsReader:
 
     def _open(self, tasks: Iterable[int]) -> Iterator[Part]:
         opening = partial(open_part, self._workspace, fetched=self._far)
-        return ask_ahead(opening, tasks) if self._far else map(opening, tasks)
+        return map_threaded(opening, tasks) if self._far else map(opening, tasks)
 
     def _add(self, part: Part) -> None:
         self._count.add(part)

@@ -11,7 +11,7 @@ from packer.jobs.plan import Assembly, Unit
 from packer.jobs.progress import ProgressListener, Stage
 from packer.workspace import Workspace, append_line
 from packer.workspace.durable import fsync_folder
-from packer.workspace.fresh import ask_each
+from packer.workspace.shared_files import map_files
 from shardspec.entries import Shard
 from shardspec.errors import BuildError
 from shardspec.layout import INDEX_FOLDER
@@ -38,7 +38,7 @@ def assemble_shards(plan: ShardPlan, run: RunUnits, listener: ProgressListener) 
     root = workspace.shard_folder
     shards: dict[int, Shard] = {}
     plan.staging.mkdir(exist_ok=True)
-    placed = ask_each(root, lambda number: place_shard(root, plan.published(number)), range(count))
+    placed = map_files(root, lambda number: place_shard(root, plan.published(number)), range(count))
     for number, shard in enumerate(placed):
         if shard is not None:
             shards[number] = shard

@@ -13,7 +13,7 @@ from packer.sources.folders.patterns import Globs
 from packer.sources.folders.sidecars import sidecar_suffix
 from packer.sources.walking import Entry, scan
 from packer.vision.media import IMAGE, medium_of
-from packer.workspace.fresh import AHEAD, is_far
+from packer.workspace.shared_files import THREADS, is_on_network
 from packer.workspace.spool import sorted_texts
 from shardspec.errors import BuildError, system_reason
 from shardspec.wording import LONG, counted, cut, shorten
@@ -133,8 +133,8 @@ class FoundFiles:
         self._scans: dict[str, Future[list[Entry] | None]] = {}
 
     def __iter__(self) -> Iterator[FoundFile]:
-        if is_far(self._root) and not self._links_to:
-            self._threads = ThreadPoolExecutor(AHEAD, "listing")
+        if is_on_network(self._root) and not self._links_to:
+            self._threads = ThreadPoolExecutor(THREADS, "listing")
         try:
             yield from self._walk()
         finally:
@@ -228,7 +228,7 @@ class FoundFiles:
         """Start to list the next folders in threads. The first of `names` is entered now."""
         if self._threads is None:
             return
-        for name in islice(names, AHEAD):
+        for name in islice(names, THREADS):
             path = above + name.strip("/")
             if path not in self._scans:
                 self._scans[path] = self._threads.submit(_scan_small, self._root / path)

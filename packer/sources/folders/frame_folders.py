@@ -12,7 +12,7 @@ from packer.sources.item import Item
 from packer.sources.walking import scan
 from packer.vision.faults import may_pass
 from packer.vision.media import IMAGE, medium_of
-from packer.workspace.fresh import ask_each
+from packer.workspace.shared_files import map_files
 from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.wording import LONG, shorten
 
@@ -67,7 +67,7 @@ def frames_item(
             raise FramesError("expected a folder of pictures, found none in it")
         names = [name for _, name in sorted(zip(frame_numbers(names), names, strict=True))]
         some = (names[first : first + _ASKED] for first in range(0, len(names), _ASKED))
-        state = FramesState(chain.from_iterable(ask_each(Path(folder), look, some)))
+        state = FramesState(chain.from_iterable(map_files(Path(folder), look, some)))
     except FramesError as error:
         return Item(index, name, folder, columns=columns or {}, reject=str(error))
     frames = Frames("frames", tuple(names), state.digest, float(rate))

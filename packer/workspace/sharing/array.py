@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from packer.workspace.durable import fsync_folder, publish, remove_tree, write_durably
-from packer.workspace.fresh import host
 from packer.workspace.paths import Workspace
+from packer.workspace.process_identity import host
 from packer.workspace.sharing.claims import Claims
 from packer.workspace.sharing.leases import Agent, Observer
 from shardspec.errors import BuildLockedError

@@ -1,4 +1,4 @@
-"""Leases: which processes are at work in a folder, as every host can see it, and whose work is free for others.
+"""Leases: processes show all hosts that they are at work in a folder; the work of others may be taken over.
 
 A process renews its lease by rewriting its record every few seconds. The clocks of two hosts are never compared: a lease
 has expired once an observer has seen no renewal for the length of the lease, by its own clock. Agents of a submitted build
@@ -8,6 +8,7 @@ lease, some work is done twice and nothing else happens: only the first publishe
 """
 
 import json
+import math
 import os
 import re
 import threading
@@ -20,11 +21,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from packer.workspace.fresh import RENEWALS, host, is_running, lease_s, look_again, process_mark, watched_s
+from packer.workspace.process_identity import host, is_running, process_mark
+from packer.workspace.shared_files import refresh_listing
 from shardspec.wording import LENGTH, LONG, cut
+
+LEASE_S = 90.0
+"""Seconds without a renewal after which a lease expires: longer than a shared file system caches files."""
+
+RENEWALS = 6
+"""Number of renewals within the length of a lease."""
 
 _PAUSE_S = 1.0
 _RECORD_BYTES = 2**16
+
+
+def lease_s() -> float:
+    """Return the length of this process's leases; tests set it in the environment variable ``PACKER_LEASE_S``."""
+    try:
+        chosen = float(os.environ.get("PACKER_LEASE_S", ""))
+    except ValueError:
+        return LEASE_S
+    return chosen if math.isfinite(chosen) and chosen > 0 else LEASE_S
 
 
 @dataclass(frozen=True)
@@ -34,28 +51,28 @@ class Agent:
     Attributes
     ----------
     name : str
-        Unique; the owner of what it writes (`Workspace.owner`).
+        Unique name, also used as `Workspace.owner`.
     host, node : str
-        The host's name, and Slurm's name of the node, or the host's again.
+        Name of the host, and Slurm's name of the node (the host's name outside Slurm).
     pid : int
     process : str
-        A mark that no other process of this run of this machine has; empty where the system does not say.
+        See `process_mark`.
     job : str
         Slurm's number of the job, such as ``"17_3"``; empty outside Slurm.
     began_s : float
-        When it began, in seconds since the epoch by its own clock, for people.
+        Start in seconds since the epoch, by the agent's own clock; only shown to people.
     lease_s : float
     beat : int
-        The number of renewals.
+        Number of renewals.
     ended : str
-        Why it has ended; empty while it is at work.
+        Why the agent has ended; empty while it is at work.
     workers : int
     doing : tuple of str
-        What its workers are at.
+        Units and items that its workers are processing.
     tasks, shards : int
-        What it has finished.
+        Numbers of finished tasks and shards.
     failed : str
-        What is to end the work of all agents; empty for nothing.
+        Error that must end all agents; empty if there is none.
     command : str
         The command line of the holder of a folder.
     """
@@ -79,7 +96,7 @@ class Agent:
 
     @classmethod
     def here(cls) -> "Agent":
-        """The agent that the calling process is, under a new name."""
+        """Return the record of the calling process, under a new name."""
         here, pid = host().partition(".")[0], os.getpid()
         plain = re.sub(r"[^A-Za-z0-9]+", "-", here).strip("-")[:32] or "host"
         return cls(
@@ -94,7 +111,7 @@ class Agent:
 
     @classmethod
     def from_json(cls, document: Any) -> "Agent | None":
-        """Read a record; None for what is none."""
+        """Read a record; return None if the document is not one."""
         if not isinstance(document, dict) or not isinstance(document.get("name"), str):
             return None
         kinds: dict[str, Any] = {"doing": (list, tuple), "began_s": (int, float), "lease_s": (int, float)}
@@ -109,7 +126,7 @@ class Agent:
         return cls(**values)
 
     def describe(self) -> str:
-        """Process, host and beginning, in words."""
+        """Describe process, host and start."""
         host, node = cut(self.host, LENGTH), cut(self.node, LENGTH)
         where = node if node == host else f"{node} ({host})"
         job = f", Slurm job {cut(self.job, LENGTH)}" if self.job else ""
@@ -134,7 +151,7 @@ class Agent:
 
 
 class Lease:
-    """A lease on being at work. Use as a context manager; at the end, the record says why the agent ended.
+    """A lease that is renewed in a thread. Use as a context manager; at the end, the record says why the agent ended.
 
     Parameters
     ----------
@@ -142,12 +159,12 @@ class Lease:
         The folder of the records of all agents.
     agent : Agent
     watch : callable
-        Called before each renewal, in a thread of the lease: what is new about the agent, by attribute.
+        Called in the thread before each renewal; returns changed attributes of the agent.
 
     Attributes
     ----------
     lost : bool
-        Whether others may believe that the agent is gone, since it could not renew its lease in time.
+        Whether the lease was not renewed in time, so that other agents may have taken over.
     gone : bool
         Whether the folder has been removed.
     """
@@ -174,7 +191,7 @@ class Lease:
             self._write(replace(self._current(), ended=self._why, doing=()))
 
     def end(self, why: str) -> None:
-        """Say why the agent ends."""
+        """Set the reason for the agent's end."""
         self._why = why
 
     def _renew(self) -> None:
@@ -195,7 +212,7 @@ class Lease:
                 self.lost = True
 
     def _current(self) -> Agent:
-        """The record with what is new about the agent, or without it: that it is renewed is what counts."""
+        """Return the updated record; an error of `watch` must not stop the renewal."""
         with suppress(Exception):
             return replace(self._agent, **self._watch())
         return self._agent
@@ -205,7 +222,7 @@ class Lease:
 
 
 class Observer:
-    """Sees which agents are at work. What it knows grows from look to look.
+    """Observes which agents are at work, by reading their records again and again.
 
     Parameters
     ----------
@@ -222,7 +239,7 @@ class Observer:
 
     @property
     def agents(self) -> list[Agent]:
-        """All agents that ever began in this workspace, as of the last look."""
+        """All agents that have ever started in this workspace, as of the last look."""
         return sorted(self._agents.values(), key=lambda agent: (agent.began_s, agent.name))
 
     def look(self) -> None:
@@ -242,18 +259,18 @@ class Observer:
         self._agents |= found
 
     def is_over(self, name: str) -> bool:
-        """Return whether what an agent has in hand is free for others. One without a record is waited for as well."""
+        """Return whether other agents may take over an agent's work. An agent without a record is waited for, too."""
         agent = self._agents.get(name)
         if agent is not None and (agent.ended or is_running(agent.process) is False):
             return True
         return self._still_s.setdefault(name, 0.0) >= (agent or Agent(name)).lease_s
 
     def is_alive(self, name: str) -> bool:
-        """Return whether an agent is certainly at work: a renewal was seen, and its lease is not over."""
+        """Return whether an agent is certainly at work: a renewal was seen, and its lease has not expired."""
         return name in self._renewed and not self.is_over(name)
 
     def at_work(self) -> list[Agent]:
-        """The agents whose lease is not over."""
+        """Return the agents whose lease has not expired."""
         return [agent for agent in self.agents if not self.is_over(agent.name)]
 
     def wait(
@@ -269,9 +286,9 @@ class Observer:
         waiting : callable
             Returns the agents whose leases have not expired, as of the last look.
         refuse : callable
-            Makes the error to raise if an agent is certainly at work.
+            Returns the error to raise if an agent is certainly at work.
         say : callable
-            Called once before a wait, with the agents and the seconds that it may take.
+            Called once before waiting, with the agents and the longest wait in seconds.
         """
         said = False
         self.look()
@@ -284,7 +301,7 @@ class Observer:
                 say(found, limit_s)
             said = True
             time.sleep(min(_PAUSE_S, limit_s / 20))
-            look_again(self._folder.parent)
+            refresh_listing(self._folder.parent)
             self.look()
 
 
@@ -294,7 +311,7 @@ def record_of(folder: Path, name: str) -> Path:
 
 
 def read_agents(folder: Path) -> dict[str, Agent]:
-    """The records of all agents, by name."""
+    """Return the records of all agents, by name."""
     found = {}
     with suppress(FileNotFoundError):
         for path in sorted(folder.iterdir()):
@@ -305,13 +322,21 @@ def read_agents(folder: Path) -> dict[str, Agent]:
 
 
 def slurm_job(environment: Mapping[str, str]) -> str:
-    """Slurm's number of the job, such as ``"17"``, or ``"17_3"`` in an array; empty outside Slurm."""
+    """Return Slurm's number of the job, such as ``"17"`` or, in an array, ``"17_3"``; empty outside Slurm."""
     array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task else environment.get("SLURM_JOB_ID", "")
 
 
 def _printable(value: Any) -> Any:
-    """Replace the control characters of a text, which other users may have written; other values stay."""
+    """Replace control characters in text, since other users may have written the record."""
     if not isinstance(value, str):
         return value
     return "".join(character if character.isprintable() else "?" for character in value)
+
+
+def watched_s(since_look_s: float, length_s: float) -> float:
+    """Return the seconds since the last look that count towards the expiry of a lease.
+
+    This process may have been stopped for long, so a look counts as the time of one renewal at most.
+    """
+    return min(since_look_s, length_s / RENEWALS)

@@ -1,7 +1,6 @@
 """The parts as the cut takes them in: each opened once, in order, while others are still being made."""
 
 import json
-import threading
 from contextlib import closing
 from itertools import repeat
 from pathlib import Path
@@ -80,7 +79,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_parts_are_read_in_order_as_soon_as_they_are_there_and_each_is_opened_once(
     space: Workspace, tmp_path: Path, far: bool, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "is_far", lambda _: far)
+    monkeypatch.setattr(module, "is_on_network", lambda _: far)
 
     def read_until(tasks: int) -> None:
         while len(reader._summary.rows) < tasks:
@@ -122,7 +121,7 @@ def test_what_was_taken_in_is_what_the_parts_say(
 ) -> None:
     """Whenever which part was made."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "is_far", lambda _: ahead)
+        patch.setattr(module, "is_on_network", lambda _: ahead)
         reader = open_parts(space, tmp_path)
         for count, task in enumerate(made):
             reader.read([task] if count in looks else ())
@@ -249,21 +248,10 @@ def test_finished_tasks_are_those_with_a_part(space: Workspace) -> None:
 def test_a_build_on_a_network_file_system_gives_the_same_bytes(
     mixed: Path, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files are asked for, parts opened and deleted, many at a time."""
-    deleted: list[Path] = []
-    places = ("builds.parts.summary", "jobs.stages.shards", "sources.base", "sources.folders.finding")
-    for place in (f"packer.{name}" for name in places):
-        monkeypatch.setattr(f"{place}.is_far", lambda _: True)
-    unlink = Path.unlink
-
-    def note(path: Path, missing_ok: bool = False) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            deleted.append(path)
-        unlink(path, missing_ok=missing_ok)
-
-    monkeypatch.setattr(Path, "unlink", note)
+    """Files are listed and parts opened in several threads."""
+    for place in ("builds.parts.summary", "sources.base", "sources.folders.finding", "workspace.shared_files"):
+        monkeypatch.setattr(f"packer.{place}.is_on_network", lambda _: True)
     options: dict[str, Any] = {"size": 32, "every": 6, "label_from": "folder", "shard_size": "30kB"}
     packer.build(mixed, tmp_path / "out", engine="inline", **options)
     assert fingerprints(tmp_path / "out") == fingerprints(reference)
-    assert any(path.name.startswith("part-") for path in deleted)
     assert not (tmp_path / "out" / ".build").exists()

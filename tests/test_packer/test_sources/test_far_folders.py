@@ -30,8 +30,8 @@ def plant(folder: Path, tree: dict[str, object]) -> None:
 def listed(folder: Path, *, far: bool, kept: int = 20_000) -> Listing:
     with pytest.MonkeyPatch.context() as patch:
         for place in ("packer.sources.base", "packer.sources.folders.finding"):
-            patch.setattr(f"{place}.is_far", lambda _: far)
-        patch.setattr(finding, "AHEAD", 3)
+            patch.setattr(f"{place}.is_on_network", lambda _: far)
+        patch.setattr(finding, "THREADS", 3)
         patch.setattr(finding, "_SCANNED_AHEAD", kept)
         return FolderSource(folder).list_items("folder", "path")
 

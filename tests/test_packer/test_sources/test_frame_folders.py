@@ -439,7 +439,7 @@ def test_a_killed_build_goes_on_to_the_same_bytes(source: Path, tmp_path: Path, 
 
 def test_listing_a_network_file_system_finds_the_same(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     near = items_of(source)
-    monkeypatch.setattr("packer.workspace.fresh.is_far", lambda folder: True)
+    monkeypatch.setattr("packer.workspace.shared_files.is_on_network", lambda folder: True)
     assert items_of(source) == near
 
 

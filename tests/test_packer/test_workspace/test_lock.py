@@ -18,10 +18,10 @@ from support.packed import check_whole
 
 import packer
 from packer.workspace import Workspace, lock
-from packer.workspace.fresh import lease_s, process_mark, watched_s
 from packer.workspace.lock import FolderLock
+from packer.workspace.process_identity import process_mark
 from packer.workspace.sharing.claims import Claims
-from packer.workspace.sharing.leases import Agent, read_agents, record_of
+from packer.workspace.sharing.leases import Agent, lease_s, read_agents, record_of, watched_s
 from shardspec.errors import BuildLockedError
 
 AS_ANOTHER = """

@@ -14,8 +14,8 @@ from support.packed import check_whole
 
 import packer
 from packer.workspace import Workspace, fresh
-from packer.workspace.fresh import reading, wait_for
 from packer.workspace.machines import MADE_ON, enter_plan
+from packer.workspace.shared_files import reading, wait_for
 from shardspec.errors import BuildError
 
 

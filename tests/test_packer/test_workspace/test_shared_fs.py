@@ -22,7 +22,7 @@ from packer.jobs.plan import Unit
 from packer.jobs.worker import open_work
 from packer.steps.chain import StepResources
 from packer.workspace import Workspace
-from packer.workspace.fresh import wait_for as wait_for_file
+from packer.workspace.shared_files import wait_for as wait_for_file
 
 pytestmark = [
     pytest.mark.shared_fs,
