@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.assembly.packed_rows import PackedRows
-from packer.workspace.matching import digest
+from packer.workspace.hashing import digest
 from packer.workspace.spool import Mapped, texts
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError

@@ -21,7 +21,7 @@ from packer.builds.parts.part import Columns
 from packer.builds.parts.rows import PartRows, describe_rows
 from packer.builds.parts.schema import SchemaSettler
 from packer.builds.parts.summary import PartsReader, PartsSummary
-from packer.builds.planning.facts import FACTS_BYTES, facts_of
+from packer.builds.planning.item_digests import DIGEST_BYTES, digest_lines
 from packer.builds.planning.plan import BuildPlan, read_item_lines, source_row
 from packer.builds.reports import ReportWriter
 from packer.builds.update.base_reports import BaseReports, ItemIdentity
@@ -57,8 +57,8 @@ class BuildAssembler:
     ----------
     space : Workspace
     plan : BuildPlan
-    facts : bytearray
-        See `packer.builds.planning.facts`.
+    digests : bytearray
+        See `packer.builds.planning.item_digests`.
     declaration : Declaration, optional
     comparison : Comparison, optional
         See `packer.builds.job.BuildJob`.
@@ -70,7 +70,7 @@ class BuildAssembler:
         self,
         space: Workspace,
         plan: BuildPlan,
-        facts: bytearray,
+        digests: bytearray,
         declaration: Declaration | None,
         comparison: Comparison | None,
         *,
@@ -79,7 +79,7 @@ class BuildAssembler:
         self._space = space
         self._plan = plan
         self._recipe = Recipe.from_options(plan.recipe)
-        self._facts = facts
+        self._digests = digests
         self._declaration = declaration
         self._comparison = comparison
         self._rejects = rejects
@@ -91,7 +91,7 @@ class BuildAssembler:
         """Return the assembler of the plan in a workspace, which must be whole (`BuildPlan.is_whole`)."""
         plan = BuildPlan.from_json(document)
         assert plan.is_whole
-        return cls(space, plan, facts_of(read_item_lines(space)), None, None, rejects=rejects)
+        return cls(space, plan, digest_lines(read_item_lines(space)), None, None, rejects=rejects)
 
     def read(self, made: Iterable[int]) -> None:
         """Read the parts of finished tasks (`PartsReader.read`)."""
@@ -201,9 +201,9 @@ class BuildAssembler:
         if self._comparison is not None:
             yield from map(self._comparison.identify, read_items(self._space.items, *task))
             return
-        facts, digits = self._facts[FACTS_BYTES * task.start : FACTS_BYTES * task.stop].hex(), 2 * FACTS_BYTES
+        digests, digits = self._digests[DIGEST_BYTES * task.start : DIGEST_BYTES * task.stop].hex(), 2 * DIGEST_BYTES
         for place, index in enumerate(range(task.start, task.stop)):
-            yield ItemIdentity(facts[digits * place : digits * (place + 1)], index)
+            yield ItemIdentity(digests[digits * place : digits * (place + 1)], index)
 
 
 def _next_shard(base: Manifest, space: Workspace) -> int:

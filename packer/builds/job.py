@@ -11,7 +11,7 @@ from packer.builds.assembly import BuildAssembler
 from packer.builds.generations import BuildTotals, describe_contents
 from packer.builds.parts.reuse import keep_parts
 from packer.builds.planning.changes import describe_changed_terms, describe_made, describe_mismatch, describe_taken_over
-from packer.builds.planning.facts import live_columns
+from packer.builds.planning.item_digests import live_columns
 from packer.builds.planning.listing import Remarks
 from packer.builds.planning.plan import BuildPlan, ItemLines, make_plan, read_item_lines
 from packer.builds.update.base_reports import GONE
@@ -84,7 +84,7 @@ class BuildJob:
         self.plan = plan
         self.totals: BuildTotals | None = None
         self._recipe = recipe
-        self._facts, self._live = self._lines.facts, self._lines.live
+        self._digests, self._live = self._lines.digests, self._lines.live
         self._declaration = declaration
         self._comparison = comparison
         self._options = options
@@ -136,7 +136,9 @@ class BuildJob:
     @contextmanager
     def collect(self, space: Workspace) -> Iterator[TaskResults]:
         rejects = self._options.on_error != "fail"
-        assembler = BuildAssembler(space, self.plan, self._facts, self._declaration, self._comparison, rejects=rejects)
+        assembler = BuildAssembler(
+            space, self.plan, self._digests, self._declaration, self._comparison, rejects=rejects
+        )
         with closing(assembler):
             yield TaskResults(space.finished_tasks(), assembler.assemble, assembler.read)
 

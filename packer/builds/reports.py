@@ -9,7 +9,7 @@ from typing import Any
 
 from packer.builds.update.base_reports import BaseItem, BaseReports, ItemIdentity
 from packer.steps.report import AlikeReports, ItemReport
-from packer.workspace.lines import encode_json, encode_line, to_utf8
+from packer.workspace.json_lines import encode_json, encode_line, to_utf8
 from packer.workspace.paths import attempt_beside
 from shardspec.entries import Counts
 

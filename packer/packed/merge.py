@@ -20,7 +20,7 @@ from packer.packed.plan import BUILT_KEY, Input, arrange_whole, open_input, plan
 from packer.packed.reports import write_reports
 from packer.recipe.options import BuildOptions
 from packer.workspace.folder import output_folder
-from packer.workspace.matching import in_several, repeated
+from packer.workspace.hashing import in_several, repeated
 from shardspec.columns import IntArray
 from shardspec.entries import total
 from shardspec.errors import SchemaError, UsageError

@@ -7,7 +7,7 @@ from typing import Any
 
 from packer.builds.update.base_reports import checked_lines
 from packer.packed.plan import Input
-from packer.workspace.lines import encode_line
+from packer.workspace.json_lines import encode_line
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TextIO
 from packer.sources.archives.member import MEMBER_MARK, Member
 from packer.sources.folders.frames import Frames, FramesState
 from packer.vision.media import IMAGE, VIDEO, Medium, medium_of
-from packer.workspace.lines import line_encoder
+from packer.workspace.json_lines import line_encoder
 from packer.workspace.spool import Spool
 
 ALSO = "also"

@@ -13,7 +13,7 @@ from packer.assembly.groups import read_groups
 from packer.assembly.packed_rows import PackedRows, read_column
 from packer.sources.base import Listing, refuse_path_column
 from packer.sources.item import PACKED_ROW, Item
-from packer.workspace.matching import number_all
+from packer.workspace.hashing import number_all
 from packer.workspace.spool import Mapped, texts
 from readers.formats.machine import available_processors
 from shardspec.errors import UsageError

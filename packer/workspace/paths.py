@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.workspace.durable import fsync_folder, remove_tree
-from packer.workspace.lines import read_lines
+from packer.workspace.json_lines import read_lines
 from packer.workspace.shared_files import map_files, wait_for
 from shardspec.layout import MANIFEST_NAME, PLAN_NAME, REJECTS_NAME
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from packer.builds.parts.part import Part
 from packer.builds.parts.writer import PartWriter
-from packer.builds.planning.facts import item_facts
+from packer.builds.planning.item_digests import item_digest
 from packer.builds.planning.plan import BuildPlan
 from packer.sources.item import PACKED_ROW, Item, read_items
 from packer.steps.report import ItemReport
@@ -24,7 +24,7 @@ _RECORD = ".json"
 
 
 def keep_parts(space: Workspace, document: Mapping[str, Any]) -> None:
-    """Put the finished parts of a workspace's plan aside, each with the facts of its items.
+    """Put the finished parts of a workspace's plan aside, each with the digests of its items.
 
     May be repeated after a crash at any moment: a part is either still the plan's, or put aside with its record.
 
@@ -43,9 +43,9 @@ def keep_parts(space: Workspace, document: Mapping[str, Any]) -> None:
             path.unlink()
             continue
         items = read_items(space.items, *plan.tasks[int(match[1])])
-        facts = [item_facts(item) for item in items if match[2] is None or item.index == int(match[2])]
+        digests = [item_digest(item) for item in items if match[2] is None or item.index == int(match[2])]
         target = space.kept / f"{uuid.uuid4().hex}.part"
-        record = {"terms": plan.terms, "machine": machine, "items": facts}
+        record = {"terms": plan.terms, "machine": machine, "items": digests}
         write_durably(target.with_suffix(_RECORD), json.dumps(record).encode())
         os.replace(path, target)
 
@@ -66,13 +66,13 @@ class KeptItems:
         for record in sorted(space.kept.glob(f"*{_RECORD}")) if space.kept.is_dir() else ():
             document, path = json.loads(record.read_bytes()), record.with_suffix(".part")
             if (document["terms"], document["machine"]) == (terms, machine) and path.exists():
-                self._places |= {facts: (path, place) for place, facts in enumerate(document["items"])}
+                self._places |= {digest: (path, place) for place, digest in enumerate(document["items"])}
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __contains__(self, item: Item) -> bool:
-        return bool(self._places) and item_facts(item) in self._places
+        return bool(self._places) and item_digest(item) in self._places
 
     def count(self, items: Iterable[Item]) -> int:
         """How many of some items were put aside."""
@@ -80,7 +80,7 @@ class KeptItems:
 
     def copy(self, item: Item, part: PartWriter) -> ItemReport | None:
         """Append what was made of an equal item, under this item's number; None if there is none."""
-        found = self._places.get(item_facts(item)) if self._places else None
+        found = self._places.get(item_digest(item)) if self._places else None
         if found is None:
             return None
         path, place = found

@@ -1,1 +1,1 @@
-"""From a source to a plan: items, classes, tasks, and the facts by which an item is known again."""
+"""From a source to a plan: items, classes, tasks, and the digests that identify items."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.builds.planning.facts import FACTS_BYTES, digest_facts
+from packer.builds.planning.item_digests import DIGEST_BYTES, digest_item
 from packer.builds.planning.plan import HEIF_LIBRARY, BuildPlan
 from packer.jobs.plan import describe_changes, join_changes
 from packer.sources.item import Item
@@ -33,9 +33,9 @@ def describe_mismatch(old: BuildPlan, new: BuildPlan, old_lines: Iterable[str], 
 
 def _describe_other_items(old_lines: Iterable[str], new_lines: Iterable[str]) -> list[str]:
     """Describe the items that are gone, new or changed. In memory are a few numbers for each, and no names."""
-    (before, facts_before), (after, facts_after) = _numbers_of(old_lines), _numbers_of(new_lines)
+    (before, digests_before), (after, digests_after) = _numbers_of(old_lines), _numbers_of(new_lines)
     common, at_before, at_after = np.intersect1d(before[::-1], after[::-1], return_indices=True)  # the last of a name
-    differ = facts_before[::-1][at_before] != facts_after[::-1][at_after]
+    differ = digests_before[::-1][at_before] != digests_after[::-1][at_after]
     changed = np.flatnonzero(np.isin(before, common[differ]))
     found = []
     for verb, names, lines, places in (
@@ -50,12 +50,12 @@ def _describe_other_items(old_lines: Iterable[str], new_lines: Iterable[str]) ->
 
 
 def _numbers_of(lines: Iterable[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Numbers for the names, and for the facts, of the items in some lines."""
-    names, facts = array("q"), bytearray()
+    """Return numbers for the names and for the digests of the items in some lines."""
+    names, digests = array("q"), bytearray()
     for item in map(Item.from_line, lines):
         names.append(hash(item.name))
-        facts += digest_facts(item, item.columns)[:FACTS_BYTES]
-    return np.frombuffer(names, np.int64), np.frombuffer(facts, np.int64)
+        digests += digest_item(item, item.columns)[:DIGEST_BYTES]
+    return np.frombuffer(names, np.int64), np.frombuffer(digests, np.int64)
 
 
 def describe_changed_terms(last: Generation, new: BuildPlan) -> list[str]:

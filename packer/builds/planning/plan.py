@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import PurePath
 from typing import Any, ClassVar
 
-from packer.builds.planning.facts import FACTS_BYTES, digest_columns, digest_facts
+from packer.builds.planning.item_digests import DIGEST_BYTES, digest_columns, digest_item
 from packer.jobs.plan import Task, Tasks
 from packer.recipe import Recipe
 from packer.sources.archives.member import Member
@@ -138,15 +138,15 @@ class ItemLines(Spool[str]):
 
     Attributes
     ----------
-    facts : bytearray
-        The first bytes of each item's facts, `FACTS_BYTES` each.
+    digests : bytearray
+        The first `DIGEST_BYTES` of each item's digest.
     live : dict of int to Item
         By index, the items that exist in this process only: their lines have digests in the place of arrays and bytes.
     """
 
     def __init__(self) -> None:
         super().__init__(str, str)
-        self.facts = bytearray()
+        self.digests = bytearray()
         self.live: dict[int, Item] = {}
 
 
@@ -189,11 +189,11 @@ def make_plan(
         if item.name.endswith(_HEIC) and item.reject is None:
             heic = heic or item.name
         columns = digest_columns(item)
-        known = digest_facts(item, columns)
+        known = digest_item(item, columns)
         digest.update(known)
         if item.number is not None:
             digest.update(item.number.to_bytes(8, "little"))
-        lines.facts += known[:FACTS_BYTES]
+        lines.digests += known[:DIGEST_BYTES]
         if columns is item.columns:
             line = item.to_line()
         else:

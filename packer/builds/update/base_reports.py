@@ -10,7 +10,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from packer.workspace.lines import encode_line
+from packer.workspace.json_lines import encode_line
 from shardspec.errors import DatasetError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
@@ -25,7 +25,7 @@ class ItemIdentity(NamedTuple):
     Attributes
     ----------
     facts : str
-        The first digits of the SHA-256 of what the source says of it (`packer.builds.planning.facts.item_facts`).
+        The first digits of the SHA-256 of what the source says of it (`packer.builds.planning.item_digests.item_digest`).
     number : int
         The item's number in the dataset, which is that of its line in ``items.jsonl``, from 0.
     generation : int

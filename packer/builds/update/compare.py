@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.builds.planning.facts import FACTS_BYTES, item_facts
+from packer.builds.planning.item_digests import DIGEST_BYTES, item_digest
 from packer.builds.planning.plan import BuildPlan
 from packer.builds.update.base_reports import GONE, ItemIdentity, checked_lines
 from packer.builds.update.checks import (
@@ -25,7 +25,7 @@ from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
 from packer.sources.base import Listing
 from packer.sources.item import Item, spool_items
-from packer.workspace.matching import match
+from packer.workspace.hashing import match
 from packer.workspace.spool import sorted_records
 from shardspec.columns import IntArray
 from shardspec.errors import DatasetError, UsageError
@@ -33,8 +33,8 @@ from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.wording import counted, program, shorten
 
-FACTS_DIGITS = 2 * FACTS_BYTES
-"""Characters of an item's facts in ``items.jsonl``."""
+DIGEST_DIGITS = 2 * DIGEST_BYTES
+"""Length of an item's digest in ``items.jsonl``."""
 
 _STATES = ("packed", "rejected", GONE)
 WAS_PACKED, WAS_REJECTED, WAS_GONE = range(3)
@@ -54,7 +54,7 @@ class DatasetItems:
     def __init__(self) -> None:
         self.states = bytearray()
         self.samples = array("q")
-        self._facts = bytearray()
+        self._digests = bytearray()
         self._names = array("q")
 
     @classmethod
@@ -68,12 +68,12 @@ class DatasetItems:
                     f"{layout.root}: expected a dataset whose {ITEMS_NAME} says by what each item is known again, "
                     "found one of an earlier version: pack it once more with --overwrite"
                 )
-            known._facts += bytes.fromhex(line["facts"])
+            known._digests += bytes.fromhex(line["facts"])
             known._names.append(hash(str(line["item"])))
             known.states.append(_STATES.index(line["state"]))
             known.samples.append(int(line["samples"]))
-        if len(known._facts) != FACTS_BYTES * len(known):
-            raise DatasetError(f"{layout.root}: expected facts of {FACTS_DIGITS} digits in {ITEMS_NAME}, found others")
+        if len(known._digests) != DIGEST_BYTES * len(known):
+            raise DatasetError(f"{layout.root}: expected facts of {DIGEST_DIGITS} digits in {ITEMS_NAME}, found others")
         return known
 
     def __len__(self) -> int:
@@ -82,15 +82,15 @@ class DatasetItems:
     def find(self, items: Iterable[Item]) -> tuple[IntArray, npt.NDArray[np.bool_]]:
         """The number of each item of a source, -1 for new ones; and whether it has changed.
 
-        An item is found by its facts first, then, among the items that are left, by its name; and, where several fit,
+        An item is found by its digest first, then, among the items that are left, by its name; and, where several fit,
         among those that are not gone first.
         """
-        facts, names = bytearray(), array("q")
+        digests, names = bytearray(), array("q")
         for item in items:
-            facts += bytes.fromhex(item_facts(item)[:FACTS_DIGITS])
+            digests += bytes.fromhex(item_digest(item)[:DIGEST_DIGITS])
             names.append(hash(item.name))
         order = np.argsort(np.frombuffer(self.states, np.uint8) == WAS_GONE, kind="stable")
-        numbers = _match(np.frombuffer(self._facts, np.int64), order, np.frombuffer(facts, np.int64))
+        numbers = _match(np.frombuffer(self._digests, np.int64), order, np.frombuffer(digests, np.int64))
         new = np.flatnonzero(numbers < 0)
         order = order[self.find_left(numbers, gone=True)[order]]
         numbers[new] = _match(np.frombuffer(self._names, np.int64), order, np.frombuffer(names, np.int64)[new])
@@ -262,7 +262,7 @@ class Comparison:
         assert item.number is not None
         number = item.number
         generation = len(self.base.generations) - int(self.joins)
-        return ItemIdentity(item_facts(item)[:FACTS_DIGITS], number, generation)
+        return ItemIdentity(item_digest(item)[:DIGEST_DIGITS], number, generation)
 
 
 def compare(

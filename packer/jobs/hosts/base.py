@@ -17,7 +17,7 @@ from packer.recipe.engines import ENGINES
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import WORKER_BYTES
 from packer.workspace import Workspace
-from packer.workspace.lines import NewLines
+from packer.workspace.json_lines import NewLines
 from packer.workspace.sharing.array import read_terms
 from packer.workspace.sharing.leases import read_agents
 from shardspec.errors import BuildError

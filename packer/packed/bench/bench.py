@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packer.builds.planning.facts import is_storable
+from packer.builds.planning.item_digests import is_storable
 from packer.builds.planning.listing import list_items
 from packer.builds.planning.plan import make_plan
 from packer.jobs.child import SyncChild

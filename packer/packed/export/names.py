@@ -8,7 +8,7 @@ from typing import Any
 
 from packer.assembly.samples import PackedSamples
 from packer.vision.media import medium_of
-from packer.workspace.matching import number_all, repeated
+from packer.workspace.hashing import number_all, repeated
 from shardspec.codecs import image_types
 from shardspec.errors import UsageError
 from shardspec.schema import Field

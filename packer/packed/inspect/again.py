@@ -12,7 +12,7 @@ import numpy.typing as npt
 from packer.assembly.packed_rows import BATCH_BYTES, PackedRows
 from packer.packed.plan import Input
 from packer.packed.reports import read_report
-from packer.workspace.matching import in_several
+from packer.workspace.hashing import in_several
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import BUILD_KINDS
 from shardspec.layout import ITEMS_NAME

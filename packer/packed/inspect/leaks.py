@@ -12,7 +12,7 @@ from packer.assembly.groups import read_groups
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.plan import several_paths
-from packer.workspace.matching import in_several, number_all
+from packer.workspace.hashing import in_several, number_all
 from shardspec.errors import UsageError
 from shardspec.wording import counted, shorten
 

@@ -23,7 +23,7 @@ from packer.packed.split.result import SplitPart, SplitResult
 from packer.recipe.checks import plain_value
 from packer.recipe.options import BuildOptions
 from packer.workspace.folder import output_folder
-from packer.workspace.matching import TextSet
+from packer.workspace.hashing import TextSet
 from readers.seeding import check_seed
 from shardspec.columns import IntArray, fill_missing, mark_missing
 from shardspec.entries import Counts

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from packer.assembly.packed_rows import batch_rows
 from packer.packed.verify.values import Fault, ValueChecks
-from packer.workspace.matching import DIGEST_BYTES, digest
+from packer.workspace.hashing import DIGEST_BYTES, digest
 from readers.formats.base import ShardReader, open_shard
 from shardspec.columns import Columns, allocate
 from shardspec.entries import Column, Shard

@@ -15,7 +15,7 @@ from packer.sources.archives.lmdb_tree import Entry, TreeDamage, walk_lmdb
 from packer.sources.archives.member import Member
 from packer.sources.item import Item, spool_items
 from packer.vision.media import medium_of
-from packer.workspace.matching import match
+from packer.workspace.hashing import match
 from packer.workspace.spool import spool_plain
 from shardspec.columns import IntArray
 from shardspec.wording import shorten

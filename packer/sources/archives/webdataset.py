@@ -19,7 +19,7 @@ from packer.sources.archives.tar import TarDamage, TarMember, is_compressed, wal
 from packer.sources.contents import MAX_UNPACKED_BYTES
 from packer.sources.item import Item, ItemFile, spool_items
 from packer.vision.media import FILE_TYPES, IMAGE, Medium, medium_of
-from packer.workspace.matching import repeated
+from packer.workspace.hashing import repeated
 from shardspec.errors import ItemError
 from shardspec.wording import found_instead, list_some, shorten
 

@@ -13,7 +13,7 @@ from support.models import write_mesh
 
 from packer import Recipe
 from packer.builds.planning.changes import describe_mismatch
-from packer.builds.planning.facts import item_facts
+from packer.builds.planning.item_digests import item_digest
 from packer.builds.planning.plan import TASK_BYTES, TASK_ITEMS, BuildPlan, make_plan
 from packer.builds.provenance import describe_runtime
 from packer.sources.archives.member import Member
@@ -93,7 +93,7 @@ def test_the_line_and_the_facts_of_an_item_are_json(item: Item) -> None:
         sorted([o, f.name, f.bytes, f.mtime_ns, *([f.member] if f.member else [])] for o, f in item.files.items())
     )
     facts += [] if item.member is None else [item.member, item.arrays]
-    assert item_facts(item) == hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    assert item_digest(item) == hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     document: list[Any] = [item.index, item.name, item.path, item.bytes, item.mtime_ns, item.columns, item.reject]
     document += [item.files] + [item.member, item.arrays] * (item.member is not None or item.number is not None)
     document += [item.number] * (item.number is not None)

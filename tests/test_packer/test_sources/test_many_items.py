@@ -21,7 +21,7 @@ from support.command import environment
 from support.listeners import Listener
 
 import packer
-from packer.builds.planning.facts import item_facts
+from packer.builds.planning.item_digests import item_digest
 from packer.builds.planning.listing import list_items
 from packer.jobs import progress as progress_module
 from packer.recipe import Recipe
@@ -271,7 +271,7 @@ def built_of(path: Path, rows: int) -> Path:
     listing = list_items(open_source(rows_of, path, Recipe()), Recipe())
     line = '{"item": "%s", "state": "packed", "samples": 1, "frames": 1, "facts": "%s"}\n'
     with Layout(path).items.open("w") as file:
-        file.writelines(line % (item.name, item_facts(item)[:16]) for item in listing.items)
+        file.writelines(line % (item.name, item_digest(item)[:16]) for item in listing.items)
     lines = rows_of.read_text().splitlines(keepends=True)
     changed = (text.replace("a text", "another text") for text in lines[rows // 2 : -100])
     rows_of.write_text("".join((*lines[: rows // 2], *changed)))

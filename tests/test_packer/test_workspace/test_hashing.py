@@ -1,6 +1,6 @@
 """The same things in two long lists."""
 
-from packer.workspace.matching import TextSet, digest
+from packer.workspace.hashing import TextSet, digest
 
 
 def test_a_set_knows_its_texts_and_no_others() -> None:
