@@ -1,4 +1,4 @@
-"""Claim the tasks or the shards of a build in blocks, for as long as an agent has time."""
+"""Claims of an agent to blocks of tasks or shards, until its time is nearly up."""
 
 import bisect
 import math
@@ -25,16 +25,16 @@ from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
 BATCH_S = 20.0
-"""About so much work, in seconds, is claimed at a time, so that the shared file system sees few claims."""
+"""Work that is claimed at a time, in seconds, so that the shared file system sees few claims."""
 
 PAUSE_S = 1.0
-"""Seconds between two looks while all that is left is in the hands of others."""
+"""Seconds between two looks while other agents hold everything that is left."""
 
 _ANSWER_S = 60.0
 _LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)\Z")
 
 MARGIN_S = 20.0
-"""Seconds before the end at which an agent gives back what it has in hand; a twentieth of the time if that is less."""
+"""Seconds before the end at which an agent gives back its claims; a twentieth of its time if that is less."""
 
 
 class TimedEngine(ProcessesEngine):
@@ -92,11 +92,11 @@ class UnitBlocks:
     ----------
     do : {"task", "shard"}
     count : int
-        The number of units.
+        Number of units.
     size : int
-        The units in a block, which is claimed as a whole.
+        Number of units in a block.
     is_done : callable
-        Whether a unit was done before; its second argument says whether its block is claimed for the first time.
+        Returns whether a unit is done already, given its number and whether this is the first claim to its block.
     """
 
     do: Literal["task", "shard"]
@@ -115,26 +115,22 @@ class UnitBlocks:
 
 
 class BlockClaimer:
-    """Claims blocks of units while workers have nothing to do. Use as a context manager: the end gives back the rest.
+    """Claims blocks of units while workers are idle. Use as a context manager; the end gives unfinished blocks back.
 
     Parameters
     ----------
-    blocks : UnitBlocks
     claims : Claims
-        To the blocks.
-    observer : Observer
-    engine : TimedEngine
-    workers : int
+        Claims to the blocks.
     left_s : callable
-        Seconds left to this agent.
+        Returns the seconds left to this agent.
     check : callable
-        Called before each claim. It raises if the agent is to end, and returns whether the agent's lease was over
-        meanwhile, so that others may have what it had in hand.
+        Called before each claim. Raises if the agent must end; returns whether its lease had expired meanwhile, so that
+        others may have taken its blocks.
 
     Attributes
     ----------
     stopping : bool
-        Whether nothing is claimed any more, since the time is nearly up.
+        Whether no more blocks are claimed, since the time is nearly up.
     """
 
     def __init__(
@@ -166,7 +162,7 @@ class BlockClaimer:
         self._claims.give_back(list(self._claims.held))
 
     def run(self, schedule: Schedule) -> bool:
-        """Do units until none is left for anyone; return whether that is so, and not that the time is nearly up."""
+        """Run units until all agents are done or the time is nearly up; return whether all are done."""
         self._claims.look()
         while not self._claims.all_done:
             schedule.run((), self._more)
@@ -177,7 +173,7 @@ class BlockClaimer:
         return True
 
     def take(self, event: Event, schedule: Schedule) -> None:
-        """Note what is done, and that time passes."""
+        """Record a finished unit, and stop claiming if the time is nearly up."""
         unit = event.unit
         if event.kind == "done" and unit is not None and unit.do in (self._blocks.do, "join"):
             block = unit.number // self._blocks.size
@@ -192,7 +188,7 @@ class BlockClaimer:
             schedule.withdraw()
 
     def _more(self) -> list[Unit]:
-        """The units of further blocks, which this agent has claimed just now."""
+        """Claim more blocks, and return their units."""
         if self.stopping or time.monotonic() < self._look_s:
             return []
         lost = self._check()
@@ -210,11 +206,11 @@ class BlockClaimer:
         return units
 
     def _fits(self) -> bool:
-        """Return whether another unit, as long as the longest so far, fits into the time."""
+        """Return whether there is time for another unit that takes as long as the longest so far."""
         return self._left_s() > self._engine.longest_s
 
     def _choose(self, fresh: list[int]) -> list[int]:
-        """Blocks one after another. Agents begin at random places, so that they seldom want the same."""
+        """Choose consecutive blocks. Agents begin at random places, so that they seldom choose the same blocks."""
         if not fresh:
             return []
         at = bisect.bisect_left(fresh, self._next)
@@ -223,7 +219,7 @@ class BlockClaimer:
         return chosen
 
     def _enough(self, fresh: float) -> int:
-        """The number of blocks that keep the workers busy for a while; towards the end, no more than a fair blocks."""
+        """Return the number of blocks that keep the workers busy for a while; near the end, at most a fair share."""
         idle, mean_s = max(1, self._engine.idle()), self._engine.mean_s
         if not mean_s:
             return -(-idle // self._blocks.size)
@@ -232,7 +228,7 @@ class BlockClaimer:
         return math.ceil(max(idle, min(self._workers * seconds / mean_s, fair)) / self._blocks.size)
 
     def _open(self, block: int) -> list[Unit]:
-        """The units of a block that are yet to be done; without any, it is finished."""
+        """Return the unfinished units of a claimed block. A block without any is marked as finished."""
         first = self._claims.held[block] == 1
         missing = [number for number in self._blocks.units(block) if not self._blocks.is_done(number, first)]
         if missing:
@@ -248,13 +244,7 @@ class TimeLimit:
     Parameters
     ----------
     minutes : float or "auto"
-        From now; ``"auto"`` for Slurm's limit, or none.
-    environment : mapping, optional
-
-    Raises
-    ------
-    UsageError
-        If `minutes` is neither.
+        Minutes from now; ``"auto"`` for Slurm's limit, or no limit outside Slurm.
     """
 
     def __init__(self, minutes: str | float = "auto", environment: Mapping[str, str] | None = None) -> None:
@@ -272,9 +262,9 @@ class TimeLimit:
 
 
 def parse_left(text: str) -> float | None:
-    """Seconds from what ``squeue`` prints for ``%L``: ``[[days-]hours:]minutes:seconds``; None for no limit.
+    """Parse the output of ``squeue`` for ``%L``, ``[[days-]hours:]minutes:seconds``; None for no limit.
 
-    Of several lines, the least counts.
+    Of several lines, the shortest time counts.
     """
     found = []
     for match in filter(None, (_LEFT.match(line.strip()) for line in text.splitlines())):
@@ -284,7 +274,7 @@ def parse_left(text: str) -> float | None:
 
 
 def _of_slurm(environment: Mapping[str, str]) -> float | None:
-    """Seconds until Slurm's limit; None without one."""
+    """Return the seconds until Slurm's limit; None without a limit."""
     # The number of one element of an array is that of the whole array, too.
     job, squeue = slurm_job(environment), shutil.which("squeue")
     if not job:

@@ -1,4 +1,4 @@
-"""The scripts that are submitted to Slurm, and the command lines in them."""
+"""Scripts for Slurm jobs, and the command lines in them."""
 
 import os
 import shlex
@@ -37,16 +37,16 @@ _WIDTH = 100
 
 @dataclass(frozen=True)
 class Scripts:
-    """The scripts of a submission, and how they are submitted.
+    """The scripts of a submission, and their options for ``sbatch``.
 
     Attributes
     ----------
     folder : Path
-        Beside the dataset's folder; the jobs' logs go there, too.
+        Folder beside the dataset's folder, also for the jobs' logs.
     array, finish : str
         The scripts.
     array_options, finish_options : list of str
-        The options for ``sbatch``; ``{array}`` in those of the finishing job is the number of the array's job.
+        Options for ``sbatch``; ``{array}`` in those of the finishing job stands for the number of the array's job.
     """
 
     folder: Path
@@ -56,7 +56,7 @@ class Scripts:
     finish_options: Sequence[str]
 
     def describe(self) -> str:
-        """Both scripts, each with the command that submits it."""
+        """Return both scripts, each with the command that submits it."""
         shown = []
         for name, script, options in (
             ("array.sh", self.array, self.array_options),
@@ -69,20 +69,18 @@ class Scripts:
 def write_scripts(
     source: str, out: Path, words: Sequence[str], workers: str | int, elements: int, at_once: str, sbatch: Sequence[str]
 ) -> Scripts:
-    """Write the scripts of a submission, from the current folder and with this interpreter.
+    """Return the scripts of a submission, which run in the current folder and with this interpreter.
 
     Parameters
     ----------
-    source : str
     out : Path
-        Absolute.
+        Absolute path of the dataset's folder.
     words : sequence of str
-        The options of the build.
+        Options of the build, as words of a command line.
     workers : str or int
-        Of each element.
-    elements : int
+        Workers of each element of the array.
     at_once : str
-        Such as ``"%4"``, or empty.
+        Limit on the elements that run at a time, such as ``"%4"``; empty for no limit.
     sbatch : sequence of str
         The user's options for ``sbatch``.
     """
@@ -114,7 +112,7 @@ def write_scripts(
 
 
 def _comment(words: Sequence[str]) -> str:
-    """A command as a comment, in lines that are not too long."""
+    """Format a command as a comment of several lines."""
     lines = ["#"]
     for word in map(shlex.quote, words):
         if len(lines[-1]) + len(word) > _WIDTH:

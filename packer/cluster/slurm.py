@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"(\d+)(?:;.*)?\Z")
 _ARRAY = re.compile(r"([1-9]\d{0,6})(%[1-9]\d{0,6})?\Z")
 
 ELEMENTS = 8
-"""Elements of an array whose size nobody chose."""
+"""Default number of elements of an array."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class SlurmJob:
     where: str
 
     def to_json(self) -> dict[str, str]:
-        """The attributes."""
+        """Return the attributes."""
         return dict(vars(self))
 
 
 def split_options(text: str) -> list[str]:
-    """Options for ``sbatch`` in one text.
+    """Split the user's options for ``sbatch``.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def split_options(text: str) -> list[str]:
 
 
 def parse_array(text: str | int) -> tuple[int, str]:
-    """The number of elements, and the most that run at a time (``"%4"``, or empty), from ``"16"`` or ``"16%4"``."""
+    """Parse ``"16"`` or ``"16%4"`` into the number of elements and the limit on those that run at a time (``"%4"``)."""
     match = _ARRAY.match(str(text))
     if match is None or isinstance(text, bool):
         raise UsageError(
@@ -56,7 +56,7 @@ def parse_array(text: str | int) -> tuple[int, str]:
 
 
 def submit(words: Sequence[str]) -> str:
-    """Submit a script, the last of the words, after its options; its job's number."""
+    """Submit a script, the last of the words, after its options, and return the job's number."""
     printed = _run("sbatch", "--parsable", *words)
     match = _NUMBER.match(printed.strip().rpartition("\n")[2])
     if match is None:
@@ -77,7 +77,7 @@ def queued(numbers: Collection[str]) -> list[SlurmJob]:
     if not numbers or shutil.which("squeue") is None:
         return []
     found = []
-    for number in numbers:  # one by one: of a job that it has forgotten, squeue says no more than that
+    for number in numbers:  # one by one, since squeue reports nothing else if it has forgotten one of the jobs
         try:
             printed = _run("squeue", "--noheader", "--jobs", number, "--format=%i|%T|%R")
         except BuildError:
@@ -102,7 +102,7 @@ def find_command(program: str) -> str:
 
 
 def _run(program: str, *arguments: str) -> str:
-    """Run one of Slurm's commands; what it printed.
+    """Run one of Slurm's commands, and return its output.
 
     Raises
     ------

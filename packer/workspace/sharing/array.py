@@ -1,4 +1,4 @@
-"""A build that is open to agents: the terms on which they work on its plan, and how one process gets it for itself."""
+"""Builds that are open to agents: the terms of their work, and how one process takes over a build from them."""
 
 import errno
 import json
@@ -16,40 +16,39 @@ from shardspec.errors import BuildLockedError
 from shardspec.wording import counted, program
 
 BLOCKS = 4096
-"""A claim is to so many tasks that there are about as many claims, or twice as many: files to list on a shared disk."""
+"""Least number of blocks of a large plan; at most twice as many. Each claim to a block is a file on a shared disk."""
 
 _SHOWN = 3
 
 
 def count_blocks(tasks: int) -> int:
-    """The number of blocks that the tasks of a plan are claimed in."""
+    """Return the number of blocks of tasks, which are claimed as a whole."""
     return -(-tasks // block_size(tasks))
 
 
 def block_size(tasks: int) -> int:
-    """The number of tasks in a block."""
+    """Return the number of tasks in a block."""
     return max(1, tasks // BLOCKS)
 
 
 def open_to_agents(space: Workspace, terms: Mapping[str, Any], tasks: int, is_done: Callable[[int], bool]) -> None:
-    """Let agents work on the plan. The caller holds the folder, and knows that no agent is at work.
+    """Let agents work on the plan. The caller holds the folder's lock, and no agent is at work.
 
     Parameters
     ----------
-    space : Workspace
     terms : mapping
-        What agents need to know beside the plan, as JSON.
+        Options that agents need besides the plan, as JSON.
     tasks : int
         The number of tasks of the plan.
     is_done : callable
-        Whether a task is done.
+        Returns whether a task is done.
     """
     for folder in (space.claims, space.agents):
         if folder.exists():
             space.take_away(folder)
         folder.mkdir(parents=True)
     if not space.assembly.exists():
-        space.take_away(space.final)  # what a killed call has begun to make
+        space.take_away(space.final)  # a killed call may have left some files
         space.final.mkdir()
     claims, size = Claims(space.claims, "", "task", count_blocks(tasks)), block_size(tasks)
     for block in range(count_blocks(tasks)):
@@ -59,7 +58,7 @@ def open_to_agents(space: Workspace, terms: Mapping[str, Any], tasks: int, is_do
 
 
 def read_terms(space: Workspace) -> dict[str, Any] | None:
-    """The terms on which agents work; None if the build is not open to them."""
+    """Return the terms of the agents' work; None if the build is not open to them."""
     try:
         terms = json.loads(space.array.read_bytes())
     except (FileNotFoundError, ValueError):
@@ -68,25 +67,19 @@ def read_terms(space: Workspace) -> dict[str, Any] | None:
 
 
 def close_to_agents(space: Workspace, say: Callable[[str], None]) -> Callable[[], None]:
-    """Let no agent begin, or go on, as soon as none is at work. The caller holds the folder.
-
-    Parameters
-    ----------
-    space : Workspace
-    say : callable
-        Takes a line for the user.
+    """Wait until no agent is at work, and let none start. The caller holds the folder's lock.
 
     Returns
     -------
     callable
-        Opens the build to agents again, if it was open and is still there: for a caller that does not go on with it.
+        Opens the build to agents again, if it was open, for a caller that does not continue it.
 
     Raises
     ------
     BuildLockedError
         If agents are at work.
     """
-    terms = read_terms(space) if space.plan.exists() else None  # it may be what a mount has kept of a finished build
+    terms = read_terms(space) if space.plan.exists() else None  # the mount may have cached those of a finished build
 
     def reopen() -> None:
         if terms is not None and space.array.exists():
@@ -99,7 +92,7 @@ def close_to_agents(space: Workspace, say: Callable[[str], None]) -> Callable[[]
     if terms is not None:
         here = {"host": host(), "pid": os.getpid(), "since_s": round(time.time(), 3)}
         write_durably(space.array, json.dumps({**terms, "closed": here}).encode())
-        try:  # one may have begun meanwhile; from now on each finds the build closed
+        try:  # an agent may have started meanwhile; from now on each finds the build closed
             _wait(space, observer, say)
         except BaseException:
             reopen()
@@ -108,7 +101,7 @@ def close_to_agents(space: Workspace, say: Callable[[str], None]) -> Callable[[]
 
 
 def _wait(space: Workspace, observer: Observer, say: Callable[[str], None]) -> None:
-    """Wait until it is certain that no agent is at work, or that one is."""
+    """Wait until no agent can be at work; raise if one certainly is."""
 
     def refuse(alive: Sequence[Agent]) -> BuildLockedError:
         return BuildLockedError(
@@ -123,16 +116,16 @@ def _wait(space: Workspace, observer: Observer, say: Callable[[str], None]) -> N
 
 
 def describe_closed(closed: Mapping[str, Any]) -> str:
-    """Describe which process goes on with a build alone, and what to do if it cannot say that it has ended."""
+    """Describe the process that has taken over a build, and how to continue if that process was killed."""
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(closed["since_s"]))
     return (
-        f"process {closed['pid']} on {closed['host']} goes on with the build alone, since {since}; if it was killed, "
+        f"process {closed['pid']} on {closed['host']} has continued the build alone since {since}; if it was killed, "
         f"run {program()} submit or {program()} build again, with the same arguments"
     )
 
 
 def describe_agents(agents: Iterable[Agent], *, may: bool = False) -> str:
-    """Describe who is at work, or may be."""
+    """Describe agents that are at work, or may be."""
     known = list(agents)
     shown = "; ".join(agent.describe() for agent in known[:_SHOWN])
     more = f"; and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
@@ -141,14 +134,14 @@ def describe_agents(agents: Iterable[Agent], *, may: bool = False) -> str:
 
 
 def take_cut(cut: Workspace, space: Workspace) -> None:
-    """Move a plan of the shards, and what goes with it, into place, unless another was faster.
+    """Move a plan of the shards and its files into place, unless another agent was faster.
 
-    Any two are alike, and what is moved is whole, so it does not matter if they are mixed.
+    The plans of any two agents are alike and every file is complete, so files of both may be mixed.
 
     Parameters
     ----------
     cut : Workspace
-        See `Workspace.set_aside`.
+        From `Workspace.set_aside`.
     space : Workspace
     """
     try:

@@ -1,9 +1,8 @@
-"""Claims: numbered things to do, shared out among agents on any hosts by files that only one can make.
+"""Claims: agents on any hosts claim numbered jobs by creating files exclusively.
 
-An attempt at a thing is the file ``KIND-NUMBER.ATTEMPT``, made exclusively, with the agent's name in it. One that was
-given back gets ``.free`` at the end of its name. A thing that is done has the file ``KIND-NUMBER.done``. Once the lease
-of an agent is over, or it has given a thing back, another makes the next attempt. Nothing here needs a lock, a link or
-a clock.
+An attempt at a job is the file ``KIND-NUMBER.ATTEMPT``, which holds the agent's name. An attempt that was given back
+has a name that ends in ``.free``. A finished job has the file ``KIND-NUMBER.done``. If an agent's lease has expired, or
+it has given a job back, another agent makes the next attempt. Nothing here needs a lock, a link or a clock.
 """
 
 import os
@@ -19,7 +18,7 @@ _NAME = re.compile(rf"([a-z]+)-([0-9]+)\.(done|[0-9]+)({re.escape(_FREE)})?\Z")
 
 
 class Claims:
-    """The claims to things of one kind, as one agent sees and makes them.
+    """The claims to jobs of one kind, as one agent sees and makes them.
 
     Parameters
     ----------
@@ -28,16 +27,16 @@ class Claims:
     agent : str
         The name of the agent.
     kind : str
-        Lower-case letters.
+        Kind of the jobs, in lower-case letters.
     count : int
-        The things are numbered from 0.
+        Number of jobs, which are numbered from 0.
 
     Attributes
     ----------
     held : dict of int to int
-        The things that this agent has in hand, with the attempt.
+        Jobs that this agent holds, with the number of the attempt.
     done : set of int
-        As of the last look, or by this agent.
+        Finished jobs, as of the last look.
     """
 
     def __init__(self, folder: Path, agent: str, kind: str, count: int) -> None:
@@ -53,11 +52,11 @@ class Claims:
 
     @property
     def all_done(self) -> bool:
-        """True if there is nothing left to do for anyone."""
+        """True if all jobs are finished."""
         return len(self.done) == self._count
 
     def look(self) -> None:
-        """List what others have claimed and done.
+        """List the jobs that other agents have claimed and finished.
 
         Raises
         ------
@@ -77,21 +76,21 @@ class Claims:
                 if not match[4]:
                     taken.add((number, int(match[3])))
         self._attempts = attempts
-        # A listing may miss a name that is changed meanwhile, so that what was given back is taken under the same name.
+        # A listing may miss a file that is being renamed, so look for names without the mark of a job given back.
         self._given_back = {number for number, attempt in attempts.items() if (number, attempt) not in taken}
 
     def fresh(self) -> list[int]:
-        """Return the blocks that no agent holds."""
+        """Return the jobs that no agent has claimed, or that were given back."""
         taken = {*(self._attempts.keys() - self._given_back), *self.done, *self.held}
         return [number for number in range(self._count) if number not in taken] if len(taken) < self._count else []
 
     def freed(self, observer: Observer) -> list[int]:
-        """Return the blocks held by agents whose lease has expired; `observer` must have looked just before."""
+        """Return the jobs of agents whose lease has expired; `observer` must have looked just before."""
         known = self.done | self.held.keys() | self._given_back
         return [n for n in sorted(self._attempts) if n not in known and observer.is_over(self.owner(n))]
 
     def take(self, number: int) -> bool:
-        """Claim a thing; False if another was faster."""
+        """Claim a job; return False if another agent was faster."""
         attempt = self._attempts.get(number, 0) + 1
         try:
             descriptor = os.open(self._path(number, str(attempt)), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -103,27 +102,27 @@ class Claims:
         return True
 
     def finish(self, number: int) -> None:
-        """Say that a thing is done, by this agent or another."""
+        """Mark a job as finished, by this agent or another."""
         with self._path(number, "done").open("wb"):
             pass
         self.held.pop(number, None)
         self.done.add(number)
 
     def give_back(self, numbers: Collection[int]) -> None:
-        """Leave to others what this agent has in hand and has not finished."""
+        """Give jobs back that this agent holds and has not finished."""
         for number in numbers:
             path = self._path(number, str(self.held.pop(number)))
-            with suppress(OSError):  # nobody is kept waiting for longer than a lease
+            with suppress(OSError):  # otherwise others wait until the lease expires
                 os.replace(path, path.with_name(path.name + _FREE))
 
     def forget(self) -> None:
-        """Leave to others what they have taken, as of the last look, since this agent's lease was over."""
+        """Forget jobs that others have taken, as of the last look, because this agent's lease had expired."""
         for number, attempt in list(self.held.items()):
             if number in self.done or self._attempts.get(number) != attempt:
                 del self.held[number]
 
     def owner(self, number: int) -> str:
-        """Return the agent that made the last claim to a thing, or the claim's file name while it is being written."""
+        """Return the agent with the last claim to a job, or the name of the claim's file while it is being written."""
         attempt = self._attempts[number]
         path = self._path(number, str(attempt))
         owner = self._owners.get((number, attempt), "")
