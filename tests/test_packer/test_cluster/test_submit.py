@@ -114,7 +114,7 @@ def test_what_slurm_refuses_is_said_and_nothing_half_submitted_stays(
     submit = partial(packer.submit, source, tmp_path / "out", size=16, slurm=True, progress=False)
     call = ("submit", source, tmp_path / "out", "--size", "16", "--quiet", "--slurm")
     refused = run_packer(*call, env={**fake, "FAKE_REFUSED": "--dependency"}, expect=1)
-    assert "submit: sbatch: Invalid qos specification" in refused.stderr
+    assert "submit: Slurm's sbatch: Invalid qos specification" in refused.stderr
     assert (tmp_path / "scancel.log").read_text() == "41\n"
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="expected Slurm's command sbatch, found none on the PATH"):

@@ -13,7 +13,7 @@ from support.listeners import StopError, stop_when
 from support.packed import check_whole
 
 import packer
-from packer.workspace import Workspace, fresh
+from packer.workspace import Workspace, shared_files
 from packer.workspace.machines import MADE_ON, enter_plan
 from packer.workspace.shared_files import reading, wait_for
 from shardspec.errors import BuildError
@@ -70,7 +70,7 @@ def test_other_libraries_are_refused_with_the_difference(begun: tuple[Path, Path
 
 
 def test_what_never_comes_is_named_with_host_and_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(shared_files, "_PAUSE_S", 0.01)
     looks = iter([False, False, False, True])
     wait_for(tmp_path / "late", there=lambda: next(looks))
     with pytest.raises(BuildError, match=rf"never: another process .* host {socket.gethostname()} .*mount /") as caught:
