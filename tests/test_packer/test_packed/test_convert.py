@@ -114,7 +114,7 @@ def test_shards_are_cut_by_their_encoded_bytes_and_shuffled_by_the_seed(tmp_path
 def test_generations_stay_apart(tmp_path: Path) -> None:
     """Two generations in one dataset, as appending will make them: no shard holds rows of both."""
     manifest = write_faces(tmp_path / "in", 12, "npy", shard_rows=4)
-    counts = Counts(4, 4, 0, 0, 4, 0, 0), Counts(8, 8, 0, 0, 8, 0, 0)
+    counts = Counts(4, 4, 0, 0, 4, 0, 0, 0), Counts(8, 8, 0, 0, 8, 0, 0, 0)
     generations = tuple(
         Generation("build", name * 64, {"shard_size": size}, {}, count, shards)
         for name, size, count, shards in zip(
