@@ -127,7 +127,7 @@ def test_generations_stay_apart(tmp_path: Path) -> None:
     assert [g.fingerprint[0] for g in made.generations] == ["a", "b"]
     mixed = convert(tmp_path / "in", tmp_path / "mixed", format="lmdb", shuffle=1, **QUIET).manifest
     (joined,) = mixed.generations
-    assert (joined.kind, joined.counts) == ("convert", Counts(12, 12, 0, 0, 12, 0, 0))
+    assert (joined.kind, joined.counts) == ("convert", Counts(12, 12, 0, 0, 12, 0, 0, 0))
     (reported,) = joined.recipe["inputs"]
     assert [g["fingerprint"][0] for g in reported["generations"]] == ["a", "b"]
 
