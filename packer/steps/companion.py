@@ -136,7 +136,7 @@ class CompanionImages:
         return self._zero or picture is not None
 
     def problems(self) -> Iterator[str]:
-        """Describe what could not be read."""
+        """Describe the damage and the missing frames."""
         if self._file is not None and self._file.damage is not None:
             yield self._file.damage
         if self._file is not None and self._missing:

@@ -6,7 +6,7 @@ import subprocess
 from typing import Any, NamedTuple
 
 from packer.jobs.child import Answers, Child
-from packer.vision.detect.channel import hand_over
+from packer.vision.detect.remote import hand_over
 from packer.workspace import Workspace
 from shardspec.wording import counted
 

@@ -81,20 +81,15 @@ class TableBoxes(Boxes):
         """Return numbers for the paths, the number of each row's path, and the other columns, with NaN for no value."""
         paths: dict[str, int] = {}
         of_rows = array("q")
-        parts: dict[str, list[tuple[int, npt.NDArray[np.float64]]]] = {}
+        numbers: dict[str, list[npt.NDArray[np.float64]]] = {name: [] for name in (*_REQUIRED[1:], *_OPTIONAL)}
         for chunk in self._table.chunks((*_REQUIRED, *_OPTIONAL)):
             names = ("" if path is None else str(path) for path in chunk.column("path"))
             of_rows.extend(paths.setdefault(name, len(paths)) for name in names)
-            for name in chunk.columns:
-                if name != "path":
-                    parts.setdefault(name, []).append((chunk.first, self._numbers(chunk, name)))
-        self._check_names(dict.fromkeys(self._table.names).keys())
-        columns = {}
-        for name in (*_REQUIRED[1:], *_OPTIONAL):
-            if name in self._table.names:
-                columns[name] = np.full(len(of_rows), np.nan)
-                for first, values in parts.pop(name, ()):
-                    columns[name][first : first + len(values)] = values
+            for name, parts in numbers.items():
+                parts.append(self._numbers(chunk, name))
+        known = dict.fromkeys(self._table.names).keys()
+        self._check_names(known)
+        columns = {name: np.concatenate([np.empty(0), *parts]) for name, parts in numbers.items() if name in known}
         return paths, np.frombuffer(of_rows, np.int64), columns
 
     def _check_names(self, names: KeysView[str]) -> None:
@@ -131,7 +126,7 @@ class TableBoxes(Boxes):
     def _describe_mirrored(self) -> Iterator[str]:
         """Warn if most faces have left and right exchanged: aligned crops would be turned upside down.
 
-        Seen from the right eye, the mouth lies clockwise of the left eye, however the head is turned in the picture.
+        Seen from the right eye, the mouth is clockwise of the left eye, for any turn of the head in the image.
         """
         right, left, _, *mouth = np.moveaxis(self._points, 1, 0)
         across, down = left - right, (mouth[0] + mouth[1]) / 2 - right
@@ -153,6 +148,8 @@ class TableBoxes(Boxes):
 
     def _numbers(self, chunk: Chunk, name: str) -> npt.NDArray[np.float64]:
         """Return the numbers of a column in some rows, NaN where one is missing."""
+        if name not in chunk.columns:
+            return np.full(chunk.rows, np.nan)
         values = keep_cells(chunk.columns[name]) if self._table.is_text else chunk.columns[name]
         try:
             return np.fromiter((np.nan if value is None else value for value in values), np.float64, chunk.rows)

@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from packer.vision.detect.channel import ChannelError, receive, receive_into, send
-from packer.vision.detect.detections import Detections, FaceDetector
-from packer.vision.detect.interface import BadDetectionsError
+from packer.vision.detect.detections import Detections
+from packer.vision.detect.interface import BadDetectionsError, CheckedDetector
+from packer.vision.detect.remote import ChannelError, receive, receive_into, send
 from packer.vision.faults import describe_error, find_memory_error
 from shardspec.errors import ItemError
 from shardspec.wording import counted
@@ -26,14 +26,6 @@ WAITING_BYTES = 256 * 10**6
 
 _PROBE_SIDE = 512
 _CHANNELS = 3
-
-
-class ServedDetector(FaceDetector, Protocol):
-    """A detector that also provides memory from which its frames are uploaded fastest."""
-
-    def new_frame(self, height: int, width: int) -> Frame:
-        """Return uninitialised memory for a frame, (height, width, 3)."""
-        ...
 
 
 @dataclass(eq=False)
@@ -67,14 +59,14 @@ class DetectorServer:
         self._announce = announce
         self._requests: queue.SimpleQueue[_Request] = queue.SimpleQueue()
         self._room = _Room(WAITING_BYTES)
-        self._detector: ServedDetector | None = None
+        self._detector: CheckedDetector | None = None
         self._loaded = threading.Event()
 
     def attach(self, sock: socket.socket, worker: int) -> None:
         """Serve a worker from now on, until its connection ends."""
         threading.Thread(target=self._receive_all, args=(sock, worker), daemon=True).start()
 
-    def run(self, detector: ServedDetector) -> NoReturn:
+    def run(self, detector: CheckedDetector) -> NoReturn:
         """Detect the requests, in this thread, for ever.
 
         Raises
@@ -88,7 +80,7 @@ class DetectorServer:
         while True:
             self._detect(detector, self._requests.get())
 
-    def _detect(self, detector: ServedDetector, request: _Request) -> None:
+    def _detect(self, detector: CheckedDetector, request: _Request) -> None:
         count = len(request.frames)
         self._announce("busy", request.worker, count)
         try:
@@ -138,7 +130,7 @@ class DetectorServer:
         send(sock, {"faces": faces}, *map(np.ascontiguousarray, (found.boxes, found.scores, found.points)))
 
 
-def _new_frame(detector: ServedDetector, height: int, width: int) -> Frame:
+def _new_frame(detector: CheckedDetector, height: int, width: int) -> Frame:
     """Return a frame buffer: the detector's own if one is free (faster to upload), else ordinary memory."""
     try:
         return detector.new_frame(height, width)

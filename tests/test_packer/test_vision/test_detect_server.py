@@ -12,9 +12,8 @@ from support.processes import wait_for
 
 from packer import Detections
 from packer.vision.detect import server as server_module
-from packer.vision.detect.channel import receive, send, send_arrays
 from packer.vision.detect.interface import BadDetectionsError
-from packer.vision.detect.remote import DetectorLost, RemoteDetector
+from packer.vision.detect.remote import DetectorLost, RemoteDetector, receive, send, send_arrays
 from packer.vision.detect.server import DetectorServer
 from shardspec.errors import ItemError
 
