@@ -91,7 +91,7 @@ class ItemReport:
         self.damage = cut(f"{self.damage}; {what}" if self.damage else what, REASON_LENGTH)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON, without what is as in a new report."""
+        """Return the report as JSON, without values that are as in a new report."""
         return {name: value for name, value in vars(self).items() if value != _NEW_REPORT[name] and name != "watch"}
 
 

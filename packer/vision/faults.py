@@ -37,7 +37,7 @@ _OF_MEMORY = re.compile(
     r"(can'?t|cannot|failed to|unable to) (allocate|start new thread)",
     re.IGNORECASE,
 )
-"""How libraries that raise another error than `MemoryError` report it: OpenCV, OpenVINO, torch, Pillow, threads."""
+"""Messages of libraries that raise another error than `MemoryError`: OpenCV, OpenVINO, torch, Pillow, threads."""
 
 
 def find_memory_error(error: BaseException) -> BaseException | None:

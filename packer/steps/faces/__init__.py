@@ -1,1 +1,1 @@
-"""The step that turns frames into face samples, and what only it uses."""
+"""The steps that turn frames into face samples or detections."""

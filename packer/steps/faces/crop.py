@@ -24,8 +24,7 @@ FARTHEST_POINT = 2
 """Greatest distance of a point from the centre of its face's box, in sides of the box; MTCNN's reach one half or so."""
 
 ROUNDING = 1e-3
-"""How far points that were stored in a crop may seem to have moved in it, in pixels of the crop; float32 keeps them to
-1e-4."""
+"""Largest apparent shift, in pixels of the crop, of points that were stored in a crop; float32 keeps them to 1e-4."""
 
 
 class FaceCutter:

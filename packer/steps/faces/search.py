@@ -26,16 +26,16 @@ BATCH_FRAMES = 4
 """Number of frames of one item that the detector gets at a time."""
 
 SAME_TIME_S = 1e-3
-"""By how much the time of a frame may differ from what was recorded of it, in seconds."""
+"""Largest difference between the time of a frame and its recorded time, in seconds."""
 
 KEPT_FRAMES = 20_000
 """Frames whose faces a worker remembers: about 1 KB each."""
 
 Sampled = tuple[int, ...] | None
-"""Indices of the frames that a pass over a file gives; None for all of them, or for a picture."""
+"""Indices of the frames that a pass over a file returns; None for all of them, or for an image."""
 
 _UNKNOWN: Sampled = ()
-"""Stands for frames whose indices are not known: no pass looks for its frames there."""
+"""Key of a pass whose indices are not known, in which no other pass looks for its frames."""
 
 
 class FaceSearch:

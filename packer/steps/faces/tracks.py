@@ -98,7 +98,7 @@ class Tracker:
         return ids
 
     def _match(self, boxes: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        """The row of the track that each box continues, -1 for none."""
+        """Return the row of the track that each box continues, -1 for none."""
         overlaps = overlap(_grown(self._boxes)[:, None], _grown(boxes)[None])
         track, box = np.nonzero(overlaps >= MIN_IOU)
         out = np.full(len(boxes), -1, np.int64)

@@ -140,7 +140,7 @@ def _has_all_entries(
 
 
 class PacketPosition(NamedTuple):
-    """A packet in the file; `corrupt` is what the container says."""
+    """A packet in the file; `corrupt` is set by the container."""
 
     offset: int | None
     dts: int | None
