@@ -40,7 +40,7 @@ def option_words(options: Mapping[str, Any]) -> list[str]:
         elif name in TEXT_LISTS:
             words += [f"{flag}={one}" for one in several]
         elif name == "steps" or (name in specs and specs[name].metadata.get("commas")):
-            names = several if isinstance(value, str) else [_plain(name, one) for one in several]
+            names = [value] if isinstance(value, str) else [_plain(name, one) for one in several]
             words += [f"{flag}={','.join(names)}"] if names else []
         elif value is not None:
             words.append(f"{flag}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
@@ -53,7 +53,7 @@ def _plain(name: str, one: Any) -> str:
     text = found.use if isinstance(found, StepSpec) and not found.options else found
     if not isinstance(text, str) or "," in text:
         raise UsageError(
-            place=name,
+            option=name,
             expected="names without commas and options",
             found=shorten(one),
             hint="use a recipe file (--config)",
