@@ -179,7 +179,9 @@ def doctor(folders: Sequence[str | os.PathLike[str]] = ()) -> DoctorReport:
 
 def _examine(folder: Path) -> FolderNote:
     if not folder.is_dir():
-        raise UsageError(f"folders: expected a folder, found {'a file' if folder.exists() else 'none'} at {folder}")
+        raise UsageError(
+            option="folders", expected="a folder", found=f"{'a file' if folder.exists() else 'none'} at {folder}"
+        )
     mount, kind = file_system_of(folder)
     return FolderNote(folder, mount, kind, is_network_file_system(kind), shutil.disk_usage(folder).free)
 

@@ -67,13 +67,13 @@ class FileEntry:
             return None
         name = document["name"]
         if not SAFE_NAME.match(name):
-            problems.add("name", f"expected a plain relative path, found {name!r}")
+            problems.add("name", expected="a plain relative path", found=f"{name!r}")
         if len(name) > NAME_MAX and (len(name) > 4 * NAME_MAX or max(map(len, name.split("/"))) > NAME_MAX):
-            problems.add("name", f"expected at most {NAME_MAX} characters, found {len(name)}: {name!r}")
+            problems.add("name", expected=f"at most {NAME_MAX} characters", found=len(name), hint=f"{name!r}")
         if document["bytes"] < 0:
-            problems.add("bytes", f"expected 0 or more, found {document['bytes']}")
+            problems.add("bytes", expected="0 or more", found=document["bytes"])
         if not SHA256.match(document["sha256"]):
-            problems.add("sha256", f"expected 64 hexadecimal digits, found {document['sha256']!r}")
+            problems.add("sha256", expected="64 hexadecimal digits", found=f"{document['sha256']!r}")
         return cls(document["name"], document["bytes"], document["sha256"])
 
 
@@ -118,13 +118,13 @@ class Shard:
         if not problems.check_keys(document, _SHARD_KEYS):
             return None
         if not SAFE_NAME.match(document["name"]) or "/" in document["name"]:
-            problems.add("name", f"expected a plain name, found {document['name']!r}")
+            problems.add("name", expected="a plain name", found=f"{document['name']!r}")
         if document["samples"] < 0:
-            problems.add("samples", f"expected 0 or more, found {document['samples']}")
+            problems.add("samples", expected="0 or more", found=document["samples"])
         if document["block_rows"] < 1:
-            problems.add("block_rows", f"expected 1 or more, found {document['block_rows']}")
+            problems.add("block_rows", expected="1 or more", found=document["block_rows"])
         if not document["files"]:
-            problems.add("files", "expected at least one file")
+            problems.add("files", expected="at least one file")
         files = read_entries(FileEntry, document["files"], "files", problems)
         own = (document["name"] + ".", document["name"] + "/")
         for position, entry in enumerate(files):
@@ -179,9 +179,9 @@ class Column:
             return None
         folder, _, own = strip_aside(document["name"]).partition("/")
         if folder != COLUMNS_FOLDER or not SAFE_NAME.match(own) or "/" in own or len(own) > NAME_MAX:
-            problems.add("name", f"expected a folder in {COLUMNS_FOLDER}, found {document['name']!r}")
+            problems.add("name", expected=f"a folder in {COLUMNS_FOLDER}", found=f"{document['name']!r}")
         if document["samples"] < 0:
-            problems.add("samples", f"expected 0 or more, found {document['samples']}")
+            problems.add("samples", expected="0 or more", found=document["samples"])
         files = read_entries(FileEntry, document["files"], "files", problems)
         return cls(document["name"], document["field"], document["samples"], files)
 
@@ -227,9 +227,9 @@ class Counts:
         counts = cls(**document)
         for name in names:
             if getattr(counts, name) < 0:
-                problems.add(name, f"expected 0 or more, found {getattr(counts, name)}")
+                problems.add(name, expected="0 or more", found=getattr(counts, name))
         if counts.items != counts.packed_items + counts.rejected_items:
-            problems.add("items", f"expected packed_items + rejected_items, found {counts}")
+            problems.add("items", expected="packed_items + rejected_items", found=counts)
         return counts
 
 
@@ -285,7 +285,7 @@ class Generation:
             return None
         found = sum(shard.samples for shard in shards)
         if found != counts.samples:
-            problems.add("counts.samples", f"expected the sum over the shards, {found}, found {counts.samples}")
+            problems.add("counts.samples", expected=f"the sum over the shards, {found}", found=counts.samples)
         return cls(document["kind"], document["fingerprint"], document["recipe"], document["runtime"], counts, shards)
 
 

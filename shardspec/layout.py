@@ -144,24 +144,26 @@ class Layout:
                 stamp = _stamp_of(os.fstat(file.fileno()))
                 if stamp.bytes > MANIFEST_BYTES_MAX:
                     raise ManifestError(
-                        f"{self.manifest}: expected at most {MANIFEST_BYTES_MAX} bytes, found {stamp.bytes}"
+                        place=self.manifest, expected=f"at most {MANIFEST_BYTES_MAX} bytes", found=stamp.bytes
                     )
                 data = file.read()
         except FileNotFoundError:
             if self.build.is_dir():
                 raise NotADatasetError(
-                    f"{self.root}: expected a packed dataset, found {self.describe_build()}"
+                    place=self.root, expected="a packed dataset", found=self.describe_build()
                 ) from None
             raise NotADatasetError(
-                f"{self.root}: expected a packed dataset with a {MANIFEST_NAME}, found {self._describe_other()}"
+                place=self.root, expected=f"a packed dataset with a {MANIFEST_NAME}", found=self._describe_other()
             ) from None
         except NotADirectoryError:
             raise NotADatasetError(
-                f"{self.root}: expected the folder of a packed dataset, found a file: "
-                f"give the folder that holds its {MANIFEST_NAME}"
+                place=self.root,
+                expected="the folder of a packed dataset",
+                found="a file",
+                hint=f"give the folder that holds its {MANIFEST_NAME}",
             ) from None
         except OSError as error:
-            raise DatasetError(f"{self.manifest}: cannot be read: {system_reason(error)}") from error
+            raise DatasetError(f"cannot be read: {system_reason(error)}", place=self.manifest) from error
         return Manifest.loads(data, str(self.manifest)), stamp
 
     def _describe_other(self) -> str:
@@ -219,13 +221,15 @@ class Layout:
                     status = os.stat(path)
             except (FileNotFoundError, NotADirectoryError):
                 raise ShardMissingError(
-                    f"{path}: expected a file of {entry.bytes} bytes, found none: restore it or pack again"
+                    place=path, expected=f"a file of {entry.bytes} bytes", found="none", hint="restore it or pack again"
                 ) from None
             except OSError as error:
-                raise DatasetError(f"{path}: cannot be read: {system_reason(error)}") from error
+                raise DatasetError(f"cannot be read: {system_reason(error)}", place=path) from error
             _check_regular(path, status)
             if status.st_size != entry.bytes:
-                raise ShardCorruptError(f"{path}: expected {entry.bytes} bytes, found {status.st_size}: {_DISAGREE}")
+                raise ShardCorruptError(
+                    place=path, expected=f"{entry.bytes} bytes", found=status.st_size, hint=_DISAGREE
+                )
             stamps[entry.name] = _stamp_of(status)
         return stamps
 
@@ -243,7 +247,9 @@ class Layout:
         _check_holes(self.file(entry), entry.bytes)
         found = sha256_file(self.file(entry))
         if found != entry.sha256:
-            raise ShardCorruptError(f"{self.file(entry)}: expected SHA-256 {entry.sha256}, found {found}: {_DISAGREE}")
+            raise ShardCorruptError(
+                place=self.file(entry), expected=f"SHA-256 {entry.sha256}", found=found, hint=_DISAGREE
+            )
 
     def _check_links(self, names: Iterable[str]) -> None:
         """Check that no link in the paths of files leads out of the dataset's folder."""
@@ -257,8 +263,10 @@ class Layout:
                     target = os.path.realpath(path)
                     if not Path(target).is_relative_to(os.path.realpath(self.root)):
                         raise ShardCorruptError(
-                            f"{path}: expected a file or folder inside the dataset's folder, found a link to {target}: "
-                            "put a copy in its place"
+                            place=path,
+                            expected="a file or folder inside the dataset's folder",
+                            found=f"a link to {target}",
+                            hint="put a copy in its place",
                         )
                 above = above.rpartition("/")[0]
 
@@ -276,11 +284,11 @@ def given_path(name: str, value: Any) -> Path:
         given = os.fspath(value)
         path = Path(given)
     except TypeError:
-        raise UsageError(f"{name}: expected a path, found {shorten(value)}") from None
+        raise UsageError(option=name, expected="a path", found=shorten(value)) from None
     if not given:
-        raise UsageError(f"{name}: expected a path, found an empty text; '.' is the current folder")
+        raise UsageError(option=name, expected="a path", found="an empty text; '.' is the current folder")
     if is_url(os.fsdecode(given)):
-        raise UsageError(f"{name}: {describe_url(given)}")
+        raise UsageError(describe_url(given), option=name)
     return path
 
 
@@ -314,7 +322,7 @@ def open_regular(path: Path) -> int:
 def _check_regular(path: Path | str, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         found = next((what for is_kind, what in _KINDS if is_kind(status.st_mode)), "a device")
-        raise ShardCorruptError(f"{path}: cannot be read: expected a regular file, found {found}")
+        raise ShardCorruptError(f"cannot be read: expected a regular file, found {found}", place=path)
 
 
 def _stamp_of(status: os.stat_result) -> Stamp:
@@ -341,7 +349,10 @@ def _check_holes(path: Path, size: int) -> None:
         os.close(descriptor)
     if held * _HOLES_FACTOR < size:
         raise ShardCorruptError(
-            f"{path}: expected a file of {size} bytes, found a sparse file with {held} bytes of data: {_DISAGREE}"
+            place=path,
+            expected=f"a file of {size} bytes",
+            found=f"a sparse file with {held} bytes of data",
+            hint=_DISAGREE,
         )
 
 

@@ -146,7 +146,7 @@ class Manifest:
         data = (json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
         if len(data) > MANIFEST_BYTES_MAX:
             raise ManifestError(
-                f"expected a manifest of at most {MANIFEST_BYTES_MAX} bytes, found {len(data)}: take larger shards"
+                expected=f"a manifest of at most {MANIFEST_BYTES_MAX} bytes", found=len(data), hint="take larger shards"
             )
         return data
 
@@ -165,8 +165,10 @@ class Manifest:
             version = document["spec_version"]
             if version > SPEC_VERSION:
                 raise VersionError(
-                    f"{where}: expected spec_version {SPEC_VERSION} or less, found {version}: "
-                    "update this package to read it"
+                    place=where,
+                    expected=f"spec_version {SPEC_VERSION} or less",
+                    found=version,
+                    hint="update this package to read it",
                 )
         problems = Problems()
         expected = {
@@ -183,23 +185,23 @@ class Manifest:
         columns: tuple[Column, ...] = ()
         if problems.check_keys(document, expected, optional={"columns": list}):
             if document["spec_version"] < 1:
-                problems.add("spec_version", f"expected 1 to {SPEC_VERSION}, found {document['spec_version']}")
+                problems.add("spec_version", expected=f"1 to {SPEC_VERSION}", found=document["spec_version"])
             if document["format"] not in FORMATS:
-                problems.add("format", f"expected one of {', '.join(FORMATS)}, found {document['format']!r}")
+                problems.add("format", expected=f"one of {', '.join(FORMATS)}", found=f"{document['format']!r}")
             with problems.at("schema"):
                 schema = Schema.from_json(document["schema"], problems)
             if not document["generations"]:
-                problems.add("generations", "expected at least one")
+                problems.add("generations", expected="at least one")
             generations = read_entries(Generation, document["generations"], "generations", problems)
             files = read_entries(FileEntry, document["files"], "files", problems)
             if "columns" in document:
                 if not document["columns"]:
-                    problems.add("columns", "expected at least one column, or no such key")
+                    problems.add("columns", expected="at least one column, or no such key")
                 columns = read_entries(Column, document["columns"], "columns", problems)
             names = [e.name for g in generations for s in g.shards for e in s.files] + [e.name for e in files]
             names += [e.name for column in columns for e in column.files]
             if len(set(names)) != len(names):
-                problems.add("", "expected every file name once, found one more than once")
+                problems.add("", expected="every file name once", found="one more than once")
             if schema is not None and not problems:
                 shards = [shard for generation in generations for shard in generation.shards]
                 _check_columns(schema, columns, sum(shard.samples for shard in shards), problems)
@@ -208,7 +210,7 @@ class Manifest:
                     _check_samples([field for field in schema if field.name not in beside], shards, problems)
         problems.raise_as(ManifestError, where)
         if schema is None:
-            raise ManifestError(f"{where}: no schema could be read")
+            raise ManifestError("no schema could be read", place=where)
         return cls(document["format"], schema, generations, files, document["wall_clock"], columns)
 
     @classmethod
@@ -217,11 +219,11 @@ class Manifest:
         try:
             document = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise ManifestError(f"{where}: expected a JSON document, {found_instead(error)}") from error
+            raise ManifestError(f"expected a JSON document, {found_instead(error)}", place=where) from error
         try:
             return cls.from_json(document, where)
         except SchemaError as error:
-            raise ManifestError(f"{where}: {error}") from error
+            raise ManifestError(error, place=where) from error
 
 
 def _digests(parts: Iterable[Shard | Column]) -> list[list[str]]:
@@ -232,25 +234,25 @@ def _check_columns(schema: Schema, columns: Sequence[Column], samples: int, prob
     """Check that each column has a field, a value for every row, and files that are large enough."""
     names = [column.field for column in columns]
     if len(set(names)) != len(names):
-        problems.add("columns", "expected every field once, found one more than once")
+        problems.add("columns", expected="every field once", found="one more than once")
     if len(columns) == len(schema):
-        problems.add("columns", "expected a field in the shards, found none")
+        problems.add("columns", expected="a field in the shards", found="none")
     for position, column in enumerate(columns):
         with problems.at(f"columns[{position}]"):
             if column.field not in schema:
-                problems.add("field", f"expected a field of the schema, found {column.field!r}")
+                problems.add("field", expected="a field of the schema", found=f"{column.field!r}")
                 continue
             field = schema[column.field]
             if column.samples != samples:
-                problems.add("samples", f"expected those of all shards, {samples}, found {column.samples}")
+                problems.add("samples", expected=f"those of all shards, {samples}", found=column.samples)
             expected = [f"{column.name}/{name}" for name in npy_files(field)]
             if [entry.name for entry in column.files] != expected:
                 found = ", ".join(entry.name for entry in column.files[:4]) or "none"
-                problems.add("files", f"expected {', '.join(expected)}, found {found}")
+                problems.add("files", expected=", ".join(expected), found=found)
             elif not all(
                 least <= entry.bytes for least, entry in zip(_least(field, samples), column.files, strict=True)
             ):
-                problems.add("files", f"expected bytes of {samples} values, found {column.bytes}")
+                problems.add("files", expected=f"bytes of {samples} values", found=column.bytes)
 
 
 def _least(field: Field, samples: int) -> tuple[int, ...]:
@@ -267,12 +269,10 @@ def _check_samples(fields: Iterable[Field], shards: Iterable[Shard], problems: P
     for shard in shards:
         if shard.samples * bits > 8 * (shard.bytes * _FAR_OFF + _FAR_OFF_BYTES):
             held, found = 8 * shard.bytes // bits, shard.samples
-            problems.add(
-                f"shard {shard.name}", f"expected at most {held} samples in {shard.bytes} bytes, found {found}"
-            )
+            problems.add(f"shard {shard.name}", expected=f"at most {held} samples in {shard.bytes} bytes", found=found)
     samples = sum(shard.samples for shard in shards)
     if samples > SAMPLES_MAX:
-        problems.add("", f"expected at most {SAMPLES_MAX} samples, found {samples}")
+        problems.add("", expected=f"at most {SAMPLES_MAX} samples", found=samples)
 
 
 def canonical_json(document: Any) -> bytes:

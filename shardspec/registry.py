@@ -70,11 +70,15 @@ def import_target(target: str, *, what: str, extra: str | None = None) -> Any:
     """
     module_name, separator, attribute = target.partition(":")
     if not (separator and module_name and attribute):
-        raise UsageError(f"{what}: expected 'module:name', found {shorten(target)}")
+        raise UsageError(place=what, expected="'module:name'", found=shorten(target))
     if module_name.startswith(".") or module_name.endswith(".py") or "/" in module_name:
         raise UsageError(
-            f"{what}: expected a module such as '{PurePath(module_name).stem.lstrip('.') or 'module'}:{attribute}', "
-            f"whose folder is on the Python path, found {shorten(target)}"
+            place=what,
+            expected=(
+                f"a module such as '{PurePath(module_name).stem.lstrip('.') or 'module'}:{attribute}', "
+                "whose folder is on the Python path"
+            ),
+            found=shorten(target),
         )
     try:
         module = import_module(module_name)
@@ -82,15 +86,15 @@ def import_target(target: str, *, what: str, extra: str | None = None) -> Any:
         missing = error.name or ""
         own = missing and (module_name == missing or module_name.startswith(missing + "."))
         if extra is None and own:
-            raise UsageError(f"{what}: there is no module {shorten(missing)} on the Python path") from error
+            raise UsageError(f"there is no module {shorten(missing)} on the Python path", place=what) from error
         raise _missing(missing, what, extra) from error
     except SyntaxError as error:
         place = f"{error.filename}, line {error.lineno}"
-        raise UsageError(f"{what}: expected Python in {place}, found a mistake: {error.msg}") from error
+        raise UsageError(place=what, expected=f"Python in {place}", found="a mistake", hint=error.msg) from error
     try:
         return getattr(module, attribute)
     except AttributeError:
-        raise UsageError(f"{what}: module {shorten(module_name)} has no attribute {shorten(attribute)}") from None
+        raise UsageError(f"module {shorten(module_name)} has no attribute {shorten(attribute)}", place=what) from None
 
 
 def check_installed(modules: Iterable[str], *, what: str, extra: str | None = None) -> None:

@@ -121,42 +121,43 @@ class Field:
     def check(self, problems: Problems) -> None:
         """Add every rule that the field breaks to `problems`."""
         if not NAME.match(self.name):
-            problems.add("name", f"expected [a-z][a-z0-9_]*, at most 63 characters, found {self.name!r}")
+            problems.add("name", expected="[a-z][a-z0-9_]*, at most 63 characters", found=f"{self.name!r}")
         if self.kind not in KINDS:
-            problems.add("kind", f"expected one of {', '.join(KINDS)}, found {self.kind!r}")
+            problems.add("kind", expected=f"one of {', '.join(KINDS)}", found=f"{self.kind!r}")
             return
         if self.dtype not in DTYPES:
-            problems.add("dtype", f"expected one of {', '.join(DTYPES)}, found {self.dtype!r}")
+            problems.add("dtype", expected=f"one of {', '.join(DTYPES)}", found=f"{self.dtype!r}")
         codecs = codecs_of(self.kind)
         if self.codec.name not in codecs:
             expected = f"one of {', '.join(codecs)} for kind {self.kind}"
-            problems.add("codec", f"expected {expected}, found {self.codec.name!r}")
+            problems.add("codec", expected=expected, found=f"{self.codec.name!r}")
         varying = [axis is None for axis in self.shape]
         if any(axis is not None and axis < 0 for axis in self.shape):
-            problems.add("shape", f"expected sizes of 0 and more, found {self.shape}")
+            problems.add("shape", expected="sizes of 0 and more", found=self.shape)
         if self.kind == "fixed" and any(varying):
-            problems.add("shape", f"expected no varying axis for kind fixed, found {self.shape}")
+            problems.add("shape", expected="no varying axis for kind fixed", found=self.shape)
         if self.kind == "ragged" and (not varying or not varying[0] or any(varying[1:])):
-            problems.add("shape", f"expected the first axis, and only it, to vary for kind ragged, found {self.shape}")
+            problems.add("shape", expected="the first axis, and only it, to vary for kind ragged", found=self.shape)
         if self.kind == "text" and self.shape != (None,):
-            problems.add("shape", f"expected [null] for kind text, found {self.shape}")
+            problems.add("shape", expected="[null] for kind text", found=self.shape)
         known = [axis for axis in self.shape if axis is not None]
         if len(self.shape) > AXES_MAX:
-            problems.add("shape", f"expected at most {AXES_MAX} axes, found {len(self.shape)}")
+            problems.add("shape", expected=f"at most {AXES_MAX} axes", found=len(self.shape))
         elif self.dtype in DTYPES and math.prod(known) * np.dtype(self.dtype).itemsize > VALUE_BYTES_MAX:
-            problems.add("shape", f"expected a value of at most {VALUE_BYTES_MAX} bytes, found {self.shape}")
+            problems.add("shape", expected=f"a value of at most {VALUE_BYTES_MAX} bytes", found=self.shape)
         if self.is_encoded_image and not self.is_image:
             problems.add(
                 "codec",
-                f"expected dtype |u1 and shape (H, W, 3) for codec {self.codec.name}, found {self.dtype} {self.shape}",
+                expected=f"dtype |u1 and shape (H, W, 3) for codec {self.codec.name}",
+                found=f"{self.dtype} {self.shape}",
             )
         if self.is_encoded_image and self.is_image and math.prod(known) > 3 * PICTURE_PIXELS_MAX:
-            problems.add("shape", f"expected an image of at most {PICTURE_PIXELS_MAX} pixels, found {self.shape}")
+            problems.add("shape", expected=f"an image of at most {PICTURE_PIXELS_MAX} pixels", found=self.shape)
         if self.classes is not None and (self.kind != "fixed" or self.shape != () or self.dtype[1:2] not in ("i", "u")):
-            problems.add("classes", "expected class names only for a 0-d integer field")
+            problems.add("classes", expected="class names only for a 0-d integer field")
         strange = [name for name in self.classes or () if not is_utf8(name)]
         if strange:
-            problems.add("classes", f"expected names that can be encoded as UTF-8, found {shorten(strange[0])}")
+            problems.add("classes", expected="names that can be encoded as UTF-8", found=shorten(strange[0]))
 
     @property
     def is_fixed(self) -> bool:
@@ -199,7 +200,7 @@ class Field:
         """Shape of a fixed field, or the shape after the first axis of a ragged field."""
         axes = self.shape[1:] if self.kind == "ragged" else self.shape
         if any(axis is None for axis in axes) or self.kind not in ("fixed", "ragged"):
-            raise SchemaError(f"field {self.name!r}: kind {self.kind} has no fixed shape, found {self.shape}")
+            raise SchemaError(f"kind {self.kind} has no fixed shape, found {self.shape}", place=f"field {self.name!r}")
         return cast("tuple[int, ...]", axes)
 
     @cached_property
@@ -244,11 +245,11 @@ class Field:
             if not problems.check_keys(codec, {"name": str, "configuration": dict}):
                 return None
         if not all(axis is None or (type(axis) is int) for axis in document["shape"]):
-            problems.add("shape", f"expected integers or null, found {document['shape']}")
+            problems.add("shape", expected="integers or null", found=document["shape"])
             return None
         classes = document.get("classes")
         if classes is not None and not all(isinstance(name, str) for name in classes):
-            problems.add("classes", "expected strings")
+            problems.add("classes", expected="strings")
             return None
         try:
             return cls(
@@ -279,11 +280,11 @@ class Schema:
 
     def __post_init__(self) -> None:
         if len(self.fields) > FIELDS_MAX:
-            raise SchemaError(f"expected at most {FIELDS_MAX} fields, found {len(self.fields)}")
+            raise SchemaError(expected=f"at most {FIELDS_MAX} fields", found=len(self.fields))
         counts = Counter(f.name for f in self.fields)
         doubled = sorted(name for name, count in counts.items() if count > 1)
         if doubled:
-            raise SchemaError(f"expected every field name once, found more than once: {', '.join(doubled)}")
+            raise SchemaError(expected="every field name once", found="more than once", hint=", ".join(doubled))
 
     @cached_property
     def by_name(self) -> Mapping[str, Field]:
@@ -310,7 +311,7 @@ class Schema:
         except KeyError:
             like = did_you_mean(name, self.names)
             raise SchemaError(
-                f"there is no field {shorten(name)}: the dataset has {', '.join(self.names)}{like}"
+                f"the dataset has {', '.join(self.names)}{like}", place=f"there is no field {shorten(name)}"
             ) from None
 
     def validity(self, name: str) -> str | None:
@@ -332,10 +333,10 @@ class Schema:
         if not problems.check_keys(document, {"fields": list}):
             return None
         if not document["fields"]:
-            problems.add("fields", "expected at least one field, found none")
+            problems.add("fields", expected="at least one field", found="none")
         fields = []
         if len(document["fields"]) > FIELDS_MAX:
-            problems.add("fields", f"expected at most {FIELDS_MAX} fields, found {len(document['fields'])}")
+            problems.add("fields", expected=f"at most {FIELDS_MAX} fields", found=len(document["fields"]))
             return None
         for position, entry in enumerate(document["fields"]):
             with problems.at(f"fields[{position}]"):

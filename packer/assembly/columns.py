@@ -140,7 +140,9 @@ def change_columns(
     """
     layout = Layout(workspace.out)
     if layout.columns.is_symlink():
-        raise DatasetError(f"{layout.columns}: expected a folder of the dataset, found a link: put a copy in its place")
+        raise DatasetError(
+            place=layout.columns, expected="a folder of the dataset", found="a link", hint="put a copy in its place"
+        )
     sweep_columns(layout, manifest)
     gone = {*dropped}
     kept = [column for column in manifest.columns if column.field not in gone]

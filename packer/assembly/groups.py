@@ -103,12 +103,14 @@ def _number(values: npt.NDArray[Any]) -> tuple[IntArray, IntArray]:
 def _grouping_field(schema: Schema, by: str, path: Path) -> Field:
     fit = [field for field in schema if field.kind == "text" or field.is_scalar]
     if not isinstance(by, str):
-        raise UsageError(f"expected the name of a field, one of {_list(fit)}, found {shorten(by)}")
+        raise UsageError(expected=f"the name of a field, one of {_list(fit)}", found=shorten(by))
     if by not in {field.name for field in fit}:
         found = "another kind" if by in schema else "none"
         raise UsageError(
-            f"{path}: expected a field {shorten(by)} of text or of single values, found {found}: choose one of {_list(fit)}"
-            f"{did_you_mean(by, [field.name for field in fit])}"
+            place=path,
+            expected=f"a field {shorten(by)} of text or of single values",
+            found=found,
+            hint=f"choose one of {_list(fit)}{did_you_mean(by, [field.name for field in fit])}",
         )
     return schema[by]
 

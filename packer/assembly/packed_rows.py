@@ -207,7 +207,7 @@ class PackedRows:
             try:
                 values = place.adapters[name](own[name])
             except SchemaError as error:
-                raise DatasetError(f"{place.layout.root}: {place.part.name}: {error}") from error
+                raise DatasetError(f"{place.part.name}: {error}", place=place.layout.root) from error
             if isinstance(out[name], np.ndarray):
                 out[name][at] = values
             else:
@@ -334,8 +334,10 @@ class _Input:
 
     def _changed(self) -> DatasetChangedError:
         return DatasetChangedError(
-            f"{self.layout.root}: expected a packed dataset that does not change while it is read, found it changed or "
-            "replaced: repeat the command when no other process writes to the folder"
+            place=self.layout.root,
+            expected="a packed dataset that does not change while it is read",
+            found="it changed or replaced",
+            hint="repeat the command when no other process writes to the folder",
         )
 
 
@@ -367,7 +369,7 @@ def _reading(place: _Place) -> Iterator[None]:
         raise
     except OSError as error:
         path = error.filename or place.layout.shard(place.part, place.manifest.format)
-        raise DatasetError(f"{path}: cannot be read: {system_reason(error)}") from error
+        raise DatasetError(f"cannot be read: {system_reason(error)}", place=path) from error
 
 
 def read_column(path: Path, manifest: Manifest, name: str) -> Any:

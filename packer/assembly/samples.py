@@ -53,7 +53,7 @@ class PackedSamples:
         """Return the encoded values of rows."""
         numbers = np.asarray(rows, np.int64)
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(self):
-            raise UsageError(f"expected rows of 0 to {len(self) - 1}, found {span(numbers.min(), numbers.max())}")
+            raise UsageError(expected=f"rows of 0 to {len(self) - 1}", found=span(numbers.min(), numbers.max()))
         return self.rows.read(numbers, self.schema.names)
 
     def decode(self, columns: Columns) -> list[dict[str, Any]]:

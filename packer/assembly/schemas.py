@@ -59,9 +59,10 @@ def _renumber(found: Field, united: Field) -> Adapt:
         strange = column[~known & (column != NO_CLASS)]
         if strange.size:
             raise SchemaError(
-                f"field {found.name!r}: expected a class of 0 to {len(table) - 1}, or {NO_CLASS} for none, "
-                f"found {strange[0]}, which would be another class in the united list: "
-                "pack that dataset again with right labels"
+                place=f"field {found.name!r}",
+                expected=f"a class of 0 to {len(table) - 1}, or {NO_CLASS} for none",
+                found=f"{strange[0]}, which would be another class in the united list",
+                hint="pack that dataset again with right labels",
             )
         column[known] = table[column[known]]
         return column
@@ -80,7 +81,7 @@ def _unite(fields: Sequence[Field]) -> Field:
             names.sort()
         if len(names) - 1 > np.iinfo(first.numpy_dtype).max:
             raise SchemaError(
-                f"field {first.name!r}: {len(names)} classes together, more than {first.dtype} can number"
+                f"{len(names)} classes together, more than {first.dtype} can number", place=f"field {first.name!r}"
             )
         return replace(first, classes=tuple(names))
     shape = common_shape(field.shape for field in fields)

@@ -62,7 +62,9 @@ def write_shard(
     remove_tree(attempt)
     found = published_shard(published)
     if found is None:
-        raise BuildError(f"{published}: expected a finished shard, found something else: run the same command again")
+        raise BuildError(
+            place=published, expected="a finished shard", found="something else", hint="run the same command again"
+        )
     return found
 
 

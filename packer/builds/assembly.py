@@ -158,8 +158,10 @@ class BuildAssembler:
         if len(removed) == base.samples and not samples:
             discard(space, aside=True)
             raise UsageError(
-                f"{compared.layout.root}: expected an update that leaves samples, found that all {base.samples} would be "
-                "removed and no item gave a new one: give another source, or pack this one into another folder"
+                place=compared.layout.root,
+                expected="an update that leaves samples",
+                found=f"that all {base.samples} would be removed and no item gave a new one",
+                hint="give another source, or pack this one into another folder",
             )
         kept = np.delete(np.arange(base.samples), removed)
         order = base.samples + (np.arange(samples) if added.order is None else added.order)
@@ -182,8 +184,12 @@ class BuildAssembler:
         except SchemaError as error:
             discard(self._space, aside=True)  # the same call could never finish it
             raise UsageError(
-                f"expected samples that fit into the dataset, found others: {error}: "
-                f"make them alike ({program()} merge names the options), or build into a folder of their own"
+                expected="samples that fit into the dataset",
+                found="others",
+                hint=(
+                    f"{error}: make them alike ({program()} merge names the options), or build into a folder "
+                    "of their own"
+                ),
             ) from error
 
     def _rows_of(self, task: Task) -> Callable[[int], Mapping[str, Any]]:
@@ -226,7 +232,7 @@ def _index_files(layout: Layout, base: Manifest) -> dict[str, Path]:
     for name in (field.name for field in base.shard_schema if field.is_scalar):
         entry = layout.find_index(base, name)
         if entry is None:
-            raise DatasetError(f"{layout.root}: expected an index of the field {name!r}, found none")
+            raise DatasetError(place=layout.root, expected=f"an index of the field {name!r}", found="none")
         layout.check_digest(entry)
         found[name] = layout.file(entry)
     return found

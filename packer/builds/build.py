@@ -165,8 +165,9 @@ def _compare(
         return compare(layout, base, listing, recipe, runtime, options)
     if not options.update:
         raise UsageError(
-            f"{out}: expected a packed dataset, whose rejects to try again, found "
-            f"{layout.describe_build() if layout.build.is_dir() else 'none'}"
+            place=out,
+            expected="a packed dataset, whose rejects to try again",
+            found=layout.describe_build() if layout.build.is_dir() else "none",
         )
     return None
 
@@ -233,7 +234,7 @@ def resolve_options(recipe: Recipe | None, options: dict[str, Any]) -> tuple[Rec
             options["steps"] = tuple(_name_step(step, functions) for step in options["steps"])
         recipe = Recipe.from_options(options)
     elif options:
-        raise UsageError(f"expected either a recipe or its options, found both: {', '.join(options)}")
+        raise UsageError(expected="either a recipe or its options", found="both", hint=", ".join(options))
     if functions and "engine" not in how:
         how["engine"] = FOR_FUNCTIONS
     # Absolute before planning: the plan must not depend on the current folder.
@@ -245,7 +246,7 @@ def _refuse_unknown(names: Iterable[str]) -> None:
     """Check that every keyword is an option of the build; for one of the command line, say what to use instead."""
     for name in names:
         if name in _INSTEAD:
-            raise UsageError(f"{name}: an option of the command line alone; in Python, {_INSTEAD[name]}")
+            raise UsageError(f"an option of the command line alone; in Python, {_INSTEAD[name]}", option=name)
     refuse_unknown(names, (*OPTION_NAMES, "recipe", "progress"))
 
 

@@ -202,7 +202,7 @@ def shares_detector(recipe: Recipe, options: BuildOptions) -> bool:
         return recipe.detects and can and recipe.device != "cpu" and ENGINES[options.engine].shares_detector
     if asked and not (recipe.detects and can):
         found = "none in these steps" if can else f"an operating system without them ({os.name})"
-        raise UsageError(f"shared_detector: expected a detector, and Unix sockets, found {found}")
+        raise UsageError(option="shared_detector", expected="a detector, and Unix sockets", found=found)
     return asked
 
 
@@ -211,9 +211,12 @@ def _refuse_functions(live: Iterable[Item], functions: Mapping[str, Step]) -> No
     for item in live:
         columns = [f"{name!r} ({type(item.columns[name]).__name__})" for name in live_columns(item)]
         raise UsageError(
-            "expected columns of numbers, texts, lists or objects, which worker processes can read from the plan, "
-            f"found {list_some(columns)}: build with --engine {FOR_FUNCTIONS} (engine={FOR_FUNCTIONS!r} in Python), "
-            "or leave the column out of the source"
+            expected="columns of numbers, texts, lists or objects, which worker processes can read from the plan",
+            found=list_some(columns),
+            hint=(
+                f"build with --engine {FOR_FUNCTIONS} (engine={FOR_FUNCTIONS!r} in Python), or leave the "
+                "column out of the source"
+            ),
         )
     if functions:
         raise UsageError(

@@ -95,12 +95,12 @@ def pack(
     name = function if isinstance(function, str) else _name_of(function, inline)
     called = import_target(name, what=f"function {name!r}") if isinstance(function, str) else function
     if not callable(called):
-        raise UsageError(f"function: expected a function, found {type(called).__name__}")
+        raise UsageError(option="function", expected="a function", found=type(called).__name__)
     chosen = {"format": format, "encode": encode, "quality": quality, "subsampling": subsampling}
     recipe = Recipe.from_options({**chosen, "shard_size": shard_size, "shuffle": shuffle, "steps": (StepSpec(name),)})
     declaration = declare(fields, classes, picture_of(recipe, fields).codec)
     if isinstance(inputs, str | bytes | Mapping) or not isinstance(inputs, Iterable):
-        raise UsageError(f"inputs: expected a list or another iterable of inputs, found {shorten(inputs)}")
+        raise UsageError(option="inputs", expected="a list or another iterable of inputs", found=shorten(inputs))
     source = InputsSource(list(inputs), classes)
     functions: dict[str, Any] = {name: called} if inline else {}
     return run_build(source, output_folder(out), recipe, options, progress, functions, declaration)
@@ -117,7 +117,9 @@ def picture_of(recipe: Recipe, fields: Mapping[str, Any] | None) -> Picture:
     given = [name for name in ("encode", "quality", "subsampling") if getattr(recipe, name) != getattr(Recipe, name)]
     if fields is not None and given:
         raise UsageError(
-            f"{given[0]}: read only where no fields are declared: say it in fields, packer.Picture({recipe.encode!r})"
+            "read only where no fields are declared",
+            option=given[0],
+            hint=f"say it in fields, packer.Picture({recipe.encode!r})",
         )
     read = [name for name in ("quality", "subsampling") if recipe.encode in encodings_with(name)]
     return Picture(recipe.encode, **{name: getattr(recipe, name) for name in read})
@@ -128,8 +130,8 @@ def _refuse_worker() -> None:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is not None and spec.name == _WORKER:
         raise UsageError(
-            "packer.pack was called again by a worker process, which imports the function's module: "
-            'put the call under if __name__ == "__main__":'
+            "packer.pack was called again by a worker process, which imports the function's module",
+            hint='put the call under if __name__ == "__main__":',
         )
 
 
@@ -178,6 +180,8 @@ def _main_module(function: str) -> str:
 
 def _not_importable(found: str) -> UsageError:
     return UsageError(
-        f"function: expected one that worker processes can import, found {found}: "
-        "define it at the top of a module, or give engine='inline' to call it in this process"
+        option="function",
+        expected="one that worker processes can import",
+        found=found,
+        hint="define it at the top of a module, or give engine='inline' to call it in this process",
     )

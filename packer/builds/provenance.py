@@ -60,8 +60,10 @@ def describe_runtime(recipe: Recipe, *, declared: bool = False) -> dict[str, str
         names.update(kind.libraries)
         if recipe.landmark_model is not None and not Path(recipe.landmark_model).is_file():
             raise UsageError(
-                f"landmark_model: expected a .tflite file, found nothing at {recipe.landmark_model}: "
-                "docs/landmarks.md says how to get MediaPipe's face_landmark.tflite"
+                option="landmark_model",
+                expected="a .tflite file",
+                found=f"nothing at {recipe.landmark_model}",
+                hint="docs/landmarks.md says how to get MediaPipe's face_landmark.tflite",
             )
     if (recipe.detects and recipe.has_custom_detector) or ("faces" in steps and recipe.landmark_model is not None):
         runtime |= _try_models(recipe)

@@ -202,13 +202,13 @@ class BuildWork:
         try:
             self._append_samples(item, report, part)
         except MissingDependencyError as error:
-            raise MissingDependencyError(f"{item.name!r}: {error}") from error
+            raise MissingDependencyError(error, place=f"{item.name!r}") from error
         except (StepError, MemoryError) as error:
             full = find_full_disk(error)
             # Our own steps write no files, but libav may say of one of its buffers that it has no space.
             if full is not None and not (isinstance(error, StepError) and error.step in STEPS):
                 where = full.filename or f"a file that is needed for {item.name!r}"
-                raise BuildError(f"{where}: cannot be written: {system_reason(full)}") from error
+                raise BuildError(f"cannot be written: {system_reason(full)}", place=where) from error
             if (lack := find_memory_error(error)) is None:
                 raise
             step = error.step if isinstance(error, StepError) else "encode"

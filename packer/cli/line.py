@@ -112,7 +112,7 @@ def _run_command(options: Namespace, names: Mapping[str, str]) -> int:
     except ShardspecError as error:
         if options.debug:
             raise
-        _print_error(name, _with_names(error.sentence(names), names))
+        _print_error(name, error.sentence(names))
         return error.exit_code
     except BrokenPipeError:
         return 0
@@ -127,12 +127,6 @@ def _run_command(options: Namespace, names: Mapping[str, str]) -> int:
 
 def _print_error(command: str, message: str) -> None:
     print(f"{program()} {command}: {message}", file=sys.stderr)
-
-
-def _with_names(message: str, names: Mapping[str, str]) -> str:
-    """A message with the arguments that it finds fault with, which stand first, as the command line names them."""
-    first = re.compile(rf"(^|; )({'|'.join(map(re.escape, names))}): ")
-    return first.sub(lambda found: f"{found[1]}{names[found[2]]}: ", message) if names else message
 
 
 def _parser(chosen: str | None) -> "tuple[CommandParser, CommandParser | None]":

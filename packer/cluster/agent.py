@@ -152,7 +152,9 @@ def _read_plan(space: Workspace) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     if document["kind"] != "build":
-        raise UsageError(f"{space.out}: expected a submitted build, found a {document['kind']}: run its command again")
+        raise UsageError(
+            place=space.out, expected="a submitted build", found=f"a {document['kind']}", hint="run its command again"
+        )
     return document
 
 
@@ -169,7 +171,7 @@ def _why_closed(space: Workspace, document: Mapping[str, Any] | None, terms: Map
     if terms is None or document is None:
         found = "a build that was not" if document is not None else "a file" if space.out.is_file() else "no build"
         raise UsageError(
-            f"{space.out}: expected a submitted build, found {found}: {program()} submit SOURCE {space.out}"
+            place=space.out, expected="a submitted build", found=found, hint=f"{program()} submit SOURCE {space.out}"
         )
     return describe_closed(terms["closed"])
 

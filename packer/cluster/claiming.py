@@ -298,5 +298,5 @@ def _parse_minutes(minutes: str | float) -> float:
     except (TypeError, ValueError):
         found = math.nan
     if isinstance(minutes, bool) or not math.isfinite(found) or found <= 0:
-        raise UsageError(f"time_limit: expected 'auto' or minutes, more than 0, found {shorten(minutes)}")
+        raise UsageError(option="time_limit", expected="'auto' or minutes, more than 0", found=shorten(minutes))
     return found

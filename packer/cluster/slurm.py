@@ -42,7 +42,9 @@ def split_options(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"sbatch: expected options as in a shell, found {cut(repr(text), LONG)}: {error}") from error
+        raise UsageError(
+            option="sbatch", expected="options as in a shell", found=cut(repr(text), LONG), hint=error
+        ) from error
 
 
 def parse_array(text: str | int) -> tuple[int, str]:
@@ -50,7 +52,7 @@ def parse_array(text: str | int) -> tuple[int, str]:
     match = _ARRAY.match(str(text))
     if match is None or isinstance(text, bool):
         raise UsageError(
-            f"array: expected a number of elements, such as 16, or 16%4 for 4 at a time, found {shorten(text)}"
+            option="array", expected="a number of elements, such as 16, or 16%4 for 4 at a time", found=shorten(text)
         )
     return int(match[1]), match[2] or ""
 
@@ -97,7 +99,9 @@ def find_command(program: str) -> str:
     """
     found = shutil.which(program)
     if found is None:
-        raise UsageError(f"slurm: expected Slurm's command {program}, found none on the PATH: submit where it is")
+        raise UsageError(
+            option="slurm", expected=f"Slurm's command {program}", found="none on the PATH", hint="submit where it is"
+        )
     return found
 
 

@@ -197,7 +197,7 @@ def status(out: str | os.PathLike[str]) -> StatusReport:
         try:
             manifest = layout.load()
         except NotADatasetError as error:
-            raise UsageError(f"{layout.root}: expected a build or a packed dataset, found neither") from error
+            raise UsageError(place=layout.root, expected="a build or a packed dataset", found="neither") from error
         counts, size = total(manifest.generations), sum(shard.bytes for shard in manifest.shards)
         return StatusReport(
             layout.root,

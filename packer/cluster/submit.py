@@ -170,19 +170,21 @@ def submit_build(
 ) -> SubmitResult:
     """Submit a build (`submit`) whose options are also given as words of a command line, for the scripts."""
     if not isinstance(source, str | os.PathLike):
-        raise UsageError(f"source: expected a path, which other hosts can read, found {type(source).__name__}")
+        raise UsageError(option="source", expected="a path, which other hosts can read", found=type(source).__name__)
     slurm, print_only = checked("slurm", slurm, bool), checked("print", print_only, bool)
     elements, at_once = _slurm.parse_array(_slurm.ELEMENTS if array is None else array)
     jobs = _slurm.split_options(sbatch)
     chosen, how, functions = resolve_options(recipe, dict(options))
     target = output_folder(out)
     if how.engine != ENGINE:
-        raise UsageError(f"engine: agents work with the {ENGINE} engine, found {how.engine}: leave the option out")
+        raise UsageError(
+            f"agents work with the {ENGINE} engine, found {how.engine}", option="engine", hint="leave the option out"
+        )
     scripts = None
     if slurm or print_only:
         scripts = write_scripts(os.fspath(source), target, words, how.workers, elements, at_once, jobs)
     elif sbatch or array is not None:
-        raise UsageError(f"{'sbatch' if sbatch else 'array'}: read only with slurm (--slurm), found it without")
+        raise UsageError("read only with `slurm`, found it without", option="sbatch" if sbatch else "array")
     if print_only:
         return SubmitResult(target, scripts=scripts)
     if slurm:
@@ -217,8 +219,11 @@ def _refuse_queued(job: Job) -> None:
     if queued:
         shown = ", ".join(sorted({f"{one.number} {one.state.lower()}" for one in queued})[:6])
         raise BuildLockedError(
-            f"{job.layout.root}: submitted already, and in Slurm's queue ({shown}): {program()} status {job.layout.root} "
-            f"shows the progress; to submit it again, first run scancel {' '.join(numbers)}"
+            (
+                f"submitted already, and in Slurm's queue ({shown}): {program()} status {job.layout.root} "
+                f"shows the progress; to submit it again, first run scancel {' '.join(numbers)}"
+            ),
+            place=job.layout.root,
         )
 
 

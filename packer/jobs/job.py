@@ -101,7 +101,9 @@ class Job:
         """Have agents on the hosts of a cluster do the tasks and shards; return the dataset if it is finished already."""
         kind = self.plan.settings.kind
         if kind != "build":
-            raise UsageError(f"engine: {self._options.engine} runs builds only, found {kind}: leave the option out")
+            raise UsageError(
+                f"{self._options.engine} runs builds only, found {kind}", option="engine", hint="leave the option out"
+            )
         found = self.open_to_agents(lambda: None, dict)
         if found is None:
             run_agents(self.plan, self.workspace, self._options, self._listener)

@@ -229,7 +229,9 @@ def listener_of(progress: bool | ProgressListener) -> ProgressListener:
         return Terminal() if progress else Silent()
     if not all(callable(getattr(progress, name, None)) for name in ("on_progress", "on_message")):
         raise UsageError(
-            f"progress: expected True, False, or an object with on_progress and on_message, found {shorten(progress)}"
+            option="progress",
+            expected="True, False, or an object with on_progress and on_message",
+            found=shorten(progress),
         )
     return _Guest(progress)
 

@@ -201,7 +201,7 @@ class Schedule:
         """Blame no item, since none was under way. Units beside this one may be to blame, so at last it runs alone."""
         self._idle_deaths[unit] += 1
         if self._idle_deaths[unit] >= UNIT_DEATHS:
-            raise BuildError(f"workers die while they do {unit} ({how}): run the same command again to resume")
+            raise BuildError(f"workers die while they do {unit} ({how})", hint="run the same command again to resume")
         self._again(unit)
         return "it is done again"
 

@@ -183,7 +183,7 @@ def add(
             join(taken=set(manifest.schema.names))  # names the field that is there
         for field in on_fields:
             if field.name in names:
-                raise UsageError(f"on: expected a field that is not replaced, found {shorten(field.name)}")
+                raise UsageError(option="on", expected="a field that is not replaced", found=shorten(field.name))
         changed = change_columns(workspace, manifest, gone, joined.fields, joined.columns)
         stage.advance()
     return ColumnsResult(
@@ -241,8 +241,9 @@ def drop_field(
             if name not in columns:
                 found = "one that lies in the shards" if name in manifest.schema else "none"
                 raise UsageError(
-                    f"{path}: expected an added field ({list_some(columns) or 'there is none'}), found {found} called "
-                    f"{shorten(name)}{did_you_mean(name, columns)}"
+                    place=path,
+                    expected=f"an added field ({list_some(columns) or 'there is none'})",
+                    found=f"{found} called {shorten(name)}{did_you_mean(name, columns)}",
                 )
         gone = _with_validity(manifest, names)
         changed = change_columns(workspace, manifest, gone, (), {})
@@ -273,8 +274,10 @@ def _changing(path: Path) -> Iterator[tuple[Workspace, Manifest]]:
             workspace.create()
         if workspace.plan.exists():
             raise UsageError(
-                f"{path}: expected a dataset at rest, found an unfinished build in its folder: "
-                f"run its command again, or delete {BUILD_FOLDER}"
+                place=path,
+                expected="a dataset at rest",
+                found="an unfinished build in its folder",
+                hint=f"run its command again, or delete {BUILD_FOLDER}",
             )
         workspace.sweep()
         yield workspace, layout.load()

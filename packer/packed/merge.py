@@ -120,9 +120,9 @@ def merge(
     inputs = [open_input(path, target) for path in several_paths(datasets, "to merge")]
     places = [one.path.resolve() for one in inputs]
     if len(set(places)) != len(places):
-        raise UsageError(f"expected every packed dataset once, found one twice among {', '.join(map(str, places))}")
+        raise UsageError(expected="every packed dataset once", found=f"one twice among {', '.join(map(str, places))}")
     if classes not in CLASSES:
-        raise UsageError(f"classes: expected one of {', '.join(CLASSES)}, found {shorten(classes)}")
+        raise UsageError(option="classes", expected=f"one of {', '.join(CLASSES)}", found=shorten(classes))
     check_schemas(inputs)
     if classes == "same":
         check_classes(inputs)
@@ -162,8 +162,10 @@ def check_schemas(inputs: Sequence[Input]) -> None:
             united = unite_schemas([united, schema])
         except SchemaError as error:
             raise UsageError(
-                f"{one.path}: expected a schema that can be joined with that of {inputs[0].path}, "
-                f"found another: {error}. To make them alike, {_describe_remedy(first, schema)}"
+                place=one.path,
+                expected=f"a schema that can be joined with that of {inputs[0].path}",
+                found="another",
+                hint=f"{error}. To make them alike, {_describe_remedy(first, schema)}",
             ) from error
 
 
@@ -182,9 +184,13 @@ def check_classes(inputs: Sequence[Input]) -> None:
             if ours != theirs:
                 number = next(i for i, (a, b) in enumerate(zip_longest(ours, theirs)) if a != b)
                 raise UsageError(
-                    f"{one.path}: expected the classes of {first.path}, found {known.name} {number} as "
-                    f"{_class_at(theirs, number)} (of {len(theirs)}) and there as {_class_at(ours, number)} "
-                    f"(of {len(ours)}): renumber them by one list of all with --classes unite (classes='unite')"
+                    place=one.path,
+                    expected=f"the classes of {first.path}",
+                    found=(
+                        f"{known.name} {number} as {_class_at(theirs, number)} (of {len(theirs)}) and there as "
+                        f"{_class_at(ours, number)} (of {len(ours)})"
+                    ),
+                    hint="renumber them by one list of all with --classes unite (classes='unite')",
                 )
 
 
@@ -271,9 +277,12 @@ def _last_item(one: Input) -> int:
         match = BUILT_KEY.match(key)
         if match is None:
             raise UsageError(
-                f"{one.path}: key {key.decode(errors='replace')!r}, or another, is in more than one of the datasets, "
-                "and cannot be renumbered, since it does not have the form 00000012-000000: "
-                "give the samples of one dataset other keys"
+                (
+                    f"key {key.decode(errors='replace')!r}, or another, is in more than one of the datasets, "
+                    "and cannot be renumbered, since it does not have the form 00000012-000000"
+                ),
+                place=one.path,
+                hint="give the samples of one dataset other keys",
             )
         last = max(last, int(match[1]) + 1)
     return last

@@ -268,9 +268,11 @@ def open_input(path: Path, out: Path) -> Input:
     """
     manifest = Layout(path).load()
     if out.resolve() == path.resolve():
-        raise UsageError(f"{out}: expected a folder apart from the dataset, found the dataset itself: choose another")
+        raise UsageError(
+            place=out, expected="a folder apart from the dataset", found="the dataset itself", hint="choose another"
+        )
     if out.resolve().is_relative_to(path.resolve()) or path.resolve().is_relative_to(out.resolve()):
-        raise UsageError(f"{out}: expected a folder apart from {path}, found one inside the other")
+        raise UsageError(place=out, expected=f"a folder apart from {path}", found="one inside the other")
     return Input(path.absolute(), manifest)
 
 
@@ -284,7 +286,7 @@ def several_paths(datasets: Sequence[str | os.PathLike[str]], why: str) -> list[
     """
     given = [datasets] if isinstance(datasets, str | os.PathLike) else datasets
     if len(given) < 2:
-        raise UsageError(f"expected two packed datasets or more {why}, found {len(given)}")
+        raise UsageError(expected=f"two packed datasets or more {why}", found=len(given))
     return [given_path("datasets", path) for path in given]
 
 
@@ -303,7 +305,7 @@ def plan_of(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) -> R
     if shard_size is not None:
         shard_size = parse_bytes(plain_value(shard_size), "shard_size")
     if shuffle is not None and (type(shuffle) is not int or shuffle < 0):
-        raise UsageError(f"shuffle: expected a seed of 0 or more, found {shorten(shuffle)}")
+        raise UsageError(option="shuffle", expected="a seed of 0 or more", found=shorten(shuffle))
     checked = {**options, "shard_size": shard_size, "shuffle": shuffle}
     return RepackPlan(kind, tuple(inputs), checked, library_versions(options["format"]))
 

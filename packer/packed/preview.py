@@ -162,19 +162,21 @@ def preview(
     )
     where, one_per = checked("where", where, str | None), checked("one_per", one_per, str | None)
     if masks not in (None, *_MASKS):
-        raise UsageError(f"masks: expected one of {', '.join(_MASKS)}, found {shorten(masks)}")
+        raise UsageError(option="masks", expected=f"one of {', '.join(_MASKS)}", found=shorten(masks))
     if masks and transform is not None:
-        raise UsageError("masks: read only without transform (--transform), which lets masks tint the pictures")
+        raise UsageError("read only without `transform`, which lets masks tint the pictures", option="masks")
     if rejects and source is None:
-        raise UsageError("rejects: expected source (--source), from which rejected items are drawn, found none")
+        raise UsageError(option="rejects", expected="`source`, from which rejected items are drawn", found="none")
     if source is not None and not rejects:
-        raise UsageError("source: read only with rejects (--rejects), which are drawn from it")
+        raise UsageError("read only with `rejects`, which are drawn from it", option="source")
     most = None if all else count
     if source is not None:
         lines = [line for line in report_lines(path) if line.get("kind") == "item"]
         chosen = lines[start:] if most is None else lines[start : start + most]
         if not chosen:
-            raise UsageError(f"{path}: expected rejected items from number {start} on, found {len(lines)} in all")
+            raise UsageError(
+                place=path, expected=f"rejected items from number {start} on", found=f"{len(lines)} in all"
+            )
         sheet = _new_sheet(len(chosen), columns, cell)
         with Stage(listener_of(progress), "drawing", len(chosen), "items") as stage:
             _draw_rejects(sheet, cell, chosen, _originals(path, source), stage)
@@ -190,7 +192,7 @@ def preview(
     rows = [int(found[place]) for place in _choose(len(found), most, start, seed)]
     if not rows:
         selected = "" if where is None and one_per is None else ", as selected"
-        raise UsageError(f"{path}: expected samples from row {start} on, found {len(found)} in all{selected}")
+        raise UsageError(place=path, expected=f"samples from row {start} on", found=f"{len(found)} in all{selected}")
     sheet = _new_sheet(len(rows), columns, cell)
     with Stage(listener_of(progress), "drawing", len(rows), "samples") as stage:
         for first in range(0, len(rows), _CHUNK):
@@ -211,7 +213,7 @@ def picture_field(schema: Schema, path: Path) -> Field:
     """Return the field ``image``, or else the first field of images."""
     pictures = [field for field in schema if field.is_image]
     if not pictures:
-        raise UsageError(f"{path}: expected a field with pictures, found {', '.join(schema.names)}")
+        raise UsageError(place=path, expected="a field with pictures", found=", ".join(schema.names))
     return next((field for field in pictures if field.name == "image"), pictures[0])
 
 
@@ -227,7 +229,9 @@ def _selected(path: Path, total: int, where: str | None, one_per: str | None) ->
         known = list_some(dataset.small_fields)
         like = did_you_mean(one_per, dataset.small_fields)
         raise UsageError(
-            f"one_per: expected a field of text or single values, of {known}, found {shorten(one_per)}{like}"
+            option="one_per",
+            expected=f"a field of text or single values, of {known}",
+            found=f"{shorten(one_per)}{like}",
         )
     column = dataset.column(one_per)
     rows = rows[~missing_in(column)[rows]]
@@ -340,10 +344,10 @@ class _Augmentation:
         try:
             changed = call_transform(self._transform, own, sample_rng(self._seed, 0, row))
         except Exception as error:
-            raise UsageError(f"transform: {cut(describe_error(error), LONG)} (row {row})") from error
+            raise UsageError(f"{cut(describe_error(error), LONG)} (row {row})", option="transform") from error
         if not isinstance(changed, dict) or field not in changed:
             found = list_some(list(map(str, changed))) if isinstance(changed, dict) else type(changed).__name__
-            raise UsageError(f"transform: expected a sample with the field {field!r}, found {found}")
+            raise UsageError(option="transform", expected=f"a sample with the field {field!r}", found=found)
         return changed
 
 

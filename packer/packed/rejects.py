@@ -303,9 +303,11 @@ def parse_report(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 line = json.loads(raw)
             except (ValueError, RecursionError) as error:
-                raise DatasetError(f"{path}, line {number}: expected a JSON object, {found_instead(error)}") from error
+                raise DatasetError(
+                    f"expected a JSON object, {found_instead(error)}", place=f"{path}, line {number}"
+                ) from error
             if not isinstance(line, dict):
-                raise DatasetError(f"{path}, line {number}: expected a JSON object, found {type(line).__name__}")
+                raise DatasetError(place=f"{path}, line {number}", expected="a JSON object", found=type(line).__name__)
             yield {name: value for name, value in line.items() if name != "items"}
 
 
@@ -467,14 +469,18 @@ def _as_csv(path: Path, rows: list[dict[str, Any]], header: list[str]) -> bytes:
         for name, value in row.items():
             if isinstance(value, bool | list | dict):
                 raise UsageError(
-                    f"{path}: expected columns of texts and numbers, found {shorten(value)} in column {shorten(name)}, "
-                    f"which no CSV can hold: write {path.with_suffix('.jsonl').name}"
+                    place=path,
+                    expected="columns of texts and numbers",
+                    found=f"{shorten(value)} in column {shorten(name)}, which no CSV can hold",
+                    hint=f"write {path.with_suffix('.jsonl').name}",
                 )
         writer.writerow(["" if row.get(name) is None else row[name] for name in header])
     try:
         return text.getvalue().encode()
     except UnicodeEncodeError as error:
         raise UsageError(
-            f"{path}: expected names that can be encoded as UTF-8, found others, which no CSV can hold: "
-            f"write {path.with_suffix('.jsonl').name}"
+            place=path,
+            expected="names that can be encoded as UTF-8",
+            found="others, which no CSV can hold",
+            hint=f"write {path.with_suffix('.jsonl').name}",
         ) from error

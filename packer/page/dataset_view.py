@@ -187,7 +187,7 @@ class DatasetView:
         source, number = str(sample.get("source") or ""), np.asarray(sample.get("frame"))
         frame = int(number) if number.ndim == 0 and number.dtype.kind in "iu" else None
         if self.originals is None:
-            raise ItemError(f"expected the source, which {program()} view takes as --source")
+            raise ItemError(expected=f"the source, which {program()} view takes as --source")
         jpeg, size = self._draw(source, frame)
         box, path = np.asarray(sample.get("box", ())), ""
         if box.shape == (4,) and box.dtype.kind in "iuf" and np.isfinite(box).all() and (np.abs(box) < 1e6).all():

@@ -106,7 +106,7 @@ def report(
     check_output(target, ".html", ".htm", datasets=paths)
     count = checked("count", count, int, minimum=0)
     if not paths:
-        raise UsageError("expected a packed dataset or several, found none")
+        raise UsageError(expected="a packed dataset or several", found="none")
     opened = list(map(BrowsedDataset, paths))
     with Stage(listener_of(progress), "reporting", len(opened), "datasets") as stage:
         shown = []

@@ -131,7 +131,7 @@ def view(
     given = [datasets] if isinstance(datasets, str | os.PathLike) else datasets
     paths = [given_path("datasets", path) for path in given]
     if not paths:
-        raise UsageError("expected a packed dataset or several, found none")
+        raise UsageError(expected="a packed dataset or several", found="none")
     listener = listener_of(progress)
     folder, joined = (None if path is None else Path(path) for path in (source, table))
     views = [DatasetView(BrowsedDataset(path, joined), folder) for path in paths]
@@ -172,7 +172,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
     """Return a listening socket; if the default port is taken, on any free port."""
     port = checked("port", port, int | None)
     if port is not None and not 0 <= port < 1 << 16:
-        raise UsageError(f"port: expected 0 to 65535, found {port}")
+        raise UsageError(option="port", expected="0 to 65535", found=port)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, DEFAULT_PORT if port is None else port), family=family)
@@ -181,4 +181,4 @@ def _listen(host: str, port: int | None) -> socket.socket:
             return _listen(host, 0)
         reason = os.strerror(error.errno) if error.errno is not None else str(error)
         asked = DEFAULT_PORT if port is None else port
-        raise UsageError(f"host {host}, port {asked}: cannot listen: {reason}") from error
+        raise UsageError(f"cannot listen: {reason}", place=f"host {host}, port {asked}") from error

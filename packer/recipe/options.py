@@ -116,7 +116,7 @@ class BuildOptions:
         for name in ("changed", "gone"):
             value = getattr(self, name)
             if value != "keep" and not self.update:
-                raise UsageError(f"read only with update (--update), found {shorten(value)} without it", option=name)
+                raise UsageError(f"read only with `update`, found {shorten(value)} without it", option=name)
 
     def _check_workers(self) -> None:
         """Check the options for workers against the abilities of the engine."""

@@ -99,17 +99,24 @@ class Roots:
         for number, folder in enumerate(roots.folders):
             if not folder.is_dir():
                 raise UsageError(
-                    f"root: expected a folder, found {'a file' if folder.exists() else 'none'} at {folders[number]}"
+                    option="root",
+                    expected="a folder",
+                    found=f"{'a file' if folder.exists() else 'none'} at {folders[number]}",
                 )
             for other in roots.folders[:number]:
                 if folder.resolve().is_relative_to(other.resolve()) or other.resolve().is_relative_to(folder.resolve()):
                     raise UsageError(
-                        f"root: expected folders apart from one another, found {other} and {folder}: give the outer one"
+                        option="root",
+                        expected="folders apart from one another",
+                        found=f"{other} and {folder}",
+                        hint="give the outer one",
                     )
                 if folder.name == other.name:
                     raise UsageError(
-                        f"root: expected folders with different names, since the names of their files begin with them, "
-                        f"found {other} and {folder}: give the folder above both, or a link with another name"
+                        option="root",
+                        expected="folders with different names, since the names of their files begin with them",
+                        found=f"{other} and {folder}",
+                        hint="give the folder above both, or a link with another name",
                     )
         return roots
 
@@ -345,7 +352,7 @@ def refuse_path_column(path_column: str, found: str) -> None:
         If the option was given, that is, differs from the default.
     """
     if path_column != Recipe.path_column:
-        raise UsageError(f"path_column: applies only to tables, found {found}")
+        raise UsageError(f"applies only to tables, found {found}", option="path_column")
 
 
 def describe_path(
@@ -375,7 +382,7 @@ def describe_path(
         found = path.stat()
     except (OSError, RuntimeError, ValueError) as error:
         if may_pass(error):  # the plan depends on what is listed
-            raise BuildError(f"{path}: cannot be examined: {error}: run the same command again") from error
+            raise BuildError(f"cannot be examined: {error}", place=path, hint="run the same command again") from error
         link = os.path.islink(path)  # noqa: PTH114 -- Path.is_symlink raises where a name is too long
         broken = "a symbolic link to nothing" if link else system_reason(error)
         return reject(f"expected a file{'' if frame_rate is None else ' or a folder'}, found {broken}")

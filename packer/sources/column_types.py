@@ -115,9 +115,14 @@ class Column:
         for row, value in enumerate(values, first):
             if self.field == "image" and value is not None and not isinstance(value, np.ndarray):
                 raise UsageError(
-                    f"{self._place}, {self._where(row)}: expected a picture as an array (of Python rows), found "
-                    f"{shorten(value)}: if the column holds the paths, name it in path_column (--path-column "
-                    f"{cut(str(self.name), LENGTH)}); else rename it, since the pack stage writes a field of that name"
+                    place=f"{self._place}, {self._where(row)}",
+                    expected="a picture as an array (of Python rows)",
+                    found=shorten(value),
+                    hint=(
+                        "if the column holds the paths, name it in path_column (--path-column "
+                        f"{cut(str(self.name), LENGTH)}); else rename it, since the pack stage writes a field of "
+                        "that name"
+                    ),
                 )
             if isinstance(value, list | tuple | dict):
                 self._check_json(value, row)
@@ -129,12 +134,13 @@ class Column:
             _write_json(value)
         except ValueError as error:
             raise UsageError(
-                f"{self._place}, {self._where(row)}: expected finite numbers, found {shorten(value)}"
+                place=f"{self._place}, {self._where(row)}", expected="finite numbers", found=shorten(value)
             ) from error
         except TypeError as error:
             raise UsageError(
-                f"{self._place}, {self._where(row)}: expected values that can be written as JSON, {error}: "
-                "leave the column out of the source"
+                place=f"{self._place}, {self._where(row)}",
+                expected=f"values that can be written as JSON, {error}",
+                hint="leave the column out of the source",
             ) from error
 
     def settle(self, chunks: Callable[[], Iterable[Chunk]]) -> None:
@@ -164,8 +170,9 @@ class Column:
         if issubclass(kind, np.ndarray):
             row = 0 if self._missing_before else self._values.first_missing or 0
             raise UsageError(
-                f"{self._place}, {self._where(row)}: expected a value in every row, since nothing can stand for a "
-                f"missing {kind.__name__}, found none"
+                place=f"{self._place}, {self._where(row)}",
+                expected=f"a value in every row, since nothing can stand for a missing {kind.__name__}",
+                found="none",
             )
         lengths = self._values.lengths
         if self.list_type is None or len(lengths) > 1:
@@ -211,11 +218,11 @@ class Column:
             return None
         if kind is not str:
             remedy = f": --int {shlex.quote(self.name)} if all are whole, such as 1.0" if kind is float else ""
-            raise UsageError(f"{place}: expected class names or integers, found {kind.__name__}{remedy}")
+            raise UsageError(place=place, expected="class names or integers", found=f"{kind.__name__}{remedy}")
         classes = sorted(self._names or (), key=lambda text: (class_name(text), text))
         for text in classes:
             if not is_utf8(text):
-                raise UsageError(f"{place}: expected names that can be encoded as UTF-8, found {shorten(text)}")
+                raise UsageError(place=place, expected="names that can be encoded as UTF-8", found=shorten(text))
         return classes or None
 
     def notes(self) -> list[str]:

@@ -35,7 +35,7 @@ def opener(file: ItemFile) -> str | Callable[[], BinaryIO]:
         If it is a folder of frames.
     """
     if isinstance(file.member, Frames):
-        raise ItemError("expected a file, found a folder of frames")
+        raise ItemError(expected="a file", found="a folder of frames")
     return file.path if file.member is None else partial(_open_member, file.path, file.member)
 
 
@@ -58,7 +58,7 @@ def read_member(path: str, member: Member) -> bytes:
             pieces.append(file.read(size))
     data = b"".join(pieces)
     if len(data) != sum(member.place[1::2]):
-        raise ItemError(f"expected {sum(member.place[1::2])} bytes in the archive, found its end after {len(data)}")
+        raise ItemError(expected=f"{sum(member.place[1::2])} bytes in the archive", found=f"its end after {len(data)}")
     return data
 
 
@@ -160,7 +160,7 @@ class _GzipStream:
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ItemError(f"expected a whole gzip file, found: {error}") from error
         if len(data) != size:
-            raise ItemError(f"expected {size} bytes in the archive, found its end after {len(data)}")
+            raise ItemError(expected=f"{size} bytes in the archive", found=f"its end after {len(data)}")
         return data
 
     def close(self) -> None:
@@ -194,7 +194,7 @@ class _ParquetStream:
         if value is not None and self._field >= 0:
             value = value["bytes"]
         if not isinstance(value, bytes):
-            raise ItemError("expected the bytes of a picture, found none (a path alone, or an empty row)")
+            raise ItemError(expected="the bytes of a picture", found="none (a path alone, or an empty row)")
         return value
 
     def _all(self) -> Iterator[Any]:

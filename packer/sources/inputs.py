@@ -78,9 +78,10 @@ def _to_json(value: Any, number: int) -> Any:
     if isinstance(value, Mapping) and all(type(key) is str and key != _TAG for key in value):
         return {key: _to_json(entry, number) for key, entry in value.items()}
     raise UsageError(
-        f"inputs: expected texts, paths, numbers, and lists, tuples and dicts of them, found {shorten(value)} "
-        f"({type(value).__name__}) in input {number} (counted from 0): give a path or a number, "
-        "and let the function load the rest"
+        option="inputs",
+        expected="texts, paths, numbers, and lists, tuples and dicts of them",
+        found=f"{shorten(value)} ({type(value).__name__}) in input {number} (counted from 0)",
+        hint="give a path or a number, and let the function load the rest",
     )
 
 

@@ -49,11 +49,15 @@ def open_source(
             _check_options(recipe, "an object")
             return source
         raise UsageError(
-            f"source: expected a folder, a table, rows, or an object with list_items, found {type(source).__name__}"
+            option="source",
+            expected="a folder, a table, rows, or an object with list_items",
+            found=type(source).__name__,
         )
     if not os.fspath(source):
         raise UsageError(
-            "source: expected a folder, a table or an archive, found an empty text; '.' is the current folder"
+            option="source",
+            expected="a folder, a table or an archive",
+            found="an empty text; '.' is the current folder",
         )
     path = given_path("source", source)
     if path.is_dir():
@@ -62,16 +66,16 @@ def open_source(
         _check_options(recipe, "archives")
         return open_pattern(str(path), recipe)
     if not path.exists():
-        raise UsageError(f"{path}: expected a folder, a table or an archive, found nothing of that name")
+        raise UsageError(place=path, expected="a folder, a table or an archive", found="nothing of that name")
     opened = open_file(path, recipe)
     _check_options(recipe, "a table" if opened is None else "archives")
     if opened is not None:
         return opened
     if not is_table(path):
         raise UsageError(
-            f"{path}: expected a folder, a table ({', '.join(sorted(TABLES))}) or an archive "
-            f"({', '.join(ARCHIVE_SUFFIXES)}), "
-            f"found a file {path.suffix or 'without suffix'}{_remedy(path)}"
+            place=path,
+            expected=f"a folder, a table ({', '.join(sorted(TABLES))}) or an archive ({', '.join(ARCHIVE_SUFFIXES)})",
+            found=f"a file {path.suffix or 'without suffix'}{_remedy(path)}",
         )
     return TableSource(path, _roots(recipe), column_types(recipe), recipe.frame_folders, recipe.unquoted)
 
@@ -82,10 +86,15 @@ def _open_folder(path: Path, out: Path, recipe: Recipe) -> Source:
     archives = None if packed else open_folder(path, recipe)
     _check_options(recipe, "a packed dataset" if packed else "a folder" if archives is None else "archives")
     if out.resolve() == path.resolve():
-        raise UsageError(f"{out}: expected a folder outside the source, found the source itself: choose another")
+        raise UsageError(
+            place=out, expected="a folder outside the source", found="the source itself", hint="choose another"
+        )
     if out.resolve().is_relative_to(path.resolve()):
         raise UsageError(
-            f"{out}: expected a folder outside the source, found one inside {path}: its files would become items"
+            place=out,
+            expected="a folder outside the source",
+            found=f"one inside {path}",
+            hint="its files would become items",
         )
     if packed or archives is not None:
         return PackedSource(path) if archives is None else archives
@@ -106,11 +115,11 @@ def _refuse_build(path: Path) -> None:
     """Refuse a folder that holds only an unfinished build."""
     layout = Layout(path)
     if layout.build.is_dir() and all(entry.name == BUILD_FOLDER for entry in path.iterdir()):
-        raise UsageError(f"{path}: expected a source, found {layout.describe_build()}")
+        raise UsageError(place=path, expected="a source", found=layout.describe_build())
 
 
 def _check_options(recipe: Recipe, found: str) -> None:
     for options, readers, sources in _READ_BY:
         chosen = [name for name in options if getattr(recipe, name)]
         if chosen and found not in sources:
-            raise UsageError(f"{chosen[0]}: applies only to {readers}, found {found}")
+            raise UsageError(f"applies only to {readers}, found {found}", place=chosen[0])

@@ -120,7 +120,9 @@ class PackedSource:
             return np.ma.array(of_group[groups.of_row], mask=groups.of_row == NO_GROUP), names
         if field.dtype[1] not in "iub":
             raise UsageError(
-                f"label_from: expected a field of text, integers or truth values, found {field_name!r} of {field.dtype}"
+                option="label_from",
+                expected="a field of text, integers or truth values",
+                found=f"{field_name!r} of {field.dtype}",
             )
         values = read_column(self.root, manifest, field_name)
         return np.ma.array(values, mask=groups.of_row == NO_GROUP), None if field.classes is None else list(

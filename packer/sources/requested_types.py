@@ -35,7 +35,7 @@ def column_types(recipe: Recipe) -> dict[str, str]:
         for column in getattr(recipe, kind):
             if types.setdefault(column, kind) != kind:
                 raise UsageError(
-                    f"{kind}: expected one option for column {shorten(column)}, found {types[column]} as well"
+                    option=kind, expected=f"one option for column {shorten(column)}", found=f"{types[column]} as well"
                 )
     return types
 
@@ -59,8 +59,9 @@ def convert(values: Sequence[Any], kind: str, column: str, where: Callable[[int]
             found.append(None if missing else one(value))
         except (TypeError, ValueError, OverflowError):
             raise UsageError(
-                f"column {shorten(column)}, {where(row)}: expected {kind} (--{kind} {cut(column, LENGTH)}), "
-                f"found {shorten(value)}"
+                place=f"column {shorten(column)}, {where(row)}",
+                expected=f"{kind} (--{kind} {cut(column, LENGTH)})",
+                found=shorten(value),
             ) from None
     return found
 

@@ -65,8 +65,9 @@ class Columns:
                 ]
             except KeyError as error:  # not 0: that is another class
                 raise UsageError(
-                    f"label column {shorten(self._label)}: expected rows that are the same every time, "
-                    f"found {shorten(error.args[0])}, which was not there when the classes were numbered"
+                    place=f"label column {shorten(self._label)}",
+                    expected="rows that are the same every time",
+                    found=f"{shorten(error.args[0])}, which was not there when the classes were numbered",
                 ) from error
         if valid is None:
             return out, [None] * chunk.rows
@@ -240,7 +241,9 @@ def _label_field(label_from: str, fields: Mapping[str, str]) -> str | None:
         like = next((name for name, field in fields.items() if field == field_name(label_from)), None)
         hint = did_you_mean(label_from, fields) if like is None else f"; did you mean {shorten(like)}?"
         raise UsageError(
-            f"label_from: expected a column, one of {quote_some(fields) or 'none'}, found {shorten(label_from)}{hint}"
+            option="label_from",
+            expected=f"a column, one of {quote_some(fields) or 'none'}",
+            found=f"{shorten(label_from)}{hint}",
         )
     return fields[label_from]
 
@@ -252,16 +255,23 @@ def _check_names(fields: Mapping[str, str]) -> None:
         if letters and not any(letter.isascii() for letter in letters):
             # All such columns would have one name, under which a merge would mix their values.
             raise UsageError(
-                f"column {shorten(column)}: expected a name with letters a to z, found only others: rename it"
+                place=f"column {shorten(column)}",
+                expected="a name with letters a to z",
+                found="only others",
+                hint="rename it",
             )
         if field in taken:
             raise UsageError(
-                f"columns {shorten(taken[field])} and {shorten(column)} would both become field {shorten(field)}: "
-                "rename one"
+                f"columns {shorten(taken[field])} and {shorten(column)} would both become field {shorten(field)}",
+                hint="rename one",
             )
         if field in RESERVED - {"image"}:
             raise UsageError(
-                f"column {shorten(column)} would become field {shorten(field)}, a name that is kept for what packer makes of faces, frames and pictures: rename it"
+                (
+                    f"column {shorten(column)} would become field {shorten(field)}, a name that is kept for "
+                    "what packer makes of faces, frames and pictures"
+                ),
+                hint="rename it",
             )
         taken[field] = column
 
@@ -273,8 +283,9 @@ def _check_marks(columns: Sequence[Column]) -> None:
         mark = f"{column.field}_valid"
         if column.missing and mark in names:
             raise UsageError(
-                f"column {shorten(names[mark])}: the field {mark!r} marks the missing values of column "
-                f"{shorten(column.name)}: rename or remove one of the two columns"
+                f"the field {mark!r} marks the missing values of column {shorten(column.name)}",
+                place=f"column {shorten(names[mark])}",
+                hint="rename or remove one of the two columns",
             )
 
 
@@ -284,5 +295,5 @@ def _check_types(types: Mapping[str, str], fields: Mapping[str, str]) -> None:
             like = did_you_mean(column, fields)
             found = quote_some(fields) or "none"
             raise UsageError(
-                f"{kind}: expected a column beside the paths, one of {found}, found {shorten(column)}{like}"
+                option=kind, expected=f"a column beside the paths, one of {found}", found=f"{shorten(column)}{like}"
             )

@@ -115,7 +115,9 @@ def _checked(rows: Sequence[Any]) -> Iterator[Mapping[str, Any]]:
             kind = type(row).__name__
             found = f"{kind} in row {number} (counted from 0)" if number else f"a {type(rows).__name__} of {kind}"
             raise UsageError(
-                f"source: expected rows (mappings of column to value), found {found}: give the folder, "
-                "or rows with a path"
+                option="source",
+                expected="rows (mappings of column to value)",
+                found=found,
+                hint="give the folder, or rows with a path",
             )
         yield row

@@ -63,19 +63,22 @@ class TableSource(RowsSource):
     def _check(self, rows: int, table: Table, path_column: str) -> None:
         names = list(table.names)
         if not rows:
-            raise UsageError(f"{self.path}: expected a row for each picture or video, found no rows")
+            raise UsageError(place=self.path, expected="a row for each picture or video", found="no rows")
         if path_column not in names:
             file = next((name for name in names if medium_of(name) is not None), None)
             if file is not None:  # to name it as the column of paths would lose the first row
                 raise UsageError(
-                    f"{self.path}: expected the names of the columns in the first line, found a row with the file "
-                    f"{shorten(file)}: put a line such as path,label before it"
+                    place=self.path,
+                    expected="the names of the columns in the first line",
+                    found=f"a row with the file {shorten(file)}",
+                    hint="put a line such as path,label before it",
                 )
             like = next((name for name in names if name.strip().lower() == path_column.lower()), None)
             raise UsageError(
-                f"{self.path}: expected a column {shorten(path_column)} of paths, found {quote_some(names) or 'none'}: "
-                f"name it with --path-column{'' if like is None else f' {shlex.quote(like)}'}"
-                f"{''.join(f'; {note}' for note in table.notes.values())}"
+                place=self.path,
+                expected=f"a column {shorten(path_column)} of paths",
+                found=quote_some(names) or "none",
+                hint=f"name it with --path-column{'' if like is None else f' {shlex.quote(like)}'}{''.join(f'; {note}' for note in table.notes.values())}",
             )
 
 

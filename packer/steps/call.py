@@ -51,7 +51,9 @@ class MadeEncoder:
         """
         made = sample[MADE]
         if "key" in made:
-            raise SchemaError("field 'key': expected samples without it, since it is made from the input's number")
+            raise SchemaError(
+                place="field 'key'", expected="samples without it, since it is made from the input's number"
+            )
         row = self._encoder.encode(made)
         row["key"] = encode_text(sample["key"])
         if "source" not in row:
@@ -67,8 +69,8 @@ def _samples_of(given: Any) -> Iterator[dict[str, Any]]:
         yield dict(given)
         return
     if not isinstance(given, Iterable) or isinstance(given, str | bytes):
-        raise ItemError(f"expected a dict, dicts, or None from the function, found {type(given).__name__}")
+        raise ItemError(expected="a dict, dicts, or None from the function", found=type(given).__name__)
     for sample in given:
         if not isinstance(sample, Mapping):
-            raise ItemError(f"expected samples as dicts from the function, found {type(sample).__name__}")
+            raise ItemError(expected="samples as dicts from the function", found=type(sample).__name__)
         yield dict(sample)

@@ -144,7 +144,7 @@ def _guard(name: str, step: Step, samples: Iterator[Sample]) -> Iterator[Sample]
     try:
         given = step(samples)
         if not isinstance(given, Iterable):
-            raise ItemError(f"expected a generator of samples, found {type(given).__name__}: does it yield?")
+            raise ItemError(expected="a generator of samples", found=type(given).__name__, hint="does it yield?")
         for sample in given:
             _check_sample(sample)
             yield sample
@@ -185,13 +185,13 @@ def _describe_none(report: ItemReport, taken: int) -> str:
 def _check_sample(sample: Any) -> None:
     """Check that a sample is a dict, and that its ``image`` is a picture as every later step and reader expects it."""
     if not isinstance(sample, dict):
-        raise ItemError(f"expected samples as dicts, found {type(sample).__name__}")
+        raise ItemError(expected="samples as dicts", found=type(sample).__name__)
     image = sample.get("image")
     if image is None:
         return
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         found = f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
-        raise ItemError(f"expected image as a uint8 array (H, W, 3), RGB, found {found}")
+        raise ItemError(expected="image as a uint8 array (H, W, 3), RGB", found=found)
 
 
 def require_image(sample: Sample) -> None:
@@ -203,7 +203,7 @@ def require_image(sample: Sample) -> None:
             If no earlier step has made a picture, and the source has none.
     """
     if sample.get("image") is None:
-        raise ItemError("expected an image, found none: begin the steps with decode, which reads it")
+        raise ItemError(expected="an image", found="none", hint="begin the steps with decode, which reads it")
 
 
 def check_steps(recipe: Recipe, functions: Mapping[str, Step]) -> None:
@@ -240,5 +240,5 @@ def _make_step(
         make: Callable[[Recipe, StepResources], Step] = resolve("step", spec.use, STEPS)
         return make(recipe, resources)
     if not callable(step):
-        raise UsageError(f"step {spec.use!r}: expected a generator function, found {type(step).__name__}")
+        raise UsageError(place=f"step {spec.use!r}", expected="a generator function", found=type(step).__name__)
     return partial(step, **spec.options) if spec.options else step

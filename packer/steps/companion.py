@@ -100,9 +100,9 @@ class CompanionFile:
         try:
             yield
         except (PictureError, VideoError) as error:
-            raise ItemError(f"{self._what}: {error}") from error
+            raise ItemError(error, place=self._what) from error
         except OSError as error:
-            raise ItemError(f"{self._what}: expected a readable file, found: {system_reason(error)}") from error
+            raise ItemError(f"expected a readable file, found: {system_reason(error)}", place=self._what) from error
 
     def _advance(self) -> None:
         try:
@@ -156,7 +156,7 @@ class CompanionImages:
         picture = self._frame[1]
         if picture is not None and picture.shape != sample["image"].shape:
             sizes = " and ".join(f"{p.shape[1]} x {p.shape[0]}" for p in (sample["image"], picture))
-            raise ItemError(f"also: expected pictures of the same size, found {sizes} at frame {index}")
+            raise ItemError(place="also", expected="pictures of the same size", found=f"{sizes} at frame {index}")
         return picture
 
 

@@ -186,7 +186,9 @@ class Encoder:
         missing = [name for name in self._by_field if name not in out]
         if missing and whole:
             like = did_you_mean(missing[0], out)
-            raise SchemaError(f"encode_field: expected a field {missing[0]!r}, found {list_some(list(out))}{like}")
+            raise SchemaError(
+                place="encode_field", expected=f"a field {missing[0]!r}", found=f"{list_some(list(out))}{like}"
+            )
         if self._marks and "image" in out:
             out["image"] = out["image"]._replace(marked=has_restart_markers(bytes(out["image"].data)))
         return out
@@ -194,10 +196,10 @@ class Encoder:
     def _use(self, name: Any) -> Use:
         """Return how the field of a name is stored; cached, since nearly all samples have the same names."""
         if not isinstance(name, str):
-            raise SchemaError(f"field {name!r}: expected a name, found {type(name).__name__}")
+            raise SchemaError(place=f"field {name!r}", expected="a name", found=type(name).__name__)
         hidden = name.startswith("_")
         if not hidden and not NAME.match(name):
-            raise SchemaError(f"field {name!r}: expected a name of lower-case letters, digits and underscores")
+            raise SchemaError(place=f"field {name!r}", expected="a name of lower-case letters, digits and underscores")
         if len(self._uses) == _NAMES_KEPT:
             self._uses.clear()
         use: Use = "hidden" if hidden else "lossless" if self._lossy and is_mask_name(name) else "plain"
@@ -218,7 +220,7 @@ class Encoder:
         array = _as_array(name, value)
         if not is_picture(array):
             found = f"{array.dtype} {array.shape}" if isinstance(value, np.ndarray) else type(value).__name__
-            raise SchemaError(f"encode_field: expected {name!r} as a picture, uint8 (H, W, 3), found {found}")
+            raise SchemaError(place="encode_field", expected=f"{name!r} as a picture, uint8 (H, W, 3)", found=found)
         return EncodedValue(self._by_field[name](array), array.shape, _PICTURE)
 
     def _value(self, name: str, value: Any, *, lossless: bool) -> EncodedValue:
@@ -311,9 +313,12 @@ def _load_jpeg_encoder() -> Callable[..., Callable[..., Buffer]]:
 def _as_array(name: str, value: Any) -> npt.NDArray[Any]:
     if value is None:
         raise SchemaError(
-            f"field {name!r}: expected a value, found None: store a sentinel and a field {name}_valid instead"
+            place=f"field {name!r}",
+            expected="a value",
+            found="None",
+            hint=f"store a sentinel and a field {name}_valid instead",
         )
     try:
         return as_array(value)
     except SchemaError as error:
-        raise SchemaError(f"field {name!r}: {error}") from error
+        raise SchemaError(error, place=f"field {name!r}") from error

@@ -76,13 +76,13 @@ class SampleEncoder:
             check_name(name, "sample")
             if value is None:
                 raise SchemaError(
-                    "expected a value, found None: declare a field whose value may be missing, int | None"
+                    expected="a value", found="None", hint="declare a field whose value may be missing, int | None"
                 )
             kind = FieldType("class") if name == LABEL and self._classes else infer(name, value, self._picture)
         except UsageError as error:
             raise SchemaError(str(error)) from error
         except SchemaError as error:
-            raise SchemaError(f"field {name!r}: {error}") from error
+            raise SchemaError(error, place=f"field {name!r}") from error
         known = (name, kind.kind, kind.dtype, kind.shape)  # an image's codec follows from its name
         if known not in self._encoders:
             self._encoders[known] = self._encoder(name, kind)
@@ -105,7 +105,7 @@ def _named(name: str, encode: Encode, value: Any) -> EncodedValue:
         return encode(value)
     except (SchemaError, CodecError, PictureError) as error:
         text = str(error).partition("': ")[2] if str(error).startswith("field '") else str(error)
-        raise SchemaError(f"field {name!r}: {text}") from error
+        raise SchemaError(text, place=f"field {name!r}") from error
 
 
 def _describe_names(expected: frozenset[str], sample: Mapping[str, Any]) -> str:
@@ -128,7 +128,7 @@ def _mismatch(kind: FieldType, value: Any) -> SchemaError:
     found = f"{shorten(value)} ({type(value).__name__})"
     if isinstance(value, np.ndarray | np.generic):
         found = f"dtype {value.dtype.str} and shape {value.shape}"
-    return SchemaError(f"expected {kind.describe()}, found {found}")
+    return SchemaError(expected=kind.describe(), found=found)
 
 
 def _bytes_encoder(kind: FieldType) -> Encode:
@@ -169,7 +169,7 @@ def _class_encoder(classes: tuple[str, ...], dtype: str) -> Encode:
                 number = None
         if number is None or number not in values:
             like = did_you_mean(value, classes) if isinstance(value, str) else ""
-            raise SchemaError(f"expected a class, {list_some(classes)}, or its number, found {shorten(value)}{like}")
+            raise SchemaError(expected=f"a class, {list_some(classes)}, or its number", found=f"{shorten(value)}{like}")
         return values[number]
 
     return encode

@@ -97,7 +97,7 @@ class FramesReader:
                 yield frame
         if not whole:
             why = self.damage or "none is there that was asked for"
-            raise VideoError(f"expected at least one frame, found none that is whole: {why}")
+            raise VideoError(expected="at least one frame", found="none that is whole", hint=why)
 
     def _frame(self, place: int, position: int) -> VideoFrame | None:
         name, number = self._names[place], self._numbers[place]

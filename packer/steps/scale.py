@@ -90,8 +90,10 @@ def _check_resample(further: Collection[str], recipe: Recipe) -> None:
     unsaid = [name for name in further if name != recipe.also_field]
     if unsaid and recipe.also_resample is None:
         raise ItemError(
-            f"also_resample: expected area or nearest to resize {', '.join(map(repr, unsaid))} as well, found neither: "
-            "choose nearest for label maps, whose values must not be mixed, otherwise area"
+            place="also_resample",
+            expected=f"area or nearest to resize {', '.join(map(repr, unsaid))} as well",
+            found="neither",
+            hint="choose nearest for label maps, whose values must not be mixed, otherwise area",
         )
 
 
@@ -104,6 +106,6 @@ def _check_proportions(sides: tuple[int, int], size: int) -> None:
     shorter, longer = min(sides), max(sides)
     if size * size * longer > MAX_PIXELS * shorter:
         raise ItemError(
-            f"expected at most {MAX_PIXELS} pixels once the shorter side has {size}, "
-            f"found a picture of {sides[1]} x {sides[0]}"
+            expected=f"at most {MAX_PIXELS} pixels once the shorter side has {size}",
+            found=f"a picture of {sides[1]} x {sides[0]}",
         )

@@ -37,7 +37,7 @@ def writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         if _OF_OTHERS in vars(error):
             raise
-        raise BuildError(f"{error.filename or folder}: cannot be written: {system_reason(error)}") from error
+        raise BuildError(f"cannot be written: {system_reason(error)}", place=error.filename or folder) from error
 
 
 def write_durably(path: Path, data: bytes | Iterable[bytes]) -> None:

@@ -114,7 +114,7 @@ def refuse_files(out: Path) -> None:
                 found = f"a link{where}{',' if where else ''} that leads to no folder ({target})"
             else:
                 found = f"a file{where}"
-            raise UsageError(f"{out}: expected a new or empty folder, found {found}: choose another folder")
+            raise UsageError(place=out, expected="a new or empty folder", found=found, hint="choose another folder")
 
 
 def _refuse_inside_dataset(out: Path) -> None:
@@ -122,7 +122,10 @@ def _refuse_inside_dataset(out: Path) -> None:
     for parent in out.parents:
         if (parent / MANIFEST_NAME).exists() and _is_dataset(Layout(parent)):
             raise UsageError(
-                f"{out}: expected a folder outside packed datasets, found one inside {parent}: choose another folder"
+                place=out,
+                expected="a folder outside packed datasets",
+                found=f"one inside {parent}",
+                hint="choose another folder",
             )
 
 
@@ -141,7 +144,7 @@ def committed(layout: Layout) -> Manifest | None:
     try:
         return layout.load()
     except DatasetError as error:
-        raise BuildError(f"{error}: to build here, move the folder away") from error
+        raise BuildError("to build here, move the folder away", place=error) from error
 
 
 def begun_on(workspace: Workspace, manifest: Manifest | None) -> bool:
@@ -199,8 +202,10 @@ def make_room_beside(workspace: Workspace, base: Manifest) -> None:
     """
     if workspace.plan.exists() and workspace.replaced.exists():
         raise UsageError(
-            f"{workspace.out}: expected a dataset with no other build under way, found an unfinished one that is to "
-            f"replace it: finish it with its own command, or delete {workspace.root}"
+            place=workspace.out,
+            expected="a dataset with no other build under way",
+            found="an unfinished one that is to replace it",
+            hint=f"finish it with its own command, or delete {workspace.root}",
         )
     discard(workspace, aside=True, kept=True)
     write_durably(workspace.base, base.dumps())
@@ -225,8 +230,10 @@ def make_room(
     """
     if manifest is not None and not overwrite:
         raise UsageError(
-            f"{layout.root}: expected a new or empty folder, found a packed dataset ({why}): "
-            f"choose another folder, or --overwrite{remedy}"
+            place=layout.root,
+            expected="a new or empty folder",
+            found=f"a packed dataset ({why})",
+            hint=f"choose another folder, or --overwrite{remedy}",
         )
     # If the manifest was removed by hand while the dataset was being replaced, its files are known all the same.
     replaced = Manifest.loads(workspace.replaced.read_bytes(), "") if workspace.replaced.exists() else None
@@ -237,8 +244,10 @@ def make_room(
     if foreign:
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
         raise UsageError(
-            f"{layout.root}: expected a new or empty folder, found {foreign[0]!r}{more}, which no build made: "
-            "choose another folder"
+            place=layout.root,
+            expected="a new or empty folder",
+            found=f"{foreign[0]!r}{more}, which no build made",
+            hint="choose another folder",
         )
     discard(workspace, aside=replaced is not None, kept=not overwrite)
     if replaced is not None:

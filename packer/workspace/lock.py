@@ -91,8 +91,11 @@ class FolderLock:
         self._checked_s = now_s
         if self.is_lost:
             raise BuildLockedError(
-                f"{self._space.out}: another build has taken this folder over ({self._describe_holder()}), since this "
-                "process did not renew its lease of it in time: nothing more is done here"
+                (
+                    f"another build has taken this folder over ({self._describe_holder()}), since this "
+                    "process did not renew its lease of it in time: nothing more is done here"
+                ),
+                place=self._space.out,
             )
 
     @property
@@ -127,9 +130,12 @@ class FolderLock:
             if not os.path.lexists(self._space.lock):
                 raise
             raise BuildError(
-                f"{self._space.out}: there is a build of {_owner(self._space.lock)}'s in this folder "
-                f"({self._describe_holder()}), and its files may not be written ({system_reason(error)}): ask that "
-                "user to finish it, or choose another folder"
+                (
+                    f"there is a build of {_owner(self._space.lock)}'s in this folder ({self._describe_holder()}), "
+                    f"and its files may not be written ({system_reason(error)})"
+                ),
+                place=self._space.out,
+                hint="ask that user to finish it, or choose another folder",
             ) from error
         except (OSError, NotImplementedError) as error:
             if isinstance(error, OSError) and error.errno not in _NOT_KEPT:
@@ -174,8 +180,9 @@ class FolderLock:
 
     def _refusal(self) -> BuildLockedError:
         return BuildLockedError(
-            f"{self._space.out}: another build is at work in this folder ({self._describe_holder()}): "
-            "wait for it, or end it"
+            f"another build is at work in this folder ({self._describe_holder()})",
+            place=self._space.out,
+            hint="wait for it, or end it",
         )
 
     def _describe_holder(self) -> str:

@@ -93,9 +93,12 @@ def _check_libraries(expected: Mapping[str, Any], there: str) -> None:
     ]
     if differing:
         raise BuildError(
-            f"host {host()}: expected the libraries that the plan was made with on host {there}: "
-            f"{cut(', '.join(differing), LONG)}: use one environment with these versions on all hosts, or begin anew "
-            "with --overwrite"
+            place=f"host {host()}",
+            expected=f"the libraries that the plan was made with on host {there}",
+            hint=(
+                f"{cut(', '.join(differing), LONG)}: use one environment with these versions on all "
+                "hosts, or begin anew with --overwrite"
+            ),
         )
 
 
@@ -151,9 +154,15 @@ def check_machine(space: Workspace) -> None:
     ]
     if differing:
         raise BuildError(
-            f"host {host()}: expected a machine like that on which the plan was begun, host {first['host']}, "
-            f"since others may give other bytes: {'; '.join(differing)}: use hosts of one kind (Slurm: --constraint), "
-            "or delete the .build folder to begin anew"
+            place=f"host {host()}",
+            expected=(
+                f"a machine like that on which the plan was begun, host {first['host']}, since others may "
+                "give other bytes"
+            ),
+            hint=(
+                f"{'; '.join(differing)}: use hosts of one kind (Slurm: --constraint), or delete the "
+                ".build folder to begin anew"
+            ),
         )
 
 

@@ -28,15 +28,15 @@ def check_output(path: Path, *suffixes: str, datasets: Iterable[Path] = ()) -> N
     """
     if path.suffix.lower() not in suffixes:
         found = path.suffix or "no suffix"
-        raise UsageError(f"{path}: expected a name that ends in {' or '.join(suffixes)}, found {found}")
+        raise UsageError(place=path, expected=f"a name that ends in {' or '.join(suffixes)}", found=found)
     folder = path.absolute().parent.resolve()
     for dataset in datasets:
         if folder.is_relative_to(dataset.resolve()):
-            raise UsageError(f"{path}: expected a file outside the dataset, found one in {dataset}")
+            raise UsageError(place=path, expected="a file outside the dataset", found=f"one in {dataset}")
     if path.is_dir():
-        raise UsageError(f"{path}: expected a file's name, found a folder")
+        raise UsageError(place=path, expected="a file's name", found="a folder")
     if not path.absolute().parent.is_dir():
-        raise UsageError(f"{path}: expected a file in an existing folder, found no folder {path.parent}")
+        raise UsageError(place=path, expected="a file in an existing folder", found=f"no folder {path.parent}")
     try:
         TemporaryFile(dir=folder).close()
     except OSError as error:

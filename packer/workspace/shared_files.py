@@ -55,9 +55,11 @@ def wait_for(path: Path, limit_s: float | None = None, there: Callable[[], bool]
             return
         if time.monotonic() > until_s:
             raise BuildError(
-                f"{path}: another process has written it, and host {host()} has not seen it for {limit_s:g} s "
-                f"({_describe_mount(path)}): check that all hosts have the same folder mounted there, "
-                "and run the same command again to resume"
+                f"another process has written it, and host {host()} has not seen it for {limit_s:g} s ({_describe_mount(path)})",
+                place=path,
+                hint=(
+                    "check that all hosts have the same folder mounted there, and run the same command again to resume"
+                ),
             )
         time.sleep(_PAUSE_S)
 
@@ -96,7 +98,7 @@ def reading() -> Iterator[None]:
     except OSError as error:
         path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else None
         where = "" if path is None else f" on host {host()} ({_describe_mount(path)})"
-        raise BuildError(f"{path or 'a file'}: cannot be read{where}: {system_reason(error)}") from error
+        raise BuildError(f"cannot be read{where}: {system_reason(error)}", place=path or "a file") from error
 
 
 def _describe_mount(path: Path) -> str:

@@ -300,8 +300,9 @@ def writing_temporary() -> Iterator[None]:
         yield
     except OSError as error:
         raise BuildError(
-            f"{tempfile.gettempdir()}: cannot be written: {system_reason(error)}: "
-            "name a folder with room for temporary files in TMPDIR"
+            f"cannot be written: {system_reason(error)}",
+            place=tempfile.gettempdir(),
+            hint="name a folder with room for temporary files in TMPDIR",
         ) from error
 
 

@@ -81,15 +81,17 @@ class _Crop:
     def __post_init__(self) -> None:
         sides = _sides(self.size)
         if len(sides) not in (1, 2):
-            raise UsageError(f"size: expected pixels, or (height, width), found {shorten(self.size)}")
+            raise UsageError(option="size", expected="pixels, or (height, width)", found=shorten(self.size))
         sides = tuple(as_count("size", side, unit="pixel") for side in sides)
         object.__setattr__(self, "size", sides if len(sides) == 2 else sides[0])
         if not isinstance(self.interpolation, str) or self.interpolation not in INTERPOLATIONS:
             raise UsageError(
-                f"interpolation: expected one of {', '.join(INTERPOLATIONS)}, found {shorten(self.interpolation)}"
+                option="interpolation",
+                expected=f"one of {', '.join(INTERPOLATIONS)}",
+                found=shorten(self.interpolation),
             )
         if self.antialias and self.interpolation == "nearest":
-            raise UsageError('antialias: expected "bilinear" or "bicubic" interpolation, found "nearest"')
+            raise UsageError(option="antialias", expected='"bilinear" or "bicubic" interpolation', found='"nearest"')
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -204,7 +206,7 @@ class _Crop:
         try:
             height, width, _, _ = simplejpeg.decode_jpeg_header(data)
         except (ValueError, KeyError) as error:
-            raise CodecError(f"field {field.name!r}: expected JPEG bytes that decode: {error}") from error
+            raise CodecError(place=f"field {field.name!r}", expected="JPEG bytes that decode", hint=error) from error
         check_sides(field, height, width)
         box = self.box(height, width, rng)
         eighths = self.eighths(box)
@@ -284,7 +286,7 @@ class CenterCrop(_Crop):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < as_number("fraction", self.fraction) <= 1:
-            raise UsageError(f"fraction: expected above 0, at most 1, found {self.fraction}")
+            raise UsageError(option="fraction", expected="above 0, at most 1", found=self.fraction)
 
     def box(self, height: int, width: int, rng: np.random.Generator | None) -> Box:
         """The middle."""
@@ -315,12 +317,12 @@ class RandomResizedCrop(_Crop):
         super().__post_init__()
         least, most = as_pair("scale", self.scale)
         if not 0 < least <= most <= 1:
-            raise UsageError(f"scale: expected 0 < low <= high <= 1, found {self.scale}")
+            raise UsageError(option="scale", expected="0 < low <= high <= 1", found=self.scale)
         least, most = as_pair("ratio", self.ratio)
         if not 0 < least <= most:
-            raise UsageError(f"ratio: expected 0 < low <= high, found {self.ratio}")
+            raise UsageError(option="ratio", expected="0 < low <= high", found=self.ratio)
         if not 0 <= as_number("flip", self.flip) <= 1:
-            raise UsageError(f"flip: expected 0 to 1, found {self.flip}")
+            raise UsageError(option="flip", expected="0 to 1", found=self.flip)
 
     @property
     def random(self) -> bool:

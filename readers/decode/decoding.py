@@ -44,15 +44,19 @@ class Decoding:
         self.pool = pool
         self.schema = schema
         if not isinstance(plans, Mapping):
-            raise UsageError(f"decode: expected a dict such as {{'image': CenterCrop(224)}}, found {shorten(plans)}")
+            raise UsageError(
+                option="decode", expected="a dict such as {'image': CenterCrop(224)}", found=shorten(plans)
+            )
         for name, plan in plans.items():
             if isinstance(plan, type) or not isinstance(plan, DecodePlan):
                 raise UsageError(
-                    f"decode: expected a plan for {name!r}, such as CenterCrop(224), found {shorten(plan)}"
+                    option="decode", expected=f"a plan for {name!r}, such as CenterCrop(224)", found=shorten(plan)
                 )
             if name not in schema or not schema[name].is_image:
                 pictures = ", ".join(f.name for f in schema if f.is_image) or "none"
-                raise UsageError(f"decode: expected the names of picture fields ({pictures}), found {name!r}")
+                raise UsageError(
+                    option="decode", expected=f"the names of picture fields ({pictures})", found=f"{name!r}"
+                )
             plan.layout(schema[name])  # a plan may refuse the field
         self.plans = with_masks(schema, plans)
         check_alignment(schema, self.plans)

@@ -93,7 +93,9 @@ class Whole:
         if field.codec.name == "jpeg":
             image = decode_jpeg(data, field, self, out)
             if out is not None and image.shape != out.shape:
-                raise CodecError(f"field {field.name!r}: expected a picture of shape {out.shape}, found {image.shape}")
+                raise CodecError(
+                    place=f"field {field.name!r}", expected=f"a picture of shape {out.shape}", found=image.shape
+                )
             return image
         whole: Image = data if codec is None else codec.decode(data, out)
         if out is not None and whole is not out:
@@ -130,7 +132,9 @@ class Encoded:
         """
         if field.codec.name == "raw":
             raise UsageError(
-                f"decode: expected a field of encoded pictures for Encoded(), found {shorten(field.name)}, stored raw"
+                option="decode",
+                expected="a field of encoded pictures for Encoded()",
+                found=f"{shorten(field.name)}, stored raw",
             )
         return ValueLayout(None, None, encoded=True)
 
@@ -161,7 +165,7 @@ def decode_jpeg(
     except CodecError:
         raise
     except (ValueError, KeyError) as error:
-        raise CodecError(f"field {field.name!r}: expected JPEG bytes that decode: {error}") from error
+        raise CodecError(place=f"field {field.name!r}", expected="JPEG bytes that decode", hint=error) from error
     return image
 
 

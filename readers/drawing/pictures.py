@@ -59,18 +59,20 @@ def as_picture(value: Any, name: str) -> ImageFrames:
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):  # frames of a clip that vary in size
         frames = [as_picture(frame, name).frames[0] for frame in value]
         if len({frame.shape for frame in frames}) != 1:
-            raise UsageError(f"{name}: expected frames of one size in each sample, found several: resize them")
+            raise UsageError(
+                place=name, expected="frames of one size in each sample", found="several", hint="resize them"
+            )
         return ImageFrames(np.stack(frames), True)
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf" or array.ndim not in (2, 3, 4):
         found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else shorten(value)
-        raise UsageError(f"{name}: expected pictures (H, W, 3) or (3, H, W), found {found}")
+        raise UsageError(place=name, expected="pictures (H, W, 3) or (3, H, W)", found=found)
     if array.size == 0:
-        raise UsageError(f"{name}: expected pictures of one pixel or more, found shape {array.shape}")
+        raise UsageError(place=name, expected="pictures of one pixel or more", found=f"shape {array.shape}")
     if array.ndim == 2:
         return ImageFrames(array[None, ..., None], False)
     leads, trails = array.shape[-3] in (1, 3), array.shape[-1] in (1, 3)
     if not leads and not trails:
-        raise UsageError(f"{name}: expected one channel or three, found shape {array.shape}")
+        raise UsageError(place=name, expected="one channel or three", found=f"shape {array.shape}")
     if leads and (first or not trails):
         array = np.moveaxis(array, -3, -1)
     strip = array.ndim == 4
@@ -126,8 +128,9 @@ class Scale:
             self._std = np.atleast_1d(np.asarray(IMAGENET_STD if std is None else std, np.float64))
         if self._mean.shape != self._std.shape or len(self._mean) not in (1, channels):
             raise UsageError(
-                f"mean, std: expected one number for each of {channels} channels, or one for all, "
-                f"found {shorten(mean)} and {shorten(std)}"
+                option="mean, std",
+                expected=f"one number for each of {channels} channels, or one for all",
+                found=f"{shorten(mean)} and {shorten(std)}",
             )
         whole = self._mean.max() > 1 or self._std.max() > 2 if normalised else high > 1 + _ROUNDING
         self._factor = 1.0 if whole else 255.0

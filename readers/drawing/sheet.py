@@ -94,8 +94,9 @@ class Sheet:
         size = (across * self._pitch[0] + _GAP, down * self._pitch[1] + _GAP)
         if size[0] * size[1] > _MAX_SHEET_PIXELS:
             raise UsageError(
-                f"expected a sheet of {_MAX_SHEET_PIXELS // 10**6} megapixels at most, found {size[0]} x {size[1]}: "
-                "ask for fewer samples (count), or smaller ones (cell)"
+                expected=f"a sheet of {_MAX_SHEET_PIXELS // 10**6} megapixels at most",
+                found=f"{size[0]} x {size[1]}",
+                hint="ask for fewer samples (count), or smaller ones (cell)",
             )
         self.image = Image.new("RGB", size, _BACKGROUND)
         self._pen = ImageDraw.Draw(self.image)

@@ -63,7 +63,9 @@ class Drawing:
         try:
             self.image.save(given_path("path", path))
         except (OSError, ValueError) as error:
-            raise UsageError(f"path: expected a picture file that can be written, found {path}: {error}") from error
+            raise UsageError(
+                option="path", expected="a picture file that can be written", found=path, hint=error
+            ) from error
 
 
 def show(
@@ -130,7 +132,7 @@ def show(
         classes = getattr(samples, "classes", None)
     chosen = list(_samples(samples, count, field))
     if not chosen:
-        raise UsageError("samples: expected one or more, found none")
+        raise UsageError(option="samples", expected="one or more", found="none")
     pictures = [as_picture(sample[field], field) for sample in chosen]
     scale = Scale([picture.frames for picture in pictures], mean, std)
     side = cell or _cell_for(pictures)
@@ -167,7 +169,9 @@ def _samples(given: Any, count: int, field: str) -> Iterator[Mapping[str, Any]]:
     if isinstance(given, Mapping):
         if field not in given:
             raise UsageError(
-                f"field: expected that of the pictures, one of {list_some(list(map(str, given)))}, found {shorten(field)}"
+                option="field",
+                expected=f"that of the pictures, one of {list_some(list(map(str, given)))}",
+                found=shorten(field),
             )
         yield from _rows_of(given, count, field) if _is_batch(given, field) else [given]
     elif is_tensor(given) or isinstance(given, np.ndarray):
@@ -183,12 +187,14 @@ def _samples(given: Any, count: int, field: str) -> Iterator[Mapping[str, Any]]:
                 sample = {field: sample}
             if field not in sample:
                 known = list_some(list(map(str, sample)))
-                raise UsageError(f"field: expected that of the pictures, one of {known}, found {shorten(field)}")
+                raise UsageError(option="field", expected=f"that of the pictures, one of {known}", found=shorten(field))
             yield sample
     else:
         raise UsageError(
-            f"samples: expected a batch, samples or a dataset, found {type(given).__name__}: "
-            "of a Loader give a batch, next(iter(loader))"
+            option="samples",
+            expected="a batch, samples or a dataset",
+            found=type(given).__name__,
+            hint="of a Loader give a batch, next(iter(loader))",
         )
 
 

@@ -105,5 +105,5 @@ def open_shard(layout: Layout, manifest: Manifest, shard: Shard | Column, *, che
     if len(reader) != shard.samples:
         found = len(reader)
         reader.close()
-        raise DatasetError(f"{path}: expected {shard.samples} samples, as the manifest says, found {found}")
+        raise DatasetError(place=path, expected=f"{shard.samples} samples, as the manifest says", found=found)
     return reader

@@ -24,7 +24,7 @@ DAMAGE_ADVICE = (
 
 def corrupt(path: Path, expected: str, found: str) -> ShardCorruptError:
     """The error for a shard whose inner structure is not what the contract says."""
-    return ShardCorruptError(f"{path}: expected {expected}, found {found}: {DAMAGE_ADVICE}")
+    return ShardCorruptError(place=path, expected=expected, found=found, hint=DAMAGE_ADVICE)
 
 
 def without_advice(error: Exception) -> str:

@@ -244,7 +244,7 @@ class IndexedReader:
     def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
         """Gather rows (`readers.formats.base.ShardReader.read`)."""
         if self._data is None:
-            raise DatasetError(f"{self._path}: expected an open reader, found a closed one")
+            raise DatasetError(place=self._path, expected="an open reader", found="a closed one")
         if not len(rows):
             return
         if self._checksums and self._records is not None and fields:

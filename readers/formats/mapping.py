@@ -77,9 +77,9 @@ def map_file(path: Path) -> ByteArray:
     except ShardspecError:  # some are OSErrors, too
         raise
     except (FileNotFoundError, NotADirectoryError):
-        raise ShardMissingError(f"{path}: expected a file, found none: restore it or pack again") from None
+        raise ShardMissingError(place=path, expected="a file", found="none", hint="restore it or pack again") from None
     except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {system_reason(error)}") from error
+        raise DatasetError(f"cannot be read: {system_reason(error)}", place=path) from error
     if size > _HEAD_BYTES:
         ask_for(data, np.zeros(1, np.int64), np.array([_HEAD_BYTES]))
     return data

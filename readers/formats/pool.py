@@ -84,7 +84,7 @@ class ShardPool:
 
     def __init__(self, layout: Layout, verify: Verify, checksums: bool) -> None:
         if verify not in VERIFIES:
-            raise UsageError(f"verify: expected one of {', '.join(VERIFIES)}, found {shorten(verify)}")
+            raise UsageError(option="verify", expected=f"one of {', '.join(VERIFIES)}", found=shorten(verify))
         self.layout = layout
         self._verify = verify
         self._checksums = checksums
@@ -258,7 +258,10 @@ class ShardPool:
         pairs = list(zip(_files(standing), _files(found), strict=False))
         if _contents(found) != _contents(standing):
             raise DatasetChangedError(
-                f"{self.layout.root}: expected the dataset that was opened, found another in its place: open it again"
+                place=self.layout.root,
+                expected="the dataset that was opened",
+                found="another in its place",
+                hint="open it again",
             ) from error
         self._stamps |= {new.name: self._stamps[old.name] for old, new in pairs if old.name in self._stamps}
         self.standing, self._manifest_stamp = found, stamp
@@ -291,8 +294,8 @@ class ShardPool:
                 self.layout.check_digest(entry)
             except DatasetError as error:
                 raise DatasetChangedError(
-                    f"{error}; expected the file that was there when the dataset was opened, found another: "
-                    "open the dataset again"
+                    f"{error}; expected the file that was there when the dataset was opened, found another",
+                    hint="open the dataset again",
                 ) from error
         self._stamps |= found
 
@@ -377,7 +380,10 @@ def _load(layout: Layout, verify: Verify) -> tuple[Manifest, Stamp, dict[str, St
                 raise wrong
             return manifest, stamp, stamps
     raise DatasetChangedError(
-        f"{layout.root}: expected a dataset that stays, found it replaced by another {_OPENINGS} times: open it later"
+        place=layout.root,
+        expected="a dataset that stays",
+        found=f"it replaced by another {_OPENINGS} times",
+        hint="open it later",
     )
 
 

@@ -72,8 +72,9 @@ def check_picture(field: Field, value: Any) -> npt.NDArray[np.uint8]:
     fits = array.ndim == 3 and all(e in (None, a) for e, a in zip(field.shape, array.shape, strict=True))
     if not fits or array.dtype != np.uint8 or not array.size:
         raise CodecError(
-            f"field {field.name!r}: expected a picture, uint8 of shape {field.shape}, found {array.dtype.str} of shape "
-            f"{array.shape}"
+            place=f"field {field.name!r}",
+            expected=f"a picture, uint8 of shape {field.shape}",
+            found=f"{array.dtype.str} of shape {array.shape}",
         )
     check_sides(field, *array.shape[:2])
     return np.ascontiguousarray(array)
@@ -90,10 +91,13 @@ def check_sides(field: Field, height: int, width: int) -> None:
     for expected, found in zip(field.shape, (height, width), strict=False):  # not any(): this runs for every picture
         if expected is not None and expected != found:
             raise CodecError(
-                f"field {field.name!r}: expected a picture of shape {field.shape}, found one of {width} x {height} "
-                "pixels"
+                place=f"field {field.name!r}",
+                expected=f"a picture of shape {field.shape}",
+                found=f"one of {width} x {height} pixels",
             )
     if height * width > PICTURE_PIXELS_MAX:
         raise CodecError(
-            f"field {field.name!r}: expected at most {PICTURE_PIXELS_MAX} pixels, found a picture of {width} x {height}"
+            place=f"field {field.name!r}",
+            expected=f"at most {PICTURE_PIXELS_MAX} pixels",
+            found=f"a picture of {width} x {height}",
         )

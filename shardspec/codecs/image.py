@@ -36,14 +36,17 @@ class PillowCodec:
         height, width = picture.shape[:2]
         if max(height, width) > self.max_side:
             raise CodecError(
-                f"field {self.field.name!r}: cannot encode the picture as {self.pillow_format}: "
-                f"expected sides of at most {self.max_side} pixels, found {width} x {height}"
+                (
+                    f"cannot encode the picture as {self.pillow_format}: expected sides of at most "
+                    f"{self.max_side} pixels, found {width} x {height}"
+                ),
+                place=f"field {self.field.name!r}",
             )
         try:
             Image.fromarray(picture).save(file, self.pillow_format, **self.options(), **more)
         except (OSError, ValueError) as error:
             raise CodecError(
-                f"field {self.field.name!r}: cannot encode the picture as {self.pillow_format}: {error}"
+                f"cannot encode the picture as {self.pillow_format}: {error}", place=f"field {self.field.name!r}"
             ) from error
         return file.getvalue()
 
@@ -60,7 +63,9 @@ class PillowCodec:
         if out is None:
             return image
         if image.shape != out.shape:
-            raise CodecError(f"field {self.field.name!r}: expected a picture of shape {out.shape}, found {image.shape}")
+            raise CodecError(
+                place=f"field {self.field.name!r}", expected=f"a picture of shape {out.shape}", found=image.shape
+            )
         out[...] = image
         return out
 
@@ -74,7 +79,7 @@ class PillowCodec:
             raise
         except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
             raise CodecError(
-                f"field {self.field.name!r}: expected {self.pillow_format} bytes that decode: {error}"
+                place=f"field {self.field.name!r}", expected=f"{self.pillow_format} bytes that decode", hint=error
             ) from error
 
 

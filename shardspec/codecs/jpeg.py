@@ -41,7 +41,9 @@ class JPEGCodec(PillowCodec):
         try:
             height, width, _, _ = simplejpeg.decode_jpeg_header(data)
         except ValueError as error:
-            raise CodecError(f"field {self.field.name!r}: expected JPEG bytes that decode: {error}") from error
+            raise CodecError(
+                place=f"field {self.field.name!r}", expected="JPEG bytes that decode", hint=error
+            ) from error
         return height, width
 
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> npt.NDArray[np.uint8]:
@@ -51,7 +53,11 @@ class JPEGCodec(PillowCodec):
         try:
             image: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, "RGB", buffer=out)
         except ValueError as error:
-            raise CodecError(f"field {self.field.name!r}: expected JPEG bytes that decode: {error}") from error
+            raise CodecError(
+                place=f"field {self.field.name!r}", expected="JPEG bytes that decode", hint=error
+            ) from error
         if out is not None and image.shape != out.shape:
-            raise CodecError(f"field {self.field.name!r}: expected a picture of shape {out.shape}, found {image.shape}")
+            raise CodecError(
+                place=f"field {self.field.name!r}", expected=f"a picture of shape {out.shape}", found=image.shape
+            )
         return image if out is None else out

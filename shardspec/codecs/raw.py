@@ -29,7 +29,7 @@ class RawCodec:
         """The bytes of an array of the field's dtype and shape, or of a blob."""
         if self._blob:
             if not isinstance(value, Buffer):
-                raise CodecError(f"field {self.field.name!r}: expected bytes, found {type(value).__name__}")
+                raise CodecError(place=f"field {self.field.name!r}", expected="bytes", found=type(value).__name__)
             return bytes(value)
         array = np.asarray(value)
         self._check(array)
@@ -46,8 +46,9 @@ class RawCodec:
             array = view[self._header_bytes() :].view(self.field.numpy_dtype).reshape(self._shape_of(view))
         except ValueError as error:
             raise CodecError(
-                f"field {self.field.name!r}: expected {self.field.dtype} values of shape {self.field.shape}, "
-                f"found {len(view)} bytes"
+                place=f"field {self.field.name!r}",
+                expected=f"{self.field.dtype} values of shape {self.field.shape}",
+                found=f"{len(view)} bytes",
             ) from error
         if out is None:
             return array
@@ -76,6 +77,7 @@ class RawCodec:
         )
         if not fits or array.dtype != self.field.numpy_dtype:
             raise CodecError(
-                f"field {self.field.name!r}: expected {self.field.dtype} of shape {expected}, found {array.dtype.str} "
-                f"of shape {array.shape}"
+                place=f"field {self.field.name!r}",
+                expected=f"{self.field.dtype} of shape {expected}",
+                found=f"{array.dtype.str} of shape {array.shape}",
             )

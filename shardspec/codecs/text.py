@@ -20,11 +20,11 @@ class UTF8Codec:
     def encode(self, value: Any) -> Buffer:
         """The UTF-8 bytes of a string."""
         if not isinstance(value, str):
-            raise CodecError(f"field {self.field.name!r}: expected str, found {type(value).__name__}")
+            raise CodecError(place=f"field {self.field.name!r}", expected="str", found=type(value).__name__)
         try:
             return value.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError as error:
-            raise CodecError(f"field {self.field.name!r}: {error}") from error
+            raise CodecError(error, place=f"field {self.field.name!r}") from error
 
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> str:
         """The string; `out` is not used."""
@@ -44,11 +44,11 @@ class JSONCodec:
                 value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
             ).encode()
         except (TypeError, ValueError, RecursionError) as error:
-            raise CodecError(f"field {self.field.name!r}: expected JSON values: {error}") from error
+            raise CodecError(place=f"field {self.field.name!r}", expected="JSON values", hint=error) from error
 
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> Any:
         """The document; `out` is not used."""
         try:
             return json.loads(bytes(data))
         except (ValueError, RecursionError) as error:
-            raise CodecError(f"field {self.field.name!r}: expected JSON, {found_instead(error)}") from error
+            raise CodecError(f"expected JSON, {found_instead(error)}", place=f"field {self.field.name!r}") from error

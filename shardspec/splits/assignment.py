@@ -67,7 +67,9 @@ def assign_rows(
         check_strata(strata, ranked, groups, parts)
     if groups is None:
         if rows < parts:
-            raise UsageError(f"expected as many samples as splits or more, found {rows} for {parts}: take fewer splits")
+            raise UsageError(
+                expected="as many samples as splits or more", found=f"{rows} for {parts}", hint="take fewer splits"
+            )
         return deal(rows, np.zeros(rows, np.int64) if strata is None else ranked, list(ratios.values()), seed)
     counts = None
     if strata is not None or labels is not None:
@@ -82,7 +84,7 @@ def assign_rows(
 def fold_ratios(folds: int) -> dict[str, float]:
     """Return equal shares for folds ``fold-0``, ``fold-1``, …; `UsageError` if their number is invalid."""
     if type(folds) is not int or not 2 <= folds <= MAX_FOLDS:
-        raise UsageError(f"folds: expected an integer of 2 to {MAX_FOLDS}, found {shorten(folds)}")
+        raise UsageError(option="folds", expected=f"an integer of 2 to {MAX_FOLDS}", found=shorten(folds))
     return {f"fold-{number}": 1 / folds for number in range(folds)}
 
 
@@ -120,8 +122,9 @@ def assign_groups(
     wanted = [name for name in ratios if name != rest]
     if len(names) < len(wanted):
         raise UsageError(
-            f"expected as many groups as splits or more, found {counted(len(names), 'group')} for "
-            f"{counted(len(wanted), 'split')}: split by a field with more values"
+            expected="as many groups as splits or more",
+            found=f"{counted(len(names), 'group')} for {counted(len(wanted), 'split')}",
+            hint="split by a field with more values",
         )
     total = sum(sizes)
     lacking = {name: ratio * total for name, ratio in ratios.items()}
@@ -266,8 +269,10 @@ def check_strata(strata: Groups, ranked: IntArray, groups: Groups | None, parts:
         what = "sample" if groups is None else "group"
         more = f" (and too few of {len(few) - 1} more)" if len(few) > 1 else ""
         raise UsageError(
-            f"stratify: expected {parts} {what}s or more with each value, one for each part, "
-            f"found {counts[counts < parts][0]} with {shown}{more}: take fewer parts, or leave out stratify"
+            option="stratify",
+            expected=f"{parts} {what}s or more with each value, one for each part",
+            found=f"{counts[counts < parts][0]} with {shown}{more}",
+            hint="take fewer parts, or leave out stratify",
         )
 
 

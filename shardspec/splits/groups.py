@@ -92,7 +92,7 @@ def names_of(by: str | Sequence[str]) -> tuple[str, ...]:
     """Return the distinct fields in an option, which is a name or a list of names; `UsageError` otherwise."""
     names = (by,) if isinstance(by, str) else tuple(by) if isinstance(by, Sequence) else ()
     if not names or not all(isinstance(name, str) and name for name in names):
-        raise UsageError(f"by: expected the name of a field, or a list of names, found {shorten(by)}")
+        raise UsageError(option="by", expected="the name of a field, or a list of names", found=shorten(by))
     return tuple(dict.fromkeys(names))
 
 

@@ -75,11 +75,13 @@ class NumberLimits:
         """
         if kind is int and "int64" in self.beyond:
             row, number = self.beyond["int64"]
-            raise UsageError(f"{place}, {where(row)}: expected signed 64-bit integers, found {shorten(number)}{remedy}")
+            raise UsageError(
+                place=f"{place}, {where(row)}", expected="signed 64-bit integers", found=f"{shorten(number)}{remedy}"
+            )
         for limit in ("float64", "finite") if finite else ("float64",):
             if kind is float and limit in self.beyond:
                 row, number = self.beyond[limit]
-                raise UsageError(f"{place}, {where(row)}: expected finite numbers, found {shorten(number)}")
+                raise UsageError(place=f"{place}, {where(row)}", expected="finite numbers", found=shorten(number))
 
 
 class ColumnTyper:
@@ -200,11 +202,11 @@ class ColumnTyper:
         """
         if self._errors:
             row = min(self._errors)
-            raise UsageError(f"{place}, {where(row)}: {self._errors[row]}")
+            raise UsageError(self._errors[row], place=f"{place}, {where(row)}")
         if self._is_mixed:
             rows = sorted(self._rows.items(), key=lambda of: of[1])
             found = ", ".join(f"{kind.__name__} in {where(row)}" for kind, row in rows)
-            raise UsageError(f"{place}: expected values of one type, found {found}")
+            raise UsageError(place=place, expected="values of one type", found=found)
         kind = self.python_type
         if kind is not None:
             self.limits.check(kind, place, where, remedy=remedy, finite=finite)

@@ -58,7 +58,7 @@ def encode_column(name: str, cells: Cells, place: str) -> EncodedColumn:
             return _fixed(name, cells.values, cells.valid)
         return _encode_values(name, cells, place)
     except (SchemaError, CodecError) as error:
-        raise UsageError(f"{place}: {error}") from error
+        raise UsageError(error, place=place) from error
 
 
 def _encode_values(name: str, cells: Cells, place: str) -> EncodedColumn:
@@ -67,7 +67,7 @@ def _encode_values(name: str, cells: Cells, place: str) -> EncodedColumn:
     typer.scan(values)
     kind = typer.settle(place, _name_row)
     if kind is None:
-        raise UsageError(f"{place}: expected a value in one row or more, found none")
+        raise UsageError(place=place, expected="a value in one row or more", found="none")
     kind = settle_empty(kind)
     if kind.kind == "text" and name == LABEL:
         return _classes(name, cells, [value for value in values if value is not None])
@@ -127,7 +127,9 @@ def _encoded(field: Field, kind: FieldType, values: Sequence[Any], place: str) -
         try:
             encoded.append(sentinel if value is None else bytes(codec.encode(value)))
         except (CodecError, TypeError, ValueError, RecursionError) as error:
-            raise UsageError(f"{place}, {_name_row(row)}: expected a value that can be stored, {error}") from error
+            raise UsageError(
+                f"expected a value that can be stored, {error}", place=f"{place}, {_name_row(row)}"
+            ) from error
     return EncodedColumn(field, encoded, sentinel)
 
 

@@ -138,7 +138,7 @@ def infer(name: str, value: Any, picture: NamedConfig | None = None) -> FieldTyp
         return FieldType("array", "|b1")
     if isinstance(value, int):
         if not INT64.min <= value <= INT64.max:
-            raise SchemaError(f"expected an integer of 64 bits, found {shorten(value)}: make it a text")
+            raise SchemaError(expected="an integer of 64 bits", found=shorten(value), hint="make it a text")
         return FieldType("array", "<i8")
     if isinstance(value, float) and not isinstance(value, np.generic):
         return FieldType("array", "<f8")
@@ -212,14 +212,14 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
         array = np.asarray(value)
     except Exception as error:  # of whatever library the value is
         raise SchemaError(
-            f"expected a value that numpy reads as an array, found {type(value).__name__}: {error}"
+            expected="a value that numpy reads as an array", found=type(value).__name__, hint=error
         ) from error
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     if array.dtype.str not in DTYPES:
         raise SchemaError(
-            f"expected numbers, texts, bytes, JSON, or arrays of {', '.join(DTYPES)}, "
-            f"found {type(value).__name__}{'' if array.dtype == object else f' of dtype {array.dtype}'}"
+            expected=f"numbers, texts, bytes, JSON, or arrays of {', '.join(DTYPES)}",
+            found=f"{type(value).__name__}{'' if array.dtype == object else f' of dtype {array.dtype}'}",
         )
     return array
 

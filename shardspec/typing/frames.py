@@ -47,8 +47,9 @@ def read_cells(frame: Any, what: str) -> dict[str, Cells]:
     if len(set(lengths.values())) > 1:
         name, other = next(iter(lengths)), next(n for n in lengths if lengths[n] != next(iter(lengths.values())))
         raise UsageError(
-            f"{what}: expected columns of one length, found {lengths[name]} values of {name!r} and {lengths[other]} "
-            f"of {other!r}"
+            place=what,
+            expected="columns of one length",
+            found=f"{lengths[name]} values of {name!r} and {lengths[other]} of {other!r}",
         )
     return columns
 
@@ -59,24 +60,25 @@ def _columns(frame: Any, what: str) -> Iterable[tuple[Any, Cells]]:
     if callable(getattr(frame, "isna", None)) and hasattr(frame, "columns"):  # pandas
         names = list(frame.columns)
         if len(set(names)) != len(names):
-            raise UsageError(f"{what}: expected every column once, found one more than once: rename it")
+            raise UsageError(place=what, expected="every column once", found="one more than once", hint="rename it")
         return [(name, _from_pandas(f"{what}: column {name!r}", frame[name])) for name in names]
     if hasattr(frame, "__arrow_c_stream__"):  # pyarrow, polars and others
         table = import_target("pyarrow:table", what=what, extra="parquet")(frame)
         if len(set(table.column_names)) != len(table.column_names):
-            raise UsageError(f"{what}: expected every column once, found one more than once: rename it")
+            raise UsageError(place=what, expected="every column once", found="one more than once", hint="rename it")
         return [(name, _read_arrow(f"{what}: column {name!r}", table[name])) for name in table.column_names]
     if isinstance(frame, Sequence) and not isinstance(frame, str | bytes):
         if not frame:
-            raise UsageError(f"{what}: expected a row for each key, found no rows")
+            raise UsageError(place=what, expected="a row for each key", found="no rows")
         wrong = next((row for row in frame if not isinstance(row, Mapping)), None)
         if wrong is None:
             names = list(dict.fromkeys(name for row in frame for name in row))
             return [(name, _from_list([row.get(name) for row in frame])) for name in names]
-        raise UsageError(f"{what}: expected rows (mappings of column to value), found {shorten(wrong)}")
+        raise UsageError(place=what, expected="rows (mappings of column to value)", found=shorten(wrong))
     raise UsageError(
-        f"{what}: expected a mapping of columns, a pandas, polars or pyarrow table, or rows, found "
-        f"{type(frame).__name__}"
+        place=what,
+        expected="a mapping of columns, a pandas, polars or pyarrow table, or rows",
+        found=type(frame).__name__,
     )
 
 
@@ -85,7 +87,7 @@ def _from_values(place: str, values: Any) -> Cells:
     if isinstance(values, Cells):
         return values
     if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
-        raise UsageError(f"{place}: expected an array or a list of values, found {shorten(values)}")
+        raise UsageError(place=place, expected="an array or a list of values", found=shorten(values))
     if isinstance(values, list | tuple):
         return _from_list(values)
     if callable(getattr(values, "isna", None)):
@@ -94,9 +96,9 @@ def _from_values(place: str, values: Any) -> Cells:
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # of whatever library, such as torch's on a device
-        raise UsageError(f"{place}: expected an array in this machine's memory: {error}") from error
+        raise UsageError(place=place, expected="an array in this machine's memory", hint=error) from error
     if array.ndim == 0:
-        raise UsageError(f"{place}: expected a value for each row, found {shorten(values)}")
+        raise UsageError(place=place, expected="a value for each row", found=shorten(values))
     cells = _from_array(place, array)
     if masked is None:
         return cells
@@ -108,7 +110,7 @@ def _from_array(place: str, array: npt.NDArray[Any]) -> Cells:
         return _from_list([*array])
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         raise UsageError(
-            f"{place}: expected numbers, truth values, text or lists of them, found {array.dtype}: convert it"
+            place=place, expected="numbers, truth values, text or lists of them", found=array.dtype, hint="convert it"
         )
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     valid = ~np.isnan(array) if array.dtype.kind == "f" and array.ndim == 1 else np.ones(len(array), np.bool_)
@@ -123,7 +125,7 @@ def _from_list(values: Sequence[Any]) -> Cells:
 
 def _from_pandas(place: str, series: Any) -> Cells:
     if getattr(series, "ndim", 1) != 1:
-        raise UsageError(f"{place}: expected one column, found {series.ndim} axes")
+        raise UsageError(place=place, expected="one column", found=f"{series.ndim} axes")
     missing = np.asarray(series.isna(), np.bool_)
     kind = getattr(series.dtype, "numpy_dtype", None)
     if kind is not None and np.dtype(kind).kind in "biuf" and missing.any():  # a nullable type
@@ -140,7 +142,7 @@ def _read_arrow(place: str, column: Any) -> Cells:
     except UsageError:
         raise
     except (NotImplementedError, TypeError, ValueError) as error:
-        raise UsageError(f"{place}: cannot be read: {cut(str(error), LONG)}: convert it") from error
+        raise UsageError(f"cannot be read: {cut(str(error), LONG)}", place=place, hint="convert it") from error
 
 
 def _from_arrow(place: str, column: Any) -> Cells:
@@ -180,6 +182,6 @@ def _from_arrow_lists(place: str, column: Any, dtype: np.dtype[Any], axes: int, 
             values.append(None if value is None else np.array(value, dtype))
         except (TypeError, ValueError) as error:
             raise UsageError(
-                f"{place}, row {row} (counted from 0): expected lists of numbers, found {shorten(value)}"
+                place=f"{place}, row {row} (counted from 0)", expected="lists of numbers", found=shorten(value)
             ) from error
     return Cells(values, valid)

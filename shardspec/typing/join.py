@@ -79,16 +79,18 @@ def key_fields(schema: Schema, on: str | Sequence[str]) -> tuple[Field, ...]:
     fit = [f.name for f in schema if f.is_small and (f.kind == "text" or f.dtype[1] in "iu")]
     names: list[Any] = list(on) if isinstance(on, Sequence) and not isinstance(on, str) else [on]
     if not names:
-        raise UsageError("on: expected a field, or several, found none")
+        raise UsageError(option="on", expected="a field, or several", found="none")
     for name in names:
         if name not in fit:
             found = "another kind" if isinstance(name, str) and name in schema else "none"
             raise UsageError(
-                f"on: expected a field of text or integers, found {found} named {shorten(name)}: choose one of "
-                f"{list_some(fit)}{did_you_mean(str(name), fit)}"
+                option="on",
+                expected="a field of text or integers",
+                found=f"{found} named {shorten(name)}",
+                hint=f"choose one of {list_some(fit)}{did_you_mean(str(name), fit)}",
             )
         if names.count(name) > 1:
-            raise UsageError(f"on: expected every field once, found {shorten(name)} more than once")
+            raise UsageError(option="on", expected="every field once", found=f"{shorten(name)} more than once")
     return tuple(schema[name] for name in names)
 
 
@@ -102,7 +104,9 @@ def key_columns(key: str | Sequence[str] | None, on: Sequence[str]) -> list[str]
     """
     columns = list(on) if key is None else [key] if isinstance(key, str) else list(key)
     if len(columns) != len(on):
-        raise UsageError(f"key: expected a column for each of {quote_some(on)}, found {quote_some(columns) or 'none'}")
+        raise UsageError(
+            option="key", expected=f"a column for each of {quote_some(on)}", found=quote_some(columns) or "none"
+        )
     return columns
 
 
@@ -157,21 +161,24 @@ def join_frame(
     for column in columns_of_keys:
         if column not in cells:
             raise UsageError(
-                f"{what}: expected a column {shorten(column)} of keys, found {quote_some(cells) or 'none'}"
-                f"{did_you_mean(column, cells)}: call it so in the table, or name it with key ({program()} add --key COLUMN)"
+                place=what,
+                expected=f"a column {shorten(column)} of keys",
+                found=f"{quote_some(cells) or 'none'}{did_you_mean(column, cells)}",
+                hint=f"call it so in the table, or name it with key ({program()} add --key COLUMN)",
             )
     given = [cells[column] for column in columns_of_keys]
     rows = len(given[0].valid)
     if not rows:
-        raise UsageError(f"{what}: expected a row for each key, found no rows")
+        raise UsageError(place=what, expected="a row for each key", found="no rows")
     names = _names(cells, columns_of_keys, fields, taken, replaceable, what)
     row_of, unknown = _match(given, keys, columns_of_keys, what)
     if len(unknown) and not allow_unknown:
         shown = _some(_key_at([column.values for column in given], row) for row in unknown.tolist())
         raise UsageError(
-            f"{what}: expected values of {quote_some(on)} that the dataset has, found {len(unknown)} of "
-            f"{rows} that it has not ({shown}): correct them, or leave these rows out "
-            "with allow_unknown (--allow-unknown)"
+            place=what,
+            expected=f"values of {quote_some(on)} that the dataset has",
+            found=f"{len(unknown)} of {rows} that it has not ({shown})",
+            hint="correct them, or leave these rows out with `allow_unknown`",
         )
     needed = np.ones(len(row_of), np.bool_) if required is None else required
     found, without, valid_of = [], {}, {}
@@ -187,9 +194,10 @@ def join_frame(
         named = dict.fromkeys(_key_at([one.values for one in keys], row) for row in lacking[: 100 * _NAMED].tolist())
         more = f", and for other samples of {list_some(list(without)[1:])}" if len(without) > 1 else ""
         raise UsageError(
-            f"{what}: expected a value of {name!r} for each of {counted(int(needed.sum()), 'sample')}, found none for "
-            f"{len(lacking)} ({list_some(on)} {_some(named)}){more}: complete the table, or mark them in "
-            f"'{name}_valid' with allow_missing (--allow-missing)"
+            place=what,
+            expected=f"a value of {name!r} for each of {counted(int(needed.sum()), 'sample')}",
+            found=f"none for {len(lacking)} ({list_some(on)} {_some(named)}){more}",
+            hint=f"complete the table, or mark them in '{name}_valid' with `allow_missing`",
         )
     fields_of, columns = [], {}
     for typed in found:
@@ -200,12 +208,18 @@ def join_frame(
             validity = f"{name}_valid"
             if validity in taken or validity in names.values():
                 raise UsageError(
-                    f"{what}: the field {validity!r} would mark the samples without {name!r}: rename that one"
+                    f"the field {validity!r} would mark the samples without {name!r}",
+                    place=what,
+                    hint="rename that one",
                 )
             if name == "label" and typed.field.dtype[1] == "u" and typed.field.is_scalar:
                 raise UsageError(
-                    f"{what}: the integers of column {name!r} are unsigned ({typed.field.dtype}), but {NO_CLASS} stands for "
-                    "a missing label: convert them to signed integers"
+                    (
+                        f"the integers of column {name!r} are unsigned ({typed.field.dtype}), but {NO_CLASS} "
+                        "stands for a missing label"
+                    ),
+                    place=what,
+                    hint="convert them to signed integers",
                 )
             fields_of.append(Field(validity, "fixed", "|b1", ()))
             columns[validity] = valid_of[name]
@@ -225,30 +239,33 @@ def _names(
     """Return the field of each column that is taken."""
     have = list(cells)
     if isinstance(fields, str):
-        raise UsageError(f"fields: expected a list of columns, found {shorten(fields)}")
+        raise UsageError(option="fields", expected="a list of columns", found=shorten(fields))
     for column in fields or ():
         if column not in have:
             raise UsageError(
-                f"{what}: expected a column {shorten(column)}, found {quote_some(have)}"
-                f"{did_you_mean(str(column), have)}"
+                place=what,
+                expected=f"a column {shorten(column)}",
+                found=f"{quote_some(have)}{did_you_mean(str(column), have)}",
             )
     chosen = [column for column in have if column not in keys] if fields is None else list(dict.fromkeys(fields))
     if not chosen:
-        raise UsageError(f"{what}: expected a column beside the keys, found none")
+        raise UsageError(place=what, expected="a column beside the keys", found="none")
     names: dict[str, str] = {}
     for column in chosen:
         name = field_name(column)
         if not NAME.match(name) or not any(letter.isascii() and letter.isalnum() for letter in column):
             raise UsageError(
-                f"{what}: expected a name with letters a to z, at most 63, found {shorten(column)}: rename it"
+                place=what, expected="a name with letters a to z, at most 63", found=shorten(column), hint="rename it"
             )
         if name in names.values():
-            raise UsageError(f"{what}: expected columns of different names, found {name!r} twice: rename one")
+            raise UsageError(
+                place=what, expected="columns of different names", found=f"{name!r} twice", hint="rename one"
+            )
         if name in taken:
             only = list_some([other for other in chosen if field_name(other) not in taken])
             hint = f", or name the columns to take with fields (--fields {only.replace(' ', '')})" if only else ""
-            hint += ", or replace it with replace (--replace)" if name in replaceable else ""
-            raise UsageError(f"{what}: the dataset has a field {name!r} already: rename the column{hint}")
+            hint += ", or replace it with `replace`" if name in replaceable else ""
+            raise UsageError(f"the dataset has a field {name!r} already", place=what, hint=f"rename the column{hint}")
         names[column] = name
     return names
 
@@ -261,7 +278,9 @@ def _match(
     for cells, one, column in zip(table, keys, columns, strict=True):
         place = f"{what}: column {shorten(column)}"
         if not cells.valid.all():
-            raise UsageError(f"{place}: expected a key in every row, found none in {np.count_nonzero(~cells.valid)}")
+            raise UsageError(
+                place=place, expected="a key in every row", found=f"none in {np.count_nonzero(~cells.valid)}"
+            )
         given.append(_as_keys(cells, one.field, place))
     known = _identities(given)
     order = np.argsort(known, kind="stable")
@@ -269,8 +288,12 @@ def _match(
     if pairs:
         first, other = min(pairs, key=itemgetter(1))
         raise UsageError(
-            f"{what}: {'column' if len(columns) == 1 else 'columns'} {quote_some(columns)}: expected every key once, "
-            f"found {shorten(_key_at(given, other))} in rows {first} and {other} (counted from 0)"
+            (
+                f"{'column' if len(columns) == 1 else 'columns'} {quote_some(columns)}: expected every "
+                f"key once, found {shorten(_key_at(given, other))} in rows {first} and {other} (counted "
+                "from 0)"
+            ),
+            place=what,
         )
     valid = np.logical_and.reduce([one.valid for one in keys])
     row_of = np.full(len(valid), NO_ROW, np.int64)
@@ -327,14 +350,15 @@ def _key_at(columns: Sequence[Sequence[Any]], row: int) -> Any:
 def _as_keys(cells: Cells, field: Field, place: str) -> Sequence[Any]:
     values = cells.values
     if isinstance(values, np.ndarray) and (values.ndim != 1 or values.dtype.kind not in "iu"):
-        raise UsageError(f"{place}: expected keys, text or integers, found {values.dtype} of {values.ndim} axes")
+        raise UsageError(place=place, expected="keys, text or integers", found=f"{values.dtype} of {values.ndim} axes")
     plain: Sequence[Any] = values.tolist() if isinstance(values, np.ndarray) else values
     expected = str if field.kind == "text" else int
     wrong = next((value for value in plain if type(value) is not expected), None)
     if wrong is not None:
         raise UsageError(
-            f"{place}: expected {'text' if expected is str else 'integers'} as in the dataset's field {field.name!r}, "
-            f"found {shorten(wrong)}"
+            place=place,
+            expected=f"{'text' if expected is str else 'integers'} as in the dataset's field {field.name!r}",
+            found=shorten(wrong),
         )
     return plain
 

@@ -84,14 +84,15 @@ def count_rows(schema: Schema, rows: Columns) -> int:
     """
     counts = {field.name: len(rows[field.name]) for field in schema}
     if len(set(counts.values())) != 1:
-        raise SchemaError(f"expected as many values of every field, found {counts}")
+        raise SchemaError(expected="as many values of every field", found=counts)
     for field in schema:
         if field.is_fixed and (
             rows[field.name].dtype != field.numpy_dtype or rows[field.name].shape[1:] != field.fixed_shape
         ):
             raise SchemaError(
-                f"field {field.name!r}: expected {field.dtype} of shape (n, *{field.fixed_shape}), "
-                f"found {rows[field.name].dtype.str} of shape {rows[field.name].shape}"
+                place=f"field {field.name!r}",
+                expected=f"{field.dtype} of shape (n, *{field.fixed_shape})",
+                found=f"{rows[field.name].dtype.str} of shape {rows[field.name].shape}",
             )
     return next(iter(counts.values()))
 
@@ -106,5 +107,5 @@ def check_rows(name: str, size: ShardSize, written: int) -> None:
     """
     if written != size.samples:
         raise BuildError(
-            f"{name}: expected {size.samples} rows, found {written}: the parts have changed since planning"
+            place=name, expected=f"{size.samples} rows", found=written, hint="the parts have changed since planning"
         )

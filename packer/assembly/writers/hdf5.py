@@ -47,7 +47,9 @@ class HDF5ShardWriter:
         doubled = sorted({n for n in names if names.count(n) > 1})
         if doubled:
             raise SchemaError(
-                f"expected names that stay apart in HDF5, found two datasets {', '.join(doubled)}: rename a field"
+                expected="names that stay apart in HDF5",
+                found=f"two datasets {', '.join(doubled)}",
+                hint="rename a field",
             )
         # A chunk is written as soon as it is full, so no cache decides the order in the file.
         # Nobody else has the file's name yet, and some file systems refuse locks.
@@ -77,7 +79,7 @@ class HDF5ShardWriter:
             number = _ERRNO.search(str(error))
             if number is None:
                 raise
-            raise BuildError(f"{self._path}: cannot be written: {os.strerror(int(number[1]))}") from error
+            raise BuildError(f"cannot be written: {os.strerror(int(number[1]))}", place=self._path) from error
 
     def _write(self, block: Columns) -> None:
         """Append a block, field by field, which is the order of the chunks in the file."""

@@ -26,7 +26,7 @@ class LMDBShardWriter:
 
     def __init__(self, folder: Path, name: str, schema: Schema, size: ShardSize) -> None:
         if size.samples >= _ROWS_MAX:
-            raise BuildError(f"{name}: expected less than {_ROWS_MAX} rows in a shard, found {size.samples}")
+            raise BuildError(place=name, expected=f"less than {_ROWS_MAX} rows in a shard", found=size.samples)
         self.block_rows = block_rows_of(size, BLOCK_BYTES)
         self._name = name
         self._size = size
@@ -52,7 +52,7 @@ class LMDBShardWriter:
         try:
             yield
         except OSError as error:
-            raise BuildError(f"{self._path}: cannot be written: {error.strerror or error}") from error
+            raise BuildError(f"cannot be written: {error.strerror or error}", place=self._path) from error
 
     def _entries(self, rows: Columns, count: int) -> Iterator[tuple[bytes, Buffer]]:
         """Keys and values of some rows, in the order of the keys."""

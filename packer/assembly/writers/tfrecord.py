@@ -84,7 +84,7 @@ class TFRecordShardWriter:
     def _record(self, example: bytes) -> None:
         if len(example) > _RECORD_BYTES_MAX:
             raise BuildError(
-                f"{self._name}: expected records of at most {_RECORD_BYTES_MAX} bytes, found {len(example)}"
+                place=self._name, expected=f"records of at most {_RECORD_BYTES_MAX} bytes", found=len(example)
             )
         length = len(example).to_bytes(8, "little")
         head, tail = _crc(length), _crc(example)

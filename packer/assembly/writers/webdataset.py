@@ -126,8 +126,12 @@ class WebDatasetShardWriter:
             return _npy(member.field, memoryview(value).cast("B"))
         except ValueError as error:
             raise BuildError(
-                f"{self._name}: field {member.field.name!r}: expected the bytes of an array of {member.field.dtype}, "
-                f"{member.field.shape}, found {len(value)} others: use another format"
+                (
+                    f"field {member.field.name!r}: expected the bytes of an array of {member.field.dtype}, "
+                    f"{member.field.shape}, found {len(value)} others"
+                ),
+                place=self._name,
+                hint="use another format",
             ) from error
 
     def _line_of(self, base: bytes, offsets: Sequence[int], sizes: Sequence[int]) -> bytes:
@@ -139,8 +143,12 @@ class WebDatasetShardWriter:
     def _check_size(self, member: Member, size: int) -> None:
         if size > MEMBER_BYTES_MAX:
             raise BuildError(
-                f"{self._name}: field {member.field.name!r}: expected values of at most {MEMBER_BYTES_MAX} bytes in a "
-                f"tar file, found {size}: use another format"
+                (
+                    f"field {member.field.name!r}: expected values of at most {MEMBER_BYTES_MAX} bytes in a "
+                    f"tar file, found {size}"
+                ),
+                place=self._name,
+                hint="use another format",
             )
 
     def close(self) -> None:

@@ -120,8 +120,10 @@ def open_part(workspace: Workspace, task: int, *, fetched: bool = False) -> Part
 
 def _no_part(path: Path) -> BuildError:
     return BuildError(
-        f"{path}: expected a finished part of this build, found something else: "
-        "remove the .build folder and build again"
+        place=path,
+        expected="a finished part of this build",
+        found="something else",
+        hint="remove the .build folder and build again",
     )
 
 

@@ -41,14 +41,19 @@ def settle_classes(listing: Listing, recipe: Recipe) -> Listing:
     if not any("label" in item.columns for item in items):
         option = "classes" if recipe.classes else "label_names" if classes is None else "classes_from"
         raise UsageError(
-            f"{option}: expected labels to number, found none: say where they come from with label_from (--label-from)"
+            option=option,
+            expected="labels to number",
+            found="none",
+            hint="say where they come from with `label_from`",
         )
     names: Mapping[int, str] | None = None
     if "label" in listing.classes:
         names = dict(enumerate(listing.classes["label"]))
     if recipe.label_names is not None:
         if names is not None:
-            raise UsageError("label_names: expected labels that are numbers, found names: leave the option out")
+            raise UsageError(
+                option="label_names", expected="labels that are numbers", found="names", hint="leave the option out"
+            )
         names = _names_of_column(listing, items, recipe.label_names)
     if classes is None:
         assert names is not None
@@ -91,32 +96,41 @@ def read_classes(path: str) -> list[str]:
     place = Path(path)
     if place.is_dir():
         if not is_packed(place):
-            raise UsageError(f"classes_from: expected a packed dataset or a file, found another folder: {path}")
+            raise UsageError(
+                option="classes_from", expected="a packed dataset or a file", found="another folder", hint=path
+            )
         schema = Layout(place).load().schema
         found = schema["label"].classes if "label" in schema else None
         if found is None:
             raise UsageError(
-                f"classes_from: expected a dataset whose labels have names, found {path} without: give a list"
+                option="classes_from",
+                expected="a dataset whose labels have names",
+                found=f"{path} without",
+                hint="give a list",
             )
         return _checked(list(found), path)
     try:
         if not stat.S_ISREG(place.stat().st_mode):  # a pipe or a device may never end
-            raise UsageError(f"classes_from: expected a packed dataset or a file, found something else at {path}")
+            raise UsageError(
+                option="classes_from", expected="a packed dataset or a file", found=f"something else at {path}"
+            )
         if place.stat().st_size > _LIST_BYTES:
-            raise UsageError(f"classes_from: expected a list of names, found a file of more than {_LIST_BYTES} bytes")
+            raise UsageError(
+                option="classes_from", expected="a list of names", found=f"a file of more than {_LIST_BYTES} bytes"
+            )
         text = place.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise UsageError(
-            f"classes_from: expected a packed dataset or a file, found {path}: {system_reason(error)}"
+            option="classes_from", expected="a packed dataset or a file", found=path, hint=system_reason(error)
         ) from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"classes_from: expected text in UTF-8, found other bytes in {path}") from error
+        raise UsageError(option="classes_from", expected="text in UTF-8", found=f"other bytes in {path}") from error
     if place.suffix.lower() != ".json":
         return _checked([line.strip() for line in text.rstrip().split("\n")], path)
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"classes_from: expected JSON in {path}, {found_instead(error)}") from error
+        raise UsageError(f"expected JSON in {path}, {found_instead(error)}", option="classes_from") from error
     return _checked(document if isinstance(document, list) else _in_order(document, path), path)
 
 
@@ -133,7 +147,9 @@ def _in_order(document: Any, path: str) -> list[Any]:
         if sorted(number for number, _ in pairs) == list(range(len(pairs))):
             return [name for _, name in sorted(pairs, key=lambda pair: pair[0])]
     raise UsageError(
-        f"classes_from: expected a list of names, or an object of names and the numbers from 0, found another in {path}"
+        option="classes_from",
+        expected="a list of names, or an object of names and the numbers from 0",
+        found=f"another in {path}",
     )
 
 
@@ -141,7 +157,7 @@ def _checked(names: list[Any], path: str) -> list[str]:
     """Check that names can be classes, and return them in NFC."""
     wrong = describe_wrong_classes(names)
     if wrong is not None:
-        raise UsageError(f"classes_from: {wrong} in {path}")
+        raise UsageError(f"{wrong} in {path}", option="classes_from")
     return list(map(class_name, names))
 
 
@@ -155,7 +171,7 @@ def _names_of_column(listing: Listing, items: Sequence[Item], column: str) -> di
             if known
             else "found none"
         )
-        raise UsageError(f"label_names: expected a column beside the label, {found}")
+        raise UsageError(f"expected a column beside the label, {found}", option="label_names")
     names: dict[int, str] = {}
     numbers: dict[str, int] = {}
     for item in items:
@@ -165,21 +181,24 @@ def _names_of_column(listing: Listing, items: Sequence[Item], column: str) -> di
         if number == NO_CLASS or not item.columns.get(f"{field}_valid", True):
             continue
         if not isinstance(name, str) or not name.strip():
-            raise UsageError(f"label_names: expected names in column {shorten(column)}, found {shorten(name)}")
+            raise UsageError(option="label_names", expected=f"names in column {shorten(column)}", found=shorten(name))
         name = class_name(name.strip())
         if names.setdefault(number, name) != name:
             raise UsageError(
-                f"label_names: expected one name for each label, found {shorten(names[number])} and {shorten(name)} "
-                f"for {number}"
+                option="label_names",
+                expected="one name for each label",
+                found=f"{shorten(names[number])} and {shorten(name)} for {number}",
             )
         if numbers.setdefault(name, number) != number:
             raise UsageError(
-                f"label_names: expected one label for each name, found {numbers[name]} and {number} for {shorten(name)}: "
-                "take a column whose names differ"
+                option="label_names",
+                expected="one label for each name",
+                found=f"{numbers[name]} and {number} for {shorten(name)}",
+                hint="take a column whose names differ",
             )
     unnamed = sorted({item.columns["label"] for item in items if item.reject is None} - {NO_CLASS, *names})
     if unnamed:
-        raise UsageError(f"label_names: expected a name for every label, found none for {unnamed[0]}")
+        raise UsageError(option="label_names", expected="a name for every label", found=f"none for {unnamed[0]}")
     return names
 
 
@@ -189,7 +208,7 @@ def _without_gaps(names: Mapping[int, str]) -> list[str]:
         if number != place:
             raise UsageError(
                 f"label_names: expected labels 0, 1, 2 and so on, found {number} after {place - 1}: "
-                "give the names of all numbers with classes_from (--classes-from)"
+                "give the names of all numbers with `classes_from`"
                 if place
                 else f"label_names: expected labels from 0 on, found {number} as the smallest"
             )
@@ -231,7 +250,9 @@ def _renumber(items: Sequence[Item], names: Mapping[int, str] | None, classes: S
         (first, *others) = strange
         like = did_you_mean(first, classes) if isinstance(first, str) and not others else ""
         raise UsageError(
-            f"classes: expected labels in {wanted}, found {found}{like}: add them to the list, "
-            "or leave these items out of the source"
+            option="classes",
+            expected=f"labels in {wanted}",
+            found=f"{found}{like}",
+            hint="add them to the list, or leave these items out of the source",
         )
     return Mapped(items, renumber)

@@ -93,7 +93,7 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
         aligned = "--align" if recipe.align else "" if recipe.align_as is None else f"--align-as {recipe.align_as}"
         if not boxes.has_points and (aligned or recipe.landmarks != "5"):
             what = aligned or f"--landmarks {recipe.landmarks}"
-            raise UsageError(f"{recipe.boxes}: expected points beside the boxes, which {what} needs, found none")
+            raise UsageError(place=recipe.boxes, expected=f"points beside the boxes, which {what} needs", found="none")
         notes = boxes.check([boxes_name(item) for item in listing.items if item.reject is None])
         listing = replace(listing, notes=(*listing.notes, *notes, *_describe_floors(boxes, recipe)))
     return listing
@@ -113,10 +113,12 @@ def _check_detect(listing: Listing) -> None:
     """Check that ``detect`` gets frames, and that the fields that it adds have free names."""
     for item in listing.items:
         if PACKED_ROW in item.columns:
-            raise UsageError("detect: expected pictures and videos, found a packed dataset")
+            raise UsageError(option="detect", expected="pictures and videos", found="a packed dataset")
         for name in DETECT_FIELDS:
             if name in item.columns:
-                raise UsageError(f"detect: there is a column that becomes field {name!r} already: rename it")
+                raise UsageError(
+                    f"there is a column that becomes field {name!r} already", option="detect", hint="rename it"
+                )
 
 
 class Remarks:
@@ -227,12 +229,12 @@ def _attach(listing: Listing, option: str, column: str, frame_rate: float | None
     if listing.roots is None or field is None or lacks:
         names = [*listing.members] or [*listing.fields]
         known = f"found {quote_some(names)}" if names else "found a source without columns"
-        raise UsageError(f"{option}: expected the column {column!r} of paths, {known}")
+        raise UsageError(f"expected the column {column!r} of paths, {known}", option=option)
     examiner, found = Examiner(listing.roots, frame_rate), spool_items()
     for item in listing.items:
         path = item.columns.get(field, "")
         if not isinstance(path, str):
-            raise UsageError(f"{option}: expected paths in column {column!r}, found {shorten(path)}")
+            raise UsageError(option=option, expected=f"paths in column {column!r}", found=shorten(path))
         found.append(_with_file(item, option, column, path, examiner) if path else item)
     return replace(listing, items=found, notes=(*listing.notes, *examiner.notes()))
 
@@ -272,9 +274,12 @@ def _check_places(listing: Listing, recipe: Recipe) -> None:
     if outside and listing.roots is not None:
         folders = list_some([str(folder) for folder in listing.roots.folders])
         raise UsageError(
-            f"expected files inside {folders}, found {outside} of {counted(items, 'path')} "
-            f"that {'leads' if items == 1 else 'lead'} outside, such as {listing.outside_example}: "
-            "name the folder of the files with --root DIR (repeat it for several folders)"
+            expected=f"files inside {folders}",
+            found=(
+                f"{outside} of {counted(items, 'path')} that {'leads' if items == 1 else 'lead'} outside, "
+                f"such as {listing.outside_example}"
+            ),
+            hint="name the folder of the files with --root DIR (repeat it for several folders)",
         )
 
 
@@ -283,8 +288,10 @@ def _check_reading(items: Sequence[Item], recipe: Recipe) -> None:
     first = recipe.chain[0].use
     if first in _NEED_IMAGE and all(_is_unread(item) for item in items):
         raise UsageError(
-            f"steps: expected decode first, or a step of your own, to read the files, found {first!r}: "
-            f"--steps decode,{first}"
+            option="steps",
+            expected="decode first, or a step of your own, to read the files",
+            found=f"{first!r}",
+            hint=f"--steps decode,{first}",
         )
 
 
@@ -299,7 +306,7 @@ def _check_sampling(items: Sequence[Item], recipe: Recipe) -> None:
         for name in SAMPLING:
             if getattr(recipe, name) != getattr(Recipe, name):
                 raise UsageError(
-                    f"{name}: read only of videos, found a packed dataset, whose samples are taken as they are"
+                    "read only of videos, found a packed dataset, whose samples are taken as they are", option=name
                 )
 
 
@@ -321,9 +328,10 @@ def _check_further(listing: Listing, recipe: Recipe) -> None:
     resizes = recipe.size is not None and recipe.resize != "none" and any(s.use == "resize" for s in recipe.chain)
     if resizes and listing.further and recipe.also_resample is None:
         raise UsageError(
-            "also_resample: expected area or nearest, "
-            f"for resizing {', '.join(map(repr, listing.further))} of the source, "
-            "found neither: choose nearest for label maps, whose values must not be mixed"
+            option="also_resample",
+            expected=f"area or nearest, for resizing {', '.join(map(repr, listing.further))} of the source",
+            found="neither",
+            hint="choose nearest for label maps, whose values must not be mixed",
         )
 
 
@@ -333,7 +341,7 @@ def _check_also(items: Sequence[Item], recipe: Recipe) -> None:
     columns: Mapping[str, Any] = next((item.columns for item in items if item.reject is None), {})
     for name in () if field is None else (field, f"{field}_valid"):
         if name in columns:
-            raise UsageError(f"also: there is a column that becomes field {name!r} already: rename it")
+            raise UsageError(f"there is a column that becomes field {name!r} already", option="also", hint="rename it")
 
 
 def _check_encode_field(source: Source, items: Sequence[Item], recipe: Recipe) -> None:
@@ -353,6 +361,7 @@ def _check_encode_field(source: Source, items: Sequence[Item], recipe: Recipe) -
     if missing:
         there = sorted(name for name in known - {"image", PACKED_ROW} if name is not None)
         raise UsageError(
-            f"encode_field: expected a field with pictures beside image ({list_some(there) or 'there is none'}), "
-            f"found {shorten(missing[0])}{did_you_mean(missing[0], there)}"
+            option="encode_field",
+            expected=f"a field with pictures beside image ({list_some(there) or 'there is none'})",
+            found=f"{shorten(missing[0])}{did_you_mean(missing[0], there)}",
         )

@@ -118,7 +118,7 @@ class BaseReports:
                 items.write(raw)
                 rejects.writelines(item.rejects)
         if next(self._rejects, None) is not None:  # which also closes the file
-            raise DatasetError(f"expected the lines of all items in {REJECTS_NAME}, found more")
+            raise DatasetError(expected=f"the lines of all items in {REJECTS_NAME}", found="more")
         return None
 
     def leave(self, item: BaseItem) -> None:
@@ -130,7 +130,7 @@ class BaseReports:
         count = 1 if item["state"] == "rejected" else item.get("remarks", 0)
         taken = list(islice(self._rejects, count))
         if len(taken) < count:
-            raise DatasetError(f"expected the lines of all items in {REJECTS_NAME}, found fewer")
+            raise DatasetError(expected=f"the lines of all items in {REJECTS_NAME}", found="fewer")
         return taken
 
 
@@ -144,7 +144,7 @@ def checked_lines(layout: Layout, manifest: Manifest, name: str) -> Iterator[byt
     """
     entry = manifest.find_file(name)
     if entry is None:
-        raise DatasetError(f"{layout.root}: expected a report {name}, found none")
+        raise DatasetError(place=layout.root, expected=f"a report {name}", found="none")
     layout.check_digest(entry)
     return _lines_of(layout.file(entry))
 

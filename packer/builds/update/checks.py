@@ -45,18 +45,26 @@ def check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
     kind = kinds[0] if kinds else job.get("kind") if isinstance(job, Mapping) else None
     if kind is not None:
         raise UsageError(
-            f"{layout.root}: expected a dataset as '{program()} build' made it, to add items to, found a {kind}: "
-            "add to the datasets that it was made from, or build the new items into a folder of their own and merge"
+            place=layout.root,
+            expected=f"a dataset as '{program()} build' made it, to add items to",
+            found=f"a {kind}",
+            hint=(
+                "add to the datasets that it was made from, or build the new items into a folder of their own and merge"
+            ),
         )
     if any(PACKED_ROW in item.columns for item in items):
         raise UsageError(
-            "update: expected a folder, a table or rows as the source, found a packed dataset: "
-            "build into a folder of its own"
+            option="update",
+            expected="a folder, a table or rows as the source",
+            found="a packed dataset",
+            hint="build into a folder of its own",
         )
     if base.wall_clock.get(FROM_PACKED):  # files would be new beside the samples that were made of them before
         raise UsageError(
-            f"{layout.root}: expected a dataset that was built from files, tables or rows, to add items to, found one "
-            "that was built from a packed dataset: add to that one, and build this one anew from it with --overwrite"
+            place=layout.root,
+            expected="a dataset that was built from files, tables or rows, to add items to",
+            found="one that was built from a packed dataset",
+            hint="add to that one, and build this one anew from it with --overwrite",
         )
 
 
@@ -67,8 +75,13 @@ def check_added_fields(layout: Layout, base: Manifest) -> None:
     every = sorted(name for name in beside - marked if f"{name}{_VALID}" not in marked)
     if every:
         raise UsageError(
-            f"{layout.root}: expected added fields that new samples may lack, found others ({list_some(every)}): "
-            f"add them again with '{program()} add --replace --allow-missing', or remove them with '{program()} drop-field'"
+            place=layout.root,
+            expected="added fields that new samples may lack",
+            found=f"others ({list_some(every)})",
+            hint=(
+                f"add them again with '{program()} add --replace --allow-missing', or remove them with '{program()} "
+                "drop-field'"
+            ),
         )
 
 
@@ -89,8 +102,10 @@ def check_terms(
         versions = describe_others(last.runtime, runtime)
         install = f"install {versions}, and " if versions else ""
         raise UsageError(
-            f"{layout.root}: expected the recipe and versions that the dataset was packed with, found others "
-            f"({one_line('; '.join(found))}): {install}give the same, or pack into another folder"
+            place=layout.root,
+            expected="the recipe and versions that the dataset was packed with",
+            found=f"others ({one_line('; '.join(found))})",
+            hint=f"{install}give the same, or pack into another folder",
         )
 
 
@@ -142,9 +157,13 @@ def check_columns(layout: Layout, base: Manifest, listing: Listing, recipe: Reci
     wrong += [f"{name!r} is missing" for name in missing]
     if wrong:
         raise UsageError(
-            f"{layout.root}: expected the columns that the dataset has in its shards, found others "
-            f"({list_some(wrong)}): {'; '.join(_ways_out(new, differing, missing or lacking))}; or build anew, without "
-            "--update, into another folder or with --overwrite"
+            place=layout.root,
+            expected="the columns that the dataset has in its shards",
+            found=f"others ({list_some(wrong)})",
+            hint=(
+                f"{'; '.join(_ways_out(new, differing, missing or lacking))}; or build anew, without "
+                "--update, into another folder or with --overwrite"
+            ),
         )
 
 
@@ -164,21 +183,27 @@ def number_classes(layout: Layout, schema: Schema, listing: Listing, wanted: boo
     numbers_of: dict[str, list[int]] = {}
     for name in (one.name for one in schema if one.classes is not None and one.name not in classes):
         if any(name in item.columns for item in listing.items):
-            raise UsageError(f"{layout.root}: expected names of classes in {name!r}, as in the dataset, found numbers")
+            raise UsageError(
+                place=layout.root, expected=f"names of classes in {name!r}, as in the dataset", found="numbers"
+            )
     for name, found in listing.classes.items():
         known = schema[name].classes if name in schema else None
         if known is None:
             if not found:
                 continue
             raise UsageError(
-                f"{layout.root}: expected a dataset with names of classes in {name!r}, as the source has, found none"
+                place=layout.root,
+                expected=f"a dataset with names of classes in {name!r}, as the source has",
+                found="none",
             )
         names = list(map(class_name, known))
         new = [one for one in found if one not in names]
         if new and not wanted:
             raise UsageError(
-                f"{layout.root}: expected the classes of the dataset in {name!r} ({list_some(known)}), found also "
-                f"{list_some(list(map(shorten, new)))}: add --new-classes to append them; numbers of classes stay"
+                place=layout.root,
+                expected=f"the classes of the dataset in {name!r} ({list_some(known)})",
+                found=f"also {list_some(list(map(shorten, new)))}",
+                hint="add --new-classes to append them; numbers of classes stay",
             )
         numbers_of[name] = [[*names, *new].index(one) for one in found]
         classes[name] = [*known, *new]

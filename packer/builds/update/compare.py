@@ -65,15 +65,19 @@ class DatasetItems:
             line = json.loads(raw)
             if not isinstance(line, dict) or "facts" not in line:
                 raise UsageError(
-                    f"{layout.root}: expected a dataset whose {ITEMS_NAME} says by what each item is known again, "
-                    "found one of an earlier version: pack it once more with --overwrite"
+                    place=layout.root,
+                    expected=f"a dataset whose {ITEMS_NAME} says by what each item is known again",
+                    found="one of an earlier version",
+                    hint="pack it once more with --overwrite",
                 )
             known._digests += bytes.fromhex(line["facts"])
             known._names.append(hash(str(line["item"])))
             known.states.append(_STATES.index(line["state"]))
             known.samples.append(int(line["samples"]))
         if len(known._digests) != DIGEST_BYTES * len(known):
-            raise DatasetError(f"{layout.root}: expected facts of {DIGEST_DIGITS} digits in {ITEMS_NAME}, found others")
+            raise DatasetError(
+                place=layout.root, expected=f"facts of {DIGEST_DIGITS} digits in {ITEMS_NAME}", found="others"
+            )
         return known
 
     def __len__(self) -> int:
@@ -124,8 +128,9 @@ def find_to_retry(layout: Layout, base: Manifest, known: DatasetItems, wanted: b
     fits = [sought in f"{line['step']}: {line['reason']}".casefold() for line in lines if line["kind"] == "item"]
     if len(fits) != rejected.sum():
         raise DatasetError(
-            f"{layout.root}: expected as many rejects in {REJECTS_NAME} as in {ITEMS_NAME}, {rejected.sum()}, "
-            f"found {len(fits)}"
+            place=layout.root,
+            expected=f"as many rejects in {REJECTS_NAME} as in {ITEMS_NAME}, {rejected.sum()}",
+            found=len(fits),
         )
     retry = np.zeros(len(known), np.bool_)
     retry[np.flatnonzero(rejected)] = fits
@@ -328,8 +333,10 @@ def compare(
     kept = len(known) - int((states == WAS_GONE).sum()) - lost - differ - tried_again
     if dropped and not kept + differ + tried_again:
         raise UsageError(
-            f"{layout.root}: expected a source with items of the dataset, found none of its {lost}, all of which "
-            "--gone drop would drop: give the source that it was packed from, or pack this one with --overwrite"
+            place=layout.root,
+            expected="a source with items of the dataset",
+            found=f"none of its {lost}, all of which --gone drop would drop",
+            hint="give the source that it was packed from, or pack this one with --overwrite",
         )
     if found:
         check_added_fields(layout, base)

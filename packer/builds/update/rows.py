@@ -100,7 +100,9 @@ def find_rows(layout: Layout, base: Manifest, samples: IntArray) -> IntArray:
     expected = samples.sum()
     if len(found) != expected:
         raise DatasetError(
-            f"{layout.root}: expected {expected} samples of the items that are replaced or dropped, found {len(found)}: "
-            "pack it once more with --overwrite"
+            place=layout.root,
+            expected=f"{expected} samples of the items that are replaced or dropped",
+            found=len(found),
+            hint="pack it once more with --overwrite",
         )
     return np.frombuffer(found, np.int64)

@@ -69,12 +69,13 @@ class FirstSamples:
                     found = _CLASS  # a name or its number
                 joined = found if known is None else join(known, found)
             except SchemaError as error:
-                raise SchemaError(f"field {name!r}: {error}") from error
+                raise SchemaError(error, place=f"field {name!r}") from error
             if joined is None or not self._holds(name, joined):
                 assert known is not None
                 raise SchemaError(
-                    f"field {name!r}: expected {known.describe()}, as in the samples before, found {shorten(value)} "
-                    f"({type(value).__name__})"
+                    place=f"field {name!r}",
+                    expected=f"{known.describe()}, as in the samples before",
+                    found=f"{shorten(value)} ({type(value).__name__})",
                 )
             types[name] = joined
         if self._samples and types.keys() != self._types.keys():
@@ -107,7 +108,7 @@ class FirstSamples:
         fields = {name: settle_empty(kind) for name, kind in types.items()}
         classes = self._declaration.classes
         if classes is not None and LABEL not in fields:
-            raise SchemaError(f"expected a field {LABEL!r}, whose classes were given, found none")
+            raise SchemaError(expected=f"a field {LABEL!r}, whose classes were given", found="none")
         try:
             check_label(fields.get(LABEL, _CLASS))
         except UsageError as error:
@@ -115,10 +116,10 @@ class FirstSamples:
         for name, kind in fields.items():
             if kind.optional and (kind.kind in ("picture", "class") or (name == LABEL and classes is not None)):
                 instead = f": {NO_CLASS} stands for no class" if name == LABEL and classes is not None else ""
-                raise SchemaError(f"field {name!r}: expected a value in every sample, found None{instead}")
+                raise SchemaError(place=f"field {name!r}", expected="a value in every sample", found=f"None{instead}")
             if kind.optional and f"{name}_valid" in fields:
                 raise SchemaError(
-                    f"field {name!r}: expected a value, since there is a field '{name}_valid', found None"
+                    place=f"field {name!r}", expected=f"a value, since there is a field '{name}_valid'", found="None"
                 )
         return Declaration(fields, classes, self._declaration.picture)
 

@@ -121,7 +121,7 @@ class Writer:
             If the folder cannot be written.
         """
         if self._state != "new":
-            raise UsageError("expected a new writer: each is used once, in one with statement")
+            raise UsageError(expected="a new writer", hint="each is used once, in one with statement")
         self._held.enter_context(self._job.begun())
         self._state = "open"
         if self._declaration.fields is not None:
@@ -179,7 +179,7 @@ class Writer:
             try:
                 types = self._first.join(sample)
             except SchemaError as error:
-                raise SchemaError(f"sample {_shown(key, number)}: {error}") from error
+                raise SchemaError(error, place=f"sample {_shown(key, number)}") from error
             self._take_key(key)
             self._first.add(key, sample, types)
             if self._first.full:
@@ -200,14 +200,16 @@ class Writer:
         if (given is None) == (self._keys is not None):
             found = "none" if given is None else shorten(given)
             wanted = "a key, as the samples before have" if given is None else "no key, as the samples before have none"
-            raise SchemaError(f"sample {number} (counted from 0): expected {wanted}, found {found}")
+            raise SchemaError(place=f"sample {number} (counted from 0)", expected=wanted, found=found)
         if given is None:
             return f"{number:08d}-000000"
         if not isinstance(given, str) or not given:
-            raise SchemaError(f"sample {number} (counted from 0): expected a text as the key, found {shorten(given)}")
+            raise SchemaError(
+                place=f"sample {number} (counted from 0)", expected="a text as the key", found=shorten(given)
+            )
         if len(given) > KEY_BYTES_MAX // 4 and len(given.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
             raise SchemaError(
-                f"sample {number}: expected a key of at most {KEY_BYTES_MAX} bytes, found {shorten(given)}"
+                place=f"sample {number}", expected=f"a key of at most {KEY_BYTES_MAX} bytes", found=shorten(given)
             )
         return given
 
@@ -217,7 +219,9 @@ class Writer:
             return
         with writing(self._job.layout.root):
             if not self._keys.add(key):
-                raise SchemaError(f"sample {shorten(key)}: expected a key that no other sample has, found it before")
+                raise SchemaError(
+                    place=f"sample {shorten(key)}", expected="a key that no other sample has", found="it before"
+                )
 
     def _encode(
         self, encoder: SampleEncoder, key: str, sample: Mapping[str, Any], number: int
@@ -226,7 +230,7 @@ class Writer:
             row = encoder.encode(sample)
             row["key"] = encode_text(key)
         except ValueError as error:
-            raise SchemaError(f"sample {_shown(key, number)}: {error}{self._advice}") from error
+            raise SchemaError(f"{error}{self._advice}", place=f"sample {_shown(key, number)}") from error
         return row
 
     @property
@@ -288,20 +292,20 @@ class Writer:
             self._end_part()
         self._close()
         if not self._written.samples:
-            raise BuildError(f"{self._job.layout.root}: no sample was written, so there is no dataset")
+            raise BuildError("no sample was written, so there is no dataset", place=self._job.layout.root)
         self.result = self._job.finish()
 
     def _unusable(self) -> Exception:
         if os.getpid() != self._process:
             return UsageError(
-                "expected a call by the process that made the writer, found a fork of it: use packer.pack"
+                expected="a call by the process that made the writer", found="a fork of it", hint="use packer.pack"
             )
         if self._state == "broken":
             return BuildError(
-                f"{self._job.layout.root}: an earlier write was cut short, so the dataset would be damaged"
+                "an earlier write was cut short, so the dataset would be damaged", place=self._job.layout.root
             )
         when = "before" if self._state == "new" else "after"
-        return UsageError(f"expected a call inside the with statement of the writer, found one {when} it")
+        return UsageError(expected="a call inside the with statement of the writer", found=f"one {when} it")
 
     def _close(self) -> None:
         """Close the files. What is not part of a finished dataset stays for the holder of the folder to remove."""

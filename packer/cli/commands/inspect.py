@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.by is not None and options.history:
-        raise UsageError("read only without by (--by), which counts the values of a field", option="history")
+        raise UsageError("read only without `by`, which counts the values of a field", option="history")
     if options.by is not None and len(options.datasets) == 1:
         print_result(options, count_values(options.datasets[0], by=options.by))
         return 0

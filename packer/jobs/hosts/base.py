@@ -252,7 +252,7 @@ def run_agents(plan: JobPlan, space: Workspace, options: BuildOptions, listener:
         return
     if len(space.finished_tasks()) < len(plan.tasks):
         raise BuildError(
-            f"{agents.why or 'the time is up'}, and no agent is left: run the same command again to resume"
+            f"{agents.why or 'the time is up'}, and no agent is left", hint="run the same command again to resume"
         )
 
 

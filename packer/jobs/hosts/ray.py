@@ -59,7 +59,7 @@ class RayCluster:
             self.hosts: Sequence[Host] = room.limit(found)
             if not self.hosts:
                 what = "a GPU and a core" if self._gpus else "a core"
-                raise BuildError(f"expected a Ray cluster with a node that has {what}, found none")
+                raise BuildError(expected=f"a Ray cluster with a node that has {what}", found="none")
         except BaseException:
             self.close()
             raise
@@ -160,7 +160,9 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host, int(port)), _CONNECT_LIMIT_S).close()
     except (OSError, OverflowError) as error:
         raise BuildError(
-            f"expected a Ray cluster at {shorten(address)}, found none ({error}): begin with `ray start --head`"
+            expected=f"a Ray cluster at {shorten(address)}",
+            found=f"none ({error})",
+            hint="begin with `ray start --head`",
         ) from None
 
 

@@ -111,8 +111,9 @@ def _nodes(room: Room) -> tuple[list[Host], int]:
     cores = parse_counts(os.environ.get("SLURM_JOB_CPUS_PER_NODE", "1"))
     if len(cores) != len(names):
         raise BuildError(
-            f"expected the cores of {len(names)} nodes in SLURM_JOB_CPUS_PER_NODE, found {len(cores)}: "
-            "run the command in the allocation's own shell or script"
+            expected=f"the cores of {len(names)} nodes in SLURM_JOB_CPUS_PER_NODE",
+            found=len(cores),
+            hint="run the command in the allocation's own shell or script",
         )
     gpus = _number("SLURM_GPUS_ON_NODE") or 1
     known = _known_to_slurm(listed)
@@ -122,7 +123,9 @@ def _nodes(room: Room) -> tuple[list[Host], int]:
         if _answers(facts):
             hosts += room.share(name, count, _memory(facts, count), gpus)
     if not hosts:
-        raise BuildError(f"no node of the allocation answers ({listed}): run the same command again in another one")
+        raise BuildError(
+            f"no node of the allocation answers ({listed})", hint="run the same command again in another one"
+        )
     return hosts, max(1, min(cores) // gpus)
 
 
@@ -145,7 +148,7 @@ def parse_counts(text: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
         if match is None:
-            raise UsageError(f"SLURM_JOB_CPUS_PER_NODE: expected counts such as '72(x2),36', found {text!r}")
+            raise UsageError(place="SLURM_JOB_CPUS_PER_NODE", expected="counts such as '72(x2),36'", found=f"{text!r}")
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
@@ -173,10 +176,10 @@ def _ask(*command: str) -> str:
             command, capture_output=True, text=True, errors="replace", timeout=_COMMAND_LIMIT_S, check=False
         )
     except FileNotFoundError:
-        raise BuildError(f"expected Slurm's commands on this host, found no {command[0]!r}") from None
+        raise BuildError(expected="Slurm's commands on this host", found=f"no {command[0]!r}") from None
     except subprocess.TimeoutExpired:
         raise BuildError(f"Slurm's {command[0]} gave no answer within {_COMMAND_LIMIT_S:g} s") from None
     if done.returncode:
         last = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
-        raise BuildError(f"Slurm's {command[0]} failed: {last[:200]}")
+        raise BuildError(last[:200], place=f"Slurm's {command[0]} failed")
     return done.stdout

@@ -154,8 +154,10 @@ class Entry:
         """Check that the dataset in the folder has not changed since the plan was made."""
         if self._space.successor.exists() or committed(self._layout) != expected:
             raise BuildError(
-                f"{self._layout.root}: expected the dataset that the work was planned for, found that it has changed "
-                "since: run the same command again"
+                place=self._layout.root,
+                expected="the dataset that the work was planned for",
+                found="that it has changed since",
+                hint="run the same command again",
             )
 
     def _take_over(self, old: Mapping[str, Any]) -> bool:
@@ -187,8 +189,11 @@ class Entry:
         versions = describe_others(old.get(RUNTIME, {}), self._plan.to_json().get(RUNTIME, {}))
         what, how = ("settings or versions", f"install {versions} and ") if versions else ("settings", "")
         raise ResumeMismatchError(
-            f"{self._layout.root}: the unfinished {kind} in this folder was started with other {what} ({difference}): "
-            f"{how}repeat the original command to resume it, or add --overwrite to discard it and begin anew"
+            (
+                f"the unfinished {kind} in this folder was started with other {what} ({difference}): {how}repeat "
+                "the original command to resume it, or add --overwrite to discard it and begin anew"
+            ),
+            place=self._layout.root,
         )
 
     def _write_plan(self) -> None:

@@ -54,8 +54,10 @@ def assemble_shards(plan: ShardPlan, run: RunUnits, listener: ProgressListener) 
                 shard = place_shard(root, plan.published(number))
                 if shard is None:
                     raise BuildError(
-                        f"{plan.published(number)}: expected the files of a finished shard, found others: "
-                        "run the same command again to resume"
+                        place=plan.published(number),
+                        expected="the files of a finished shard",
+                        found="others",
+                        hint="run the same command again to resume",
                     )
                 shards[number] = shard
                 size = shard.bytes

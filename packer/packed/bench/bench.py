@@ -138,7 +138,7 @@ def bench(
     if not raw_side["samples"]:
         reason = next((answer["reason"] for answer in warmed if answer["reason"]), "no reason is known")
         raise UsageError(
-            f"{source}: expected items that give samples, found none among the {measured_items} tried ({reason})"
+            place=source, expected="items that give samples", found=f"none among the {measured_items} tried ({reason})"
         )
     report = BenchReport(
         source=str(source),
@@ -196,7 +196,7 @@ class MeasuredProcess(SyncChild):
         if found is None:
             return None
         if found["event"] == "died":
-            raise BuildError(f"{self.module}: expected an answer, found that it ended ({self.describe_death()})")
+            raise BuildError(place=self.module, expected="an answer", found=f"that it ended ({self.describe_death()})")
         if found["event"] == "failed":
             raise BuildError(found["message"])
         return found
@@ -272,8 +272,10 @@ def _recipe_of(packed: Path, manifest: Manifest) -> Recipe:
         return Recipe.from_options(recipe_as_built(manifest, made))
     except UsageError as error:
         raise UsageError(
-            f"{packed}: expected a dataset that `{program()} build` made, found one of {shorten(made.kind)}, "
-            "which has no recipe to run over raw items: name a dataset that went into it"
+            place=packed,
+            expected=f"a dataset that `{program()} build` made",
+            found=f"one of {shorten(made.kind)}, which has no recipe to run over raw items",
+            hint="name a dataset that went into it",
         ) from error
 
 
@@ -281,13 +283,15 @@ def _with_boxes(recipe: Recipe, boxes: str | os.PathLike[str] | None) -> Recipe:
     """Return the recipe with the present path of its boxes."""
     if recipe.boxes is None:
         if boxes is not None:
-            raise UsageError("boxes: expected none, since the dataset was built without --boxes")
+            raise UsageError(option="boxes", expected="none, since the dataset was built without --boxes")
         return recipe
     place = Path(recipe.boxes if boxes is None else boxes)
     if not place.exists():
         raise UsageError(
-            f"boxes: expected those that the dataset was built with ({shorten(recipe.boxes)}), found nothing at {place}: "
-            "say where they are (--boxes)"
+            option="boxes",
+            expected=f"those that the dataset was built with ({shorten(recipe.boxes)})",
+            found=f"nothing at {place}",
+            hint="say where they are (--boxes)",
         )
     return replace(recipe, boxes=str(place))
 
@@ -296,7 +300,7 @@ def _shuffled(listing: Listing, recipe: Recipe) -> list[Item]:
     items = [item for item in listing.items[: recipe.limit] if is_storable(item)]
     random.Random(_SEED).shuffle(items)  # noqa: S311 -- not a secret
     if not items:
-        raise UsageError("source: expected one item or more, found none")
+        raise UsageError(option="source", expected="one item or more", found="none")
     return items
 
 

@@ -262,7 +262,9 @@ class BrowsedDataset:
         frame = open_table(table).frame()
         found = join_frame(frame, [keys], taken=taken, allow_missing=True, allow_unknown=True, what=str(table))
         if not found.rows:
-            raise UsageError(f"{table}: expected keys of the dataset's samples in its column 'key', found none of them")
+            raise UsageError(
+                place=table, expected="keys of the dataset's samples in its column 'key'", found="none of them"
+            )
         self.pool = self.pool.join(found.fields, found.columns)
         self.joined = tuple(field.name for field in found.fields)
 
@@ -297,8 +299,9 @@ class BrowsedDataset:
         """Numbers that are in the order of a field's values."""
         if name not in self.small_fields:
             raise UsageError(
-                f"sort: expected one of {list_some(self.small_fields)}, found {shorten(name)}"
-                f"{did_you_mean(name, self.small_fields)}"
+                option="sort",
+                expected=f"one of {list_some(self.small_fields)}",
+                found=f"{shorten(name)}{did_you_mean(name, self.small_fields)}",
             )
         values = self.texts(name).codes if self.field(name).kind == "text" else self.numbers(name)
         marked: Column = mark_missing(values, self.known(name))

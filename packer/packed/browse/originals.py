@@ -58,7 +58,7 @@ class Originals:
         self._folder: tuple[str, ItemFile] | None = None
         if not self.root.is_dir() and (not self.root.is_file() or kind_of(self.root.name) is None):
             raise UsageError(
-                f"{root}: expected the folder that the dataset was packed from, or its archive, found none"
+                place=root, expected="the folder that the dataset was packed from, or its archive", found="none"
             )
 
     def find(self, item: str) -> Path | None:
@@ -98,7 +98,7 @@ class Originals:
         container = item.partition(MEMBER_MARK)[0]
         archive = self._find_archive(container) if container != item else None
         if archive is None:
-            raise ItemError(f"{shorten(item)}: expected a file in the source, found none")
+            raise ItemError(place=shorten(item), expected="a file in the source", found="none")
         return read_frame(self._member(archive, container, item), frame)
 
     def _frames(self, folder: Path, item: str) -> ItemFile:
@@ -111,7 +111,7 @@ class Originals:
         names = [name for name in pictures_in(folder) if is_chosen((*parts, name), include, exclude)]
         found = frames_item(0, item, str(folder), names, self._frame_rate, [self.root])
         if found.reject is not None:
-            raise ItemError(f"{shorten(item)}: {found.reject}")
+            raise ItemError(found.reject, place=shorten(item))
         self._folder = item, found.file
         return found.file
 
@@ -136,7 +136,7 @@ class Originals:
                 try:
                     items = list_archive(archive, container, self._path_column).items
                 except (ShardspecError, OSError, ValueError) as error:
-                    raise ItemError(f"{shorten(container)}: cannot be listed: {cut(str(error), LONG)}") from error
+                    raise ItemError(f"cannot be listed: {cut(str(error), LONG)}", place=shorten(container)) from error
                 lines = (f"{one.name}\0{_place_of(one)}" for one in items if one.path is not None)
                 self._listed = archive, texts().extend(sorted_texts(lines))
             known = self._listed[1]
@@ -175,11 +175,11 @@ def read_frame(file: ItemFile, frame: int | None = None) -> npt.NDArray[np.uint8
             with closing(open_reader(file, sampling, max_pixels=MAX_PIXELS)) as reader:
                 for found in reader:
                     return found.image
-            raise ItemError(f"{name}: expected a frame{'' if frame is None else f' {frame}'}, found none")
+            raise ItemError(place=name, expected=f"a frame{'' if frame is None else f' {frame}'}", found="none")
         if file.member is None and medium_of(file.name) is None:
-            raise ItemError(f"{name}: expected a picture or a video by its suffix")
+            raise ItemError(place=name, expected="a picture or a video by its suffix")
         return decode_picture(read_picture(opener(file), max_pixels=MAX_PIXELS), max_pixels=MAX_PIXELS).image
     except MissingDependencyError as error:
-        raise ItemError(f"{name}: {error}") from error
+        raise ItemError(error, place=name) from error
     except OSError as error:
-        raise ItemError(f"{name}: cannot be read: {system_reason(error)}") from error
+        raise ItemError(f"cannot be read: {system_reason(error)}", place=name) from error

@@ -42,5 +42,5 @@ def as_png(value: npt.NDArray[Any]) -> StoredPicture:
     try:
         Image.fromarray(np.ascontiguousarray(value)).save(file, "PNG", compress_level=1)
     except (OSError, ValueError, TypeError, SystemError, KeyError) as error:
-        raise CodecError(f"expected a picture, found an array of shape {value.shape}: {error}") from error
+        raise CodecError(expected="a picture", found=f"an array of shape {value.shape}", hint=error) from error
     return StoredPicture(file.getvalue(), MEDIA_TYPES["png"])

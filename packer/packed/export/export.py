@@ -164,7 +164,9 @@ def export(
         record |= {"to": to, "shard_size": shard_bytes}
         record["classes"] = {field.name: list(field.classes) for field in manifest.schema if field.classes is not None}
     if target.resolve() == source.resolve():
-        raise UsageError(f"{target}: expected a folder outside the dataset, found the dataset itself: choose another")
+        raise UsageError(
+            place=target, expected="a folder outside the dataset", found="the dataset itself", hint="choose another"
+        )
     refuse_files(target)
     if _is_written(target):
         return _find_finished(target, record)
@@ -218,18 +220,20 @@ def _check(to: str, table: str | None, shard_size: str | int | None, names: str)
     """Check options against each other, and return the bytes of a shard."""
     kinds = ("files", *SHARDS, TARS)
     if to not in kinds:
-        raise UsageError(f"to: expected one of {', '.join(kinds)}, found {shorten(to)}{did_you_mean(str(to), kinds)}")
+        raise UsageError(
+            option="to", expected=f"one of {', '.join(kinds)}", found=f"{shorten(to)}{did_you_mean(str(to), kinds)}"
+        )
     checked("names", names, str, choices=tuple(NAMES))
     for name, given in (("table", table is not None), ("names", names != "key")):
         if to != "files" and given:
-            raise UsageError(f"{name}: read only with --to files, found --to {to}")
+            raise UsageError(f"read only with --to files, found --to {to}", option=name)
     if to == "files" and shard_size is not None:
-        raise UsageError(f"shard_size: read only with --to {' or '.join(kinds[1:])}, found --to files")
+        raise UsageError(f"read only with --to {' or '.join(kinds[1:])}, found --to files", option="shard_size")
     if to == TARS:
         return 0
     size = DEFAULT_SHARD_BYTES if shard_size is None else parse_bytes(shard_size, "shard_size")
     if size > MAX_SHARD_BYTES:
-        raise UsageError(f"shard_size: expected {MAX_SHARD_BYTES} bytes or fewer, found {shorten(shard_size)}")
+        raise UsageError(option="shard_size", expected=f"{MAX_SHARD_BYTES} bytes or fewer", found=shorten(shard_size))
     return size
 
 
@@ -261,7 +265,7 @@ def _find_finished(target: Path, record: Mapping[str, Any]) -> ExportResult:
         }
         chosen = " ".join(f"{name} {shorten(value)}" for name, value in options.items() if value is not None)
         what = "an export of another dataset" if digest != record["digest"] else f"one with {chosen}".replace("'", "")
-    raise UsageError(f"{target}: expected a new or empty folder, found {what}: choose another folder")
+    raise UsageError(place=target, expected="a new or empty folder", found=what, hint="choose another folder")
 
 
 def _write_shards(samples: PackedSamples, shards: Shards, listener: ProgressListener) -> int:

@@ -60,7 +60,7 @@ class SourceNames:
         schema = samples.schema
         if "source" not in schema or schema["source"].kind != "text":
             raise UsageError(
-                f"names: expected a field 'source' of text in the dataset, found {list_some(schema.names)}"
+                option="names", expected="a field 'source' of text in the dataset", found=list_some(schema.names)
             )
         self._suffixes = SUFFIXES[codec]
         self._rows = samples.rows

@@ -68,7 +68,7 @@ class Shards(ABC):
         sample = self._encode([leaf.value(values[leaf.name]) for leaf in self._leaves])
         if len(sample) > _FILE_MAX // 2:
             raise BuildError(
-                f"expected samples of less than 2 GiB, which offsets of 32 bits reach, found {len(sample)} bytes"
+                expected="samples of less than 2 GiB, which offsets of 32 bits reach", found=f"{len(sample)} bytes"
             )
         if self._samples and self._offsets[-1] + len(sample) > self._shard_bytes:
             self._end_shard()

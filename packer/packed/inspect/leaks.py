@@ -106,7 +106,7 @@ def find_leaks(
     for path in paths:
         if path.resolve() in places:
             raise UsageError(
-                f"expected different datasets to compare, found one twice: {places[path.resolve()]}, {path}"
+                expected="different datasets to compare", found="one twice", hint=f"{places[path.resolve()]}, {path}"
             )
         places[path.resolve()] = path
     several = []

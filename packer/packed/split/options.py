@@ -26,15 +26,17 @@ def check_options(
     given = {"ratios": ratios, "folds": folds, "stratify": stratify, "seed": seed or None}
     besides = [name for name, value in given.items() if value is not None]
     if into is not None and fields:
-        raise UsageError("into: read only without by (--by), which keeps groups whole in shares, found both")
+        raise UsageError("read only without `by`, which keeps groups whole in shares, found both", option="into")
     if into is not None and besides:
-        raise UsageError(f"{besides[0]}: read only without into, found into {shorten(into)}")
+        raise UsageError(f"read only without into, found into {shorten(into)}", option=besides[0])
     if folds is not None and ratios is not None:
-        raise UsageError("folds: read only without ratios (--ratios), since the shares of folds are equal, found both")
+        raise UsageError("read only without `ratios`, since the shares of folds are equal, found both", option="folds")
     if not fields and all(option is None for option in (into, folds, stratify)):
         raise UsageError(
-            "expected by (--by: what stays together), into (--into: a dataset for each value), folds (--folds) or "
-            "stratify (--stratify), found none of them"
+            expected=(
+                "by (--by: what stays together), into (--into: a dataset for each value), folds (--folds) or `stratify`"
+            ),
+            found="none of them",
         )
 
 
@@ -52,10 +54,10 @@ def parse_ratios(text: str) -> dict[str, float]:
             value = float(number)
         except ValueError:
             raise UsageError(
-                f"ratios: expected train=0.8,val=0.1,test=0.1, found {shorten(part)} in {shorten(text)}"
+                option="ratios", expected="train=0.8,val=0.1,test=0.1", found=f"{shorten(part)} in {shorten(text)}"
             ) from None
         if name.strip() in ratios:
-            raise UsageError(f"ratios: expected every split once, found {shorten(name.strip())} twice")
+            raise UsageError(option="ratios", expected="every split once", found=f"{shorten(name.strip())} twice")
         ratios[name.strip()] = value
     return check_ratios(ratios)
 
@@ -71,21 +73,27 @@ def check_ratios(ratios: Mapping[str, float]) -> dict[str, float]:
     """
     if not isinstance(ratios, Mapping):
         raise UsageError(
-            "ratios: expected a name for each share, since each split has a folder of that name, as in "
-            f"{{'train': 0.8, 'val': 0.2}} or 'train=0.8,val=0.2', found {shorten(ratios)}"
+            option="ratios",
+            expected=(
+                "a name for each share, since each split has a folder of that name, as in {'train': 0.8, "
+                "'val': 0.2} or 'train=0.8,val=0.2'"
+            ),
+            found=shorten(ratios),
         )
     wrong = [name for name in ratios if not (isinstance(name, str) and NAME.match(name))]
     if wrong or len(ratios) < 2:
         found = list_some(list(map(shorten, wrong or ratios)))
-        raise UsageError(f"ratios: expected two splits or more, named in lower-case letters, found {found or 'none'}")
+        raise UsageError(
+            option="ratios", expected="two splits or more, named in lower-case letters", found=found or "none"
+        )
     ratios = {name: plain_value(ratio) for name, ratio in ratios.items()}
     if not all(type(ratio) in (int, float) and math.isfinite(ratio) and ratio > 0 for ratio in ratios.values()):
-        raise UsageError(f"ratios: expected numbers above 0, found {shorten(ratios)}")
+        raise UsageError(option="ratios", expected="numbers above 0", found=shorten(ratios))
     total = sum(ratios.values())
     for whole in (1, 100):
         if abs(total - whole) <= whole * _TOLERANCE:
             return {name: ratio / whole for name, ratio in ratios.items()}
-    raise UsageError(f"ratios: expected numbers that add up to 1 (or to 100), found {total:g}")
+    raise UsageError(option="ratios", expected="numbers that add up to 1 (or to 100)", found=f"{total:g}")
 
 
 def refuse_splits(values: Sequence[str], by: str, shares: Mapping[str, float]) -> None:
@@ -94,9 +102,10 @@ def refuse_splits(values: Sequence[str], by: str, shares: Mapping[str, float]) -
     found = [value for value in values if value.lower() in names]
     if len(found) > 1:
         raise UsageError(
-            f"by: expected groups, such as videos or persons, in the field {by!r}, "
-            f"found splits ({list_some([*map(repr, found)])}), which would be put into others: "
-            f"to make a dataset of each, give into={by!r} (--into {by})"
+            option="by",
+            expected=f"groups, such as videos or persons, in the field {by!r}",
+            found=f"splits ({list_some([*map(repr, found)])}), which would be put into others",
+            hint=f"to make a dataset of each, give into={by!r} (--into {by})",
         )
 
 
@@ -104,8 +113,10 @@ def folders_of(values: Sequence[str], into: str) -> list[str]:
     """Return the folder of each value's dataset."""
     if len(values) > MAX_PARTS:
         raise UsageError(
-            f"into: expected a field of at most {MAX_PARTS} values, each of which becomes a dataset, "
-            f"found {len(values)} in {into!r}: for shares of whole groups give by={into!r} (--by {into})"
+            option="into",
+            expected=f"a field of at most {MAX_PARTS} values, each of which becomes a dataset",
+            found=f"{len(values)} in {into!r}",
+            hint=f"for shares of whole groups give by={into!r} (--by {into})",
         )
     folders: dict[str, str] = {}
     for value in values:
@@ -114,8 +125,10 @@ def folders_of(values: Sequence[str], into: str) -> list[str]:
         twin = next((other for other, taken in folders.items() if taken.casefold() == folder.casefold()), None)
         if twin is not None:
             raise UsageError(
-                f"into: expected values that name different folders in {into!r}, "
-                f"found {shorten(twin)} and {shorten(value)}: rename one in the table, and build again"
+                option="into",
+                expected=f"values that name different folders in {into!r}",
+                found=f"{shorten(twin)} and {shorten(value)}",
+                hint="rename one in the table, and build again",
             )
         folders[value] = folder
     return [folders[value] for value in values]

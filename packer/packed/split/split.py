@@ -115,7 +115,9 @@ def split(
         shares = parse_ratios(ratios) if isinstance(ratios, str) else check_ratios(RATIOS if ratios is None else ratios)
     one = open_input(given_path("dataset", dataset), target)
     if Layout(target).manifest.exists():
-        raise UsageError(f"{target}: expected a folder for the splits, found a packed dataset: choose another folder")
+        raise UsageError(
+            place=target, expected="a folder for the splits", found="a packed dataset", hint="choose another folder"
+        )
     several = [_read_whole_groups(one.path, field, dataset) for field in (fields if into is None else (into,))]
     groups = join_groups(several) if several else None
     strata = None if stratify is None else read_groups(one.path, stratify)
@@ -181,9 +183,10 @@ def _read_whole_groups(path: Path, field: str, dataset: str | os.PathLike[str]) 
     groups = read_groups(path, field)
     if groups.without:
         raise UsageError(
-            f"{dataset}: expected a value of {field!r} in every sample, found none in {groups.without} "
-            f"of {len(groups.of_row)}, so they belong to no split: "
-            "fill the column (an original can name itself), or choose another field"
+            place=dataset,
+            expected=f"a value of {field!r} in every sample",
+            found=f"none in {groups.without} of {len(groups.of_row)}, so they belong to no split",
+            hint="fill the column (an original can name itself), or choose another field",
         )
     return groups
 

@@ -151,8 +151,10 @@ def verify(
         listed += _check_deep(layout, manifest, whole, problems, listener)
     if listed and layout.stamp_manifest() != stamp:
         raise DatasetError(
-            f"{path}: expected one dataset all the time, found that another took its place meanwhile: "
-            "run the command again"
+            place=path,
+            expected="one dataset all the time",
+            found="that another took its place meanwhile",
+            hint="run the command again",
         )
     sizes = sum(entry.bytes for entry in entries)
     unlisted = _unlisted(layout, entries)

@@ -32,7 +32,7 @@ def read_arrays(item: Item) -> dict[str, Any]:
         try:
             found[name] = data if member.kind == "parquet" else parse_npy(data)
         except ItemError as error:
-            raise ItemError(f"field {name!r}: {error}") from error
+            raise ItemError(error, place=f"field {name!r}") from error
     return found
 
 
@@ -51,15 +51,15 @@ def parse_npy(data: bytes) -> npt.NDArray[Any]:
         read = _READERS[npy_format.read_magic(file)]
         shape, fortran, dtype = read(file, max_header_size=_HEADER_BYTES_MAX)
     except Exception as error:  # of numpy and of Python's parser
-        raise ItemError(f"expected a .npy file with one array of numbers, found {shorten(data[:12])}") from error
+        raise ItemError(expected="a .npy file with one array of numbers", found=shorten(data[:12])) from error
     if dtype.hasobject:
         raise ItemError(
-            "expected numbers in the .npy file, found objects: they are pickled, and reading them runs code"
+            expected="numbers in the .npy file", found="objects", hint="they are pickled, and reading them runs code"
         )
     if dtype.kind not in "biuf" or len(shape) > 32 or min(shape, default=0) < 0:
-        raise ItemError(f"expected an array of numbers in the .npy file, found {dtype} {shape}")
+        raise ItemError(expected="an array of numbers in the .npy file", found=f"{dtype} {shape}")
     expected, start = dtype.itemsize * math.prod(shape), file.tell()
     if len(data) - start != expected:
-        raise ItemError(f"expected {expected} bytes after the header of the .npy file, found {len(data) - start}")
+        raise ItemError(expected=f"{expected} bytes after the header of the .npy file", found=len(data) - start)
     values: npt.NDArray[Any] = np.frombuffer(data, dtype, offset=start)
     return values.reshape(shape, order="F" if fortran else "C")

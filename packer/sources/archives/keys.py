@@ -55,17 +55,17 @@ class KeyTable:
                 pairs = _read_table(path)
             else:
                 known = ", ".join(sorted([".json", *_TEXT_SUFFIXES, *TABLES]))
-                raise UsageError(f"keys: expected a file {known}, found {path}")
+                raise UsageError(option="keys", expected=f"a file {known}", found=path)
         except OSError as error:
-            raise UsageError(f"keys: {path} cannot be read: {system_reason(error)}") from error
+            raise UsageError(system_reason(error), option="keys", place=f"{path} cannot be read") from error
         rows: dict[str, Mapping[str, Any]] = {}
         for given, columns in pairs:
             key = given.replace("\\", "/")
             if key in rows:
-                raise UsageError(f"{path}: expected every key once, found {shorten(key)} twice")
+                raise UsageError(place=path, expected="every key once", found=f"{shorten(key)} twice")
             rows[key] = columns
         if not rows:
-            raise UsageError(f"{path}: expected keys, found none")
+            raise UsageError(place=path, expected="keys", found="none")
         return cls(path, rows)
 
     def join(self, items: Iterable[Item], notes: list[str]) -> Iterator[Item | None]:
@@ -113,11 +113,11 @@ def _read_json(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     try:
         document = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: expected JSON, {found_instead(error)}") from error
+        raise UsageError(f"expected JSON, {found_instead(error)}", place=path) from error
     if isinstance(document, dict):
         return [(key, value if isinstance(value, dict) else {"label": value}) for key, value in document.items()]
     if not isinstance(document, list):
-        raise UsageError(f"{path}: expected an object or a list of keys, found {type(document).__name__}")
+        raise UsageError(place=path, expected="an object or a list of keys", found=type(document).__name__)
     pairs: list[tuple[str, Mapping[str, Any]]] = []
     for entry in document:
         if isinstance(entry, str):
@@ -127,7 +127,7 @@ def _read_json(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
         elif isinstance(entry, dict):
             pairs.append(_split_row(path, entry))
         else:
-            raise UsageError(f"{path}: expected keys, or pairs of key and label, found {shorten(entry)}")
+            raise UsageError(place=path, expected="keys, or pairs of key and label", found=shorten(entry))
     return pairs
 
 
@@ -135,14 +135,14 @@ def _read_lines(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     try:
         lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: expected text in UTF-8, found other bytes: save it as UTF-8") from error
+        raise UsageError(place=path, expected="text in UTF-8", found="other bytes", hint="save it as UTF-8") from error
     mark = "\t" if any("\t" in line for line in lines) else None
     cells = [line.rsplit(mark, 1) for line in lines if line]
     widths = {len(row) for row in cells}
     if widths <= {1}:
         return [(key, {}) for (key,) in cells]
     if widths != {2}:
-        raise UsageError(f"{path}: expected a key in every line, or a key and a label in every line, found both")
+        raise UsageError(place=path, expected="a key in every line, or a key and a label in every line", found="both")
     numbers = all(_INTEGER.match(label) for _, label in cells)
     return [(key.strip(), {"label": int(label) if numbers else label}) for key, label in cells]
 
@@ -163,8 +163,8 @@ def _plain(cells: Cells) -> list[Any]:
 def _split_row(path: Path, row: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     column = next((name for name in _KEY_COLUMNS if name in row), None)
     if column is None:
-        raise UsageError(f"{path}: expected a column 'key', found {quote_some(row)}")
+        raise UsageError(place=path, expected="a column 'key'", found=quote_some(row))
     key = row[column]
     if not isinstance(key, str | int) or isinstance(key, bool):
-        raise UsageError(f"{path}: expected keys as text in column {shorten(column)}, found {shorten(key)}")
+        raise UsageError(place=path, expected=f"keys as text in column {shorten(column)}", found=shorten(key))
     return str(key), {name: value for name, value in row.items() if name != column}

@@ -172,8 +172,10 @@ class ArchiveSource:
                 for column, names in one.classes.items():
                     if classes.setdefault(column, names) != names:
                         raise UsageError(
-                            f"{archive.path}: expected the class names of the archives before it in column {column!r}, "
-                            "found others: pack them apart"
+                            place=archive.path,
+                            expected=f"the class names of the archives before it in column {column!r}",
+                            found="others",
+                            hint="pack them apart",
                         )
                 entries.merge(one.ignored)
                 people.extend([archive.name] if one.numbers_people else [])
@@ -268,7 +270,9 @@ def _list_one(archive: Archive, list_one: Callable[[Place], Found]) -> Found:
         return list_one(Place(archive, stat.st_size, stat.st_mtime_ns))
     except OSError as error:
         if may_pass(error):
-            raise BuildError(f"{archive.path}: cannot be examined: {error}: run the same command again") from error
+            raise BuildError(
+                f"cannot be examined: {error}", place=archive.path, hint="run the same command again"
+            ) from error
         reason = f"expected a readable archive, found: {system_reason(error)}"
         return Found(spool_items().extend([Item(-1, archive.name, None, reject=reason)]))
 
@@ -321,8 +325,9 @@ class _Naming:
             self._names |= dict.fromkeys(row)
             if len(self._names) > FIELDS_MAX:
                 raise UsageError(
-                    f"expected at most {FIELDS_MAX} fields in the archives, found more: names that differ from item "
-                    "to item are data, not fields"
+                    expected=f"at most {FIELDS_MAX} fields in the archives",
+                    found="more",
+                    hint="names that differ from item to item are data, not fields",
                 )
         if LABEL in row:
             self._kinds.add(type(row[LABEL]))

@@ -68,7 +68,7 @@ def list_archive(path: Path, name: str, path_column: str) -> Found:
     """
     kind, status = kind_of(path.name), path.stat()
     if kind is None:
-        raise UsageError(f"{path}: expected an archive ({', '.join(SUFFIXES)})")
+        raise UsageError(place=path, expected=f"an archive ({', '.join(SUFFIXES)})")
     return kind.lister(path_column, {})(Place(Archive(name, path), status.st_size, status.st_mtime_ns))
 
 
@@ -126,7 +126,7 @@ def open_pattern(pattern: str, recipe: Recipe) -> Source:
     found: dict[Kind, list[Path]] = {}
     missing = [str(path) for path in paths.values() if not path.exists()]
     if missing:
-        raise UsageError(f"{shorten(pattern)}: expected files, found none at {list_some(missing)}")
+        raise UsageError(place=shorten(pattern), expected="files", found=f"none at {list_some(missing)}")
     for named in paths.values():
         inside = named / DATA_NAME
         path = inside if inside.is_file() else named
@@ -134,7 +134,7 @@ def open_pattern(pattern: str, recipe: Recipe) -> Source:
             found.setdefault(kind, []).append(path)
     if not found:
         known, other = ", ".join(SUFFIXES), counted(len(paths), "other file") if paths else "nothing"
-        raise UsageError(f"{shorten(pattern, LONG)}: expected the names of archives ({known}), found {other}")
+        raise UsageError(place=shorten(pattern, LONG), expected=f"the names of archives ({known})", found=other)
     kind = _only_kind(pattern, found)
     root = Path(os.path.commonpath([path.parent for path in found[kind]]))
     return _source(kind, root, found[kind], recipe, len(paths) - sum(map(len, found.values())))
@@ -152,7 +152,7 @@ def expand_braces(pattern: str) -> Iterator[str]:
     choices = [[piece] if number % 2 == 0 else _choices(piece) for number, piece in enumerate(pieces)]
     texts = ["".join(chosen) for chosen in islice(product(*choices), _EXPANDED_MAX + 1)]
     if len(texts) > _EXPANDED_MAX:
-        raise UsageError(f"{shorten(pattern)}: expected at most {_EXPANDED_MAX} files, found more")
+        raise UsageError(place=shorten(pattern), expected=f"at most {_EXPANDED_MAX} files", found="more")
     yield from texts
 
 
@@ -168,7 +168,9 @@ def _choices(text: str) -> Sequence[str]:
 def _only_kind(where: Path | str, found: Mapping[Kind, Sequence[Path]]) -> Kind:
     if len(found) > 1:
         what = " and ".join(f"{len(paths)} {kind.title}" for kind, paths in found.items())
-        raise UsageError(f"{where}: expected archives of one kind, found {what}: name some with a pattern ('*.tar')")
+        raise UsageError(
+            place=where, expected="archives of one kind", found=what, hint="name some with a pattern ('*.tar')"
+        )
     return next(iter(found))
 
 
@@ -187,4 +189,4 @@ def _name(root: Path, path: Path) -> str:
 
 
 def _fail(error: OSError) -> None:
-    raise BuildError(f"{shorten(str(error.filename))}: cannot be listed: {system_reason(error)}") from error
+    raise BuildError(f"cannot be listed: {system_reason(error)}", place=shorten(str(error.filename))) from error

@@ -39,7 +39,7 @@ def holds_pictures(path: Path, path_column: str) -> bool:
     try:
         path.open("rb").close()
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {system_reason(error)}") from error
+        raise UsageError(f"cannot be read: {system_reason(error)}", place=path) from error
     schema = _open(path).schema_arrow
     found = _picture_columns(schema)
     return path_column in found or (path_column not in schema.names and bool(found))
@@ -83,7 +83,7 @@ def _choose(path: Path, schema: Any, path_column: str) -> tuple[str, dict[str, b
         if len(names) == 1 or usual:
             return (usual or names)[0], found
     raise UsageError(
-        f"{path}: expected one column of pictures, found {list_some(list(found))}: choose it with --path-column"
+        place=path, expected="one column of pictures", found=list_some(list(found)), hint="choose it with --path-column"
     )
 
 

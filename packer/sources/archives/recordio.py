@@ -141,13 +141,13 @@ def _read_record(file: BinaryIO, start: int, end: int) -> _Record:
 def _read_header(path: Path, record: _Record, end: int) -> tuple[tuple[float, ...], int]:
     """Return the label of a record, and the offset of the image in its bytes."""
     if record.size < _HEADER.size or len(record.head) < _HEADER.size:
-        raise ItemError(f"expected a header of {_HEADER.size} bytes in the record, found {record.size} bytes")
+        raise ItemError(expected=f"a header of {_HEADER.size} bytes in the record", found=f"{record.size} bytes")
     flag, label, _, _ = _HEADER.unpack_from(record.head)
     if flag == 0:
         return (label,), _HEADER.size
     start = _HEADER.size + 4 * flag
     if flag > _LABELS_MAX or start > record.size:
-        raise ItemError(f"expected the {flag} numbers of its label in the record, found {record.size} bytes")
+        raise ItemError(expected=f"the {flag} numbers of its label in the record", found=f"{record.size} bytes")
     data = record.head
     if start > len(data):
         data = read_member(str(path), Member("stored", tuple(_cut(record.pieces, 0, start)), end))

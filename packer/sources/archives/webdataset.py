@@ -124,8 +124,8 @@ class _Samples:
         try:
             if self._crowded:
                 raise ItemError(
-                    f"expected at most {_MEMBERS_MAX} members in a sample, with {_HELD_BYTES_MAX} bytes of text, "
-                    "found more"
+                    expected=f"at most {_MEMBERS_MAX} members in a sample, with {_HELD_BYTES_MAX} bytes of text",
+                    found="more",
                 )
             self._append(self._make(key, members))
             self._fields = frozenset(suffix for suffix, _ in members)
@@ -143,16 +143,16 @@ class _Samples:
 
     def _make(self, key: str, members: list[tuple[str, TarMember]]) -> Item:
         if key.startswith("/") or ".." in key.split("/"):  # though nothing is written by this name
-            raise ItemError("expected a name inside the archive, found one that leads out of it")
+            raise ItemError(expected="a name inside the archive", found="one that leads out of it")
         by_suffix: dict[str, TarMember] = {}
         for suffix, member in members:
             if member.kind != "file":
-                raise ItemError(f"{shorten(member.name)}: expected a plain file in the archive, found {member.kind}")
+                raise ItemError(place=shorten(member.name), expected="a plain file in the archive", found=member.kind)
             if by_suffix.setdefault(suffix, member) is not member:
-                raise ItemError(f"expected every field once, found {shorten(suffix)} twice")
+                raise ItemError(expected="every field once", found=f"{shorten(suffix)} twice")
         shown = [suffix for suffix in by_suffix if _medium_of(suffix)]
         if not shown:
-            raise ItemError(f"expected a picture or a video, found {list_some(list(by_suffix))} alone")
+            raise ItemError(expected="a picture or a video", found=f"{list_some(list(by_suffix))} alone")
         main = min(shown, key=_rank)
         columns: dict[str, Any] = {}
         arrays: dict[str, Member] = {}
@@ -161,7 +161,7 @@ class _Samples:
         for suffix, member in by_suffix.items():
             last = suffix.rpartition(".")[2]
             if f".{last}" in PICKLES:
-                raise ItemError(f"{shorten(member.name)}: {PICKLED}")
+                raise ItemError(PICKLED, place=shorten(member.name))
             if suffix == main:
                 continue
             if suffix in shown:
@@ -194,8 +194,10 @@ class _Samples:
     def _member(self, member: TarMember) -> Member:
         if self._compressed and member.size > MAX_UNPACKED_BYTES:
             raise ItemError(
-                f"{shorten(member.name)}: expected at most {MAX_UNPACKED_BYTES} bytes in a compressed archive, "
-                f"found {member.size}: unpack it, and give the .tar"
+                place=shorten(member.name),
+                expected=f"at most {MAX_UNPACKED_BYTES} bytes in a compressed archive",
+                found=member.size,
+                hint="unpack it, and give the .tar",
             )
         return Member("gzip" if self._compressed else "stored", (member.offset, member.size), self._place.bytes)
 
@@ -219,12 +221,12 @@ def _medium_of(suffix: str) -> Medium | None:
 def _values(suffix: str, last: str, member: TarMember) -> dict[str, Any]:
     if member.data is None:
         raise ItemError(
-            f"{shorten(member.name)}: expected at most {VALUE_BYTES_MAX} bytes in a .{last}, found {member.size}"
+            place=shorten(member.name), expected=f"at most {VALUE_BYTES_MAX} bytes in a .{last}", found=member.size
         )
     try:
         text = member.data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ItemError(f"{shorten(member.name)}: expected text in UTF-8, found other bytes") from error
+        raise ItemError(place=shorten(member.name), expected="text in UTF-8", found="other bytes") from error
     if last in _TEXTS:
         return {suffix: text}
     if last in _NUMBERS:
@@ -248,7 +250,7 @@ def parse_json(text: str, name: str) -> Any:
     try:
         return json.loads(text, parse_constant=_parse_constant)
     except (ValueError, RecursionError) as error:
-        raise ItemError(f"{shorten(name)}: expected JSON, {found_instead(error)}") from error
+        raise ItemError(f"expected JSON, {found_instead(error)}", place=shorten(name)) from error
 
 
 def _parse_constant(word: str) -> Any:

@@ -284,7 +284,7 @@ def _scan_small(folder: Path) -> list[Entry] | None:
 
 
 def _fail(error: OSError) -> None:
-    raise BuildError(f"{cut(str(error.filename), LONG)}: cannot be listed: {system_reason(error)}") from error
+    raise BuildError(f"cannot be listed: {system_reason(error)}", place=cut(str(error.filename), LONG)) from error
 
 
 def _stem(path: str) -> str:

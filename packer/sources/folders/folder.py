@@ -59,7 +59,7 @@ class FolderSource:
         for folder in self._links_to:
             if not folder.is_dir():
                 raise UsageError(
-                    f"root: expected a folder, found {'a file' if folder.exists() else 'none'} at {folder}"
+                    option="root", expected="a folder", found=f"{'a file' if folder.exists() else 'none'} at {folder}"
                 )
         self._roots = (self.root, *self._links_to)
         self._include, self._exclude = recipe.include, recipe.exclude
@@ -70,8 +70,8 @@ class FolderSource:
         self._types = column_types(recipe)
         if self._types and not self._has_columns:
             raise UsageError(
-                f"{next(iter(self._types.values()))}: applies only to columns, found a folder, which has them only "
-                "with --fields-from-path or --sidecars"
+                "applies only to columns, found a folder, which has them only with --fields-from-path or --sidecars",
+                place=next(iter(self._types.values())),
             )
 
     @property
@@ -82,8 +82,10 @@ class FolderSource:
         """List the items, labelled by their first folder if `label_from` is ``"folder"``, or by a column."""
         if label_from not in ("auto", "none", "folder") and not self._has_columns:
             raise UsageError(
-                f"label_from: expected 'folder' or 'none' for a folder, found {shorten(label_from)}: "
-                "its files get other fields with --fields-from-path or --sidecars"
+                option="label_from",
+                expected="'folder' or 'none' for a folder",
+                found=shorten(label_from),
+                hint="its files get other fields with --fields-from-path or --sidecars",
             )
         refuse_path_column(path_column, "a folder")
         include, exclude = Globs(self._include), Globs(self._exclude)
@@ -206,8 +208,10 @@ class _Read:
         self.names |= dict.fromkeys(columns)
         if len(self.names) > _COLUMNS_MAX:
             raise UsageError(
-                f"sidecars: expected the same few names in all .json files, found more than {_COLUMNS_MAX:,}: "
-                "put what differs into values"
+                option="sidecars",
+                expected="the same few names in all .json files",
+                found=f"more than {_COLUMNS_MAX:,}",
+                hint="put what differs into values",
             )
         return item._replace(columns=row | columns, files=read)
 
@@ -232,8 +236,12 @@ class _Read:
             return []
         if not self._matched:
             raise UsageError(
-                f"fields_from_path: expected paths {self._expected}, found none among "
-                f"{counted(wrong.count, 'path')} below the source, such as {shorten(wrong.first[0], LONG)}"
+                option="fields_from_path",
+                expected=f"paths {self._expected}",
+                found=(
+                    f"none among {counted(wrong.count, 'path')} below the source, such as "
+                    f"{shorten(wrong.first[0], LONG)}"
+                ),
             )
         return [
             f"{wrong.count} of {counted(items, 'path')} rejected: not {self._expected}, such as "
@@ -245,8 +253,9 @@ class _Read:
         without, wrong = self._without, self._wrong
         if without.count and without.count == self._read and not wrong.count:
             raise UsageError(
-                f"sidecars: expected .txt or .json files beside the items, such as {shorten(_beside(items[0].name))}, "
-                "found none"
+                option="sidecars",
+                expected=f".txt or .json files beside the items, such as {shorten(_beside(items[0].name))}",
+                found="none",
             )
         self._refuse_doubles()
         if without.count:
@@ -266,8 +275,10 @@ class _Read:
             if field_name(name) in placeholders:
                 placeholder = placeholders[field_name(name)]
                 raise UsageError(
-                    f"fields_from_path: expected other names than in the sidecars, found {{{placeholder}}} and "
-                    f"{shorten(name)}: rename the placeholder"
+                    option="fields_from_path",
+                    expected="other names than in the sidecars",
+                    found=f"{{{placeholder}}} and {shorten(name)}",
+                    hint="rename the placeholder",
                 )
 
 

@@ -88,7 +88,7 @@ def pictures_in(folder: str | Path) -> list[str]:
     def fail(error: OSError) -> None:
         if may_pass(error):
             raise BuildError(
-                f"{folder}: cannot be listed: {system_reason(error)}: run the same command again"
+                f"cannot be listed: {system_reason(error)}", place=folder, hint="run the same command again"
             ) from error
         raise FramesError(f"expected a folder that can be listed, found: {system_reason(error)}") from error
 
@@ -150,8 +150,10 @@ def refuse_pictures_in_root(root: Path, example: str) -> None:
         Always.
     """
     raise UsageError(
-        f"frame_folders: expected the pictures in folders below the source, one for each video, found "
-        f"{shorten(example)} directly in {root}: give the folder above it, or --exclude what is no frame"
+        option="frame_folders",
+        expected="the pictures in folders below the source, one for each video",
+        found=f"{shorten(example)} directly in {root}",
+        hint="give the folder above it, or --exclude what is no frame",
     )
 
 
@@ -169,7 +171,7 @@ def _look(folder: str, name: str, roots: Sequence[Path]) -> os.stat_result:
             found = os.stat(path)
     except (OSError, RuntimeError) as error:
         if may_pass(error):  # the plan depends on what is listed
-            raise BuildError(f"{path}: cannot be examined: {error}: run the same command again") from error
+            raise BuildError(f"cannot be examined: {error}", place=path, hint="run the same command again") from error
         raise FramesError(f"frame {shorten(name)}: expected a file, found {system_reason(error)}") from error
     if not stat.S_ISREG(found.st_mode):
         raise FramesError(f"frame {shorten(name)}: expected a regular file, found something else")

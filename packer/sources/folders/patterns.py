@@ -182,7 +182,7 @@ class PathPattern:
 
 
 def _refuse(text: str, expected: str, found: str) -> UsageError:
-    return UsageError(f"fields_from_path: expected {expected}, found {found} in {shorten(text, 200)}")
+    return UsageError(option="fields_from_path", expected=expected, found=f"{found} in {shorten(text, 200)}")
 
 
 def describe_unmatched(option: str, patterns: Sequence[str]) -> str:

@@ -88,7 +88,7 @@ def _read(path: Path) -> dict[str, Any]:
             data = file.read(SIDECAR_BYTES + 1)
     except OSError as error:
         if may_pass(error):  # the plan depends on what is read
-            raise BuildError(f"{path}: cannot be read: {error}: run the same command again") from error
+            raise BuildError(f"cannot be read: {error}", place=path, hint="run the same command again") from error
         raise ValueError(f"expected a readable file, found: {system_reason(error)}") from error
     if len(data) > SIDECAR_BYTES:
         raise ValueError(f"expected at most {SIDECAR_BYTES:,} bytes, found more")

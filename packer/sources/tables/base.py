@@ -95,10 +95,10 @@ class Passes:
             yield before is None
             now = self._examine()
         except OSError as error:
-            raise UsageError(f"{self._path}: cannot be read: {system_reason(error)}") from error
+            raise UsageError(f"cannot be read: {system_reason(error)}", place=self._path) from error
         if now != self._stat or before not in (None, self._stat):
             raise UsageError(
-                f"{self._path}: expected a file that does not change, found one that changed while it was read"
+                place=self._path, expected="a file that does not change", found="one that changed while it was read"
             )
 
     def _examine(self) -> tuple[int, int]:
@@ -132,4 +132,6 @@ def refuse_doubled(path: Path, names: Sequence[str]) -> None:
     """Refuse a table in which two columns have the same name."""
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
-        raise UsageError(f"{path}: expected every column once, found {quote_some(doubled)} more than once: rename one")
+        raise UsageError(
+            place=path, expected="every column once", found=f"{quote_some(doubled)} more than once", hint="rename one"
+        )

@@ -63,7 +63,7 @@ def reading_parquet(path: Path) -> Iterator[None]:
     except ARROW_ERRORS as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise UsageError(f"{path}: expected a Parquet file, {cut(str(error), LONG)}") from error
+        raise UsageError(f"expected a Parquet file, {cut(str(error), LONG)}", place=path) from error
 
 
 def chunks_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[Chunk]:
@@ -89,8 +89,11 @@ def chunk_of_batch(batch: Any, first: int, path: Path) -> Chunk:
             columns[name] = plain_arrow(column)
         except RowError as error:
             raise UsageError(
-                f"{path}: column {shorten(name)}, {describe_row(first + error.row)}: {error.reason}: correct the value, "
-                f"or leave the column out with --drop {shlex.quote(cut(name, LENGTH))}"
+                (
+                    f"column {shorten(name)}, {describe_row(first + error.row)}: {error.reason}: correct the "
+                    f"value, or leave the column out with --drop {shlex.quote(cut(name, LENGTH))}"
+                ),
+                place=path,
             ) from error
     return Chunk(first, batch.num_rows, columns)
 

@@ -95,8 +95,10 @@ class CsvTable:
         header, reader = self._begin(file, self.mark)
         if _SEPARATOR.match(self.mark.join(header)):
             raise UsageError(
-                f"{self._path}, line {reader.line_num}: expected the names of the columns, found "
-                f"{shorten(self.mark.join(header))}, which is meant for Excel: delete this line"
+                place=f"{self._path}, line {reader.line_num}",
+                expected="the names of the columns",
+                found=f"{shorten(self.mark.join(header))}, which is meant for Excel",
+                hint="delete this line",
             )
         if len(header) == 1 and (mark := _other_mark(self._path, header[0])) is not None:
             file.seek(0)
@@ -118,8 +120,9 @@ class CsvTable:
                 if cells:
                     if len(cells) != width:
                         raise UsageError(
-                            f"{self._path}, line {last + 1}: expected {counted(width, 'cell')} as in the header, "
-                            f"found {len(cells)}"
+                            place=f"{self._path}, line {last + 1}",
+                            expected=f"{counted(width, 'cell')} as in the header",
+                            found=len(cells),
                         )
                     if is_first:
                         self._refuse_swallowed(cells, reader, last + 1)
@@ -139,8 +142,10 @@ class CsvTable:
             marks = [text.count(mark) for text in cell.split("\n")]
             if len(marks) > 1 and marks == [full - place, *[full] * (len(marks) - 2), place]:
                 raise UsageError(
-                    f"{self._path}, line {line}: expected a row, found a cell that begins with a quotation mark and "
-                    f"holds the rows up to line {reader.line_num}: {_QUOTING}"
+                    place=f"{self._path}, line {line}",
+                    expected="a row",
+                    found=f"a cell that begins with a quotation mark and holds the rows up to line {reader.line_num}",
+                    hint=_QUOTING,
                 )
 
     @contextmanager
@@ -151,7 +156,7 @@ class CsvTable:
             raise UsageError(_describe_other_bytes(self._path)) from error
         except csv.Error as error:
             remedy = f": {_QUOTING}" if "'\"'" in str(error) or "end of data" in str(error) else ""
-            raise UsageError(f"{self._path}, line {reader.line_num}: expected CSV, {error}{remedy}") from error
+            raise UsageError(place=f"{self._path}, line {reader.line_num}", expected=f"CSV, {error}{remedy}") from error
 
 
 class TsvTable(CsvTable):
@@ -187,7 +192,9 @@ def _other_mark(path: Path, header: str) -> str | None:
     if len(found) > 1:
         named = " and ".join(_MARKS[mark] for mark in found)
         raise UsageError(
-            f"{path}: expected commas between the cells, found {named} in the header: "
-            "save it with commas, or as JSON lines or Parquet"
+            place=path,
+            expected="commas between the cells",
+            found=f"{named} in the header",
+            hint="save it with commas, or as JSON lines or Parquet",
         )
     return found[0] if found else None

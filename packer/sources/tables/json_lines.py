@@ -38,10 +38,12 @@ class JsonLinesTable:
                     text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                     row = json.loads(text, object_pairs_hook=without_doubles)
                 except (ValueError, RecursionError) as error:
-                    raise UsageError(f"{self._path}, line {number}: expected a JSON object, {error}") from error
+                    raise UsageError(
+                        f"expected a JSON object, {error}", place=f"{self._path}, line {number}"
+                    ) from error
                 if not isinstance(row, dict):
                     found = type(row).__name__
-                    raise UsageError(f"{self._path}, line {number}: expected a JSON object, found {found}")
+                    raise UsageError(place=f"{self._path}, line {number}", expected="a JSON object", found=found)
                 if is_first:
                     self._lines.append(number)
                 yield row

@@ -41,10 +41,10 @@ def open_table(path: Path, unquoted: bool = False) -> Table:
     """
     suffix = path.suffix.lower()
     if suffix not in TABLES:
-        raise UsageError(f"{path}: expected a table ({', '.join(sorted(TABLES))}), found {suffix or 'no suffix'}")
+        raise UsageError(place=path, expected=f"a table ({', '.join(sorted(TABLES))})", found=suffix or "no suffix")
     entry = TABLES[suffix]
     if unquoted and suffix not in _CELLS:
-        raise UsageError(f"unquoted: applies only to {' and '.join(_CELLS)}, found {path}")
+        raise UsageError(f"applies only to {' and '.join(_CELLS)}, found {path}", option="unquoted")
     make = import_target(entry.target, what=f"table {path.name}", extra=entry.extra)
     table: Table = make(path, unquoted=True) if unquoted else make(path)
     return table

@@ -52,8 +52,10 @@ class TableBoxes(Boxes):
         self._refuse(~are_boxes(self._boxes), f"a box with x0 < x1 and y0 < y1, within ±{FARTHEST}", self._boxes)
         if count and (np.abs(self._boxes) * scale).max() <= 1:
             raise UsageError(
-                f"{path}: expected boxes in pixels of the frame, found all of them within 0 and 1: multiply x by the "
-                "frame's width and y by its height"
+                place=path,
+                expected="boxes in pixels of the frame",
+                found="all of them within 0 and 1",
+                hint="multiply x by the frame's width and y by its height",
             )
         self._frames = self._integers(columns, "frame", 0)
         scores = columns.get("score", np.full(count, GIVEN_SCORE))
@@ -98,13 +100,13 @@ class TableBoxes(Boxes):
             meant = get_close_matches(name.lower(), _OPTIONAL, n=1, cutoff=_LIKENESS)
             if meant and meant[0] not in names:
                 raise UsageError(
-                    f"{self.path}: expected no column {name!r}, which nothing reads; did you mean {meant[0]!r}?"
+                    place=self.path, expected=f"no column {name!r}, which nothing reads; did you mean {meant[0]!r}?"
                 )
         missing = [name for name in _REQUIRED if name not in names]
         if not names.isdisjoint(POINTS):
             missing += [name for name in POINTS if name not in names]
         if missing:
-            raise UsageError(f"{self.path}: expected columns {', '.join(missing)}, found {', '.join(names)}")
+            raise UsageError(place=self.path, expected=f"columns {', '.join(missing)}", found=", ".join(names))
 
     def check(self, names: Sequence[str]) -> tuple[str, ...]:
         return (*super().check(names), *self._describe_mirrored())
@@ -112,7 +114,7 @@ class TableBoxes(Boxes):
     def faces(self, name: str, file_bytes: int = 0) -> Mapping[int, FrameFaces]:
         rows = self._rows.get(name)
         if rows is None:
-            raise ItemError(f"boxes: expected rows with path {name!r} in {self.path.name}, found none")
+            raise ItemError(place="boxes", expected=f"rows with path {name!r} in {self.path.name}", found="none")
         return {int(self._frames[rows[some[0]]]): self._faces(rows[some]) for some in split_frames(self._frames[rows])}
 
     def _faces(self, rows: npt.NDArray[np.int64]) -> FrameFaces:
@@ -154,7 +156,7 @@ class TableBoxes(Boxes):
         try:
             return np.fromiter((np.nan if value is None else value for value in values), np.float64, chunk.rows)
         except (TypeError, ValueError, OverflowError) as error:
-            raise UsageError(f"{self.path}: expected numbers in column {name!r}, {error}") from error
+            raise UsageError(f"expected numbers in column {name!r}, {error}", place=self.path) from error
 
     def _integers(self, columns: Mapping[str, npt.NDArray[np.float64]], name: str, least: int) -> npt.NDArray[np.int64]:
         values = columns[name]
@@ -166,5 +168,5 @@ class TableBoxes(Boxes):
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             raise UsageError(
-                f"{self.path}, {self._table.where(row)}: expected {expected}, found {values[row].tolist()}"
+                place=f"{self.path}, {self._table.where(row)}", expected=expected, found=values[row].tolist()
             )

@@ -79,7 +79,7 @@ class Boxes(ABC):
         if names and not entries.intersection(names):
             example = next(iter(self.names()), None)
             found = "found none" if example is None else f"found others, such as {example!r}"
-            raise UsageError(f"{self.path}: expected boxes under the items' paths, such as {names[0]!r}, {found}")
+            raise UsageError(f"expected boxes under the items' paths, such as {names[0]!r}, {found}", place=self.path)
         others = sorted(entries.difference(names))
         if not others:
             return ()
@@ -121,11 +121,13 @@ def open_boxes(path: str, scale: float) -> Boxes:
     if place.is_dir():
         return JsonFolder(place, scale)
     if not place.is_file():
-        raise UsageError(f"boxes: expected a file or folder of boxes, found nothing at {path}")
+        raise UsageError(option="boxes", expected="a file or folder of boxes", found=f"nothing at {path}")
     if place.suffix.lower() == ".json":
         return JsonFile(place, scale)
     if not is_table(place):
-        raise UsageError(f"boxes: expected a folder, .json, {', '.join(sorted(TABLES))}, found {place.name!r}")
+        raise UsageError(
+            option="boxes", expected=f"a folder, .json, {', '.join(sorted(TABLES))}", found=f"{place.name!r}"
+        )
     table: Boxes = resolve("boxes", "table", _KINDS)(place, scale)
     return table
 
@@ -155,7 +157,7 @@ def digest_file_or_folder(path: str) -> str:
             digest.update(json.dumps([name, content]).encode("ascii"))
         return digest.hexdigest()
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {system_reason(error)}") from error
+        raise UsageError(f"cannot be read: {system_reason(error)}", place=path) from error
 
 
 def _digest_packed(layout: Layout) -> str:
@@ -194,17 +196,22 @@ class JsonFolder(Boxes):
             path = self._find(name)
             if path is not None and taken.setdefault(path, name) != name:
                 raise UsageError(
-                    f"boxes: {path} would be for {taken[path]!r} and for {name!r}: expected one file for each, "
-                    f"such as {PurePosixPath(name).with_suffix('.json')}"
+                    (
+                        f"{path} would be for {taken[path]!r} and for {name!r}: expected one file for each, such "
+                        f"as {PurePosixPath(name).with_suffix('.json')}"
+                    ),
+                    option="boxes",
                 )
         if names and not taken:
-            raise UsageError(f"boxes: expected {self._candidates(names[0])[1]} or the like, found none for any item")
+            raise UsageError(
+                option="boxes", expected=f"{self._candidates(names[0])[1]} or the like", found="none for any item"
+            )
         return ()
 
     def faces(self, name: str, file_bytes: int = 0) -> Mapping[int, FrameFaces]:
         path = self._find(name)
         if path is None:
-            raise ItemError(f"boxes: expected {self._candidates(name)[1]}, found no such file")
+            raise ItemError(place="boxes", expected=self._candidates(name)[1], found="no such file")
         return _parse_frames(_read_json(path, f"boxes: {path.name}", ItemError), path.name, self.scale)
 
     def _find(self, name: str) -> Path | None:
@@ -224,7 +231,7 @@ class JsonFile(Boxes):
         super().__init__(path, scale)
         document = _read_json(path, str(path), UsageError)
         if not isinstance(document, dict):
-            raise UsageError(f"{path}: expected an object of items, found {type(document).__name__}")
+            raise UsageError(place=path, expected="an object of items", found=type(document).__name__)
         self._items: dict[str, Any] = document
 
     def names(self) -> Iterable[str]:
@@ -232,7 +239,7 @@ class JsonFile(Boxes):
 
     def faces(self, name: str, file_bytes: int = 0) -> Mapping[int, FrameFaces]:
         if name not in self._items:
-            raise ItemError(f"boxes: expected an entry {name!r} in {self.path.name}, found none")
+            raise ItemError(place="boxes", expected=f"an entry {name!r} in {self.path.name}", found="none")
         return _parse_frames(self._items[name], f"{self.path.name}, {name!r}", self.scale)
 
 

@@ -99,7 +99,7 @@ class PackedBoxes(Boxes):
             for report in reports:
                 if report.get("kind") == "item":
                     raise ItemError(f"boxes: rejected in {self.path.name} ({report.get('step')}: {report['reason']})")
-            raise ItemError(f"boxes: expected samples with source {name!r} in {self.path.name}, found none")
+            raise ItemError(place="boxes", expected=f"samples with source {name!r} in {self.path.name}", found="none")
         rows = np.sort(self._order[place])
         with closing(PackedRows.of(self.path, check="size", manifest=self._manifest)) as packed:
             keys = ["key"] if "key" in packed.schema else []
@@ -174,8 +174,12 @@ class PackedBoxes(Boxes):
             before = columns["source_bytes"]
             if (before[before > 0] != file_bytes).any():
                 raise ItemError(
-                    f"boxes: expected {name!r} as it was when {self.path.name} was packed, with "
-                    f"{int(before[before > 0][0]):,} bytes, found {file_bytes:,}"
+                    place="boxes",
+                    expected=(
+                        f"{name!r} as it was when {self.path.name} was packed, with {int(before[before > 0][0]):,} "
+                        "bytes"
+                    ),
+                    found=f"{file_bytes:,}",
                 )
         return columns
 
@@ -209,18 +213,20 @@ def _check_fields(path: Path, schema: Schema) -> Iterator[str]:
     missing = [name for name in _REQUIRED if name not in schema]
     if missing:
         raise UsageError(
-            f"{path}: expected a packed dataset of faces, with the fields {', '.join(_REQUIRED)}, found none called "
-            f"{' or '.join(missing)}: pack one with --preset faces, or with {program()} detect"
+            place=path,
+            expected=f"a packed dataset of faces, with the fields {', '.join(_REQUIRED)}",
+            found=f"none called {' or '.join(missing)}",
+            hint=f"pack one with --preset faces, or with {program()} detect",
         )
     if schema["source"].kind != "text":
-        raise UsageError(f"{path}: expected text in field 'source', found {schema['source'].kind}")
+        raise UsageError(place=path, expected="text in field 'source'", found=schema["source"].kind)
     for name, (kinds, shape) in _FIELDS.items():
         if name not in schema:
             continue
         field = schema[name]
         if not _fits(field, kinds, shape):
             shown = f"{field.dtype} of shape {list(field.shape)}"
-            raise UsageError(f"{path}: field {name!r} is not that of faces: found {shown}")
+            raise UsageError(f"field {name!r} is not that of faces: found {shown}", place=path)
         yield name
 
 

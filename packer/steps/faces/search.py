@@ -131,11 +131,12 @@ class _GivenBoxes(ItemSearch):
         shape = frame["image"].shape
         if known.shape is not None and known.shape != shape:
             sizes = " and ".join(f"{width} x {height}" for height, width, _ in (known.shape, shape))
-            raise ItemError(f"boxes: expected frames of the same size as their boxes, found {sizes}")
+            raise ItemError(place="boxes", expected="frames of the same size as their boxes", found=sizes)
         if self._timed and known.time is not None and abs(known.time - frame["time"]) > SAME_TIME_S:
             raise ItemError(
-                f"boxes: expected frame {frame['frame']} at {known.time:g} s, as when its boxes were packed, "
-                f"found it at {frame['time']:g} s"
+                place="boxes",
+                expected=f"frame {frame['frame']} at {known.time:g} s, as when its boxes were packed",
+                found=f"it at {frame['time']:g} s",
             )
         return known
 
@@ -196,7 +197,9 @@ class _DetectingOn(ItemSearch):
             return f"no undamaged frame with that index in {name!r}, whose boxes are used"
         if known.shape is not None and known.shape != shape:
             sizes = " and ".join(f"{width} x {height}" for height, width, _ in (shape, known.shape))
-            raise ItemError(f"boxes_from {name!r}: expected frames of the same size, found {sizes} at frame {index}")
+            raise ItemError(
+                place=f"boxes_from {name!r}", expected="frames of the same size", found=f"{sizes} at frame {index}"
+            )
         return known
 
 

@@ -50,19 +50,22 @@ def open_video(source: Input, *, max_pixels: int) -> tuple[av.container.InputCon
     """
     with open_input(source) as file:  # fails with Python's own error
         if not file.read(1):
-            raise VideoError("expected a video, found an empty file")
+            raise VideoError(expected="a video", found="an empty file")
     try:
         container = _open(source)
     except MemoryError:  # also one of libav's own errors
         if not _has_memory():
             raise
         raise VideoError(
-            "expected a video, found a file that does not open: its index asks for more memory than any needs (damaged)"
+            expected="a video",
+            found="a file that does not open",
+            hint="its index asks for more memory than any needs (damaged)",
         ) from None  # a memory error among the causes would count as one of the machine
     except (av.error.FFmpegError, ValueError) as error:
         raise VideoError(
-            f"expected a video, found a file that does not open: {system_reason(error)} "
-            "(cut off before its index, or no video)"
+            expected="a video",
+            found="a file that does not open",
+            hint=f"{system_reason(error)} (cut off before its index, or no video)",
         ) from error
     try:
         stream = _choose(container)
@@ -197,8 +200,9 @@ def _has_memory() -> bool:
 def _check_codec(name: str) -> None:
     if name in _NOT_REPEATABLE:
         raise VideoError(
-            f"expected a codec whose decoder gives the same pixels every time, found {_NOT_REPEATABLE[name]} ({name}): "
-            "convert the file without loss, for example with ffmpeg -i IN -c:v ffv1 OUT.mkv"
+            expected="a codec whose decoder gives the same pixels every time",
+            found=f"{_NOT_REPEATABLE[name]} ({name})",
+            hint="convert the file without loss, for example with ffmpeg -i IN -c:v ffv1 OUT.mkv",
         )
 
 
@@ -207,9 +211,9 @@ def _choose(container: av.container.InputContainer) -> av.video.stream.VideoStre
     streams = [stream for stream in container.streams.video if not stream.disposition & cover]
     if not streams:
         kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "no stream at all"
-        raise VideoError(f"expected a video stream, found {kinds}")
+        raise VideoError(expected="a video stream", found=kinds)
     defaults = [stream for stream in streams if stream.disposition & av.stream.Disposition.default]
     chosen = (defaults or streams)[0]
     if chosen.codec_context is None:
-        raise VideoError("expected a video codec that libav knows, found another")
+        raise VideoError(expected="a video codec that libav knows", found="another")
     return chosen

@@ -40,19 +40,20 @@ def check_file_size(size: int, max_pixels: int) -> None:
     largest = _BYTES_A_PIXEL * max_pixels
     if size > largest:
         raise PictureError(
-            f"expected a picture of at most {largest} bytes ({_BYTES_A_PIXEL} for each of {max_pixels} pixels), "
-            f"found a file of {size}: make it smaller first"
+            expected=f"a picture of at most {largest} bytes ({_BYTES_A_PIXEL} for each of {max_pixels} pixels)",
+            found=f"a file of {size}",
+            hint="make it smaller first",
         )
 
 
 def check_size(width: int, height: int, max_pixels: int) -> None:
     """Raise a `PictureError` before an image's pixels are allocated: if it has none, or more than `max_pixels`."""
     if width < 1 or height < 1:
-        raise PictureError(f"expected at least one pixel, found a header that says {width} x {height}")
+        raise PictureError(expected="at least one pixel", found=f"a header that says {width} x {height}")
     if width * height > max_pixels:
         raise PictureError(
-            f"expected at most {max_pixels} pixels, found a header that says {width} x {height} = {width * height}; "
-            "make it smaller first"
+            expected=f"at most {max_pixels} pixels",
+            found=f"a header that says {width} x {height} = {width * height}; make it smaller first",
         )
 
 

@@ -145,10 +145,12 @@ def check_kept(data: bytes, *, max_pixels: int = MAX_PIXELS) -> tuple[JpegHeader
 
 def _sniff(data: bytes) -> str:
     if not data:
-        raise PictureError("expected a picture, found an empty file")
+        raise PictureError(expected="a picture", found="an empty file")
     kind = file_type(data)
     if kind is None:
-        raise PictureError(f"expected a picture ({', '.join(FILE_TYPES)}), found a file that begins with {data[:12]!r}")
+        raise PictureError(
+            expected=f"a picture ({', '.join(FILE_TYPES)})", found=f"a file that begins with {data[:12]!r}"
+        )
     return kind
 
 
@@ -166,7 +168,7 @@ def _decode_jpeg(data: bytes, max_pixels: int, bgr: bool) -> DecodedImage:
     header = read_header(data)
     if header is None:
         raise PictureError(
-            "expected a JPEG's frame header and its pixels, found a file that lacks one of them: cut off?"
+            expected="a JPEG's frame header and its pixels", found="a file that lacks one of them", hint="cut off?"
         )
     check_size(header.width, header.height, max_pixels)
     orientation = exif_orientation(header.exif)
@@ -180,7 +182,7 @@ def _decode_jpeg(data: bytes, max_pixels: int, bgr: bool) -> DecodedImage:
             keeps = header.ordinary and coding in ("YCbCr", "Gray") and orientation == UPRIGHT
             return DecodedImage(_finish(image, orientation), without_trailer(form) if keeps else None)
         if _CORRUPT.search(warning) and _HARMLESS not in warning:
-            raise PictureError(f"expected a whole JPEG, found a damaged one: {warning}")
+            raise PictureError(expected="a whole JPEG", found="a damaged one", hint=warning)
         image, _ = _decode_by_pillow(form, "JPEG", max_pixels)
         return DecodedImage(_finish(_in_order(image, bgr), orientation))
 
@@ -244,7 +246,7 @@ def _check_heic(data: bytes, max_pixels: int) -> None:
     at = 0
     while (size := _box_size(data, at)) >= _BOX_BYTES:
         if data[at + 4 : at + _BOX_BYTES] == b"mdat" and at + size > len(data):
-            raise PictureError("expected a whole HEIC, found one that is cut off")
+            raise PictureError(expected="a whole HEIC", found="one that is cut off")
         at += size
 
 
@@ -269,4 +271,4 @@ def _webp_size(data: bytes) -> tuple[int, int]:
         return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
     if chunk == b"VP8 " and len(body) == 10 and body[3:6] == b"\x9d\x01\x2a":
         return int.from_bytes(body[6:8], "little") & 0x3FFF, int.from_bytes(body[8:10], "little") & 0x3FFF
-    raise PictureError("expected a WebP image header, found none")
+    raise PictureError(expected="a WebP image header", found="none")

@@ -109,7 +109,8 @@ def _load_plugin(kind: str) -> _Open:
 
         if not AvifImagePlugin.SUPPORTED:
             raise MissingDependencyError(
-                "an AVIF picture needs a Pillow with AVIF, which its wheels have: pip install --force-reinstall pillow"
+                "an AVIF picture needs a Pillow with AVIF, which its wheels have",
+                hint="pip install --force-reinstall pillow",
             )
         AvifImagePlugin.DEFAULT_MAX_THREADS = AvifImagePlugin.DEFAULT_MAX_THREADS or 1
         plugin: _Open = AvifImagePlugin.AvifImageFile
@@ -179,8 +180,8 @@ def to_rgb(image: Image.Image, *, bits: int = 8) -> npt.NDArray[np.uint8]:
     """
     if image.mode in _REFUSED:
         raise PictureError(
-            f"expected 1 to 16 unsigned bits a channel, found {_REFUSED[image.mode]} (Pillow mode {image.mode}); "
-            "convert the file by your own rule first"
+            expected="1 to 16 unsigned bits a channel",
+            found=f"{_REFUSED[image.mode]} (Pillow mode {image.mode}); convert the file by your own rule first",
         )
     if image.mode in _DEEP_GREY:
         return _deep_grey(image)

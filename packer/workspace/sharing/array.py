@@ -105,8 +105,12 @@ def _wait(space: Workspace, observer: Observer, say: Callable[[str], None]) -> N
 
     def refuse(alive: Sequence[Agent]) -> BuildLockedError:
         return BuildLockedError(
-            f"{space.out}: {describe_agents(alive)}: wait for them ({program()} status {space.out} shows how far they "
-            "are), or end them and run the same command again"
+            describe_agents(alive),
+            place=space.out,
+            hint=(
+                f"wait for them ({program()} status {space.out} shows how far they are), or end them and "
+                "run the same command again"
+            ),
         )
 
     def announce(waiting: Sequence[Agent], limit_s: float) -> None:
