@@ -63,7 +63,7 @@ def write_patches(root: Path, count: int) -> None:
 
 
 def random_patch(picture: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """A square out of a picture that has some contrast, (PATCH, PATCH)."""
+    """A square out of an image that has some contrast, (PATCH, PATCH)."""
     while True:
         top, left = (int(rng.integers(side - PATCH + 1)) for side in picture.shape)
         patch = picture[top : top + PATCH, left : left + PATCH]

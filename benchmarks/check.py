@@ -15,11 +15,11 @@ _PHOTO_LEVELS = 12.0
 """How far a crop's mean may be outside the range of the means of its photo's tiles."""
 _TILE = 32
 _NORMALISED = (-2.1180, 2.6401)
-"""The least and the largest value of a picture normalised by ImageNet's means and deviations."""
+"""The least and the largest value of an image normalised by ImageNet's means and deviations."""
 _ROUNDING = 0.001
 _SPREAD = 0.3
 _POINT_ERROR = 1e-3
-"""Largest error of points that were moved with their picture, pixels: what float32 rounds away."""
+"""Largest error of points that were moved with their image, pixels: what float32 rounds away."""
 
 
 def check_epoch(batches: Iterable[Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def _check_batch(batch: Mapping[str, Any], source: Source, recipe: str) -> npt.N
         images = images.transpose(0, 2, 3, 1)
     dtype = np.dtype(np.float32 if recipe else np.uint8)
     if images.shape != (len(labels), 224, 224, 3) or images.dtype != dtype:
-        raise ValueError(f"expected pictures of 224 × 224 in {dtype}, found {images.shape}, {images.dtype}")
+        raise ValueError(f"expected images of 224 × 224 in {dtype}, found {images.shape}, {images.dtype}")
     if recipe:
         _check_normalised(images)
         return labels
@@ -78,7 +78,7 @@ def _check_batch(batch: Mapping[str, Any], source: Source, recipe: str) -> npt.N
 
 
 def _are_moved(points: npt.NDArray[np.float32], stored: npt.NDArray[np.float32]) -> bool:
-    """Whether points (B, n, 2) are the stored ones, moved as shears, shifts and rotations move a picture.
+    """Whether points (B, n, 2) are the stored ones, moved as shears, shifts and rotations move an image.
 
     Our Loader moves them along. Each sample's five points are mapped by one matrix, which keeps areas as they are.
     """
@@ -90,13 +90,13 @@ def _are_moved(points: npt.NDArray[np.float32], stored: npt.NDArray[np.float32])
 
 
 def _check_normalised(images: npt.NDArray[np.float32]) -> None:
-    """Whether values are those of normalised pictures, and different enough from each other to show one."""
+    """Whether values are those of normalised images, and different enough from each other to show one."""
     low, high = float(images.min()), float(images.max())
     if not _NORMALISED[0] - _ROUNDING <= low < 0 < high <= _NORMALISED[1] + _ROUNDING:
         raise ValueError(f"expected values from {_NORMALISED[0]} to {_NORMALISED[1]}, found {low} to {high}")
     spread = images.std((1, 2, 3))
     if np.median(spread) < _SPREAD:
-        raise ValueError(f"expected pictures, found ones of a standard deviation of {np.median(spread):.3f}")
+        raise ValueError(f"expected images, found ones of a standard deviation of {np.median(spread):.3f}")
 
 
 def _check_pixels(image: npt.NDArray[np.uint8], source: Source, row: int) -> None:

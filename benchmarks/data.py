@@ -80,7 +80,7 @@ def make_source(folder: Path, kinds: tuple[str, ...], rows: dict[str, int]) -> N
         shape = (rows["raw"], SIZE, SIZE, 3)
         pixels = np.lib.format.open_memmap(folder / "pixels.npy", "w+", np.uint8, shape)
         for row in range(rows["raw"]):
-            pixels[row] = _picture(row, SIZE, SIZE)
+            pixels[row] = _image(row, SIZE, SIZE)
         pixels.flush()
     for kind in kinds:
         if kind != "raw" and not (folder / f"{kind}.offsets.npy").exists():
@@ -100,14 +100,14 @@ def _encode(folder: Path, kind: str, rows: int) -> None:
 def _photo(kind: str, row: int) -> npt.NDArray[np.uint8]:
     """A third of them upright."""
     sides = _SIDES[kind]
-    return _picture(row, *(sides if row % 3 else sides[::-1]))
+    return _image(row, *(sides if row % 3 else sides[::-1]))
 
 
 _photographs: list[npt.NDArray[np.uint8]] = []
 _noise: list[npt.NDArray[np.int16]] = []
 
 
-def _picture(row: int, height: int, width: int) -> npt.NDArray[np.uint8]:
+def _image(row: int, height: int, width: int) -> npt.NDArray[np.uint8]:
     """A seeded window of a photograph, resized to a size, with noise."""
     if not _photographs:
         _photographs.extend([skimage.data.astronaut(), skimage.data.coffee(), skimage.data.chelsea()])
@@ -127,7 +127,7 @@ def _picture(row: int, height: int, width: int) -> npt.NDArray[np.uint8]:
 
 def fields_of(kind: str) -> dict[str, Any]:
     """The fields of our samples of a kind."""
-    image = packer.Picture("raw") if kind == "raw" else packer.Picture("jpeg", quality=QUALITY)
+    image = packer.Image("raw") if kind == "raw" else packer.Image("jpeg", quality=QUALITY)
     return {"image": image, "landmarks": packer.Array("f4", (5, 2)), "label": int}
 
 
@@ -160,7 +160,7 @@ def pack_ours(source: Source, root: Path, format: str, restart_markers: bool = F
 def _with_markers(kind: str, row: int) -> bytes:
     picture = _photo(kind, row)
     interval = restart_interval(*picture.shape[:2], "420")
-    codec = JPEGCodec(Field("image", "bytes", "|u1", (None, None, 3), packer.Picture("jpeg", quality=QUALITY).codec))
+    codec = JPEGCodec(Field("image", "bytes", "|u1", (None, None, 3), packer.Image("jpeg", quality=QUALITY).codec))
     return bytes(codec.encode(picture, restart_marker_blocks=interval))
 
 

@@ -1,4 +1,4 @@
-"""Compare the detector with facenet-pytorch's own on every picture and video frame of a folder.
+"""Compare the detector with facenet-pytorch's own on every image and video frame of a folder.
 
     python -m benchmarks.detector_parity FOLDER [--runtime openvino] [--min-side 40] [--every 1]
 
@@ -22,13 +22,13 @@ from benchmarks.agreement import compare
 from benchmarks.detector import facenet
 from packer import Detections, Detector
 
-PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp"}
+IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".bmp"}
 VIDEOS = {".mp4", ".avi", ".mov", ".mkv", ".webm"}
 
 
 def frames(path: Path, every: int) -> Iterator[np.ndarray]:
-    """Yield the picture, or each n-th frame of the video, as (H, W, 3) uint8 RGB."""
-    if path.suffix.lower() in PICTURES:
+    """Yield the image, or each n-th frame of the video, as (H, W, 3) uint8 RGB."""
+    if path.suffix.lower() in IMAGES:
         yield np.asarray(Image.open(path).convert("RGB"))
         return
     with av.open(str(path)) as container:
@@ -51,7 +51,7 @@ def main() -> int:
     detector, reference = Detector(runtime=options.runtime), facenet()
     print(detector.describe())
     expected, found = [], []
-    for path in sorted(path for path in options.folder.rglob("*") if path.suffix.lower() in PICTURES | VIDEOS):
+    for path in sorted(path for path in options.folder.rglob("*") if path.suffix.lower() in IMAGES | VIDEOS):
         start = len(found)
         for frame in frames(path, options.every):
             expected.append(reference(frame))

@@ -67,13 +67,13 @@ def crops(rows: int) -> Any:
     return out
 
 
-def encoded(kind: str, pictures: Any) -> Columns:
+def encoded(kind: str, photos: Any) -> Columns:
     """The rows as writers take them."""
-    images = pictures
+    images = photos
     if kind == "jpeg":
-        images = [simplejpeg.encode_jpeg(picture, quality=95, colorsubsampling="420") for picture in pictures]
-    keys = [b"%08d-000000" % row for row in range(len(pictures))]
-    return {"key": keys, "image": images, "label": np.arange(len(pictures)) % 1000}
+        images = [simplejpeg.encode_jpeg(picture, quality=95, colorsubsampling="420") for picture in photos]
+    keys = [b"%08d-000000" % row for row in range(len(photos))]
+    return {"key": keys, "image": images, "label": np.arange(len(photos)) % 1000}
 
 
 def pack(root: Path, format: str, schema: Schema, rows: Columns, shard_rows: int) -> list[Shard]:
@@ -180,9 +180,9 @@ def copy_rate(schema: Schema, rows: Columns) -> float:
     return count * BATCH / (time.process_time() - start)
 
 
-def survey(kind: str, pictures: Any, folder: Path, repeats: int, formats: list[str]) -> dict[str, Any]:
+def survey(kind: str, photos: Any, folder: Path, repeats: int, formats: list[str]) -> dict[str, Any]:
     """Pack and read one kind of rows in every format."""
-    schema, rows = SCHEMAS[kind], encoded(kind, pictures)
+    schema, rows = SCHEMAS[kind], encoded(kind, photos)
     bytes_per_row = shard_size(schema, rows).row_bytes
     found: dict[str, Any] = {
         "bytes_per_row": bytes_per_row,
@@ -218,7 +218,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where to pack; needs room for one format at a time")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     arguments = parser.parse_args()
-    pictures = crops(arguments.rows)
+    photos = crops(arguments.rows)
     found: dict[str, Any] = {
         "benchmark": "formats",
         "time_utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -228,7 +228,7 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         for kind in arguments.kinds:
-            found[kind] = survey(kind, pictures, Path(folder), arguments.repeats, arguments.formats)
+            found[kind] = survey(kind, photos, Path(folder), arguments.repeats, arguments.formats)
             print(formats_table(kind, found[kind]) + "\n", flush=True)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")

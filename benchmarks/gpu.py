@@ -21,7 +21,7 @@ from PIL import Image
 
 SIZE = (1920, 1080)
 BATCHES = (1, 4, 16)
-BATCH_ROWS, PICTURE, CROP = 64, 224, 192
+BATCH_ROWS, IMAGE, CROP = 64, 224, 192
 MATRIX, PRODUCTS = 2048, 4  # side of a matrix, and products for each batch: a stand-in for a training step
 
 
@@ -136,17 +136,17 @@ def check_shared(device: str, frames: Sequence[np.ndarray], workers: Sequence[in
         )
 
 
-def write_pictures(folder: Path, rows: int) -> Path:
-    """A dataset of small pictures."""
+def write_images(folder: Path, rows: int) -> Path:
+    """A dataset of small images."""
     import packer
 
     face, rng = Image.fromarray(portrait()), np.random.default_rng(1)
-    with packer.Writer(folder / "pictures", progress=False) as writer:
+    with packer.Writer(folder / "images", progress=False) as writer:
         for number in range(rows):
-            left, top = rng.integers(0, 512 - PICTURE, 2).tolist()
-            picture = np.asarray(face.crop((left, top, left + PICTURE, top + PICTURE)))
+            left, top = rng.integers(0, 512 - IMAGE, 2).tolist()
+            picture = np.asarray(face.crop((left, top, left + IMAGE, top + IMAGE)))
             writer.write(image=picture, label=number % 2)
-    return folder / "pictures"
+    return folder / "images"
 
 
 def check_loader(device: str, dataset: Path) -> Iterator[Line]:
@@ -220,14 +220,14 @@ def _check_half(device: str) -> Iterator[Line]:
     network = torch.nn.Sequential(
         torch.nn.Conv2d(3, 64, 7, 2), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
     ).to(device)
-    pictures = torch.randn(BATCH_ROWS, 3, CROP, CROP, device=device)
+    images = torch.randn(BATCH_ROWS, 3, CROP, CROP, device=device)
     kind = torch.device(device).type
     with torch.inference_mode():
-        exact = network(pictures)
-        whole = seconds(lambda: network(pictures), device)
+        exact = network(images)
+        whole = seconds(lambda: network(images), device)
         with torch.autocast(kind, torch.bfloat16):
-            half = network(pictures).float()
-            short = seconds(lambda: network(pictures), device)
+            half = network(images).float()
+            short = seconds(lambda: network(images), device)
     worst = float((half - exact).abs().max() / exact.abs().max())
     yield Line(
         f"network on {device}, bfloat16 against float32",
@@ -250,12 +250,12 @@ def run(device: str, frames: int, rows: int, workers: Sequence[int], size: tuple
     size : tuple of int
         Width and height of the frames.
     """
-    pictures = make_frames(min(frames, 16), size)
-    lines = list(check_detector(device, pictures))
+    images = make_frames(min(frames, 16), size)
+    lines = list(check_detector(device, images))
     with tempfile.TemporaryDirectory() as folder:
-        many = [pictures[i % len(pictures)] for i in range(frames)]
+        many = [images[i % len(images)] for i in range(frames)]
         lines += check_shared(device, many, workers, Path(folder))
-        lines += check_loader(device, write_pictures(Path(folder), rows))
+        lines += check_loader(device, write_images(Path(folder), rows))
     return lines
 
 

@@ -8,8 +8,8 @@ processes as workers, one math thread each, the videos dealt out evenly. *The bu
 many workers; it also stores landmarks, outline, regions, matrices, tracks, digests, and flushes all of it to the disk.
 They run in turn, one after the other, `--runs` times, and the ratio is that of each run; medians are given, with the
 least and the largest. Rates count from the start of the command to its end. *Without the start* leaves out what a
-command takes before its first frame: for the loop what it says itself, for the build the time of the same command on a
-picture of 64 x 64 pixels, run in turn with the others. CPU time is that of all processes.
+command takes before its first frame: for the loop what it says itself, for the build the time of the same command on an
+image of 64 x 64 pixels, run in turn with the others. CPU time is that of all processes.
 
 The table of stages is made in this process: one pass over the video by each, the loop's own clock for the loop, and the
 same objects that a worker uses for ours; medians over `--runs` of CPU milliseconds per sampled frame.

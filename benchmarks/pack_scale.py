@@ -133,7 +133,7 @@ def make_files(folder: Path, files: int) -> list[str]:
     names = []
     for number in range(files):
         small = rng.integers(0, 256, (8, 8, 3), np.uint8)
-        names.append(f"picture-{number:04d}.jpg")
+        names.append(f"image-{number:04d}.jpg")
         image = cv2.resize(small, (_SIDE, _SIDE), interpolation=cv2.INTER_CUBIC)
         if not (folder / names[-1]).exists():
             cv2.imwrite(str(folder / names[-1]), image, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])

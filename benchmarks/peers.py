@@ -145,7 +145,7 @@ def ours(kind: str, folder: Path, source: Path, batch: int, formats: Sequence[st
         if ways and format == formats[0]:
             way = "fresh" if kind == "raw" else "fast"
             entries.append(our_entry(f"Loader, {format}, {way}", *given, **{way: True}))
-        if ways and format == formats[0] and kind == "photo500":  # smaller pictures get no markers
+        if ways and format == formats[0] and kind == "photo500":  # smaller images get no markers
             root = folder / f"{kind}-{format}-restart-markers"
             given = (kind, source, root, batch, pack_ours(Source(source, kind), root, format, restart_markers=True))
             for way, fast in (("restart markers", False), ("restart markers, fast", True)):

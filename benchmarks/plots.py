@@ -1,4 +1,4 @@
-"""The picture of the docs: samples per second of every loader, made of the JSON files of the reading benchmarks.
+"""The image of the docs: samples per second of every loader, made of the JSON files of the reading benchmarks.
 
     python -m benchmarks.plots peers.json --to docs/readers.svg
     python -m benchmarks.plots peers.json readers.json --kinds raw jpeg --to docs/raw.svg
@@ -35,7 +35,7 @@ dark page.
 """
 _DASHES = ((0, (5, 2)), (0, (2, 2)), (0, (1, 3)))
 _WIDTH, _NAMES, _ROW, _TITLE, _AXIS, _LINE = 8.9, 2.75, 0.24, 0.35, 0.25, 0.17
-"""Inches: the picture's width, the names' width, heights of a bar with its gap, of a title, of an axis' numbers, of a
+"""Inches: the image's width, the names' width, heights of a bar with its gap, of a title, of an axis' numbers, of a
 line of text.
 """
 _STYLE = {
@@ -172,7 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, nargs="+", help="JSON files of the reading benchmarks")
     parser.add_argument("--kinds", nargs="*", help="names of the groups, without their number (default: all)")
-    parser.add_argument("--to", type=Path, required=True, metavar="PICTURE.svg")
+    parser.add_argument("--to", type=Path, required=True, metavar="IMAGE.svg")
     options = parser.parse_args()
     panels: list[Panel] = []
     for path in options.results:

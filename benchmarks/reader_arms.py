@@ -25,12 +25,12 @@ class Crop(RandomResizedCrop):
 
     @property
     def moves(self) -> bool:
-        """False: no field lies on the picture."""
+        """False: no field lies on the image."""
         return False
 
 
 def plan_of(kind: str, fast: bool) -> dict[str, Any]:
-    """How pictures of a kind are decoded."""
+    """How images of a kind are decoded."""
     if kind in PHOTOS:
         return {"image": Crop(SIZE, fast_dct=fast, fast_upsampling=fast, flip=0.5)}
     return {"image": Whole(fast, fast)} if fast else {}

@@ -1,4 +1,4 @@
-"""Our readers: formats × ways of reading × raw and JPEG pictures, beside the limits of the same run.
+"""Our readers: formats × ways of reading × raw and JPEG images, beside the limits of the same run.
 
 ``python -m benchmarks.readers --folder /somewhere --json out.json``. The method is in ``benchmarks/README.md``. Ways of
 reading:

@@ -105,8 +105,8 @@ def detector_table(runs: Sequence[Found]) -> str:
     return "\n".join([*lines, f"| two processes over one, dataset mode | | {rates} |"])
 
 
-def pictures_table(group: Found) -> str:
-    """A way of packing pictures; ratios without the start are in brackets, CPU and memory are of both kinds of process."""
+def images_table(group: Found) -> str:
+    """A way of packing images; ratios without the start are in brackets, CPU and memory are of both kinds of process."""
     lines = [
         f"**{group['kind']}**, {group['samples']:,} samples",
         "",
@@ -196,7 +196,7 @@ TABLES: Mapping[str, Callable[[Found], list[str]]] = {
     "detector": lambda found: [faces_table(found)],
     "formats": _formats,
     "pack_faces": lambda found: [rates_table(found), stages_table(found)],
-    "pack_pictures": lambda found: [pictures_table(group) for group in found["groups"]],
+    "pack_images": lambda found: [images_table(group) for group in found["groups"]],
     "pack_scale": lambda found: scale_tables(found["groups"]),
     **dict.fromkeys(READING, lambda found: [group_text(group) for group in found["groups"]]),
 }

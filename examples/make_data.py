@@ -16,7 +16,7 @@ import numpy as np
 import skimage.data
 from numpy.typing import NDArray
 
-PICTURES = 16
+IMAGES = 16
 VIDEO_FRAMES = 60
 VIDEO_SIZE = (640, 480)
 FACE = (170, 60, 280, 190)
@@ -29,8 +29,8 @@ def make(folder: Path) -> None:
     for label, picture in (("real", portrait), ("altered", alter(portrait))):
         target = folder / label
         target.mkdir(parents=True, exist_ok=True)
-        for number, view in enumerate(views(picture, PICTURES, (800, 600))):
-            cv2.imwrite(str(target / f"picture-{number:02d}.jpg"), view[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, 92])
+        for number, view in enumerate(views(picture, IMAGES, (800, 600))):
+            cv2.imwrite(str(target / f"image-{number:02d}.jpg"), view[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, 92])
         write_video(target / "video.mp4", views(picture, VIDEO_FRAMES, VIDEO_SIZE))
 
 

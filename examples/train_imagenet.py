@@ -53,7 +53,7 @@ val = open_dataset(options.val, fields=["image", "label"], decode={"image": whol
 classes = len(train.classes)
 mix = BatchCompose([BatchMixUp(classes, alpha=0.2, p=0.5), BatchCutMix(classes, p=0.5)])
 loader = Loader(train, options.batch_size, seed=0, drop_last=True, device=device, batch_transform=mix)
-mine = val.subset(range(rank, len(val), ranks))  # every picture once, over all ranks
+mine = val.subset(range(rank, len(val), ranks))  # every image once, over all ranks
 val_loader = Loader(mine, options.batch_size, shuffle=False, rank=0, world_size=1, device=device)
 
 # Network, its moving average, optimizer, schedule. Biases and normalisation layers are not decayed.

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from packer.packed.verify.verify import VerifyReport, verify
     from packer.page.report import ReportResult, report
     from packer.page.view import Viewer, view
-    from packer.recipe.fields import Array, Picture
+    from packer.recipe.fields import Array, Image
     from packer.recipe.options import BuildOptions
     from packer.recipe.recipe import Recipe
     from packer.recipe.steps import StepSpec
@@ -82,7 +82,7 @@ else:
             "Leak": Entry("packer.packed.inspect.leaks:Leak"),
             "Leaks": Entry("packer.packed.inspect.leaks:Leaks"),
             "MergeResult": Entry("packer.packed.merge:MergeResult"),
-            "Picture": Entry("packer.recipe.fields:Picture"),
+            "Image": Entry("packer.recipe.fields:Image"),
             "PreviewResult": Entry("packer.packed.preview:PreviewResult", "pack"),
             "Progress": Entry("packer.jobs.progress:Progress"),
             "ProgressListener": Entry("packer.jobs.progress:ProgressListener"),
@@ -144,12 +144,12 @@ __all__ = [
     "FolderNote",
     "GenerationNote",
     "Growth",
+    "Image",
     "InspectReport",
     "JobResult",
     "Leak",
     "Leaks",
     "MergeResult",
-    "Picture",
     "PreviewResult",
     "Progress",
     "ProgressListener",

@@ -194,14 +194,14 @@ class Counts:
     ----------
     items, packed_items, rejected_items : int
     ignored_files : int
-        Files of a folder whose suffix is not that of a picture or video; they do not count as items.
+        Files of a folder whose suffix is not that of an image or video; they do not count as items.
     samples : int
     frames_without_sample : int
         Frames of packed items that gave no sample (no face in them).
     damaged_items : int
         Packed videos that could be read only up to some frame.
     progressive_jpegs : int
-        Samples whose picture came as a progressive JPEG and was not encoded again: the recipe's ``progressive`` says
+        Samples whose image came as a progressive JPEG and was not encoded again: the recipe's ``progressive`` says
         how they are stored. Older manifests lack it; it then counts as 0.
     """
 

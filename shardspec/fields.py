@@ -40,12 +40,12 @@ def field_name(column: str) -> str:
     return name if name[:1].isalpha() else f"column_{name}".rstrip("_")
 
 
-def is_picture_field(name: str) -> bool:
+def is_image_field(name: str) -> bool:
     """Return whether a field is an image by its name, ``image`` or ``*_image``, if it holds (H, W, 3) uint8 arrays."""
-    return name == "image" or is_further_picture(name)
+    return name == "image" or is_further_image(name)
 
 
-def is_further_picture(name: str) -> bool:
+def is_further_image(name: str) -> bool:
     """Return whether a name is ``*_image``, as ``--also`` packs second images."""
     return name.endswith("_image")
 
@@ -55,4 +55,4 @@ def is_mask_name(name: str) -> bool:
 
     Such a field is stored without loss, unless the user chooses another encoding for it by name.
     """
-    return is_further_picture(name) or name.endswith("_mask") or name == "mask"
+    return is_further_image(name) or name.endswith("_mask") or name == "mask"

@@ -142,7 +142,7 @@ _MESH_REGIONS = _regions(
 )
 # fmt: on
 _MESH = PointLayout("468", _numbered(("vertex", 468)), _MESH_PAIRS, _MESH_OVAL, "468", _MESH_REGIONS)
-_IRIS = ("centre", "picture_right", "top", "picture_left", "bottom")
+_IRIS = ("centre", "image_right", "top", "image_left", "bottom")
 _MESH_IRIS = PointLayout(
     name="478",
     names=_MESH.names + tuple(f"{side}_iris_{edge}" for side in ("right", "left") for edge in _IRIS),

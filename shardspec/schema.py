@@ -26,7 +26,7 @@ NO_CLASS = -1
 """Value of a field with class names if the class is unknown."""
 AXES_MAX = 32
 FIELDS_MAX = 10_000
-PICTURE_PIXELS_MAX = 178_956_970
+IMAGE_PIXELS_MAX = 178_956_970
 """Largest number of pixels of an image (537 MB as RGB); Pillow has the same limit."""
 VALUE_BYTES_MAX = 2**63 - 1
 """Largest size of a value, so that offsets fit into int64."""
@@ -151,8 +151,8 @@ class Field:
                 expected=f"dtype |u1 and shape (H, W, 3) for codec {self.codec.name}",
                 found=f"{self.dtype} {self.shape}",
             )
-        if self.is_encoded_image and self.is_image and math.prod(known) > 3 * PICTURE_PIXELS_MAX:
-            problems.add("shape", expected=f"an image of at most {PICTURE_PIXELS_MAX} pixels", found=self.shape)
+        if self.is_encoded_image and self.is_image and math.prod(known) > 3 * IMAGE_PIXELS_MAX:
+            problems.add("shape", expected=f"an image of at most {IMAGE_PIXELS_MAX} pixels", found=self.shape)
         if self.classes is not None and (self.kind != "fixed" or self.shape != () or self.dtype[1:2] not in ("i", "u")):
             problems.add("classes", expected="class names only for a 0-d integer field")
         strange = [name for name in self.classes or () if not is_utf8(name)]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.builds import write_pictures
+from support.builds import write_images
 from support.command import REPOSITORY
 
 import packer
@@ -149,7 +149,7 @@ def test_every_function_takes_texts_and_its_result_is_what_the_command_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_pictures(tmp_path / "in" / "x", ["a.jpg", "b.png", "c.png"])
+    write_images(tmp_path / "in" / "x", ["a.jpg", "b.png", "c.png"])
     quiet: dict[str, Any] = {"progress": False}
     inline: dict[str, Any] = {**quiet, "engine": "inline"}
 
@@ -189,7 +189,7 @@ def test_every_function_takes_texts_and_its_result_is_what_the_command_prints(
     prints(leaks, "inspect", "a", "b", "--by", "source", status=1)
     assert packer.find_leaks(["s/one", "s/two"], by="source", **quiet).found == ()
     prints(packer.preview("a", "s.png", count=2, **quiet), "preview", "a", "-o", "s.png", "--count", "2")
-    write_pictures(tmp_path / "known" / "train" / "x", ["a.jpg"])
+    write_images(tmp_path / "known" / "train" / "x", ["a.jpg"])
     known = packer.list_dataset("imagefolder", "known", "t.csv", splits=["train"], **quiet)
     prints(known, "list", "imagefolder", "known", "-o", "t.csv", "--splits", "train")
     exported = packer.export("a", "plain", table="jsonl", **quiet)
@@ -200,7 +200,7 @@ def test_every_function_takes_texts_and_its_result_is_what_the_command_prints(
 
 
 def test_a_damaged_dataset_is_described_problem_by_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = write_pictures(tmp_path / "in", ["a.jpg"])
+    source = write_images(tmp_path / "in", ["a.jpg"])
     made = packer.build(source, tmp_path / "a", format="npy", engine="inline", progress=False).manifest
     damaged = tmp_path / "a" / made.shards[0].files[0].name
     damaged.write_bytes(damaged.read_bytes()[:-1])
@@ -233,7 +233,7 @@ def test_one_path_is_not_taken_for_many(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_of_a_job_are_named(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    packer.build(write_pictures(tmp_path / "in", ["a.jpg"]), tmp_path / "a", engine="inline", progress=False)
+    packer.build(write_images(tmp_path / "in", ["a.jpg"]), tmp_path / "a", engine="inline", progress=False)
     with pytest.raises(UsageError, match=message):
         packer.convert(tmp_path / "a", tmp_path / "out", format="npy", **options)
     assert not (tmp_path / "out").exists()
@@ -293,7 +293,7 @@ def test_an_argument_of_another_type_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in "ab":
-        packer.build(write_pictures(Path("in"), ["a.jpg"]), name, engine="inline", progress=False)
+        packer.build(write_images(Path("in"), ["a.jpg"]), name, engine="inline", progress=False)
     (tmp_path / "out").mkdir()
     with pytest.raises(UsageError, match=message):
         call(tmp_path / "out")
@@ -301,7 +301,7 @@ def test_an_argument_of_another_type_is_named(
 
 
 def test_a_number_of_numpy_is_one_of_python(tmp_path: Path) -> None:
-    packer.build(write_pictures(tmp_path / "in", ["a.jpg", "b.jpg"]), tmp_path / "a", engine="inline", progress=False)
+    packer.build(write_images(tmp_path / "in", ["a.jpg", "b.jpg"]), tmp_path / "a", engine="inline", progress=False)
     shares = {"x": np.float32(0.5), "y": np.float32(0.5)}
     for name, seed, ratios in (("numpy", np.int64(3), shares), ("python", 3, {"x": 0.5, "y": 0.5})):
         packer.split(tmp_path / "a", tmp_path / name, by="source", seed=seed, ratios=ratios, engine="inline")
@@ -309,7 +309,7 @@ def test_a_number_of_numpy_is_one_of_python(tmp_path: Path) -> None:
     assert digests[0] == digests[1]
 
 
-def test_a_picture_that_cannot_be_drawn_is_reported_before_anything_is_measured(tmp_path: Path) -> None:
+def test_a_image_that_cannot_be_drawn_is_reported_before_anything_is_measured(tmp_path: Path) -> None:
     for plot, message in (
         ("bench.txt", "expected a name that ends in .png or .svg or .pdf"),
         ("no/b.png", "found no folder"),

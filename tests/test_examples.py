@@ -19,7 +19,7 @@ def run(*words: object, cwd: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory) -> Path:
-    """The demo's pictures and videos."""
+    """The demo's images and videos."""
     folder = tmp_path_factory.mktemp("demo")
     run(EXAMPLES / "make_data.py", "raw", cwd=folder)
     return folder / "raw"
@@ -27,7 +27,7 @@ def raw(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def packed(raw) -> Path:
-    """The pictures and some frames, packed small, without looking for faces: 44 samples."""
+    """The images and some frames, packed small, without looking for faces: 44 samples."""
     out = raw.parent / "packed"
     run_packer("build", raw, out, "--size", 64, "--every", 10, "--label-from", "folder", "--quiet", "--workers", 1)
     return out

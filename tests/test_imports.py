@@ -424,15 +424,15 @@ def test_planning_a_build_loads_no_heavy_library() -> None:
     assert not loaded_by("from packer import build, Recipe, BuildOptions") & set(HEAVY)
 
 
-def test_a_worker_that_keeps_pictures_loads_no_library_of_pixels() -> None:
+def test_a_worker_that_keeps_images_loads_no_library_of_pixels() -> None:
     code = (
         "import packer.jobs.worker, packer.builds.work\n"
         "from packer.recipe import Recipe\n"
         "from packer.steps.chain import StepResources, Pipeline\n"
         "from packer.steps.encode import Encoder\n"
-        "from packer.steps.plain import PlainPictures\n"
+        "from packer.steps.plain import PlainImages\n"
         "recipe = Recipe()\n"
-        "assert PlainPictures.of(recipe, Encoder(recipe))\n"
+        "assert PlainImages.of(recipe, Encoder(recipe))\n"
         "Pipeline(recipe, {}, StepResources())"
     )
     assert not loaded_by(code) & {*HEAVY, "filelock", "tqdm"} - {"simplejpeg"}

@@ -9,7 +9,7 @@ import pytest
 from support.command import REPOSITORY, run_packer
 from support.face_source import views, write_frames
 from support.known_trees import make_faceforensics
-from support.media import scene, write_picture
+from support.media import scene, write_image
 from support.ranks import run_script
 
 from readers import open_dataset
@@ -34,12 +34,12 @@ def commands() -> list[list[str]]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the README takes for granted, in which all of its commands have run."""
     root = tmp_path_factory.mktemp("readme")
-    pictures = list(views(FRAMES + VIDEOS))
+    images = list(views(FRAMES + VIDEOS))
     for number in range(VIDEOS):
         path = root / "videos" / ("real", "fake")[number % 2] / f"{number}.mp4"
-        write_frames(path, pictures[number : number + FRAMES])
+        write_frames(path, images[number : number + FRAMES])
     for number in range(4):
-        write_picture(root / "photos" / ("cats", "dogs")[number % 2] / f"{number}.jpg", scene(number, (320, 280)))
+        write_image(root / "photos" / ("cats", "dogs")[number % 2] / f"{number}.jpg", scene(number, (320, 280)))
     make_faceforensics(root / "FaceForensics++")
     (root / "table.csv").write_text("path,age\nphotos/cats/0.jpg,31\nphotos/dogs/1.jpg,4\n", "utf-8")
     (root / "recipe.toml").write_text("\n".join(blocks("toml")), "utf-8")
@@ -58,7 +58,7 @@ def test_the_commands_make_what_they_name(folder: Path) -> None:
     made = {path.name for path in folder.iterdir()}
     assert {
         "faces",
-        "pictures",
+        "images",
         "out",
         "report.html",
         "faces-parquet",
@@ -71,7 +71,7 @@ def test_the_commands_make_what_they_name(folder: Path) -> None:
     samples = VIDEOS * len(range(0, FRAMES, EVERY))
     assert open_dataset(folder / "faces").column("fake_score").tolist() == [0.5] * samples
     assert [len(open_dataset(folder / name)) for name in ("faces", "faces-parquet", "small")] == [samples] * 3
-    assert len(open_dataset(folder / "pictures")) == 4
+    assert len(open_dataset(folder / "images")) == 4
     assert open_dataset(folder / "small")[0]["image"].shape == (112, 112, 3)
     parts = [len(open_dataset(folder / "parts" / name)) for name in ("train", "val", "test")]
     assert sum(parts) == samples

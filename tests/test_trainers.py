@@ -1,6 +1,6 @@
 """The scripts of docs/trainers.md and docs/training.md, run as they stand there but for sizes.
 
-They are killed in mid-epoch, then started again; the pictures that their networks see are those of a run to the end.
+They are killed in mid-epoch, then started again; the images that their networks see are those of a run to the end.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from support.batches import woven
 from support.command import REPOSITORY, environment, run_packer
 from support.face_source import views, write_frames
 from support.known_trees import make_imagenet
-from support.media import scene, write_picture
+from support.media import scene, write_image
 from support.watched import KILLED, digests
 
 from readers import Loader, open_dataset
@@ -59,10 +59,10 @@ def pack(folder: Path, text: str, **small: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the page's datasets and scripts. Pictures, batches and intervals of checkpoints are small."""
+    """A folder with the page's datasets and scripts. Images, batches and intervals of checkpoints are small."""
     root = tmp_path_factory.mktemp("trainers")
     for number in range(PHOTOS):
-        write_picture(root / "photos" / ("cats", "dogs")[number % 2] / f"{number}.jpg", scene(number, (96, 80)))
+        write_image(root / "photos" / ("cats", "dogs")[number % 2] / f"{number}.jpg", scene(number, (96, 80)))
     pack(root, PAGE, size="72")
     for name, code in SCRIPTS.items():
         for large, small in SMALLER.items():
@@ -72,8 +72,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pictures(folder: Path) -> list[str]:
-    """The digests of all pictures of both epochs, as a Loader in this process gives them."""
+def images(folder: Path) -> list[str]:
+    """The digests of all images of both epochs, as a Loader in this process gives them."""
     made: dict[str, object] = {}
     with contextlib.chdir(folder):
         exec((folder / "data.py").read_text("utf-8"), made)
@@ -96,7 +96,7 @@ def server() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def run(server: "subprocess.Popen[str]", folder: Path) -> Callable[..., list[str]]:
-    """Runs a script; the digests of the pictures that all ranks trained on, in the order of the whole sequence."""
+    """Runs a script; the digests of the images that all ranks trained on, in the order of the whole sequence."""
 
     def run(*words: object, ranks: int = 1, killed: int = -1) -> list[str]:
         request = {"words": list(map(str, words)), "folder": str(folder), "ranks": ranks, "killed": killed}
@@ -122,26 +122,26 @@ CASES = [
 
 
 @pytest.mark.parametrize(("script", "before", "after"), [pytest.param(*case[:3], marks=case[3]) for case in CASES])
-def test_a_killed_script_goes_on_with_the_next_picture(run, folder, pictures, script, before, after):
+def test_a_killed_script_goes_on_with_the_next_image(run, folder, images, script, before, after):
     shutil.rmtree(folder / "run", ignore_errors=True)
     for left in folder.glob("*.ckpt"):
         left.unlink()
-    assert run(script, ranks=before, killed=STOPPED) == pictures[: STOPPED * BATCH * before]
-    assert run(script, ranks=after) == pictures[SAVED * BATCH * before :]
+    assert run(script, ranks=before, killed=STOPPED) == images[: STOPPED * BATCH * before]
+    assert run(script, ranks=after) == images[SAVED * BATCH * before :]
 
 
 @pytest.mark.external
 @needs("timm")
-def test_timms_loop(run, folder, pictures):
+def test_timms_loop(run, folder, images):
     script = folder / "timm_script.py"
     code = script.read_text("utf-8")
     script.write_text(code.replace("mixup_alpha", "prob=0.0, mixup_alpha"))  # mixes nothing
-    assert run("timm_script.py") == pictures
+    assert run("timm_script.py") == images
     assert list((folder / "timm").glob("*.tar"))
 
 
 @pytest.mark.parametrize("release", ["1.0.28", "later"])
-def test_the_lines_for_timms_own_script(folder, pictures, monkeypatch, release):
+def test_the_lines_for_timms_own_script(folder, images, monkeypatch, release):
     """The script sets an epoch before its loop, also after ``--resume``, in one way or the other."""
     monkeypatch.chdir(folder)
     data = ModuleType("data")
@@ -162,7 +162,7 @@ def test_the_lines_for_timms_own_script(folder, pictures, monkeypatch, release):
         assert input.is_contiguous(memory_format=torch.channels_last)
         assert target.dtype == torch.int64
         seen += digests(input)
-    assert seen == pictures[TRAIN:]
+    assert seen == images[TRAIN:]
     assert sum(len(target) for _, target in made["loader_eval"]) == PHOTOS - TRAIN
 
 
@@ -174,7 +174,7 @@ def test_the_page_shows_the_whole_scripts():
 
 
 def test_the_script_for_imagenet(run, folder):
-    """The network sees pictures that were mixed, and mixes anew after a resume what it would have mixed."""
+    """The network sees images that were mixed, and mixes anew after a resume what it would have mixed."""
     script = EXAMPLES / "train_imagenet.py"
     make_imagenet(folder / "ILSVRC2012")
     pack(folder, script.read_text("utf-8").replace("parts/", "imagenet-parts/"), size="80")
@@ -245,5 +245,5 @@ def test_deepfakebenchs_loop(tmp_path, monkeypatch):
     names = [name.split("/") for name in loader.dataset.data_dict["image"]]
     assert [parts[-2] for parts in names] == ["real_0.mp4"] * 3 + ["fake_0.mp4"] * 3
     assert [parts[-1] for parts in names] == ["0", "2", "4"] * 2
-    pictures = {"source": ["real/0/0.png", "real/0/1.png", "fake/0/0.png"], "frame": np.zeros(3, np.int64)}
-    assert made["frame_names"](SimpleNamespace(column=pictures.get)) == ["real_0/0.png", "real_0/1.png", "fake_0/0.png"]
+    images = {"source": ["real/0/0.png", "real/0/1.png", "fake/0/0.png"], "frame": np.zeros(3, np.int64)}
+    assert made["frame_names"](SimpleNamespace(column=images.get)) == ["real_0/0.png", "real_0/1.png", "fake_0/0.png"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from support.command import REPOSITORY, run_packer
-from support.media import scene, write_picture
+from support.media import scene, write_image
 from support.ranks import run_script
 
 import packer
@@ -26,7 +26,7 @@ def test_the_writer_and_the_function_make_what_they_name(tmp_path: Path) -> None
     (tmp_path / "my_pack.py").write_text(script, "utf-8")
     run_script("my_pack.py", cwd=tmp_path)
     own, packed = open_dataset(tmp_path / "own"), open_dataset(tmp_path / "packed")
-    assert (len(own), own[3]["key"], own[3]["image"].shape) == (10, "picture 3", (64, 64, 3))
+    assert (len(own), own[3]["key"], own[3]["image"].shape) == (10, "image 3", (64, 64, 3))
     assert (len(packed), packed.schema["label"].classes) == (200, ("even", "odd"))
     for name in ("own", "packed"):
         assert not packer.verify(tmp_path / name, deep=True, progress=False).problems
@@ -35,8 +35,8 @@ def test_the_writer_and_the_function_make_what_they_name(tmp_path: Path) -> None
 def test_the_step_packs_what_it_keeps(tmp_path: Path) -> None:
     (code,) = blocks("steps.md")
     (tmp_path / "my_steps.py").write_text(code, "utf-8")
-    write_picture(tmp_path / "photos" / "bright.png", scene(0, (80, 80)) // 4 + 190)
-    write_picture(tmp_path / "photos" / "dark.png", scene(0, (80, 80)) // 4)
+    write_image(tmp_path / "photos" / "bright.png", scene(0, (80, 80)) // 4 + 190)
+    write_image(tmp_path / "photos" / "dark.png", scene(0, (80, 80)) // 4)
     (command,) = re.findall(r"^ {4}packer (.*)$", (REPOSITORY / "docs" / "steps.md").read_text("utf-8"), re.MULTILINE)
     run_packer(*command.split(), "--max-rejects", "100%", cwd=tmp_path)
     (sample,) = open_dataset(tmp_path / "bright")
@@ -45,7 +45,7 @@ def test_the_step_packs_what_it_keeps(tmp_path: Path) -> None:
 
 
 def test_the_table_of_steps_says_what_is_in_a_sample(tmp_path: Path) -> None:
-    write_picture(tmp_path / "a.jpg", scene(0, (40, 30)))
+    write_image(tmp_path / "a.jpg", scene(0, (40, 30)))
     seen: dict[str, set[str]] = {}
     arrays: dict[str, Any] = {}
 

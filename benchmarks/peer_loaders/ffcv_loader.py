@@ -54,7 +54,7 @@ def pack(source: Source, root: Path) -> None:
 
 
 def _finish(recipe: str) -> list[Any]:
-    """Its own transforms. It erases squares of one size, from all pictures; here they cover as much in all."""
+    """Its own transforms. It erases squares of one size, from all images; here they cover as much in all."""
     if recipe != "jitter":
         raise ValueError(f"FFCV has no {recipe}")
     area = ERASED * sum(ERASED_AREA) / 2

@@ -1,6 +1,6 @@
 """LitData: chunks of 64 MB, StreamingDataset, StreamingDataLoader with two workers.
 
-Pictures are bytes, since arrays are far slower.
+Images are bytes, since arrays are far slower.
 """
 
 from functools import partial

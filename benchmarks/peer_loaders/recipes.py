@@ -19,7 +19,7 @@ JITTER = 0.4
 """Brightness, contrast and saturation are multiplied by 1 - 0.4 to 1 + 0.4."""
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ERASED, ERASED_AREA = 0.25, (0.02, 0.33)
-"""How often a rectangle is erased, and its share of the picture."""
+"""How often a rectangle is erased, and its share of the image."""
 
 
 def finish(recipe: str) -> list[Any]:
@@ -34,7 +34,7 @@ def finish(recipe: str) -> list[Any]:
 
 
 def reference(recipe: str) -> Any:
-    """The transforms of a picture that Pillow has opened."""
+    """The transforms of an image that Pillow has opened."""
     return v2.Compose([v2.RandomResizedCrop(SIZE), v2.RandomHorizontalFlip(), *finish(recipe)])
 
 

@@ -18,7 +18,7 @@ cv2.setNumThreads(0)
 
 
 def picture(data: Any, kind: str, rng: np.random.Generator | None = None) -> Any:
-    """The picture, (224, 224, 3) uint8, in a sample's bytes; for photos a random crop, mirrored half of the time."""
+    """The image, (224, 224, 3) uint8, in a sample's bytes; for photos a random crop, mirrored half of the time."""
     if kind == "raw":
         return np.frombuffer(data, np.uint8).reshape(SIZE, SIZE, 3)
     image = simplejpeg.decode_jpeg(data)

@@ -1,6 +1,6 @@
 """SPDL: a pipeline of threads. Raw crops are gathered from a memmap; JPEGs are decoded by its FFmpeg, a batch per call.
 
-Its filters take one crop for all pictures of a call, so photos with the whole recipe are decoded one by one, by the
+Its filters take one crop for all images of a call, so photos with the whole recipe are decoded one by one, by the
 decoder, resize and transforms of `recipes`, in its threads; and there is no row of photos without it.
 """
 
@@ -32,7 +32,7 @@ def open(source: str, kind: str, root: str, batch: int, recipe: str = "") -> Bat
     elif kind == "jpeg":
         load = _jpeg(samples)
     else:
-        raise ValueError("SPDL has no random crop per picture in a batched decode")
+        raise ValueError("SPDL has no random crop per image in a batched decode")
 
     def rows(epoch: int) -> Iterator[Any]:
         order = np.random.default_rng(epoch).permutation(len(samples))

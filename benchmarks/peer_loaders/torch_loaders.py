@@ -17,7 +17,7 @@ from benchmarks.peer_loaders.shared import NAMES, Decoded, crop, encoded
 
 
 def pack_files(source: Source, root: Path) -> None:
-    """A file per picture: ``.jpg``, or ``.npy`` for raw crops."""
+    """A file per image: ``.jpg``, or ``.npy`` for raw crops."""
     for row in range(len(source)):
         if source.kind == "raw":
             np.save(root / f"{row:08d}.npy", source.pixels(row))
@@ -65,7 +65,7 @@ class _Rows(Dataset[tuple[Any, ...]]):
 
 
 class FileRows(_Rows):
-    """Pictures through Pillow, as torchvision's ImageFolder opens them."""
+    """Images through Pillow, as torchvision's ImageFolder opens them."""
 
     def __getitem__(self, row: int) -> tuple[Any, ...]:
         if self.kind == "raw":

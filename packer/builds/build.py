@@ -49,7 +49,7 @@ def build(
     ----------
     source : path, sequence of mapping, or Source
         A folder, a packed dataset, a table (CSV, TSV, JSON lines, Parquet), an archive or a pattern of archives (tar,
-        LMDB, RecordIO, Parquet with pictures inside), rows as Python dicts (paths relative to the current folder), or an
+        LMDB, RecordIO, Parquet with images inside), rows as Python dicts (paths relative to the current folder), or an
         object with ``list_items``.
     out : path
         Folder of the dataset: new, empty, or with the build to resume.

@@ -1,4 +1,4 @@
-"""``packer.detect``: the build that packs where the faces are, without pictures."""
+"""``packer.detect``: the build that packs where the faces are, without images."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ def detect(
     progress: bool | ProgressListener = True,
     **options: Any,
 ) -> BuildResult:
-    """Find the faces of a source and pack where they are, without pictures: later builds take them as ``boxes``.
+    """Find the faces of a source and pack where they are, without images: later builds take them as ``boxes``.
 
     It is the build ``preset="faces", steps="decode,detect"``, with its resume and reports. A sample is a face in a
     frame, or a frame without a face.

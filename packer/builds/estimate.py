@@ -34,7 +34,7 @@ from shardspec.wording import counted, cut
 
 TRIED_ITEMS = 4
 TRIED_STILLS, TRIED_SEQUENCES = 12, 6
-"""Items tried of a group, at most, and about how many pictures and videos in all. So many are the groups, too: the items
+"""Items tried of a group, at most, and about how many images and videos in all. So many are the groups, too: the items
 of further kinds and classes are one."""
 
 _QUICK_S = 0.5
@@ -255,7 +255,7 @@ class _Group:
     def factor(self, *, by_bytes: bool) -> float:
         """How many times as much as the chosen items all of them yield, or take.
 
-        All pictures count the same, and so do videos if a fixed number of frames is taken of each. Otherwise a video's
+        All images count the same, and so do videos if a fixed number of frames is taken of each. Otherwise a video's
         share grows with its length, and so with its bytes if `by_bytes`.
         """
         if by_bytes and self.chosen[0].medium.is_sequence:

@@ -13,7 +13,7 @@ from packer.jobs.progress import ProgressListener
 from packer.recipe import Recipe, StepSpec
 from packer.recipe.encodings import encodings_with
 from packer.recipe.engines import ENGINES
-from packer.recipe.fields import Picture, declare
+from packer.recipe.fields import Image, declare
 from packer.recipe.options import BuildOptions
 from packer.sources.inputs import InputsSource
 from packer.steps.call import Function
@@ -98,7 +98,7 @@ def pack(
         raise UsageError(option="function", expected="a function", found=type(called).__name__)
     chosen = {"format": format, "encode": encode, "quality": quality, "subsampling": subsampling}
     recipe = Recipe.from_options({**chosen, "shard_size": shard_size, "shuffle": shuffle, "steps": (StepSpec(name),)})
-    declaration = declare(fields, classes, picture_of(recipe, fields).codec)
+    declaration = declare(fields, classes, image_of(recipe, fields).codec)
     if isinstance(inputs, str | bytes | Mapping) or not isinstance(inputs, Iterable):
         raise UsageError(option="inputs", expected="a list or another iterable of inputs", found=shorten(inputs))
     source = InputsSource(list(inputs), classes)
@@ -106,23 +106,23 @@ def pack(
     return run_build(source, output_folder(out), recipe, options, progress, functions, declaration)
 
 
-def picture_of(recipe: Recipe, fields: Mapping[str, Any] | None) -> Picture:
-    """How pictures of undeclared fields are stored.
+def image_of(recipe: Recipe, fields: Mapping[str, Any] | None) -> Image:
+    """How images of undeclared fields are stored.
 
     Raises
     ------
     UsageError
-        If fields are declared, and the options say something of pictures beside them.
+        If fields are declared, and the options say something of images beside them.
     """
     given = [name for name in ("encode", "quality", "subsampling") if getattr(recipe, name) != getattr(Recipe, name)]
     if fields is not None and given:
         raise UsageError(
             "read only where no fields are declared",
             option=given[0],
-            hint=f"say it in fields, packer.Picture({recipe.encode!r})",
+            hint=f"say it in fields, packer.Image({recipe.encode!r})",
         )
     read = [name for name in ("quality", "subsampling") if recipe.encode in encodings_with(name)]
-    return Picture(recipe.encode, **{name: getattr(recipe, name) for name in read})
+    return Image(recipe.encode, **{name: getattr(recipe, name) for name in read})
 
 
 def _refuse_worker() -> None:

@@ -63,7 +63,7 @@ class ReportWriter:
     mended : int
         Items that were rejected and are packed now.
     marked : int
-        Samples whose picture has restart markers (`packer.steps.report.ItemReport`).
+        Samples whose image has restart markers (`packer.steps.report.ItemReport`).
     refilled : int
         Sampled frames in whose place a nearby frame gave the samples.
     broken_tracks : BrokenTracks

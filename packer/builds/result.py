@@ -22,7 +22,7 @@ class BuildResult(JobResult):
     Attributes
     ----------
     marked : int or None
-        Samples whose picture has restart markers; None if the recipe asks for none, or everything was finished already.
+        Samples whose image has restart markers; None if the recipe asks for none, or everything was finished already.
     refilled : int or None
         Sampled frames without a face in whose place a nearby frame gave the samples; None if the recipe does not ask
         for that, or everything was finished already.
@@ -111,11 +111,11 @@ class BuildResult(JobResult):
         count, stored = self.counts.progressive_jpegs, self.manifest.generations[-1].recipe.get("progressive")
         if not count:
             return ""
-        pictures = counted(self.counts.samples, "picture")
+        images = counted(self.counts.samples, "image")
         if stored == "baseline":
-            return f"\n{count} of {pictures} came as progressive JPEGs: stored as baseline, without loss"
+            return f"\n{count} of {images} came as progressive JPEGs: stored as baseline, without loss"
         return (
-            f"\n{count} of {pictures} came as progressive JPEGs and were stored as they are: they decode about three "
+            f"\n{count} of {images} came as progressive JPEGs and were stored as they are: they decode about three "
             "times slower in every epoch than baseline JPEGs; --progressive baseline converts them without loss"
         )
 
@@ -123,9 +123,9 @@ class BuildResult(JobResult):
         if self.marked is None or self.marked == self.counts.samples:
             return ""
         return (
-            f"\nrestart markers: in {self.marked} of {counted(self.counts.samples, 'picture')}: JPEGs whose bytes are "
+            f"\nrestart markers: in {self.marked} of {counted(self.counts.samples, 'image')}: JPEGs whose bytes are "
             "kept stay as they came (with --size they are encoded), "
-            f"and pictures of less than {LEAST_AREA:,} pixels get none"
+            f"and images of less than {LEAST_AREA:,} pixels get none"
         )
 
     @property

@@ -24,7 +24,7 @@ from packer.steps.call import MadeEncoder, step_of
 from packer.steps.chain import STEPS, Pipeline, Step, StepError, StepResources
 from packer.steps.encode import Encoder
 from packer.steps.packed import PACKED_KEY, sample_key
-from packer.steps.plain import PlainPictures, keeps_pictures
+from packer.steps.plain import PlainImages, keeps_images
 from packer.steps.report import ItemReport
 from packer.vision.faults import find_full_disk, find_memory_error, may_pass
 from packer.workspace import Workspace
@@ -67,7 +67,7 @@ class BuildWork:
         self._resources = replace(resources, only_encodes=not plan.declared)
         self._recipe = Recipe.from_options(plan.recipe)
         self._encoder: Encoder | MadeEncoder | None = None
-        self._plain: PlainPictures | None = None
+        self._plain: PlainImages | None = None
         self._pipeline: Pipeline | None = None
         self._shards = PlannedShards(workspace)
         self._items: TextIO | None = None
@@ -88,9 +88,9 @@ class BuildWork:
                 self._encoder = MadeEncoder(Declaration.from_json(self.plan.declared))
             else:
                 self._encoder = Encoder(self._recipe)
-                if not keeps_pictures(self._recipe):
+                if not keeps_images(self._recipe):
                     self._encoder.prepare()
-                self._plain = PlainPictures.of(self._recipe, self._encoder)
+                self._plain = PlainImages.of(self._recipe, self._encoder)
             self._pipeline = Pipeline(self._recipe, functions, self._resources)
 
     def run(self, unit: Unit, verdicts: Verdicts, on_item: OnItem) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Current item of a worker, in memory that survives it: the coordinating process can read it at any time.
 
-A message for each item would cost both processes as much as the work on a tiny picture.
+A message for each item would cost both processes as much as the work on a tiny image.
 """
 
 import mmap

@@ -145,7 +145,7 @@ def end_with_parent() -> None:
 def keep_memory() -> None:
     """Have glibc keep up to `_KEPT_BYTES` that were freed, instead of asking the system for fresh pages each time.
 
-    By default it gives back the memory of nearly every picture, and the system clears each page anew.
+    By default it gives back the memory of nearly every image, and the system clears each page anew.
     """
     if sys.platform != "linux":
         return

@@ -186,7 +186,7 @@ def _tqdm() -> Any:
 
 
 def describe_progress(progress: Progress) -> str:
-    """One line: ``packing: 12/40 items, 31.0 samples/s, 2.1 MB, 1 reject (decode: expected a picture), 9 s left``."""
+    """One line: ``packing: 12/40 items, 31.0 samples/s, 2.1 MB, 1 reject (decode: expected an image), 9 s left``."""
     details = _describe_details(progress)
     seconds = progress.seconds_left if progress.total is None or progress.done < progress.total else None
     left = "" if seconds is None else f", {describe_seconds(seconds)} left"

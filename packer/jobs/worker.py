@@ -35,7 +35,7 @@ WORKS: Mapping[str, Entry] = {
 """The class that does the units of a plan, by the plan's kind."""
 
 _ENDS_S = 0.1
-"""Items that end within this time of one another are reported together: a message takes as long as a tiny picture."""
+"""Items that end within this time of one another are reported together: a message takes as long as a tiny image."""
 
 
 def open_work(space: Workspace, resources: StepResources) -> Work:

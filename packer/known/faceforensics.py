@@ -20,7 +20,7 @@ _NAME = re.compile(r"\d+\Z")
 _PAIR = re.compile(r"(\d+)_(\d+)\Z")
 _ACTORS = re.compile(r"(\d+)_(\d+)__(.+)__[^_]+\Z")
 _ACTOR = re.compile(r"(\d+)__(.+)\Z")
-_PICTURES = {"images", "frames"}
+_IMAGES = {"images", "frames"}
 
 
 class Member(NamedTuple):
@@ -91,8 +91,8 @@ def _compressions(tree: Tree, choice: Choice, base: str) -> list[str]:
     }
     there = sorted({name for name, kind in kinds if kind == "videos"})
     if not there:
-        pictures = _PICTURES & {kind for _, kind in kinds}
-        found = f"folders {', '.join(sorted(pictures))} alone: download the videos (-t videos)" if pictures else "none"
+        images = _IMAGES & {kind for _, kind in kinds}
+        found = f"folders {', '.join(sorted(images))} alone: download the videos (-t videos)" if images else "none"
         raise UsageError(place=tree.root, expected="videos in METHOD/COMPRESSION/videos", found=found)
     return choice.pick_compressions(there, "present")
 

@@ -21,7 +21,7 @@ from packer.vision.faults import describe_error
 from packer.vision.geometry.resize import resize_exact
 from packer.workspace.output import check_output, write_output
 from readers.drawing.geometry import GEOMETRY
-from readers.drawing.pictures import Scale, as_picture, normalisation_of
+from readers.drawing.images import Scale, as_image, normalisation_of
 from readers.drawing.sheet import Sheet, columns_for, draw_sample, fit
 from readers.drawing.show import draw_values
 from readers.drawing.values import describe_value
@@ -164,7 +164,7 @@ def preview(
     if masks not in (None, *_MASKS):
         raise UsageError(option="masks", expected=f"one of {', '.join(_MASKS)}", found=shorten(masks))
     if masks and transform is not None:
-        raise UsageError("read only without `transform`, which lets masks tint the pictures", option="masks")
+        raise UsageError("read only without `transform`, which lets masks tint the images", option="masks")
     if rejects and source is None:
         raise UsageError(option="rejects", expected="`source`, from which rejected items are drawn", found="none")
     if source is not None and not rejects:
@@ -184,7 +184,7 @@ def preview(
         return PreviewResult(sheet_path, (), tuple(str(line.get("item")) for line in chosen))
     augment = None if transform is None else _Augmentation(transform, seed or 0)
     manifest = Layout(path).load()
-    shown, captioned = picture_field(manifest.schema, path).name, _captioned(manifest)
+    shown, captioned = image_field(manifest.schema, path).name, _captioned(manifest)
     further = _further(manifest.schema, shown) if masks else []
     wanted = [shown, *_wanted(manifest.schema, captioned, geometry=not plain), *further]
     samples = PackedSamples(path, list(dict.fromkeys(wanted)) if augment is None else None)
@@ -199,22 +199,22 @@ def preview(
             chunk = rows[first : first + _CHUNK]
             read = samples.read(chunk)
             if augment is None:
-                pictures = [_draw(np.asarray(sample[shown], np.uint8), sample, further, masks, cell) for sample in read]
+                images = [_draw(np.asarray(sample[shown], np.uint8), sample, further, masks, cell) for sample in read]
             else:
-                pictures = augment.draw(read, chunk, shown, cell, plain=plain)
-            for place, (row, sample, picture) in enumerate(zip(chunk, read, pictures, strict=True), first):
+                images = augment.draw(read, chunk, shown, cell, plain=plain)
+            for place, (row, sample, picture) in enumerate(zip(chunk, read, images, strict=True), first):
                 sheet.put(place, picture, _caption(sample, samples.schema, row, captioned))
                 stage.advance()
     _write(sheet, sheet_path)
     return PreviewResult(sheet_path, tuple(rows))
 
 
-def picture_field(schema: Schema, path: Path) -> Field:
+def image_field(schema: Schema, path: Path) -> Field:
     """Return the field ``image``, or else the first field of images."""
-    pictures = [field for field in schema if field.is_image]
-    if not pictures:
-        raise UsageError(place=path, expected="a field with pictures", found=", ".join(schema.names))
-    return next((field for field in pictures if field.name == "image"), pictures[0])
+    images = [field for field in schema if field.is_image]
+    if not images:
+        raise UsageError(place=path, expected="a field with images", found=", ".join(schema.names))
+    return next((field for field in images if field.name == "image"), images[0])
 
 
 def _selected(path: Path, total: int, where: str | None, one_per: str | None) -> IntArray:
@@ -331,12 +331,12 @@ class _Augmentation:
         self, samples: Sequence[Mapping[str, Any]], rows: Sequence[int], field: str, cell: int, *, plain: bool
     ) -> list[npt.NDArray[np.uint8]]:
         changed = [self._changed(sample, row, field) for sample, row in zip(samples, rows, strict=True)]
-        pictures = [as_picture(sample[field], field) for sample in changed]
+        images = [as_image(sample[field], field) for sample in changed]
         if self._scale is None:
-            self._scale = Scale([picture.frames for picture in pictures], *normalisation_of(self._transform))
+            self._scale = Scale([picture.frames for picture in images], *normalisation_of(self._transform))
         return [
             fit(draw_values(sample, picture, self._scale, cell, field, plain=plain), cell)
-            for sample, picture in zip(changed, pictures, strict=True)
+            for sample, picture in zip(changed, images, strict=True)
         ]
 
     def _changed(self, sample: Mapping[str, Any], row: int, field: str) -> dict[str, Any]:

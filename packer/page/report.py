@@ -29,7 +29,7 @@ from shardspec.wording import counted
 DEFAULT_COUNT = 200
 """Samples that a report shows."""
 
-_PICTURE_BYTES = 32 * 10**6
+_IMAGE_BYTES = 32 * 10**6
 """Most bytes of all images of a report."""
 _NOT_SPREAD = ("key",)
 
@@ -111,7 +111,7 @@ def report(
     with Stage(listener_of(progress), "reporting", len(opened), "datasets") as stage:
         shown = []
         for dataset in opened:
-            shown.append(_show(dataset, count, _PICTURE_BYTES // len(opened)))
+            shown.append(_show(dataset, count, _IMAGE_BYTES // len(opened)))
             stage.advance()
     shared = list(find_shared(opened))
     style, style_hash = inline("page.css")
@@ -192,7 +192,7 @@ def _embed(dataset: BrowsedDataset, rows: Sequence[int], most_bytes: int) -> tup
         chosen.append((row, f"data:{picture.media_type};base64,{base64.b64encode(picture.data).decode()}"))
     labels = np.ma.getdata(dataset.column("label")) if "label" in dataset.small_fields else np.zeros(len(dataset))
     chosen.sort(key=lambda pair: (labels[pair[0]], pair[0]))
-    return chosen, f"{counted(left, 'sample')} left out: pictures that are too large, or do not decode" if left else ""
+    return chosen, f"{counted(left, 'sample')} left out: images that are too large, or do not decode" if left else ""
 
 
 def _values(dataset: BrowsedDataset, rows: Sequence[int], spreads: Sequence[Spread]) -> list[str]:

@@ -139,11 +139,11 @@ class _Pages:
             "row/{row:int}": self.sample,
             "row/{row:int}/track": self.track,
             "row/{row:int}/original": self.original,
-            "row/{row:int}/original.jpg": self.original_picture,
+            "row/{row:int}/original.jpg": self.original_image,
             "row/{row:int}/{name}": self.picture,
             "rejects": self.rejects,
-            "rejects/{line:int}.jpg": self.reject_picture,
-            "rejects/{line:int}/{frame:int}.jpg": self.reject_picture,
+            "rejects/{line:int}.jpg": self.reject_image,
+            "rejects/{line:int}/{frame:int}.jpg": self.reject_image,
         }
         pages: dict[str, Callable[..., Response]] = {
             "/": self.start,
@@ -277,13 +277,13 @@ class _Pages:
             error = shown_text(str(wrong))
         return self._page("original.html", request, row=row, found=found, error=error)
 
-    def original_picture(self, _request: Request, one: DatasetView, row: int) -> Response:
+    def original_image(self, _request: Request, one: DatasetView, row: int) -> Response:
         return Response(one.original(row).jpeg, media_type="image/jpeg", headers=_CACHED)
 
     def picture(self, request: Request, one: DatasetView, row: int) -> Response:
         """A stored image."""
         name = request.path_params["name"]
-        if name not in one.dataset.pictures:
+        if name not in one.dataset.images:
             return _missing()
         try:
             found = one.dataset.stored(row, name)
@@ -298,7 +298,7 @@ class _Pages:
         lines, more = one.reject_lines(kind, page)
         return self._page("rejects.html", request, report=one.rejects, lines=lines, kind=kind, page=page, more=more)
 
-    def reject_picture(self, request: Request, one: DatasetView) -> Response:
+    def reject_image(self, request: Request, one: DatasetView) -> Response:
         """A frame of an item in ``rejects.jsonl``: the frame asked for, or the first."""
         try:
             found = one.reject_frame(request.path_params["line"], request.path_params.get("frame"))
@@ -319,7 +319,7 @@ class _Pages:
             picture = one.dataset.picture
             values |= {"base": self._base(request), "name": one.name, "several": len(self._views) > 1}
             values |= {"title": one.name, "has_rejects": one.has_rejects}
-            values |= {"field_name": None if picture is None else picture.name, "pictures": one.dataset.pictures}
+            values |= {"field_name": None if picture is None else picture.name, "images": one.dataset.images}
             values |= {"total": len(one.dataset), "has_originals": one.originals is not None}
         text = render(template, root=self._root, live=True, **values)
         return HTMLResponse(text.encode("utf-8", "replace"), status, headers=_NOT_CACHED)

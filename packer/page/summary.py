@@ -88,7 +88,7 @@ def find_faults(dataset: BrowsedDataset) -> Iterator[str]:
     if counts.damaged_items:
         yield f"{counted(counts.damaged_items, 'video')} could be read only up to some frame"
     if counts.progressive_jpegs:
-        many = counted(counts.progressive_jpegs, "picture")
+        many = counted(counts.progressive_jpegs, "image")
         yield f"{many} came as progressive JPEGs: where they are stored as they came, they decode slowly"
     yield from _uneven_classes(dataset)
     valid = "landmarks_valid" in dataset.small_fields and dataset.field("landmarks_valid").dtype == "|b1"
@@ -194,6 +194,6 @@ def _kind(field: Field) -> str:
     if field.kind == "text":
         return "text" if field.codec.name == "utf8" else field.codec.name
     if field.is_image:
-        return f"{'raw' if field.is_fixed else field.codec.name} picture, {shape}"
+        return f"{'raw' if field.is_fixed else field.codec.name} image, {shape}"
     classes = f", {counted(len(field.classes), 'class')}" if field.classes else ""
     return f"{field.numpy_dtype.name}{', ' + shape if shape else ''}{classes}"

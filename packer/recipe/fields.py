@@ -16,7 +16,7 @@ from shardspec.wording import did_you_mean, list_some, shorten
 
 
 @dataclass(frozen=True)
-class Picture:
+class Image:
     """A field of images: arrays (H, W, 3) uint8 RGB, or the bytes of encoded images.
 
     Attributes
@@ -43,19 +43,17 @@ class Picture:
         if self.encode not in ENCODINGS:
             like = did_you_mean(str(self.encode), ENCODINGS)
             raise UsageError(
-                place="Picture", expected=f"one of {', '.join(ENCODINGS)}", found=f"{shorten(self.encode)}{like}"
+                place="Image", expected=f"one of {', '.join(ENCODINGS)}", found=f"{shorten(self.encode)}{like}"
             )
         if self.quality is not None:
             self._check_reads("quality")
             if type(self.quality) is not int or not 1 <= self.quality <= 100:
-                raise UsageError(place="Picture", expected="a quality of 1 to 100", found=shorten(self.quality))
+                raise UsageError(place="Image", expected="a quality of 1 to 100", found=shorten(self.quality))
         if self.subsampling is not None:
             self._check_reads("subsampling")
             object.__setattr__(self, "subsampling", str(self.subsampling))
             if self.subsampling not in ("420", "422", "444"):
-                raise UsageError(
-                    place="Picture", expected="subsampling 420, 422 or 444", found=shorten(self.subsampling)
-                )
+                raise UsageError(place="Image", expected="subsampling 420, 422 or 444", found=shorten(self.subsampling))
 
     @property
     def codec(self) -> NamedConfig:
@@ -66,9 +64,7 @@ class Picture:
     def _check_reads(self, option: str) -> None:
         readers = encodings_with(option)
         if self.encode not in readers:
-            raise UsageError(
-                f"{option} is read only with {' and '.join(readers)}, found {self.encode}", place="Picture"
-            )
+            raise UsageError(f"{option} is read only with {' and '.join(readers)}, found {self.encode}", place="Image")
 
 
 @dataclass(frozen=True)
@@ -123,19 +119,19 @@ class Declaration:
         All fields except the key; None to infer them from the values.
     classes : tuple of str or None
         Class names of the field ``label``; None to infer them from its texts.
-    picture : NamedConfig
+    image : NamedConfig
         Codec of images in undeclared fields.
     """
 
     fields: Mapping[str, FieldType] | None = None
     classes: tuple[str, ...] | None = None
-    picture: NamedConfig = field(default_factory=lambda: Picture().codec)
+    picture: NamedConfig = field(default_factory=lambda: Image().codec)
 
     def to_json(self) -> dict[str, Any]:
         """Return the declaration as JSON."""
         fields = None if self.fields is None else {name: kind.to_json() for name, kind in self.fields.items()}
         classes = None if self.classes is None else list(self.classes)
-        return {"fields": fields, "classes": classes, "picture": self.picture.to_json()}
+        return {"fields": fields, "classes": classes, "image": self.picture.to_json()}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Declaration":
@@ -144,7 +140,7 @@ class Declaration:
         return cls(
             None if fields is None else {name: FieldType.from_json(kind) for name, kind in fields.items()},
             None if classes is None else tuple(classes),
-            NamedConfig(**document["picture"]),
+            NamedConfig(**document["image"]),
         )
 
 
@@ -154,10 +150,10 @@ def declare(fields: Mapping[str, Any] | None, classes: Sequence[str] | None, pic
     Parameters
     ----------
     fields : mapping of str to type, optional
-        ``bool``, ``int``, ``float``, ``str``, ``bytes``, ``dict``, ``list``, a NumPy scalar type, `Picture`, `Array`;
+        ``bool``, ``int``, ``float``, ``str``, ``bytes``, ``dict``, ``list``, a NumPy scalar type, `Image`, `Array`;
         ``int | None`` if a value may be missing.
     classes : sequence of str, optional
-    picture : NamedConfig
+    image : NamedConfig
 
     Raises
     ------
@@ -235,15 +231,15 @@ def _declared_type(name: str, given: Any) -> FieldType:
         kinds = [kind for kind in get_args(given) if kind is not NoneType]
         if len(kinds) == 1:
             found = _declared_type(name, kinds[0])
-            if found.kind in ("picture", "class"):
+            if found.kind in ("image", "class"):
                 raise UsageError(
                     "images and class names cannot be missing", option="fields", place=f"{name!r} must have a value"
                 )
             return replace(found, optional=True)
-    if given is Picture:
-        given = Picture()
-    if isinstance(given, Picture):
-        return FieldType("picture", codec=given.codec)
+    if given is Image:
+        given = Image()
+    if isinstance(given, Image):
+        return FieldType("image", codec=given.codec)
     if isinstance(given, type) and issubclass(given, np.generic) and np.dtype(given).str in DTYPES:
         given = Array(given)
     if isinstance(given, np.dtype):
@@ -255,7 +251,7 @@ def _declared_type(name: str, given: Any) -> FieldType:
         raise UsageError(
             option="fields",
             place=f"{name!r}",
-            expected="bool, int, float, str, bytes, dict, list, packer.Array or packer.Picture",
+            expected="bool, int, float, str, bytes, dict, list, packer.Array or packer.Image",
             found=shorten(given),
         )
     return FieldType("class") if plain.kind == "text" and name == LABEL else plain

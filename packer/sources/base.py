@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from packer.recipe import Recipe
-from packer.sources.folders.frame_folders import frames_item, pictures_in
+from packer.sources.folders.frame_folders import frames_item, images_in
 from packer.sources.folders.frames import FramesError
 from packer.sources.item import Item, ItemFile
 from packer.vision.faults import may_pass
@@ -247,11 +247,11 @@ class Examiner:
         for index, (name, state) in enumerate(chain.from_iterable(found)):
             yield self._item(index, name, self._prefix + name, state)
 
-    def frames(self, index: int, name: str, pictures: Sequence[str]) -> Item:
+    def frames(self, index: int, name: str, images: Sequence[str]) -> Item:
         """Return the item for a folder of frames below the first root (`frames_item`)."""
         assert self._frame_rate is not None
         self._count()
-        return frames_item(index, name, self._prefix + name, pictures, self._frame_rate, self._resolved)
+        return frames_item(index, name, self._prefix + name, images, self._frame_rate, self._resolved)
 
     def _item(self, index: int, name: str, path: str, found: os.stat_result | None) -> Item:
         self._count()
@@ -394,11 +394,11 @@ def describe_path(
     if resolved.is_dir():
         if frame_rate is not None:
             try:
-                pictures = pictures_in(path)
+                images = images_in(path)
             except FramesError as error:
                 return reject(str(error))
-            return frames_item(index, name, str(path), pictures, frame_rate, roots, columns)
-        return reject("expected a file, found a folder (--frame-folders FPS takes its pictures as frames of a video)")
+            return frames_item(index, name, str(path), images, frame_rate, roots, columns)
+        return reject("expected a file, found a folder (--frame-folders FPS takes its images as frames of a video)")
     if not resolved.is_file():
         return reject("expected a regular file, found something else")
     return Item(index, name, str(path), found.st_size, found.st_mtime_ns, columns)

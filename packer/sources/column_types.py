@@ -11,12 +11,12 @@ from packer.recipe import field_name
 from packer.sources.requested_types import convert
 from packer.sources.tables.chunks import Chunk
 from shardspec.errors import UsageError
-from shardspec.fields import is_further_picture
+from shardspec.fields import is_further_image
 from shardspec.schema import NO_CLASS, class_name
 from shardspec.typing.cells import CellTyper, keep_cells, spells_number
 from shardspec.typing.columns import ColumnTyper, Where
 from shardspec.typing.dates import plain_values
-from shardspec.typing.field_types import FieldType, is_picture, settle_empty
+from shardspec.typing.field_types import FieldType, is_image, settle_empty
 from shardspec.wording import LENGTH, cut, is_utf8, shorten
 
 ArrayType = tuple[Any, ...]
@@ -48,7 +48,7 @@ class Column:
     ----------
     type : FieldType or None
         The settled type; None if all values are missing, and for a column ``image``.
-    has_pictures : bool
+    has_images : bool
         Whether it is named and typed as a further image.
     """
 
@@ -58,7 +58,7 @@ class Column:
         self.name = name
         self.field = field_name(name)
         self.type: FieldType | None = None
-        self.has_pictures = False
+        self.has_images = False
         self._place = f"column {shorten(name)}"
         self._is_cells = is_cells
         self._wanted = wanted
@@ -116,7 +116,7 @@ class Column:
             if self.field == "image" and value is not None and not isinstance(value, np.ndarray):
                 raise UsageError(
                     place=f"{self._place}, {self._where(row)}",
-                    expected="a picture as an array (of Python rows)",
+                    expected="an image as an array (of Python rows)",
                     found=shorten(value),
                     hint=(
                         "if the column holds the paths, name it in path_column (--path-column "
@@ -126,8 +126,8 @@ class Column:
                 )
             if isinstance(value, list | tuple | dict):
                 self._check_json(value, row)
-            if is_further_picture(self.field) and isinstance(value, np.ndarray):
-                self.has_pictures |= is_picture(value)
+            if is_further_image(self.field) and isinstance(value, np.ndarray):
+                self.has_images |= is_image(value)
 
     def _check_json(self, value: Any, row: int) -> None:
         try:

@@ -172,7 +172,7 @@ class _ParquetStream:
 
     def __init__(self, path: str, place: tuple[int, ...]) -> None:
         self._group, _, self._column, self._field = place
-        opened = import_target("pyarrow.parquet:ParquetFile", what=f"pictures in {shorten(path)}", extra="parquet")
+        opened = import_target("pyarrow.parquet:ParquetFile", what=f"images in {shorten(path)}", extra="parquet")
         try:
             self._file = opened(path, buffer_size=_STEP_BYTES, pre_buffer=False)
         except ValueError as error:  # pyarrow's errors
@@ -194,7 +194,7 @@ class _ParquetStream:
         if value is not None and self._field >= 0:
             value = value["bytes"]
         if not isinstance(value, bytes):
-            raise ItemError(expected="the bytes of a picture", found="none (a path alone, or an empty row)")
+            raise ItemError(expected="the bytes of an image", found="none (a path alone, or an empty row)")
         return value
 
     def _all(self) -> Iterator[Any]:

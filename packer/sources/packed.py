@@ -17,7 +17,7 @@ from packer.workspace.hashing import number_all
 from packer.workspace.spool import Mapped, texts
 from readers.formats.machine import available_processors
 from shardspec.errors import UsageError
-from shardspec.fields import is_further_picture
+from shardspec.fields import is_further_image
 from shardspec.layout import MANIFEST_NAME, Layout
 from shardspec.manifest import Manifest
 from shardspec.schema import class_name
@@ -98,7 +98,7 @@ class PackedSource:
             return item._replace(columns=columns, reject=None if known else reason)
 
         items = Mapped(range(len(keys)), describe)
-        further = tuple(field.name for field in manifest.schema if field.is_image and is_further_picture(field.name))
+        further = tuple(field.name for field in manifest.schema if field.is_image and is_further_image(field.name))
         return Listing(items, classes=classes, further=further)
 
     def _keys(self, manifest: Manifest) -> Sequence[str]:

@@ -84,7 +84,7 @@ class Columns:
     @property
     def further(self) -> tuple[str, ...]:
         """Return the fields with images, other than ``image``."""
-        return tuple(column.field for column in self._columns if column.has_pictures)
+        return tuple(column.field for column in self._columns if column.has_images)
 
     @property
     def arrays(self) -> dict[str, ArrayType]:
@@ -269,7 +269,7 @@ def _check_names(fields: Mapping[str, str]) -> None:
             raise UsageError(
                 (
                     f"column {shorten(column)} would become field {shorten(field)}, a name that is kept for "
-                    "what packer makes of faces, frames and pictures"
+                    "what packer makes of faces, frames and images"
                 ),
                 hint="rename it",
             )

@@ -63,7 +63,7 @@ class TableSource(RowsSource):
     def _check(self, rows: int, table: Table, path_column: str) -> None:
         names = list(table.names)
         if not rows:
-            raise UsageError(place=self.path, expected="a row for each picture or video", found="no rows")
+            raise UsageError(place=self.path, expected="a row for each image or video", found="no rows")
         if path_column not in names:
             file = next((name for name in names if medium_of(name) is not None), None)
             if file is not None:  # to name it as the column of paths would lose the first row

@@ -33,7 +33,7 @@ class StepResources:
     decodes_ahead : bool
         Whether frames are decoded in a thread of their own while later steps work: if the worker has a core to spare.
     only_encodes : bool
-        Whether samples only go to the `Encoder`: then a picture whose bytes are kept is checked, but its pixels are
+        Whether samples only go to the `Encoder`: then an image whose bytes are kept is checked, but its pixels are
         not made, and ``image`` has its shape alone.
     """
 
@@ -57,7 +57,7 @@ NEIGHBOURS = "_neighbours"
 """
 
 STILL: Mapping[str, Any] = {"frame": 0, "time": 0.0, "frame_position": 0}
-"""Fields that say which frame of a video a sample is, for a picture."""
+"""Fields that say which frame of a video a sample is, for an image."""
 
 STEPS: Mapping[str, Entry] = {
     "decode": Entry("packer.steps.decode:make", "pack"),
@@ -183,7 +183,7 @@ def _describe_none(report: ItemReport, taken: int) -> str:
 
 
 def _check_sample(sample: Any) -> None:
-    """Check that a sample is a dict, and that its ``image`` is a picture as every later step and reader expects it."""
+    """Check that a sample is a dict, and that its ``image`` is an image as every later step and reader expects it."""
     if not isinstance(sample, dict):
         raise ItemError(expected="samples as dicts", found=type(sample).__name__)
     image = sample.get("image")
@@ -195,12 +195,12 @@ def _check_sample(sample: Any) -> None:
 
 
 def require_image(sample: Sample) -> None:
-    """Check that a sample has a picture, for steps that work on it.
+    """Check that a sample has an image, for steps that work on it.
 
     Raises
     ------
     ItemError
-            If no earlier step has made a picture, and the source has none.
+            If no earlier step has made an image, and the source has none.
     """
     if sample.get("image") is None:
         raise ItemError(expected="an image", found="none", hint="begin the steps with decode, which reads it")

@@ -13,8 +13,8 @@ from packer.sources.folders.frames import Frames
 from packer.sources.item import ALSO, ItemFile
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample
 from packer.steps.frames import FramesReader
-from packer.vision.decode.limits import MAX_PIXELS, PictureError, VideoError
-from packer.vision.decode.picture import decode_picture, read_picture
+from packer.vision.decode.image import decode_image, read_image
+from packer.vision.decode.limits import MAX_PIXELS, ImageError, VideoError
 from packer.vision.decode.sampling import Sampling, VideoFrame
 from packer.vision.faults import may_pass
 from shardspec.errors import ItemError, system_reason
@@ -59,7 +59,7 @@ class CompanionFile:
         self._frames: Iterator[VideoFrame] = iter(())
         self._next: VideoFrame | None = None
         self._ended = False
-        self._picture: npt.NDArray[np.uint8] | None = None
+        self._image: npt.NDArray[np.uint8] | None = None
 
     @property
     def damage(self) -> str | None:
@@ -78,9 +78,9 @@ class CompanionFile:
             frame = self.frame(index)
             return None if frame is None else frame.image
         with self._naming_errors():
-            if self._picture is None:
-                self._picture = decode_picture(read_picture(opener(self.file))).image
-            return self._picture
+            if self._image is None:
+                self._image = decode_image(read_image(opener(self.file))).image
+            return self._image
 
     def frame(self, index: int) -> VideoFrame | None:
         """Return the frame of an index, of a video; None if it is missing or damaged."""
@@ -99,7 +99,7 @@ class CompanionFile:
         """Name the file in the errors of reading it."""
         try:
             yield
-        except (PictureError, VideoError) as error:
+        except (ImageError, VideoError) as error:
             raise ItemError(error, place=self._what) from error
         except OSError as error:
             raise ItemError(f"expected a readable file, found: {system_reason(error)}", place=self._what) from error
@@ -156,7 +156,7 @@ class CompanionImages:
         picture = self._frame[1]
         if picture is not None and picture.shape != sample["image"].shape:
             sizes = " and ".join(f"{p.shape[1]} x {p.shape[0]}" for p in (sample["image"], picture))
-            raise ItemError(place="also", expected="pictures of the same size", found=f"{sizes} at frame {index}")
+            raise ItemError(place="also", expected="images of the same size", found=f"{sizes} at frame {index}")
         return picture
 
 
@@ -171,10 +171,10 @@ def open_companion(recipe: Recipe, first: Sample) -> Iterator[CompanionImages | 
         return
     named = first[ITEM].files.get(ALSO)
     file = None if named is None else CompanionFile(ALSO, named, first.get(SAMPLED))
-    pictures = CompanionImages(file, zero=recipe.also_missing == "zero")
+    images = CompanionImages(file, zero=recipe.also_missing == "zero")
     try:
-        yield pictures
-        for problem in pictures.problems():
+        yield images
+        for problem in images.problems():
             if problem not in (first[REPORT].damage or ""):  # of two passes over the file
                 first[REPORT].add_damage(problem)
     finally:

@@ -15,11 +15,11 @@ from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, STILL, Sample, Step, StepResources
 from packer.steps.companion import open_companion, open_reader
 from packer.steps.encode import KEPT, Kept
-from packer.steps.plain import keeps_pictures
+from packer.steps.plain import keeps_images
 from packer.steps.report import ItemReport
+from packer.vision.decode.image import check_kept, decode_image, read_image
 from packer.vision.decode.jpeg_header import PROGRESSIVE
-from packer.vision.decode.limits import PictureError, VideoError
-from packer.vision.decode.picture import check_kept, decode_picture, read_picture
+from packer.vision.decode.limits import ImageError, VideoError
 from packer.vision.decode.sampling import Sampling, VideoFrame
 from shardspec.errors import ItemError, system_reason
 
@@ -43,7 +43,7 @@ def make(recipe: Recipe, resources: StepResources) -> Step:
     sampling = _sampling(recipe)
     take = _take_ahead if resources.decodes_ahead else nullcontext
     refills = recipe.frames if recipe.refill else None
-    checks = resources.only_encodes and keeps_pictures(recipe)
+    checks = resources.only_encodes and keeps_images(recipe)
 
     def read(samples: Iterator[Sample]) -> Generator[Sample]:
         for sample in samples:
@@ -54,7 +54,7 @@ def make(recipe: Recipe, resources: StepResources) -> Step:
             elif item.medium.is_sequence:
                 yield from _frames(sample, item, sample[REPORT], sampling, take, refills)
             else:
-                yield _picture(sample, item, sample[REPORT], checks)
+                yield _image(sample, item, sample[REPORT], checks)
 
     def read_with_second(samples: Iterator[Sample]) -> Iterator[Sample]:
         with closing(read(samples)) as frames:
@@ -69,13 +69,13 @@ def _add_second(frames: Iterator[Sample], recipe: Recipe) -> Iterator[Sample]:
     first = next(frames, None)
     if first is None:
         return
-    with open_companion(recipe, first) as pictures:
-        assert pictures is not None
+    with open_companion(recipe, first) as images:
+        assert images is not None
         for sample in chain([first], frames):
-            picture = pictures.picture(sample)
+            picture = images.picture(sample)
             black = np.zeros_like(sample["image"]) if picture is None else picture
             field = recipe.also_field
-            yield {**sample, f"{field}": black, f"{field}_valid": pictures.is_valid(picture)}
+            yield {**sample, f"{field}": black, f"{field}_valid": images.is_valid(picture)}
 
 
 def _sampling(recipe: Recipe) -> Sampling:
@@ -88,9 +88,9 @@ def _sampling(recipe: Recipe) -> Sampling:
     return Sampling(**(chosen or {"every": 1}))
 
 
-def _picture(sample: Sample, item: Item, report: ItemReport, checks: bool) -> Sample:
+def _image(sample: Sample, item: Item, report: ItemReport, checks: bool) -> Sample:
     try:
-        data = read_picture(opener(item.file))
+        data = read_image(opener(item.file))
     except OSError as error:
         raise ItemError(f"expected a readable file, found: {system_reason(error)}") from error
     except MemoryError as error:
@@ -102,8 +102,8 @@ def _picture(sample: Sample, item: Item, report: ItemReport, checks: bool) -> Sa
         kept = Kept(shape, data, "jpeg", header.frame_marker == PROGRESSIVE)
         return {**sample, **STILL, "image": shape, KEPT: kept}
     try:
-        picture = decode_picture(data)
-    except PictureError as error:
+        picture = decode_image(data)
+    except ImageError as error:
         raise ItemError(str(error)) from error
     report.frames += 1
     whole = None if picture.kept is None else Kept(picture.image, picture.kept, "jpeg")

@@ -23,10 +23,10 @@ from shardspec.codecs import codec_for, is_lossy
 from shardspec.codecs.base import Codec
 from shardspec.columns import Buffer, fixed_bytes
 from shardspec.errors import SchemaError
-from shardspec.fields import is_mask_name, is_picture_field
+from shardspec.fields import is_image_field, is_mask_name
 from shardspec.registry import import_target
 from shardspec.schema import NAME, Field, NamedConfig
-from shardspec.typing.field_types import FieldKind, FieldType, as_array, is_picture
+from shardspec.typing.field_types import FieldKind, FieldType, as_array, is_image
 from shardspec.wording import did_you_mean, list_some
 
 ValueKind = Literal["array", "class", "image", "lossless", "text", "json", "blob"]
@@ -92,7 +92,7 @@ Use = Literal["hidden", "lossless", "plain"]
 
 _NAMES_KEPT = 4096
 
-_PICTURE, _TEXT = ColumnSpec("image", "|u1", 3), ColumnSpec("text", "|u1", 1)
+_IMAGE, _TEXT = ColumnSpec("image", "|u1", 3), ColumnSpec("text", "|u1", 1)
 _BLOB, _JSON = ColumnSpec("blob", "|u1", 1), ColumnSpec("json", "|u1", 1)
 
 _write_utf8 = codec_for(Field("text", "text", "|u1", (None,), NamedConfig("utf8"))).encode
@@ -119,11 +119,11 @@ def load_to_baseline() -> Callable[[bytes, npt.NDArray[np.uint8]], bytes]:
 
 def codecs_by_field(recipe: Recipe) -> dict[str, FieldType]:
     """Return the image fields with their own encodings, as declared fields."""
-    return {name: FieldType("picture", codec=codec) for name, codec in recipe.field_codecs.items()}
+    return {name: FieldType("image", codec=codec) for name, codec in recipe.field_codecs.items()}
 
 
 class Encoder:
-    """Encodes samples by a recipe. An image is a uint8 array (H, W, 3) in a field that `is_picture_field` accepts."""
+    """Encodes samples by a recipe. An image is a uint8 array (H, W, 3) in a field that `is_image_field` accepts."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._encode = recipe.encode
@@ -145,20 +145,20 @@ class Encoder:
         return codec_for(Field("exact", "bytes", "|u1", (None, None, 3), LOSSLESS_CODEC))
 
     @cached_property
-    def _encode_picture(self) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
+    def _encode_image(self) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
         recipe = self._recipe
-        return _picture_encoder(recipe, None if recipe.encode == "raw" else codec_for(_picture_field(recipe)))
+        return _image_encoder(recipe, None if recipe.encode == "raw" else codec_for(_image_field(recipe)))
 
     def prepare(self) -> None:
         """Load the encoder of images, which otherwise loads with the first image."""
-        _ = self._encode_picture
+        _ = self._encode_image
 
     def opencv_encoder(self) -> Callable[[npt.NDArray[np.uint8]], EncodedValue] | None:
         """Return an encoder of ``image`` in OpenCV's channel order; None unless OpenCV encodes it."""
         if self._recipe.encode != "jpeg" or self._marks:
             return None
-        encode = _load_jpeg_encoder()(codec_for(_picture_field(self._recipe)), bgr=True)
-        return lambda image: EncodedValue(encode(image), image.shape, _PICTURE)
+        encode = _load_jpeg_encoder()(codec_for(_image_field(self._recipe)), bgr=True)
+        return lambda image: EncodedValue(encode(image), image.shape, _IMAGE)
 
     def encode(self, sample: dict[str, Any], *, whole: bool = True) -> dict[str, EncodedValue]:
         """Encode all values of a sample; keys with a leading underscore are left out.
@@ -180,7 +180,7 @@ class Encoder:
             if name == "image" and kept is not None and kept.codec == self._encode and value is kept.image:
                 out[name] = self._keep(kept)
             elif name in self._by_field:
-                out[name] = self._picture(name, value)
+                out[name] = self._image(name, value)
             else:
                 out[name] = self._value(name, value, lossless=use == "lossless")
         missing = [name for name in self._by_field if name not in out]
@@ -214,14 +214,14 @@ class Encoder:
         if progressive and self._to_baseline is not None:
             with writing_temporary():
                 data = self._to_baseline(data, image)
-        return EncodedValue(data, image.shape, _PICTURE, progressive)
+        return EncodedValue(data, image.shape, _IMAGE, progressive)
 
-    def _picture(self, name: str, value: Any) -> EncodedValue:
+    def _image(self, name: str, value: Any) -> EncodedValue:
         array = _as_array(name, value)
-        if not is_picture(array):
+        if not is_image(array):
             found = f"{array.dtype} {array.shape}" if isinstance(value, np.ndarray) else type(value).__name__
-            raise SchemaError(place="encode_field", expected=f"{name!r} as a picture, uint8 (H, W, 3)", found=found)
-        return EncodedValue(self._by_field[name](array), array.shape, _PICTURE)
+            raise SchemaError(place="encode_field", expected=f"{name!r} as an image, uint8 (H, W, 3)", found=found)
+        return EncodedValue(self._by_field[name](array), array.shape, _IMAGE)
 
     def _value(self, name: str, value: Any, *, lossless: bool) -> EncodedValue:
         plain = _PLAIN.get(type(value))
@@ -235,10 +235,10 @@ class Encoder:
             if isinstance(value, types):
                 return encode(value)
         array = _as_array(name, value)
-        if is_picture_field(name) and is_picture(array):
+        if is_image_field(name) and is_image(array):
             if lossless:
                 return EncodedValue(self._exact.encode(array), array.shape, ColumnSpec("lossless", "|u1", 3))
-            return EncodedValue(self._encode_picture(array), array.shape, _PICTURE)
+            return EncodedValue(self._encode_image(array), array.shape, _IMAGE)
         return EncodedValue(fixed_bytes(array), array.shape, ColumnSpec("array", array.dtype.str, array.ndim))
 
 
@@ -275,13 +275,13 @@ def text_column(texts: Sequence[bytes]) -> EncodedColumn:
     return EncodedColumn(texts, [(len(text),) for text in texts], _TEXT)
 
 
-def kept_picture(data: bytes, header: JpegHeader, *, looks_for_marks: bool) -> EncodedValue:
+def kept_image(data: bytes, header: JpegHeader, *, looks_for_marks: bool) -> EncodedValue:
     """Return a JPEG whose bytes are kept, by its header; looks for restart markers on request."""
     marked = looks_for_marks and has_restart_markers(data)
-    return EncodedValue(data, (header.height, header.width, 3), _PICTURE, header.frame_marker == PROGRESSIVE, marked)
+    return EncodedValue(data, (header.height, header.width, 3), _IMAGE, header.frame_marker == PROGRESSIVE, marked)
 
 
-def _picture_encoder(recipe: Recipe, codec: Any) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
+def _image_encoder(recipe: Recipe, codec: Any) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
     """Return the function that encodes an image; `codec` is that of the field, None for raw images."""
     if codec is None:
         return fixed_bytes
@@ -298,7 +298,7 @@ def _picture_encoder(recipe: Recipe, codec: Any) -> Callable[[npt.NDArray[np.uin
     return with_markers
 
 
-def _picture_field(recipe: Recipe) -> Field:
+def _image_field(recipe: Recipe) -> Field:
     return Field("image", "bytes", "|u1", (None, None, 3), image_codec(recipe))
 
 

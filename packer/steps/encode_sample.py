@@ -10,13 +10,13 @@ import numpy as np
 from packer.recipe.fields import Declaration, check_name
 from packer.steps.encode import BYTES_OF, ColumnSpec, EncodedValue
 from packer.vision.decode.jpeg_header import PROGRESSIVE_MARK, is_progressive
-from packer.vision.decode.limits import PictureError
+from packer.vision.decode.limits import ImageError
 from shardspec.codecs import codec_for
 from shardspec.codecs.base import Codec
 from shardspec.errors import CodecError, SchemaError, UsageError
 from shardspec.registry import import_target
 from shardspec.schema import NO_CLASS, Field, class_name
-from shardspec.typing.field_types import LABEL, FieldType, as_array, infer, is_picture
+from shardspec.typing.field_types import LABEL, FieldType, as_array, infer, is_image
 from shardspec.wording import did_you_mean, is_utf8, list_some, shorten
 
 Encode = Callable[[Any], EncodedValue]
@@ -37,7 +37,7 @@ class SampleEncoder:
 
     def __init__(self, declaration: Declaration) -> None:
         self._classes = declaration.classes
-        self._picture = declaration.picture
+        self._image = declaration.picture
         self._encoders: dict[tuple[Any, ...], Encode] = {}
         self._declared: list[tuple[str, str | None, Encode]] | None = None
         self._names: frozenset[str] = frozenset()
@@ -78,7 +78,7 @@ class SampleEncoder:
                 raise SchemaError(
                     expected="a value", found="None", hint="declare a field whose value may be missing, int | None"
                 )
-            kind = FieldType("class") if name == LABEL and self._classes else infer(name, value, self._picture)
+            kind = FieldType("class") if name == LABEL and self._classes else infer(name, value, self._image)
         except UsageError as error:
             raise SchemaError(str(error)) from error
         except SchemaError as error:
@@ -103,7 +103,7 @@ class SampleEncoder:
 def _named(name: str, encode: Encode, value: Any) -> EncodedValue:
     try:
         return encode(value)
-    except (SchemaError, CodecError, PictureError) as error:
+    except (SchemaError, CodecError, ImageError) as error:
         text = str(error).partition("': ")[2] if str(error).startswith("field '") else str(error)
         raise SchemaError(text, place=f"field {name!r}") from error
 
@@ -241,14 +241,14 @@ def _same_finite(cast: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> boo
     return bool(np.array_equal(np.isinf(cast), np.isinf(array)))
 
 
-def _picture_encoder(kind: FieldType) -> Encode:
+def _image_encoder(kind: FieldType) -> Encode:
     assert kind.codec is not None
     name = kind.codec.name
     spec = ColumnSpec("image", "|u1", 3)
     field = Field("image", "bytes", "|u1", (None, None, 3), kind.codec)
     codec: Codec | None = None if name == "raw" else codec_for(field)
     # Not imported above: a plan needs none of its libraries.
-    decode = import_target("packer.vision.decode.picture:decode_picture", what="a field of pictures", extra="pack")
+    decode = import_target("packer.vision.decode.image:decode_image", what="a field of images", extra="pack")
 
     def encode(value: Any) -> EncodedValue:
         if isinstance(value, bytes | bytearray | memoryview):
@@ -261,7 +261,7 @@ def _picture_encoder(kind: FieldType) -> Encode:
             raise _mismatch(kind, value)
         else:
             image = as_array(value)
-        if not is_picture(image) or not image.size:
+        if not is_image(image) or not image.size:
             raise _mismatch(kind, image)
         return EncodedValue(image.tobytes() if codec is None else codec.encode(image), image.shape, spec)
 
@@ -284,6 +284,6 @@ _ENCODERS: Mapping[str, Callable[[FieldType], Encode]] = {
     "blob": _bytes_encoder,
     "class": lambda _: _encode_class_name,
     "json": _bytes_encoder,
-    "picture": _picture_encoder,
+    "image": _image_encoder,
     "text": _bytes_encoder,
 }

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from packer.sources.folders.frames import Frames, frame_numbers
-from packer.vision.decode.limits import MAX_PIXELS, PictureError, VideoError
-from packer.vision.decode.picture import decode_picture, read_picture
+from packer.vision.decode.image import decode_image, read_image
+from packer.vision.decode.limits import MAX_PIXELS, ImageError, VideoError
 from packer.vision.decode.sampling import FrameClock, Sampling, VideoFrame, neighbours
 from shardspec.wording import LONG, counted, cut, shorten
 
@@ -103,9 +103,9 @@ class FramesReader:
         name, number = self._names[place], self._numbers[place]
         path = os.path.join(self._folder, name)  # noqa: PTH118 -- many
         try:
-            data = read_picture(path, max_pixels=self._max_pixels)
-            picture = decode_picture(data, max_pixels=self._max_pixels)
-        except PictureError as error:
+            data = read_image(path, max_pixels=self._max_pixels)
+            picture = decode_image(data, max_pixels=self._max_pixels)
+        except ImageError as error:
             self._damaged += 1
             self._first_damage = self._first_damage or f"frame {number} ({shorten(name)}): {cut(str(error), LONG)}"
             return None
@@ -115,6 +115,6 @@ class FramesReader:
 def _positions(numbers: Sequence[int], chosen: Sequence[int]) -> list[int]:
     """Count the chosen images, and leave out a place if a third of the numbers between two of them is missing."""
     usual = np.median(np.diff(numbers)) if len(numbers) > 1 else 1
-    steps, pictures = np.diff(np.array(numbers)[chosen]), np.diff(chosen)
-    missing = np.cumsum([0, *(steps > _GAP * usual * pictures)])
+    steps, images = np.diff(np.array(numbers)[chosen]), np.diff(chosen)
+    missing = np.cumsum([0, *(steps > _GAP * usual * images)])
     return [position + int(gaps) for position, gaps in zip(range(len(chosen)), missing, strict=False)]

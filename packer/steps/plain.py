@@ -1,7 +1,7 @@
-"""The short way of plain pictures: from the files to the rows, several at a time, without the chain.
+"""The short way of plain images: from the files to the rows, several at a time, without the chain.
 
-For a small picture the chain takes longer than all that is done with the picture itself. Whatever is not plain (a
-picture that does not pass the check or does not decode, a file that has changed, a further file) goes the long way,
+For a small image the chain takes longer than all that is done with the image itself. Whatever is not plain (an
+image that does not pass the check or does not decode, a file that has changed, a further file) goes the long way,
 which says why.
 
 The chain was measured as the only way, with JPEGs of 64 x 64 pixels whose bytes are kept. One chain per image takes 50 %
@@ -20,13 +20,13 @@ import numpy.typing as npt
 from packer.recipe import Recipe
 from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import STILL
-from packer.steps.encode import KEPT, EncodedColumn, EncodedValue, Encoder, Kept, kept_picture, text_column, write_text
+from packer.steps.encode import KEPT, EncodedColumn, EncodedValue, Encoder, Kept, kept_image, text_column, write_text
 from shardspec.errors import CodecError, SchemaError
 from shardspec.registry import import_target
 
 if TYPE_CHECKING:
+    from packer.vision.decode.image import DecodedImage
     from packer.vision.decode.jpeg_header import JpegHeader
-    from packer.vision.decode.picture import DecodedImage
 
 _MOST_BYTES = 1 << 18
 """Larger files go the long way, which looks at their first bytes before it reads the rest."""
@@ -43,14 +43,14 @@ _OPEN = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class _Way(NamedTuple):
-    """How the pictures of rows are made.
+    """How the images of rows are made.
 
     Attributes
     ----------
     is_for : callable
         Whether it is for an item, as far as its file need not be opened to know.
     make : callable
-        Makes the picture from the bytes of its file; None if only the chain can, or can say why it cannot be.
+        Makes the image from the bytes of its file; None if only the chain can, or can say why it cannot be.
     """
 
     is_for: Callable[[Item], bool]
@@ -58,7 +58,7 @@ class _Way(NamedTuple):
 
 
 class PlainItems(NamedTuple):
-    """Plain pictures that follow one another, each of which is a row.
+    """Plain images that follow one another, each of which is a row.
 
     Attributes
     ----------
@@ -77,15 +77,15 @@ class PlainItems(NamedTuple):
         return len(self.names)
 
 
-def keeps_pictures(recipe: Recipe) -> bool:
+def keeps_images(recipe: Recipe) -> bool:
     """Return whether no step or encoding of a recipe looks at the pixels of a JPEG whose bytes may be kept."""
     resizes = recipe.size is not None and recipe.resize != "none"
     own = {step.use for step in recipe.chain} <= {"decode", "resize"}
     return own and not resizes and recipe.encode == "jpeg" and recipe.progressive != "baseline" and recipe.also is None
 
 
-class PlainPictures:
-    """Makes the rows of plain pictures, the same as the steps and the encoder of a recipe would.
+class PlainImages:
+    """Makes the rows of plain images, the same as the steps and the encoder of a recipe would.
 
     Parameters
     ----------
@@ -95,11 +95,11 @@ class PlainPictures:
 
     def __init__(self, recipe: Recipe, encoder: Encoder) -> None:
         self._encoder = encoder
-        self._way = _keeping(recipe) if keeps_pictures(recipe) else _making(recipe, encoder)
+        self._way = _keeping(recipe) if keeps_images(recipe) else _making(recipe, encoder)
         self._frame = encoder.encode(dict(STILL))
 
     @classmethod
-    def of(cls, recipe: Recipe, encoder: Encoder) -> "PlainPictures | None":
+    def of(cls, recipe: Recipe, encoder: Encoder) -> "PlainImages | None":
         """The short way of a recipe; None if it has none."""
         steps = [step.use for step in recipe.chain]
         plain = steps[:1] == ["decode"] and set(steps[1:]) <= {"resize"}
@@ -117,7 +117,7 @@ class PlainPictures:
             The key of an item's only sample.
         """
         until_s = time.monotonic() + _TOGETHER_S
-        names, sources, keys, pictures = list[str](), list[bytes](), list[bytes](), list[EncodedValue]()
+        names, sources, keys, images = list[str](), list[bytes](), list[bytes](), list[EncodedValue]()
         own: dict[str, list[EncodedValue]] = {}
         size = 0
         for item in items:
@@ -138,7 +138,7 @@ class PlainPictures:
             names.append(item.name)
             sources.append(source)
             keys.append(key)
-            pictures.append(picture)
+            images.append(picture)
             for name, value in values.items():
                 own.setdefault(name, []).append(value)
             size += max(len(data), len(picture.data))
@@ -149,14 +149,14 @@ class PlainPictures:
         columns = {"source": text_column(sources)}
         columns |= {name: _column(values) for name, values in own.items()}
         columns |= {name: _column([value] * len(names)) for name, value in self._frame.items()}
-        columns |= {"key": text_column(keys), "image": _column(pictures)}
-        return PlainItems(columns, names, [*map(_report, pictures)])
+        columns |= {"key": text_column(keys), "image": _column(images)}
+        return PlainItems(columns, names, [*map(_report, images)])
 
 
 def _keeping(recipe: Recipe) -> _Way:
-    """The picture is the file itself, once that is checked."""
+    """The image is the file itself, once that is checked."""
     check: Callable[[bytes], tuple[JpegHeader, bytes] | None] = import_target(
-        "packer.vision.decode.picture:check_kept", what="step 'decode'", extra="pack"
+        "packer.vision.decode.image:check_kept", what="step 'decode'", extra="pack"
     )
 
     def keep(data: bytes) -> EncodedValue | None:
@@ -164,18 +164,18 @@ def _keeping(recipe: Recipe) -> _Way:
         if checked is None:
             return None
         header, kept = checked
-        return kept_picture(kept, header, looks_for_marks=recipe.restart_markers)
+        return kept_image(kept, header, looks_for_marks=recipe.restart_markers)
 
     return _Way(lambda item: item.name.endswith(_KEPT_SUFFIXES), keep)
 
 
 def _making(recipe: Recipe, encoder: Encoder) -> _Way:
-    """The picture is decoded, resized and encoded, or kept if nothing changes it."""
+    """The image is decoded, resized and encoded, or kept if nothing changes it."""
     decode: Callable[..., DecodedImage] = import_target(
-        "packer.vision.decode.picture:decode_picture", what="step 'decode'", extra="pack"
+        "packer.vision.decode.image:decode_image", what="step 'decode'", extra="pack"
     )
     resize = _resize_of(recipe)
-    encode = encoder.opencv_encoder() if recipe.size is not None else None  # where nearly all pictures change
+    encode = encoder.opencv_encoder() if recipe.size is not None else None  # where nearly all images change
 
     def make(data: bytes) -> EncodedValue | None:
         try:
@@ -191,7 +191,7 @@ def _making(recipe: Recipe, encoder: Encoder) -> _Way:
         except Exception:  # whatever it is, the chain meets it again
             return None
 
-    return _Way(_has_picture_alone, make)
+    return _Way(_has_image_alone, make)
 
 
 def _resize_of(recipe: Recipe) -> Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]:
@@ -202,15 +202,15 @@ def _resize_of(recipe: Recipe) -> Callable[[npt.NDArray[np.uint8]], npt.NDArray[
     return scale
 
 
-def _has_picture_alone(item: Item) -> bool:
-    """Masks, landmarks and the like, arrays of two axes or more, may have to be resized with the picture."""
+def _has_image_alone(item: Item) -> bool:
+    """Masks, landmarks and the like, arrays of two axes or more, may have to be resized with the image."""
     return not item.medium.is_sequence and not any(
         isinstance(value, np.ndarray) and value.ndim > 1 for value in item.columns.values()
     )
 
 
 def _may_be_plain(item: Item) -> bool:
-    """Return whether an item may be a plain picture, as far as its file need not be opened to know."""
+    """Return whether an item may be a plain image, as far as its file need not be opened to know."""
     columns = item.columns
     return (
         item.path is not None

@@ -11,7 +11,7 @@ from packer.steps.chain import Sample, Step, require_image
 from packer.vision.decode.limits import MAX_PIXELS
 from packer.vision.geometry.resize import resize_exact, resize_nearest, resize_shorter, scale_geometry
 from shardspec.errors import ItemError
-from shardspec.fields import is_further_picture, is_mask_name
+from shardspec.fields import is_further_image, is_mask_name
 
 
 def make_scaling(recipe: Recipe, size: int) -> Step:
@@ -51,7 +51,7 @@ def _further(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict
     return {
         name: value
         for name, value in sample.items()
-        if isinstance(name, str) and is_further_picture(name) and _is_picture(value, old)
+        if isinstance(name, str) and is_further_image(name) and _is_image(value, old)
     }
 
 
@@ -67,7 +67,7 @@ def _maps(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict[st
         and isinstance(value, np.ndarray)
         and value.ndim in (2, 3)
         and value.shape[:2] == old
-        and not (is_further_picture(name) and _is_picture(value, old))
+        and not (is_further_image(name) and _is_image(value, old))
     }
 
 
@@ -97,7 +97,7 @@ def _check_resample(further: Collection[str], recipe: Recipe) -> None:
         )
 
 
-def _is_picture(value: Any, sides: tuple[int, int]) -> bool:
+def _is_image(value: Any, sides: tuple[int, int]) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.shape == (*sides, 3)
 
 
@@ -107,5 +107,5 @@ def _check_proportions(sides: tuple[int, int], size: int) -> None:
     if size * size * longer > MAX_PIXELS * shorter:
         raise ItemError(
             expected=f"at most {MAX_PIXELS} pixels once the shorter side has {size}",
-            found=f"a picture of {sides[1]} x {sides[0]}",
+            found=f"an image of {sides[1]} x {sides[0]}",
         )

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from shardspec.codecs.base import check_picture
+from shardspec.codecs.base import check_image
 from shardspec.codecs.jpeg import JPEGCodec
 from shardspec.columns import Buffer
 
@@ -28,7 +28,7 @@ def jpeg_encoder(codec: JPEGCodec, *, bgr: bool = False) -> Callable[[npt.NDArra
     parameters += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, _FACTORS[options["subsampling"]]]
 
     def encode(image: npt.NDArray[np.uint8]) -> Buffer:
-        picture = check_picture(codec.field, image)
+        picture = check_image(codec.field, image)
         if max(picture.shape[:2]) <= codec.max_side:
             with suppress(cv2.error):
                 own = picture if bgr else cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)

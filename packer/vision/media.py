@@ -77,7 +77,7 @@ class Medium:
         return medium_of(name) is self
 
 
-IMAGE = Medium("a picture", tuple(suffix for known in FILE_TYPES.values() for suffix in known.suffixes))
+IMAGE = Medium("an image", tuple(suffix for known in FILE_TYPES.values() for suffix in known.suffixes))
 VIDEO = Medium(
     "a video",
     suffixes=(

@@ -161,7 +161,7 @@ def _kind_rank(dtype: np.dtype[Any] | None) -> int:
 def layout_of_value(value: Any, picture: bool = False) -> ValueLayout:
     """Return the layout of a value that no schema describes: arrays, tensors and numbers are stacked, the rest listed.
 
-    `picture` tells whether an array with last axes (H, W, 3) is an image. A tensor is assumed to be (3, H, W) already.
+    `image` tells whether an array with last axes (H, W, 3) is an image. A tensor is assumed to be (3, H, W) already.
     """
     if isinstance(value, list):
         return ValueLayout(None, None, picture)

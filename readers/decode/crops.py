@@ -1,16 +1,16 @@
 """Decode plans that crop and resize: of a JPEG, only as many pixels are decoded as the result needs.
 
-libjpeg-turbo decodes at eighths of the full size, which saves most of the work if pictures shrink. Used are a half, a
+libjpeg-turbo decodes at eighths of the full size, which saves most of the work if images shrink. Used are a half, a
 quarter and an eighth: there is vector code for no other scale, and seven eighths takes longer than full size. The crop
-is chosen on the stored picture. Its edges are moved to whole pixels of the decoded scale (by half a pixel of the result
+is chosen on the stored image. Its edges are moved to whole pixels of the decoded scale (by half a pixel of the result
 at most), and it is resized by averaging whole numbers of pixels, then by interpolating for the remaining factor, which
 is below two. Compared with decoding everything and averaging the same part, photos differ by 2 levels of 255 or less in
-the mean, as the tests check. With antialiasing, and as masks, pictures are decoded at full size. If a JPEG has restart
+the mean, as the tests check. With antialiasing, and as masks, images are decoded at full size. If a JPEG has restart
 markers, only the part around the crop is decoded, otherwise, of a baseline JPEG, only the rows down to the crop's end
 (`readers.decode.jpeg_parts`): to the same pixels.
 
 The plan of ``image`` is that of the sample's masks too, which keep to their nearest pixels; a mask of other sides than
-its picture's covers the same picture, with smaller or larger pixels. Landmarks and other geometry on the stored picture
+its image's covers the same image, with smaller or larger pixels. Landmarks and other geometry on the stored image
 are refused together with it (`readers.decode.plans`); the transforms of `readers.augment` move them too.
 """
 
@@ -34,7 +34,7 @@ from shardspec.schema import Field
 from shardspec.wording import shorten
 
 Box = tuple[float, float, float, float]
-"""Left, top, right, bottom, in pixels of the stored picture; pixel (0, 0) covers [0, 1) × [0, 1)."""
+"""Left, top, right, bottom, in pixels of the stored image; pixel (0, 0) covers [0, 1) × [0, 1)."""
 
 _TRIES = 10
 _EIGHTHS = 8
@@ -64,7 +64,7 @@ class _Crop:
     fast_dct, fast_upsampling : bool
         See `readers.decode.plans.Whole`.
     interpolation : {"bilinear", "bicubic", "nearest"}
-        How pictures are resized. Masks take their nearest pixels, whatever this is, unless they have a plan of their
+        How images are resized. Masks take their nearest pixels, whatever this is, unless they have a plan of their
         own.
     antialias : bool
         Resize as torchvision does by default, from all pixels at full size: exactly as it resizes tensors, and as Pillow
@@ -114,7 +114,7 @@ class _Crop:
         return ValueLayout((*self.shape, *channels), field.numpy_dtype, field.is_image)
 
     def of_mask(self) -> Self:
-        """The plan of masks beside the picture: the same part, by nearest pixels."""
+        """The plan of masks beside the image: the same part, by nearest pixels."""
         return replace(self, interpolation="nearest", antialias=False)
 
     def takes_what(self, other: Any) -> bool:
@@ -126,7 +126,7 @@ class _Crop:
         return replace(self.of_mask(), fast_dct=False, fast_upsampling=False)
 
     def box(self, height: int, width: int, rng: np.random.Generator | None) -> Box:
-        """The part that is cropped from a picture of this size."""
+        """The part that is cropped from an image of this size."""
         raise NotImplementedError
 
     def flips(self, rng: np.random.Generator | None) -> bool:
@@ -144,7 +144,7 @@ class _Crop:
     def decode(
         self, data: Any, field: Field, codec: Codec | None, rng: np.random.Generator | None, out: Image | None
     ) -> Image:
-        """The cropped picture (`readers.decode.plans.DecodePlan.decode`)."""
+        """The cropped image (`readers.decode.plans.DecodePlan.decode`)."""
         out = self._room(field) if out is None else out
         if codec is not None and field.codec.name == "jpeg":
             self._decode_jpeg(data, field, rng, out)
@@ -165,9 +165,9 @@ class _Crop:
         out: Image | None,
         sides: tuple[int, int],
     ) -> Image:
-        """The part of a mask that lies on what `decode` takes of a picture of some height and width.
+        """The part of a mask that lies on what `decode` takes of an image of some height and width.
 
-        A mask of other sides covers the whole picture too, with smaller or larger pixels. An empty one, which stands
+        A mask of other sides covers the whole image too, with smaller or larger pixels. An empty one, which stands
         for none, is 0 everywhere.
         """
         own = sides_of(data, codec)
@@ -227,7 +227,7 @@ class _Crop:
         resize(image[top:bottom, left:right], out, self.interpolation, self.antialias)
 
     def _decode_upper(self, data: Any, height: int, width: int, rows: int, eighths: int) -> Image | None:
-        """The upper rows of a JPEG at a scale; None if the whole picture must be decoded, or is damaged."""
+        """The upper rows of a JPEG at a scale; None if the whole image must be decoded, or is damaged."""
         upper = upper_rows(data, height, width, rows)
         if upper is None:
             return None
@@ -249,7 +249,7 @@ class _Crop:
 
 
 def whole_pixels(box: Box, height: int, width: int, eighths: int = _EIGHTHS) -> tuple[int, int, int, int]:
-    """A box of a picture in whole pixels of a scale, at least one pixel large."""
+    """A box of an image in whole pixels of a scale, at least one pixel large."""
     height, width, scale = _scaled(height, eighths), _scaled(width, eighths), eighths / _EIGHTHS
     left, top = min(round(box[0] * scale), width - 1), min(round(box[1] * scale), height - 1)
     return left, top, max(left + 1, min(round(box[2] * scale), width)), max(top + 1, min(round(box[3] * scale), height))
@@ -262,7 +262,7 @@ def _scaled(side: int, eighths: int) -> int:
 
 @dataclass(frozen=True)
 class Resize(_Crop):
-    """The whole picture, resized to exactly `size`, whatever its proportions."""
+    """The whole image, resized to exactly `size`, whatever its proportions."""
 
     def box(self, height: int, width: int, rng: np.random.Generator | None) -> Box:
         """Everything."""
@@ -271,7 +271,7 @@ class Resize(_Crop):
 
 @dataclass(frozen=True)
 class CenterCrop(_Crop):
-    """The middle of the picture, resized to `size`: the largest part with the result's proportions, times `fraction`.
+    """The middle of the image, resized to `size`: the largest part with the result's proportions, times `fraction`.
 
     ``CenterCrop(224, fraction=224 / 256)`` is "shorter side to 256, then the middle 224".
 
@@ -302,7 +302,7 @@ class RandomResizedCrop(_Crop):
     Attributes
     ----------
     scale : (float, float)
-        Bounds of the part's area, as a fraction of the picture's.
+        Bounds of the part's area, as a fraction of the image's.
     ratio : (float, float)
         Bounds of the part's width over height; drawn evenly in the logarithm.
     flip : float

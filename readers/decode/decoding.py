@@ -1,4 +1,4 @@
-"""From encoded columns to values: fixed fields are read in place, pictures decoded into their row of the batch."""
+"""From encoded columns to values: fixed fields are read in place, images decoded into their row of the batch."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -30,13 +30,13 @@ class Decoding:
     schema : Schema
         The fields to read.
     plans : dict of str to DecodePlan
-        For picture fields: which part of them is decoded, and at which size. Masks without a plan have that of
+        For image fields: which part of them is decoded, and at which size. Masks without a plan have that of
         ``image``.
 
     Raises
     ------
     UsageError
-        If a plan is invalid, is for a field that is not a picture, or moves pixels away from under fields that lie on
+        If a plan is invalid, is for a field that is not an image, or moves pixels away from under fields that lie on
         them (`readers.decode.plans`).
     """
 
@@ -53,10 +53,8 @@ class Decoding:
                     option="decode", expected=f"a plan for {name!r}, such as CenterCrop(224)", found=shorten(plan)
                 )
             if name not in schema or not schema[name].is_image:
-                pictures = ", ".join(f.name for f in schema if f.is_image) or "none"
-                raise UsageError(
-                    option="decode", expected=f"the names of picture fields ({pictures})", found=f"{name!r}"
-                )
+                images = ", ".join(f.name for f in schema if f.is_image) or "none"
+                raise UsageError(option="decode", expected=f"the names of image fields ({images})", found=f"{name!r}")
             plan.layout(schema[name])  # a plan may refuse the field
         self.plans = with_masks(schema, plans)
         check_alignment(schema, self.plans)
@@ -98,13 +96,13 @@ class Decoding:
             stored[field.name] = column = np.empty((len(picks), *field.fixed_shape), field.numpy_dtype)
             self.pool.read(picks.rows, [field.name], {field.name: column}, local)
         for field in (*self._planned_raw, *self._encoded):
-            pictures = stored["image"] if field.name in self._masks else None
-            self._decode_column(field, stored[field.name], picks, out[field.name], at, pictures)
+            images = stored["image"] if field.name in self._masks else None
+            self._decode_column(field, stored[field.name], picks, out[field.name], at, images)
 
     def _decode_column(
-        self, field: Field, column: Any, picks: Picks, out: Any, at: IntArray, pictures: Any = None
+        self, field: Field, column: Any, picks: Picks, out: Any, at: IntArray, images: Any = None
     ) -> None:
-        """Decode one field's values of all rows; of masks, `pictures` are what they lie on."""
+        """Decode one field's values of all rows; of masks, `images` are what they lie on."""
         plan = self.plans.get(field.name)
         codec = self._codecs.get(field.name)
         stacked = isinstance(out, np.ndarray)
@@ -114,10 +112,10 @@ class Decoding:
                 rngs = _plan_rngs(picks) if plan.random else [None] * len(picks)
                 for i, (place, rng) in enumerate(zip(at.tolist(), rngs, strict=True)):
                     into = out[place] if stacked else None
-                    if pictures is None:
+                    if images is None:
                         image = plan.decode(column[i], field, codec, rng, into)
                     else:
-                        sides, beside = sides_of(pictures[i], self._codecs.get("image")), cast("Any", plan)
+                        sides, beside = sides_of(images[i], self._codecs.get("image")), cast("Any", plan)
                         image = beside.decode_mask(column[i], field, codec, rng, into, sides)
                     if not stacked:
                         out[place] = own(image)

@@ -1,12 +1,12 @@
 """A part of a JPEG as a smaller JPEG: a rectangle, if restart markers make that possible; otherwise the upper rows.
 
-Restart markers end intervals of the coded picture that decode independently: the bit stream starts again, and so do the
+Restart markers end intervals of the coded image that decode independently: the bit stream starts again, and so do the
 predictions of DC coefficients (ITU-T T.81, E.1.4). If every row of MCUs is a whole number of intervals, the intervals
 of a rectangle, after a header with the rectangle's sides, are a JPEG too. It decodes to the same pixels as the whole
-picture, and no bits outside the rectangle are read.
+image, and no bits outside the rectangle are read.
 
-Without restart markers, a header with a smaller height ends the picture after its upper rows. The decoder then skips
-the rest of the coded picture, and warns that it does.
+Without restart markers, a header with a smaller height ends the image after its upper rows. The decoder then skips
+the rest of the coded image, and warns that it does.
 """
 
 import math
@@ -38,7 +38,7 @@ _THREE = b"\3"
 
 
 class JPEGPart(NamedTuple):
-    """A rectangle of a JPEG: its bytes, its place in the whole picture, and its sides, in pixels of that picture."""
+    """A rectangle of a JPEG: its bytes, its place in the whole image, and its sides, in pixels of that image."""
 
     data: npt.NDArray[np.uint8]
     left: int
@@ -54,7 +54,7 @@ class _Layout(NamedTuple):
     mcu_height: int
     mcu_width: int
     interval: int  # MCUs
-    scan: int  # offset of the coded picture
+    scan: int  # offset of the coded image
 
 
 def crop_jpeg(
@@ -76,7 +76,7 @@ def crop_jpeg(
     Returns
     -------
     JPEGPart or None
-        None if the picture does not have restart markers as described above, is not a baseline JPEG of one scan, too
+        None if the image does not have restart markers as described above, is not a baseline JPEG of one scan, too
         little would be left out, or the part would be so narrow that it would decode differently.
     """
     view = memoryview(data)
@@ -92,7 +92,7 @@ def crop_jpeg(
     part_height = min(layout.height, bottom * layout.mcu_height) - top * layout.mcu_height
     if layout.width * layout.height - part_width * part_height < least_saved:
         return None
-    # Chroma of one or two samples a row is not interpolated (``jdsample.c``), even if that of the whole picture is.
+    # Chroma of one or two samples a row is not interpolated (``jdsample.c``), even if that of the whole image is.
     if part_width < 2 * margin:
         return None
     bounds = _intervals(np.frombuffer(view, np.uint8), layout.scan, per_row * rows)
@@ -110,7 +110,7 @@ def upper_rows(
 ) -> bytearray | None:
     """A JPEG that ends after its upper rows.
 
-    Its rows are those of the whole picture, but for the last one or two, since chroma is interpolated.
+    Its rows are those of the whole image, but for the last one or two, since chroma is interpolated.
 
     Parameters
     ----------
@@ -126,13 +126,13 @@ def upper_rows(
     Returns
     -------
     bytearray or None
-        None if too little would be left out, or the picture is no baseline JPEG in colour, or has restart markers.
+        None if too little would be left out, or the image is no baseline JPEG in colour, or has restart markers.
     """
     if (height - rows) * width < least_saved:
         return None
     cut = bytearray(data)
     # Searched for, since reading all segments would take as long as is saved. If this is found elsewhere, in a
-    # thumbnail, say, the picture keeps its height, and does not fit where it is to be decoded to.
+    # thumbnail, say, the image keeps its height, and does not fit where it is to be decoded to.
     at = cut.find(_SOF0_BEGIN + height.to_bytes(2, "big") + width.to_bytes(2, "big") + _THREE)
     if at < 0 or cut.find(_DRI_BEGIN) >= 0:
         return None

@@ -1,4 +1,4 @@
-"""Decode plans: which part of a stored picture is decoded, and at which size; and which fields a plan rules out."""
+"""Decode plans: which part of a stored image is decoded, and at which size; and which fields a plan rules out."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _NUMBERS = {"matrix": 3, **{name: len(axes) for name, axes in PIXEL_AXES.items()
 
 @runtime_checkable
 class DecodePlan(Protocol):
-    """Turns a stored picture into the one that training sees. Safe to share between threads and to pickle.
+    """Turns a stored image into the one that training sees. Safe to share between threads and to pickle.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class DecodePlan(Protocol):
         Whether `decode` draws from the generator. There is then one for every (seed, epoch, row), and all fields of a
         sample get equal ones.
     moves : bool
-        Whether pixels are elsewhere than in the stored picture: then no field that lies on the stored picture may be
+        Whether pixels are elsewhere than in the stored image: then no field that lies on the stored image may be
         read together with this one (`check_alignment`). A plan without this attribute counts as True.
     """
 
@@ -43,22 +43,22 @@ class DecodePlan(Protocol):
         ...
 
     def layout(self, field: Field) -> ValueLayout:
-        """How a field's pictures are laid out in a batch."""
+        """How a field's images are laid out in a batch."""
         ...
 
     def decode(
         self, data: Any, field: Field, codec: Codec | None, rng: np.random.Generator | None, out: Image | None
     ) -> Image:
-        """The picture, written into `out` if that is given (C-contiguous, of the plan's shape).
+        """The image, written into `out` if that is given (C-contiguous, of the plan's shape).
 
-        `data` holds the encoded bytes; for a raw fixed field, whose `codec` is None, it is the picture itself.
+        `data` holds the encoded bytes; for a raw fixed field, whose `codec` is None, it is the image itself.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Whole:
-    """The whole picture; for JPEG, optionally with the decoder's faster, slightly less exact modes.
+    """The whole image; for JPEG, optionally with the decoder's faster, slightly less exact modes.
 
     Attributes
     ----------
@@ -89,12 +89,12 @@ class Whole:
     def decode(
         self, data: Any, field: Field, codec: Codec | None, rng: np.random.Generator | None, out: Image | None
     ) -> Image:
-        """The picture (`DecodePlan.decode`)."""
+        """The image (`DecodePlan.decode`)."""
         if field.codec.name == "jpeg":
             image = decode_jpeg(data, field, self, out)
             if out is not None and image.shape != out.shape:
                 raise CodecError(
-                    place=f"field {field.name!r}", expected=f"a picture of shape {out.shape}", found=image.shape
+                    place=f"field {field.name!r}", expected=f"an image of shape {out.shape}", found=image.shape
                 )
             return image
         whole: Image = data if codec is None else codec.decode(data, out)
@@ -109,7 +109,7 @@ class Encoded:
     """The stored bytes as they are, for a decoder of one's own, such as one on a GPU.
 
     A sample has them as a uint8 array, (N,); a batch, as a list of such tensors, in the CPU's memory whatever the
-    device: what ``torchvision.io.decode_jpeg`` takes. Pictures that are stored raw have no such bytes.
+    device: what ``torchvision.io.decode_jpeg`` takes. Images that are stored raw have no such bytes.
     """
 
     @property
@@ -128,12 +128,12 @@ class Encoded:
         Raises
         ------
         UsageError
-            If the field's pictures are raw.
+            If the field's images are raw.
         """
         if field.codec.name == "raw":
             raise UsageError(
                 option="decode",
-                expected="a field of encoded pictures for Encoded()",
+                expected="a field of encoded images for Encoded()",
                 found=f"{shorten(field.name)}, stored raw",
             )
         return ValueLayout(None, None, encoded=True)
@@ -170,7 +170,7 @@ def decode_jpeg(
 
 
 def sides_of(data: Any, codec: Codec | None) -> tuple[int, int]:
-    """Height and width of a stored picture: of an array if there is no codec, otherwise by the header of the bytes."""
+    """Height and width of a stored image: of an array if there is no codec, otherwise by the header of the bytes."""
     if isinstance(codec, RawCodec):
         data = codec.decode(data)  # a view
     elif codec is not None:
@@ -192,7 +192,7 @@ def check_alignment(schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
     """Refuse fields that would no longer lie on ``image`` as it is decoded.
 
     Geometry (``landmarks``, ``hull``, ``regions``, ``matrix``, and fields with a point layout) lies on the stored
-    picture. Masks (``mask``, ``*_mask``, ``*_image``) lie on it pixel by pixel, and still do if their plan takes the
+    image. Masks (``mask``, ``*_mask``, ``*_image``) lie on it pixel by pixel, and still do if their plan takes the
     same part: random plans draw alike for all fields of a sample.
 
     Parameters
@@ -215,7 +215,7 @@ def check_alignment(schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
         return
     planned = ", ".join(f"{name!r}: {plans[name]}" for name in ("image", *masks) if name in plans)
     raise UsageError(
-        "decode: expected no fields in pixels of the stored picture together with a plan that crops, resizes or "
+        "decode: expected no fields in pixels of the stored image together with a plan that crops, resizes or "
         f"flips it, found {', '.join([*left, *masks])} with {{{planned}}}: leave them out by fields=, or leave out the "
         "plan and use a transform of readers.augment, such as CropJitter or HorizontalFlip, which moves them too"
         + (f"; or give the same plan to image and {', '.join(masks)}" if masks else "")
@@ -223,7 +223,7 @@ def check_alignment(schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
 
 
 def _alike(plan: DecodePlan | None, other: DecodePlan | None) -> bool:
-    """Return whether two plans leave the pixels of two pictures of one size on each other."""
+    """Return whether two plans leave the pixels of two images of one size on each other."""
     if plan == other or not (_moves(plan) or _moves(other)):
         return True
     takes_what = getattr(plan, "takes_what", None)
@@ -250,7 +250,7 @@ def masks_with_plans(schema: Schema, plans: Mapping[str, DecodePlan]) -> frozens
 
 
 def _masks(schema: Schema) -> Iterator[str]:
-    """Further pictures that may be as large as ``image``."""
+    """Further images that may be as large as ``image``."""
     sides: tuple[Any, ...] = schema["image"].shape[:2]
     for field in schema:
         if is_mask_name(field.name) and len(field.shape) in (2, 3):

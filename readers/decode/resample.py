@@ -1,4 +1,4 @@
-"""Resizing: pictures linearly or cubically, antialiased as Pillow does it, or by the nearest pixels, as masks need."""
+"""Resizing: images linearly or cubically, antialiased as Pillow does it, or by the nearest pixels, as masks need."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -16,7 +16,7 @@ _FILTERS: Mapping[str, int] = {"bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTE
 def resize(
     part: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8], interpolation: Interpolation, antialias: bool
 ) -> None:
-    """Resize a picture, (h, w, 3), into `out`, (H, W, 3).
+    """Resize an image, (h, w, 3), into `out`, (H, W, 3).
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def resize(
 
 
 def _antialiased(part: npt.NDArray[np.uint8], shape: tuple[int, ...], interpolation: str) -> npt.NDArray[np.uint8]:
-    """The resized picture, by torch's vector code: a quarter of Pillow's time."""
+    """The resized image, by torch's vector code: a quarter of Pillow's time."""
     import torch  # takes seconds to load, and all else of this package works without it
 
     source = torch.from_numpy(np.array(part, order="C")).permute(2, 0, 1)[None]

@@ -24,7 +24,7 @@ _HUGE_ARRAY_BYTES = 1 << 24
 not."""
 _HUGE_PAGES: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 _JPEG_BEGIN = 16
-"""Bytes after the start of a cache line at which pictures decoded from JPEG begin: libjpeg-turbo writes rows that begin
+"""Bytes after the start of a cache line at which images decoded from JPEG begin: libjpeg-turbo writes rows that begin
 at a multiple of 32 bytes past the caches, which here took 5 % longer (Zen 4).
 """
 
@@ -39,7 +39,7 @@ class ValueLayout:
         None if it varies: a batch of the field is then a list. Otherwise a batch is one array, (n, *shape).
     dtype : dtype or None
         None exactly if `shape` is.
-    picture : bool
+    image : bool
         Whether the last three axes are (H, W, 3): torch gets them as (3, H, W), in channels_last memory.
     encoded : bool
         Whether the values are encoded bytes: in a batch they stay in the CPU's memory, where decoders want them.

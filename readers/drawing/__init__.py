@@ -1,1 +1,1 @@
-"""Samples as people see them: pictures with their geometry, side by side on a sheet."""
+"""Samples as people see them: images with their geometry, side by side on a sheet."""

@@ -16,7 +16,7 @@ GEOMETRY: Mapping[str, tuple[int, ...]] = {
     "regions": (len(REGIONS), 4),
     "boxes": (-1, 4),
 }
-"""Fields that are drawn, in pixels of the picture, and their shapes; -1 stands for any size."""
+"""Fields that are drawn, in pixels of the image, and their shapes; -1 stands for any size."""
 
 RIGHT, LEFT, MIDDLE = (255, 80, 80), (90, 170, 255), (255, 225, 80)
 """RGB of points on the person's right, on the left, and on the midline."""
@@ -50,7 +50,7 @@ class Shape(NamedTuple):
         A key of `COLOURS`: ``"right"``, ``"left"`` (the person's) or ``"middle"`` points, ``"hull"``, ``"box"``, or a
         region's name.
     points : ndarray, (N, 2)
-        In pixels of the picture.
+        In pixels of the image.
     """
 
     layer: str
@@ -67,7 +67,7 @@ class Shape(NamedTuple):
 def shapes_of(sample: Mapping[str, Any]) -> list[Shape]:
     """The shapes of a sample's fields of `GEOMETRY`, where they have the shape of these fields.
 
-    If ``landmarks_valid`` is false, only the boxes. Coordinates that are not finite, or far outside of any picture, are
+    If ``landmarks_valid`` is false, only the boxes. Coordinates that are not finite, or far outside of any image, are
     left out.
     """
     found: dict[str, Points] = {}

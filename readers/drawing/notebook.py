@@ -1,4 +1,4 @@
-"""Samples in a notebook: pictures with their geometry as SVG, and the fields as a table."""
+"""Samples in a notebook: images with their geometry as SVG, and the fields as a table."""
 
 import base64
 import io
@@ -13,13 +13,13 @@ import numpy.typing as npt
 from PIL import Image
 
 from readers.drawing.geometry import COLOURS, GEOMETRY, of_frame, shapes_of
-from readers.drawing.pictures import ImageFrames, Scale, as_picture
+from readers.drawing.images import ImageFrames, Scale, as_image
 from readers.drawing.values import describe_value, printable
 from shardspec.columns import evenly
 from shardspec.errors import UsageError
 
 _SIDE = 160
-"""Pixels of a picture's longer side."""
+"""Pixels of an image's longer side."""
 _TEXT = 60
 _FRAMES = 8
 """Frames of a clip that are shown."""
@@ -27,7 +27,7 @@ _FRAMES = 8
 
 @dataclass(frozen=True, repr=False)
 class Strip:
-    """Samples side by side. A notebook shows pictures and a table; elsewhere it is one line of text.
+    """Samples side by side. A notebook shows images and a table; elsewhere it is one line of text.
 
     Attributes
     ----------
@@ -48,9 +48,9 @@ class Strip:
 
     def _repr_html_(self) -> str:
         """For notebooks. Every text is escaped, and nothing is loaded."""
-        found = [_picture_of(sample) for sample in self.samples]
+        found = [_image_of(sample) for sample in self.samples]
         scale = Scale(picture.frames for picture in found if picture is not None)
-        pictures = "".join(
+        images = "".join(
             _figure(row, sample, picture, scale)
             for row, sample, picture in zip(self.rows, self.samples, found, strict=True)
             if picture is not None
@@ -67,7 +67,7 @@ class Strip:
         )
         return (
             f"<div><p>{escape(printable(self.title))}</p>"
-            f"<div style='display:flex;flex-wrap:wrap;gap:6px'>{pictures}</div>"
+            f"<div style='display:flex;flex-wrap:wrap;gap:6px'>{images}</div>"
             f"<details><summary>fields</summary><table><tr><th></th>{head}</tr>{lines}</table></details></div>"
         )
 
@@ -77,15 +77,15 @@ class Strip:
         return escape(describe_value(value, self.classes if name == "label" else None, longest=_TEXT))
 
 
-def _picture_of(sample: Mapping[str, Any]) -> ImageFrames | None:
-    """The field ``image`` as the network gets it, or else the first packed picture."""
+def _image_of(sample: Mapping[str, Any]) -> ImageFrames | None:
+    """The field ``image`` as the network gets it, or else the first packed image."""
     with suppress(UsageError):
-        return as_picture(sample.get("image"), "image")
-    return next((as_picture(value, name) for name, value in sample.items() if _is_picture(value)), None)
+        return as_image(sample.get("image"), "image")
+    return next((as_image(value, name) for name, value in sample.items() if _is_image(value)), None)
 
 
 def _figure(row: int, sample: Mapping[str, Any], picture: ImageFrames, scale: Scale) -> str:
-    """A sample's picture with its geometry over it; of a clip, its frames."""
+    """A sample's image with its geometry over it; of a clip, its frames."""
     length = len(picture.frames)
     geometry = {name: sample[name] for name in (*GEOMETRY, "landmarks_valid") if name in sample}
     return "".join(
@@ -99,7 +99,7 @@ def _figure(row: int, sample: Mapping[str, Any], picture: ImageFrames, scale: Sc
 
 
 def _frame(title: str, picture: npt.NDArray[np.uint8], geometry: Mapping[str, Any]) -> str:
-    """A picture with its geometry as SVG."""
+    """An image with its geometry as SVG."""
     height, width = picture.shape[:2]
     factor = _SIDE / max(height, width)
     file = io.BytesIO()
@@ -117,6 +117,6 @@ def _frame(title: str, picture: npt.NDArray[np.uint8], geometry: Mapping[str, An
     )
 
 
-def _is_picture(value: Any) -> bool:
+def _is_image(value: Any) -> bool:
     shape = np.shape(value)
     return getattr(value, "dtype", None) == np.uint8 and len(shape) == 3 and shape[2] == 3 and min(shape) > 0

@@ -1,4 +1,4 @@
-"""A contact sheet: pictures with their geometry, each above its caption."""
+"""A contact sheet: images with their geometry, each above its caption."""
 
 import math
 import textwrap
@@ -29,14 +29,14 @@ def draw_sample(
     masks: Sequence[npt.NDArray[Any]] = (),
     plain: bool = False,
 ) -> npt.NDArray[np.uint8]:
-    """Draw a sample's geometry onto its picture (`readers.drawing.sheet.draw`), and fit it into a square.
+    """Draw a sample's geometry onto its image (`readers.drawing.sheet.draw`), and fit it into a square.
 
     Parameters
     ----------
     image : ndarray, (H, W, 3), uint8, RGB
     sample : mapping
     cell : int
-        Side of the square, in pixels. A small picture is enlarged by a whole factor, a large one is reduced.
+        Side of the square, in pixels. A small image is enlarged by a whole factor, a large one is reduced.
     masks : sequence of ndarray, (H, W)
     plain : bool
         Whether to leave out geometry and masks.
@@ -51,7 +51,7 @@ def draw_sample(
 
 
 def fit(picture: npt.NDArray[np.uint8], cell: int) -> npt.NDArray[np.uint8]:
-    """Reduce a picture that is larger than a square of `cell` pixels, by averaging areas."""
+    """Reduce an image that is larger than a square of `cell` pixels, by averaging areas."""
     height, width = picture.shape[:2]
     if max(height, width) <= cell:
         return picture
@@ -61,7 +61,7 @@ def fit(picture: npt.NDArray[np.uint8], cell: int) -> npt.NDArray[np.uint8]:
 
 
 def columns_for(count: int) -> int:
-    """The pictures in a row of a sheet that is about as broad as high."""
+    """The images in a row of a sheet that is about as broad as high."""
     return min(count, max(1, round(math.sqrt(count * 1.4))))
 
 
@@ -73,7 +73,7 @@ class Sheet:
     across, down : int
         Cells in a row, and rows.
     cell : int or (int, int)
-        Side of the square of each picture, or its height and width, in pixels.
+        Side of the square of each image, or its height and width, in pixels.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class Sheet:
         Parameters
         ----------
         place : int
-        picture : ndarray, (H, W, 3), uint8, RGB
+        image : ndarray, (H, W, 3), uint8, RGB
             At most as large as the cell.
         caption : sequence of str
             One line or two; a line that is too wide loses its middle.
@@ -148,7 +148,7 @@ def draw(
     plain: bool = False,
     scale: int = 1,
 ) -> npt.NDArray[np.uint8]:
-    """Draw a sample's masks, boxes, outline and points onto a copy of its picture.
+    """Draw a sample's masks, boxes, outline and points onto a copy of its image.
 
     The person's left is drawn in blue, the right in red, so that a wrong flip shows at once.
 
@@ -156,14 +156,14 @@ def draw(
     ----------
     image : ndarray, (H, W, 3), uint8, RGB
     sample : mapping
-        See `readers.drawing.geometry.shapes_of`. If ``landmarks_valid`` is false, the picture has a red frame.
+        See `readers.drawing.geometry.shapes_of`. If ``landmarks_valid`` is false, the image has a red frame.
     masks : sequence of ndarray, (H, W)
-        Label maps, which tint the picture in one colour for each value above 0; or soft masks (floating, or of more
+        Label maps, which tint the image in one colour for each value above 0; or soft masks (floating, or of more
         than 32 values), which tint it by their share of 1 or 255.
     plain : bool
         Whether to leave out geometry and masks.
     scale : int, >= 1
-        How many times larger the drawing is than the picture.
+        How many times larger the drawing is than the image.
 
     Returns
     -------
@@ -210,6 +210,6 @@ def _tinted(image: npt.NDArray[np.uint8], mask: npt.NDArray[Any]) -> npt.NDArray
 
 
 def _fixed(points: Points, scale: int) -> npt.NDArray[np.int32]:
-    """Pixels of the picture as OpenCV's fixed-point coordinates, whose whole numbers are pixel centres."""
-    far = 2.0**20  # outside of every picture; OpenCV's integers hold no more than 2**31
+    """Pixels of the image as OpenCV's fixed-point coordinates, whose whole numbers are pixel centres."""
+    far = 2.0**20  # outside of every image; OpenCV's integers hold no more than 2**31
     return np.rint(np.clip(points * scale - 0.5, -far, far) * (1 << _SUBPIXEL)).astype(np.int32)

@@ -14,7 +14,7 @@ from PIL import Image
 
 from readers.arguments import as_count
 from readers.drawing.geometry import GEOMETRY, of_frame
-from readers.drawing.pictures import ImageFrames, Scale, as_array, as_picture, is_tensor
+from readers.drawing.images import ImageFrames, Scale, as_array, as_image, is_tensor
 from readers.drawing.sheet import Sheet, columns_for, draw_sample
 from shardspec.errors import UsageError
 from shardspec.fields import is_mask_name
@@ -64,7 +64,7 @@ class Drawing:
             self.image.save(given_path("path", path))
         except (OSError, ValueError) as error:
             raise UsageError(
-                option="path", expected="a picture file that can be written", found=path, hint=error
+                option="path", expected="an image file that can be written", found=path, hint=error
             ) from error
 
 
@@ -84,35 +84,35 @@ def show(
 ) -> Drawing:
     """Draw samples as the network gets them, with their geometry, masks and labels.
 
-    ``landmarks``, ``hull``, ``regions`` and ``boxes`` are drawn into the picture, the person's left in blue and the right
+    ``landmarks``, ``hull``, ``regions`` and ``boxes`` are drawn into the image, the person's left in blue and the right
     in red; fields that are masks by their names (``mask``, ``*_mask``, ``*_image``) tint it. Clips and views are strips.
 
     Parameters
     ----------
-    samples : dict, sequence of dict, dataset, tensor, or (pictures, labels)
+    samples : dict, sequence of dict, dataset, tensor, or (images, labels)
         A batch of a `Loader` or a DataLoader; one sample or several, such as ``[ds[5], ds[5]]``; or a dataset, whose
-        first samples are drawn. Pictures are (H, W, 3) or (3, H, W), of uint8, or floating from 0 to 1, from 0 to 255,
+        first samples are drawn. Images are (H, W, 3) or (3, H, W), of uint8, or floating from 0 to 1, from 0 to 255,
         or normalised, on any device.
     path : path-like, optional
         File to write, ``.png`` or another format of Pillow by its suffix.
     count : int
         Samples to draw at most.
     field : str
-        The field of the pictures.
+        The field of the images.
     classes : sequence of str, optional
         The names of the labels, such as ``ds.classes``; a dataset's own by default.
     mean, std : sequence of float, optional
-        What the pictures were normalised by. By default ImageNet's, as `readers.augment.Normalize` has it, if pictures
+        What the images were normalised by. By default ImageNet's, as `readers.augment.Normalize` has it, if images
         have values below 0.
     columns : int, optional
         Samples in a row of the sheet.
     cell : int, optional
-        Side of the square that each picture is fitted into, in pixels, 16 or more; by default 224 at most, 112 for the
+        Side of the square that each image is fitted into, in pixels, 16 or more; by default 224 at most, 112 for the
         frames of clips.
     plain : bool
         Whether to leave out geometry and masks.
     window : bool, optional
-        Whether to open a window, of matplotlib or of the system's picture viewer. By default, where there is no `path`,
+        Whether to open a window, of matplotlib or of the system's image viewer. By default, where there is no `path`,
         no notebook, and a display.
 
     Returns
@@ -123,7 +123,7 @@ def show(
     Raises
     ------
     UsageError
-        If there are no pictures, or an argument is invalid.
+        If there are no images, or an argument is invalid.
     """
     count = as_count("count", count)
     columns = None if columns is None else as_count("columns", columns)
@@ -133,13 +133,13 @@ def show(
     chosen = list(_samples(samples, count, field))
     if not chosen:
         raise UsageError(option="samples", expected="one or more", found="none")
-    pictures = [as_picture(sample[field], field) for sample in chosen]
-    scale = Scale([picture.frames for picture in pictures], mean, std)
-    side = cell or _cell_for(pictures)
-    size = (side, max(_width(picture, side) for picture in pictures))
+    images = [as_image(sample[field], field) for sample in chosen]
+    scale = Scale([picture.frames for picture in images], mean, std)
+    side = cell or _cell_for(images)
+    size = (side, max(_width(picture, side) for picture in images))
     across = min(len(chosen), columns or max(1, round(columns_for(len(chosen)) * side / size[1])))
     sheet = Sheet(across, -(-len(chosen) // across), size)
-    for place, (sample, picture) in enumerate(zip(chosen, pictures, strict=True)):
+    for place, (sample, picture) in enumerate(zip(chosen, images, strict=True)):
         drawn = draw_values(sample, picture, scale, side, field, plain=plain)
         sheet.put(place, drawn, _caption(sample, place, picture, classes))
     drawing = Drawing(sheet.image, len(chosen))
@@ -150,15 +150,15 @@ def show(
     return drawing
 
 
-def _cell_for(pictures: Sequence[ImageFrames]) -> int:
-    """The side of a cell that the largest picture fills in its own size, or a whole multiple of it, if it can."""
-    most = _STRIP_CELL if any(picture.strip for picture in pictures) else _CELL
-    side: int = max(max(picture.frames.shape[1:3]) for picture in pictures)
+def _cell_for(images: Sequence[ImageFrames]) -> int:
+    """The side of a cell that the largest image fills in its own size, or a whole multiple of it, if it can."""
+    most = _STRIP_CELL if any(picture.strip for picture in images) else _CELL
+    side: int = max(max(picture.frames.shape[1:3]) for picture in images)
     return max(16, min(most, side * max(1, most // side)))
 
 
 def _width(picture: ImageFrames, side: int) -> int:
-    """The width of a picture's cell: a square, or as many frames as are shown, each at most as wide as it can be."""
+    """The width of an image's cell: a square, or as many frames as are shown, each at most as wide as it can be."""
     count, height, width, _ = picture.frames.shape
     frame: int = -(-side * width // max(height, width))
     return int(max(side, min(count, _FRAMES) * frame))
@@ -170,7 +170,7 @@ def _samples(given: Any, count: int, field: str) -> Iterator[Mapping[str, Any]]:
         if field not in given:
             raise UsageError(
                 option="field",
-                expected=f"that of the pictures, one of {list_some(list(map(str, given)))}",
+                expected=f"that of the images, one of {list_some(list(map(str, given)))}",
                 found=shorten(field),
             )
         yield from _rows_of(given, count, field) if _is_batch(given, field) else [given]
@@ -187,7 +187,7 @@ def _samples(given: Any, count: int, field: str) -> Iterator[Mapping[str, Any]]:
                 sample = {field: sample}
             if field not in sample:
                 known = list_some(list(map(str, sample)))
-                raise UsageError(option="field", expected=f"that of the pictures, one of {known}", found=shorten(field))
+                raise UsageError(option="field", expected=f"that of the images, one of {known}", found=shorten(field))
             yield sample
     else:
         raise UsageError(
@@ -199,7 +199,7 @@ def _samples(given: Any, count: int, field: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _is_pair(given: Sequence[Any]) -> bool:
-    """Return whether a sequence is a batch of pictures and labels, or one of each, rather than several samples."""
+    """Return whether a sequence is a batch of images and labels, or one of each, rather than several samples."""
     ndim = getattr(given[0], "ndim", 0)
     return len(given) == 2 and (ndim >= 4 or (ndim >= 2 and np.ndim(given[1]) == 0))
 
@@ -207,7 +207,7 @@ def _is_pair(given: Sequence[Any]) -> bool:
 def _is_batch(given: Mapping[str, Any], field: str) -> bool:
     """Return whether a dict is a batch.
 
-    In a sample, some value is a text or a single number, or the picture has three axes.
+    In a sample, some value is a text or a single number, or the image has three axes.
     """
     if any(isinstance(value, str | int | float) or getattr(value, "ndim", None) == 0 for value in given.values()):
         return False
@@ -232,13 +232,13 @@ def draw_values(
     *,
     plain: bool = False,
 ) -> npt.NDArray[np.uint8]:
-    """Draw a sample's picture with its geometry and masks; the frames of a clip side by side.
+    """Draw a sample's image with its geometry and masks; the frames of a clip side by side.
 
     Parameters
     ----------
     sample : mapping
         Values of numpy or torch.
-    picture : ImageFrames
+    image : ImageFrames
         That of the sample's `field`.
     scale : Scale
     cell : int
@@ -263,7 +263,7 @@ def draw_values(
 
 
 def _masks(value: Any, picture: ImageFrames) -> list[npt.NDArray[Any]]:
-    """A field's mask for each frame, (T, H, W), if it lies on the picture; a picture of unequal channels is no mask."""
+    """A field's mask for each frame, (T, H, W), if it lies on the image; an image of unequal channels is no mask."""
     mask, sides = as_array(value), picture.frames.shape[1:3]
     if not isinstance(mask, np.ndarray) or mask.dtype.kind not in "biuf":
         return []
@@ -318,7 +318,7 @@ def _has_display() -> bool:
 
 
 def _open_window(image: Image.Image) -> None:
-    """Show a picture in a window of matplotlib, or else in the system's viewer."""
+    """Show an image in a window of matplotlib, or else in the system's viewer."""
     try:
         import matplotlib.pyplot as plt
     except ImportError:

@@ -1,4 +1,4 @@
-"""A value of a field as people read it: on pages, under pictures, in a notebook."""
+"""A value of a field as people read it: on pages, under images, in a notebook."""
 
 from collections.abc import Sequence
 from typing import Any

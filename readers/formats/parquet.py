@@ -16,7 +16,7 @@ class ParquetShardReader(IndexedReader):
     """Reads one Parquet file through its index; pyarrow, whose process a crafted file can crash, is not used.
 
     The numbers of a fixed field are a run in each row group, so a batch is gathered from all row groups at once and a
-    raw picture is copied once, where pyarrow would decode each row group that is touched.
+    raw image is copied once, where pyarrow would decode each row group that is touched.
     """
 
     format = "parquet"

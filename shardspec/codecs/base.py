@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from shardspec.columns import Buffer
 from shardspec.errors import CodecError
-from shardspec.schema import PICTURE_PIXELS_MAX, Field
+from shardspec.schema import IMAGE_PIXELS_MAX, Field
 
 
 class Codec(Protocol):
@@ -47,10 +47,10 @@ class Codec(Protocol):
 
 
 class ImageCodec(Codec, Protocol):
-    """A codec of pictures."""
+    """A codec of images."""
 
     def sides(self, data: Buffer) -> tuple[int, int]:
-        """Height and width of an encoded picture, by its header alone.
+        """Height and width of an encoded image, by its header alone.
 
         Raises
         ------
@@ -60,20 +60,20 @@ class ImageCodec(Codec, Protocol):
         ...
 
 
-def check_picture(field: Field, value: Any) -> npt.NDArray[np.uint8]:
-    """A picture as a C-contiguous array, (H, W, 3) uint8.
+def check_image(field: Field, value: Any) -> npt.NDArray[np.uint8]:
+    """An image as a C-contiguous array, (H, W, 3) uint8.
 
     Raises
     ------
     CodecError
-        If the value is not a picture, or does not have the field's shape.
+        If the value is not an image, or does not have the field's shape.
     """
     array = np.asarray(value)
     fits = array.ndim == 3 and all(e in (None, a) for e, a in zip(field.shape, array.shape, strict=True))
     if not fits or array.dtype != np.uint8 or not array.size:
         raise CodecError(
             place=f"field {field.name!r}",
-            expected=f"a picture, uint8 of shape {field.shape}",
+            expected=f"an image, uint8 of shape {field.shape}",
             found=f"{array.dtype.str} of shape {array.shape}",
         )
     check_sides(field, *array.shape[:2])
@@ -81,23 +81,23 @@ def check_picture(field: Field, value: Any) -> npt.NDArray[np.uint8]:
 
 
 def check_sides(field: Field, height: int, width: int) -> None:
-    """Check the sides of a picture before its pixels are allocated.
+    """Check the sides of an image before its pixels are allocated.
 
     Raises
     ------
     CodecError
-        If the sides are not those that the field promises, or the picture has more than `PICTURE_PIXELS_MAX` pixels.
+        If the sides are not those that the field promises, or the image has more than `IMAGE_PIXELS_MAX` pixels.
     """
-    for expected, found in zip(field.shape, (height, width), strict=False):  # not any(): this runs for every picture
+    for expected, found in zip(field.shape, (height, width), strict=False):  # not any(): this runs for every image
         if expected is not None and expected != found:
             raise CodecError(
                 place=f"field {field.name!r}",
-                expected=f"a picture of shape {field.shape}",
+                expected=f"an image of shape {field.shape}",
                 found=f"one of {width} x {height} pixels",
             )
-    if height * width > PICTURE_PIXELS_MAX:
+    if height * width > IMAGE_PIXELS_MAX:
         raise CodecError(
             place=f"field {field.name!r}",
-            expected=f"at most {PICTURE_PIXELS_MAX} pixels",
-            found=f"a picture of {width} x {height}",
+            expected=f"at most {IMAGE_PIXELS_MAX} pixels",
+            found=f"an image of {width} x {height}",
         )

@@ -1,4 +1,4 @@
-"""``png`` and ``webp``: lossless and lossy pictures through Pillow."""
+"""``png`` and ``webp``: lossless and lossy images through Pillow."""
 
 import io
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from shardspec.codecs.base import check_picture, check_sides
+from shardspec.codecs.base import check_image, check_sides
 from shardspec.columns import Buffer
 from shardspec.errors import CodecError
 from shardspec.schema import Field
 
 
 class PillowCodec:
-    """RGB pictures, (H, W, 3) uint8, in one of Pillow's formats."""
+    """RGB images, (H, W, 3) uint8, in one of Pillow's formats."""
 
     pillow_format: ClassVar[str]
     max_side: ClassVar[int] = 2**31 - 1
@@ -30,14 +30,14 @@ class PillowCodec:
         raise NotImplementedError
 
     def encode(self, value: Any, **more: Any) -> Buffer:
-        """The encoded bytes of a picture; `more` goes to Pillow's ``save`` too."""
+        """The encoded bytes of an image; `more` goes to Pillow's ``save`` too."""
         file = io.BytesIO()
-        picture = check_picture(self.field, value)
+        picture = check_image(self.field, value)
         height, width = picture.shape[:2]
         if max(height, width) > self.max_side:
             raise CodecError(
                 (
-                    f"cannot encode the picture as {self.pillow_format}: expected sides of at most "
+                    f"cannot encode the image as {self.pillow_format}: expected sides of at most "
                     f"{self.max_side} pixels, found {width} x {height}"
                 ),
                 place=f"field {self.field.name!r}",
@@ -46,17 +46,17 @@ class PillowCodec:
             Image.fromarray(picture).save(file, self.pillow_format, **self.options(), **more)
         except (OSError, ValueError) as error:
             raise CodecError(
-                f"cannot encode the picture as {self.pillow_format}: {error}", place=f"field {self.field.name!r}"
+                f"cannot encode the image as {self.pillow_format}: {error}", place=f"field {self.field.name!r}"
             ) from error
         return file.getvalue()
 
     def sides(self, data: Buffer) -> tuple[int, int]:
-        """Height and width of an encoded picture, by its header alone."""
+        """Height and width of an encoded image, by its header alone."""
         with self._open(data) as picture:
             return picture.height, picture.width
 
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> npt.NDArray[np.uint8]:
-        """The picture, written into `out` if it is given."""
+        """The image, written into `out` if it is given."""
         with self._open(data) as picture:
             check_sides(self.field, picture.height, picture.width)
             image = np.asarray(picture.convert("RGB"))
@@ -64,14 +64,14 @@ class PillowCodec:
             return image
         if image.shape != out.shape:
             raise CodecError(
-                place=f"field {self.field.name!r}", expected=f"a picture of shape {out.shape}", found=image.shape
+                place=f"field {self.field.name!r}", expected=f"an image of shape {out.shape}", found=image.shape
             )
         out[...] = image
         return out
 
     @contextmanager
     def _open(self, data: Buffer) -> Iterator[Image.Image]:
-        """An encoded picture, of which no more than the header has been read."""
+        """An encoded image, of which no more than the header has been read."""
         try:
             with Image.open(io.BytesIO(data), formats=(self.pillow_format,)) as picture:
                 yield picture

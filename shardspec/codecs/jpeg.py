@@ -1,4 +1,4 @@
-"""``jpeg``: pictures encoded by Pillow and decoded by simplejpeg. Both bundle libjpeg-turbo and release the GIL.
+"""``jpeg``: images encoded by Pillow and decoded by simplejpeg. Both bundle libjpeg-turbo and release the GIL.
 
 simplejpeg decodes straight into the batch. It is not used to encode, because below quality 96 it takes the fast DCT: at
 quality 95, face crops came out 0.8 dB worse and 4 % larger.
@@ -20,7 +20,7 @@ DEFAULT_SUBSAMPLING = "420"
 
 
 class JPEGCodec(PillowCodec):
-    """RGB pictures, (H, W, 3) uint8, as baseline JPEG.
+    """RGB images, (H, W, 3) uint8, as baseline JPEG.
 
     Configuration: ``quality``, 1 to 100; ``subsampling``, ``"444"``, ``"422"`` or ``"420"`` (chroma at full, half and
     quarter resolution). Neither is needed to decode. Files that were packed without encoding them again may be grey or
@@ -37,7 +37,7 @@ class JPEGCodec(PillowCodec):
         return {"quality": int(configuration.get("quality", DEFAULT_QUALITY)), "subsampling": subsampling}
 
     def sides(self, data: Buffer) -> tuple[int, int]:
-        """Height and width of an encoded picture, by its header alone."""
+        """Height and width of an encoded image, by its header alone."""
         try:
             height, width, _, _ = simplejpeg.decode_jpeg_header(data)
         except ValueError as error:
@@ -47,8 +47,8 @@ class JPEGCodec(PillowCodec):
         return height, width
 
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> npt.NDArray[np.uint8]:
-        """The picture; `out`, if given, is (H, W, 3) uint8, C-contiguous."""
-        if out is None:  # otherwise the picture must fit into `out`
+        """The image; `out`, if given, is (H, W, 3) uint8, C-contiguous."""
+        if out is None:  # otherwise the image must fit into `out`
             check_sides(self.field, *self.sides(data))
         try:
             image: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, "RGB", buffer=out)
@@ -58,6 +58,6 @@ class JPEGCodec(PillowCodec):
             ) from error
         if out is not None and image.shape != out.shape:
             raise CodecError(
-                place=f"field {self.field.name!r}", expected=f"a picture of shape {out.shape}", found=image.shape
+                place=f"field {self.field.name!r}", expected=f"an image of shape {out.shape}", found=image.shape
             )
         return image if out is None else out

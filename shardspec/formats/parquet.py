@@ -18,7 +18,7 @@ ROWS_MAX = 20_000
 SCHEMA_KEY = "packed_schema"
 """Key in the file's metadata of the dataset's schema as JSON, for people without the manifest."""
 
-Storage = Literal["none", "binary", "list", "picture", "primitive", "strings", "fixed_binary"]
+Storage = Literal["none", "binary", "list", "image", "primitive", "strings", "fixed_binary"]
 
 _WIDENED = {"|i1": "<i4", "<i2": "<i4", "|u1": "<i4", "<u2": "<i4", "<u4": "<i4", "<u8": "<i8"}
 """The dtypes of numbers that Parquet stores as numbers of another type."""
@@ -32,7 +32,7 @@ class ParquetColumn:
     ----------
     storage : str
         *none*: values of no bytes have no column. *primitive*: a number. *list*: numbers in lists, of fixed length
-        except along the first axis of a ragged field. *fixed_binary*: little-endian C-order bytes. *picture*: a struct
+        except along the first axis of a ragged field. *fixed_binary*: little-endian C-order bytes. *image*: a struct
         of `bytes` and an optional `path`. *binary* and *strings*: the encoded bytes.
     path : str
         The leaf column's path in the file's schema.
@@ -57,7 +57,7 @@ def parquet_column(field: Field) -> ParquetColumn:
         return ParquetColumn("strings", name)
     if field.kind == "bytes":
         if field.is_encoded_image:
-            return ParquetColumn("picture", f"{name}.bytes")
+            return ParquetColumn("image", f"{name}.bytes")
         return ParquetColumn("binary", name)
     if not field.row_bytes:
         return ParquetColumn("none", "")

@@ -9,14 +9,14 @@ import numpy as np
 
 from shardspec.codecs import is_lossy
 from shardspec.errors import SchemaError
-from shardspec.fields import is_mask_name, is_picture_field
+from shardspec.fields import is_image_field, is_mask_name
 from shardspec.schema import AXES_MAX, DTYPES, Field, NamedConfig
 from shardspec.wording import shorten
 
 LABEL = "label"
 """The field whose texts are the names of classes."""
 
-FieldKind = Literal["array", "class", "blob", "json", "text", "picture"]
+FieldKind = Literal["array", "class", "blob", "json", "text", "image"]
 Shape = tuple[int | None, ...]
 
 INT64 = np.iinfo(np.int64)
@@ -36,7 +36,7 @@ class FieldType:
 
     Attributes
     ----------
-    kind : {"array", "class", "blob", "json", "text", "picture"}
+    kind : {"array", "class", "blob", "json", "text", "image"}
         *class*: a text that names the sample's class.
     dtype : str
         Of an array.
@@ -73,7 +73,7 @@ class FieldType:
             "blob": "bytes",
             "json": "a dict or a list for JSON",
             "text": "text",
-            "picture": "a picture, an array uint8 of shape (H, W, 3) or encoded bytes",
+            "image": "an image, an array uint8 of shape (H, W, 3) or encoded bytes",
         }[self.kind]
 
     def to_field(
@@ -126,7 +126,7 @@ def infer(name: str, value: Any, picture: NamedConfig | None = None) -> FieldTyp
     ----------
     name : str
         The field.
-    picture : NamedConfig, optional
+    image : NamedConfig, optional
         Codec of images; without it, arrays and bytes are not taken for images.
 
     Raises
@@ -145,7 +145,7 @@ def infer(name: str, value: Any, picture: NamedConfig | None = None) -> FieldTyp
     if isinstance(value, str):
         return FieldType("class" if name == LABEL else "text")
     if isinstance(value, bytes | bytearray | memoryview):
-        return FieldType("blob") if picture is None or not is_picture_field(name) else _picture_type(name, picture)
+        return FieldType("blob") if picture is None or not is_image_field(name) else _image_type(name, picture)
     if isinstance(value, dict):
         return FieldType("json")
     if isinstance(value, list | tuple):
@@ -153,8 +153,8 @@ def infer(name: str, value: Any, picture: NamedConfig | None = None) -> FieldTyp
     if value is None:
         return FieldType("text", optional=True, listed=True)
     array = as_array(value)
-    if picture is not None and is_picture_field(name) and is_picture(array):
-        return _picture_type(name, picture)
+    if picture is not None and is_image_field(name) and is_image(array):
+        return _image_type(name, picture)
     return FieldType("array", array.dtype.str, (None,) * array.ndim)
 
 
@@ -195,7 +195,7 @@ def common_shape(shapes: Iterable[Shape]) -> Shape:
     return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
 
 
-def is_picture(array: np.ndarray[Any, Any]) -> bool:
+def is_image(array: np.ndarray[Any, Any]) -> bool:
     """Return whether an array has the dtype and shape of an image, uint8 (H, W, 3)."""
     return array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3
 
@@ -224,10 +224,10 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
     return array
 
 
-def _picture_type(name: str, picture: NamedConfig) -> FieldType:
+def _image_type(name: str, picture: NamedConfig) -> FieldType:
     """Return the type of an image. Label maps are never stored with loss."""
     lossy = is_lossy(picture.name)
-    return FieldType("picture", codec=NamedConfig("png") if lossy and is_mask_name(name) else picture)
+    return FieldType("image", codec=NamedConfig("png") if lossy and is_mask_name(name) else picture)
 
 
 def infer_list(value: Sequence[Any]) -> FieldType:

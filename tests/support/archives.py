@@ -1,4 +1,4 @@
-"""Archives of pictures as other people's programs write them."""
+"""Archives of images as other people's programs write them."""
 
 import io
 import json
@@ -20,7 +20,7 @@ REC_MAGIC = struct.pack("<I", 0xCED7230A)
 
 
 def encoded(number: int, size: tuple[int, int] = (32, 24), kind: str = "JPEG") -> bytes:
-    """One of many different pictures, as the bytes of a file."""
+    """One of many different images, as the bytes of a file."""
     out = io.BytesIO()
     Image.fromarray(scene(number, size)).save(out, kind)
     return out.getvalue()
@@ -46,7 +46,7 @@ def write_tar(path: Path, members: Iterable[tuple[str, bytes]], mode: str = "w",
 
 
 def samples(start: int, stop: int, folder: str = "") -> list[tuple[str, bytes]]:
-    """The members of samples with a picture, a class, JSON, a text and an array each."""
+    """The members of samples with an image, a class, JSON, a text and an array each."""
     found = []
     for number in range(start, stop):
         key = f"{folder}{number:04d}"
@@ -103,7 +103,7 @@ def write_rec(path: Path, records: Mapping[int, bytes], *, index: bool = True) -
 
 
 def write_faces(folder: Path, people: int, each: int) -> Path:
-    """InsightFace's layout: record 0 has the ranges, then the pictures, then a range for each person."""
+    """InsightFace's layout: record 0 has the ranges, then the images, then a range for each person."""
     stop = 1 + people * each
     records = {0: rec_header((stop, stop + people), 0, b"")}
     for number in range(1, stop):
@@ -117,7 +117,7 @@ def write_faces(folder: Path, people: int, each: int) -> Path:
 
 
 def write_parquet(path: Path, rows: int, *, names: Sequence[str] | None = None, **columns: Any) -> Path:
-    """Pictures as Hugging Face's ``datasets`` stores them, 8 rows in a row group."""
+    """Images as Hugging Face's ``datasets`` stores them, 8 rows in a row group."""
     path.parent.mkdir(parents=True, exist_ok=True)
     table = pa.table(
         {

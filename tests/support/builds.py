@@ -3,35 +3,35 @@
 from pathlib import Path
 from typing import Any
 
-from support.media import FAST_START, scene, write_picture, write_video
+from support.media import FAST_START, scene, write_image, write_video
 
 TESTS = Path(__file__).parents[1]
 
 OPTIONS = ("--size", "32", "--every", "6", "--label-from", "folder", "--shard-size", "30kB", "--quiet")
-"""Several tasks, several shards, pictures and videos, labels."""
+"""Several tasks, several shards, images and videos, labels."""
 
 QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 """Options of a call of Python that needs no worker process."""
 
-PICTURES = 96
+IMAGES = 96
 
 
 def write_source(root: Path) -> Path:
-    """Ninety-six small pictures and three videos in two folders: four tasks."""
-    for number in range(PICTURES):
+    """Ninety-six small images and three videos in two folders: four tasks."""
+    for number in range(IMAGES):
         suffix = (".jpg", ".jpg", ".PNG", ".jpeg", ".webp")[number % 5]
         size = (40 + number % 7, 36 + number % 5)
-        write_picture(root / ("real" if number % 3 else "fake") / f"{number:03d}{suffix}", scene(number, size))
+        write_image(root / ("real" if number % 3 else "fake") / f"{number:03d}{suffix}", scene(number, size))
     write_video(root / "real" / "clip.mp4", frames=20, container=FAST_START)
     write_video(root / "fake" / "deep" / "clip.MOV", frames=14, number=1)
     write_video(root / "fake" / "clip.webm", frames=13, codec="libvpx-vp9", number=2)
     return root
 
 
-def write_pictures(root: Path, names: list[str]) -> Path:
-    """A few small pictures of those names."""
+def write_images(root: Path, names: list[str]) -> Path:
+    """A few small images of those names."""
     for number, name in enumerate(names):
-        write_picture(root / name, scene(number, (24, 18)))
+        write_image(root / name, scene(number, (24, 18)))
     return root
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.builds.planning.plan import TASK_ITEMS
-from support.builds import TESTS, write_pictures
+from support.builds import TESTS, write_images
 from support.command import environment, run_packer, start_packer
 from support.packed import check_whole, fingerprints
 from support.processes import wait_for
@@ -97,7 +97,7 @@ def share(folder: Path) -> Shared:
         f"{'ab'[n >= TASKS * TASK_ITEMS // 2]}/{n:03d}{'-bad' if n % TASK_ITEMS == 2 else ''}.png"
         for n in range(TASKS * TASK_ITEMS)
     ]
-    source = write_pictures(folder / "source", names)
+    source = write_images(folder / "source", names)
     shared = Shared(source, {})
     case = Case(folder, shared)
     case.gate.touch()

@@ -45,7 +45,7 @@ class Run:
     Parameters
     ----------
     engine : str
-    pictures : Path
+    images : Path
     folder : Path
         Gets the dataset, the log of `log_processes`, and what is printed to standard error.
     more : sequence of str
@@ -59,7 +59,7 @@ class Run:
     def __init__(
         self,
         engine: str,
-        pictures: Path,
+        images: Path,
         folder: Path,
         more: Sequence[str],
         env: Mapping[str, str],
@@ -74,7 +74,7 @@ class Run:
         self.errors = folder / "errors"
         files = {LOG: str(self.log), GATE: str(self.gate)}
         self.env = {**environment(python_path=TESTS, PACKER_LEASE_S="6", **files), **env}
-        self.command = arguments("build", pictures, self.out, *OPTIONS, *STEPS, "--engine", engine, *more)
+        self.command = arguments("build", images, self.out, *OPTIONS, *STEPS, "--engine", engine, *more)
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
                 self.started_by(),

@@ -4,7 +4,7 @@
 Each round forks, builds in the child, and has the child kill itself with a real SIGKILL just before its k-th operation
 (seen by an audit hook); then it forks again and lets the same build run to its end. It prints one JSON line per round:
 the operation, the state of the folder at that moment, and its state in the end. With ``overwrite``, each build replaces
-a dataset of smaller pictures; with ``update``, it adds the last third of the pictures to a dataset of the others; with
+a dataset of smaller images; with ``update``, it adds the last third of the images to a dataset of the others; with
 ``replace``, the first of the others is gone besides, and the second has changed.
 """
 
@@ -24,7 +24,7 @@ from packer.jobs.engines.inline import InlineEngine
 from packer.workspace import Workspace
 from shardspec.errors import NotADatasetError
 from shardspec.layout import Layout
-from support.media import scene, write_picture
+from support.media import scene, write_image
 from support.packed import check_whole, fingerprints, read_samples
 from support.steps import LOG, read_log
 
@@ -55,7 +55,7 @@ def build_old(source: Path, out: Path) -> None:
 
 
 def build_part(source: Path, aside: Path, out: Path) -> None:
-    """The dataset that is added to: that of the first two thirds of the pictures."""
+    """The dataset that is added to: that of the first two thirds of the images."""
     aside.mkdir()
     paths = sorted(path for path in source.rglob("*") if path.is_file())
     late = paths[len(paths) * 2 // 3 :]
@@ -67,10 +67,10 @@ def build_part(source: Path, aside: Path, out: Path) -> None:
 
 
 def change_part(source: Path) -> None:
-    """Remove the first picture, and put another in the place of the second."""
+    """Remove the first image, and put another in the place of the second."""
     first, second, *_ = sorted(path for path in source.rglob("*") if path.is_file())
     first.unlink()
-    write_picture(second, scene(77, (24, 18)))
+    write_image(second, scene(77, (24, 18)))
 
 
 def describe(event: str, arguments: tuple[Any, ...], out: Path) -> str | None:

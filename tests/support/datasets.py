@@ -38,12 +38,12 @@ def text(name: str, codec: str = "utf8") -> Field:
 
 
 def picture(name: str, codec: str = "jpeg", size: int | None = None) -> Field:
-    """An encoded picture, (size, size, 3) or of varying size."""
+    """An encoded image, (size, size, 3) or of varying size."""
     return Field(name, "bytes", "|u1", (size, size, 3), NamedConfig(codec))
 
 
 def face_schema(size: int = 32, codec: str | None = None) -> Schema:
-    """The fields of a face sample with five points; raw fixed pictures unless a codec is named."""
+    """The fields of a face sample with five points; raw fixed images unless a codec is named."""
     image = fixed("image", "|u1", size, size, 3) if codec is None else picture("image", codec, size)
     return Schema(
         (

@@ -1,4 +1,4 @@
-"""Pictures and videos with faces, and without, made from scikit-image's photographs."""
+"""Images and videos with faces, and without, made from scikit-image's photographs."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ import av
 import cv2
 import numpy as np
 
-from support.media import Picture, photograph, write_picture
+from support.media import Picture, photograph, write_image
 
 FACE = (170, 50, 280, 185)
 """Left, top, right, bottom of a box that holds the astronaut's face, in pixels of the photograph."""
@@ -64,9 +64,9 @@ FACELESS_FRAMES = (8, 9, 10, 11)
 
 
 def write_faces(root: Path) -> Path:
-    """Two pictures with faces, one without, and a video of 20 frames whose frames 8 to 11 show no face."""
-    write_picture(root / "astronaut.png", photograph("astronaut"))
-    write_picture(root / "coffee.png", photograph("coffee"))
-    write_picture(root / "pair.png", pair())
+    """Two images with faces, one without, and a video of 20 frames whose frames 8 to 11 show no face."""
+    write_image(root / "astronaut.png", photograph("astronaut"))
+    write_image(root / "coffee.png", photograph("coffee"))
+    write_image(root / "pair.png", pair())
     write_frames(root / "clip.mp4", views(20, faceless=FACELESS_FRAMES))
     return root

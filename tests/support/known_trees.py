@@ -1,4 +1,4 @@
-"""Small copies of public datasets in the layouts in which they are published, with real videos and pictures."""
+"""Small copies of public datasets in the layouts in which they are published, with real videos and images."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from scipy.io import savemat
 
-from support.media import photograph, write_picture
+from support.media import photograph, write_image
 from support.video_files import write_video
 
 VIDEO_SIZE = (256, 192)
@@ -60,11 +60,11 @@ def put(root: Path, names: Iterable[str], data: bytes | None = None) -> None:
         path.write_bytes(portrait_video() if data is None else data)
 
 
-def put_pictures(root: Path, names: Iterable[str]) -> None:
-    """Write small pictures, each another part of a photograph."""
+def put_images(root: Path, names: Iterable[str]) -> None:
+    """Write small images, each another part of a photograph."""
     photo = photograph("chelsea")
     for number, name in enumerate(names):
-        write_picture(root / name, np.roll(photo, 31 * number, axis=1)[:96, :128])
+        write_image(root / name, np.roll(photo, 31 * number, axis=1)[:96, :128])
 
 
 def put_text(root: Path, name: str, text: str) -> None:
@@ -132,7 +132,7 @@ def make_deepfakebench(root: Path, lists: Path, separator: str = "/") -> Path:
             for name in names:
                 frames = [f"{base}/frames/{name}/{number:03d}.png" for number in (9, 10)]
                 masks = [frame.replace("/frames/", "/masks/") for frame in frames] if label == "FF-DF" else []
-                put_pictures(root, [*frames, *masks])
+                put_images(root, [*frames, *masks])
                 video = {"label": label, "frames": frames[::-1]} | ({"masks": masks} if masks else {})
                 videos[name] = json.loads(json.dumps(video).replace("/", separator.replace("\\", "\\\\")))
             splits[label][split] = {"c23": videos}
@@ -143,13 +143,13 @@ def make_deepfakebench(root: Path, lists: Path, separator: str = "/") -> Path:
 def make_imagenet(root: Path, val: str = "kaggle") -> Path:
     """ImageNet: three classes; `val` is flat with Kaggle's list or the development kit's, or in class folders."""
     base = root / "ILSVRC/Data/CLS-LOC" if val == "kaggle" else root
-    put_pictures(base, [f"train/{wnid}/{wnid}_{number}.JPEG" for wnid in WNIDS for number in (10, 11)])
+    put_images(base, [f"train/{wnid}/{wnid}_{number}.JPEG" for wnid in WNIDS for number in (10, 11)])
     names = [f"ILSVRC2012_val_{number:08d}" for number in (1, 2, 3, 4)]
     classes = [WNIDS[place] for place in (2, 0, 1, 0)]
     if val == "folders":
-        put_pictures(base, [f"val/{wnid}/{name}.JPEG" for name, wnid in zip(names, classes, strict=True)])
+        put_images(base, [f"val/{wnid}/{name}.JPEG" for name, wnid in zip(names, classes, strict=True)])
         return root
-    put_pictures(base, [f"val/{name}.JPEG" for name in names])
+    put_images(base, [f"val/{name}.JPEG" for name in names])
     if val == "kaggle":
         rows = [f"{name},{wnid} 111 108 230 366 " for name, wnid in zip(names, classes, strict=True)]
         put_text(root, "LOC_val_solution.csv", "\n".join(["ImageId,PredictionString", *rows]) + "\n")
@@ -213,5 +213,5 @@ def make_imagefolder(root: Path) -> Path:
     """Two classes in three splits."""
     names = [f"{label}/{number}.png" for label in ("cat", "dog") for number in (1, 2)]
     for split in ("train", "val", "test"):
-        put_pictures(root / split, names)
+        put_images(root / split, names)
     return root

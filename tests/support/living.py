@@ -47,7 +47,7 @@ class Killed(BaseException):
 
 @dataclass(frozen=True)
 class File:
-    """A file of the source: the grey of its picture, None if it is broken; its time stands for what it is known by."""
+    """A file of the source: the grey of its image, None if it is broken; its time stands for what it is known by."""
 
     grey: int | None
     time: int
@@ -102,7 +102,7 @@ class Living:
         self.write("a.png", 1)
 
     def write(self, name: str, grey: int | None) -> None:
-        """Put a picture into the source, or a broken one."""
+        """Put an image into the source, or a broken one."""
         self.time += 1
         path = self.source / name
         if grey is None:

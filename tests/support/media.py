@@ -1,4 +1,4 @@
-"""Real pictures and videos, made from scikit-image's photographs."""
+"""Real images and videos, made from scikit-image's photographs."""
 
 import struct
 import zlib
@@ -39,14 +39,14 @@ def photograph(name: str) -> Picture:
 
 
 def scene(number: int, size: tuple[int, int]) -> Picture:
-    """One of many different real pictures, (height, width, 3); `size` is (width, height)."""
+    """One of many different real images, (height, width, 3); `size` is (width, height)."""
     whole = photograph(("astronaut", "chelsea", "coffee", "rocket")[number % 4])
     shifted = np.roll(whole, 17 * number, axis=1)
     return np.ascontiguousarray(cv2.resize(shifted, size, interpolation=cv2.INTER_AREA))
 
 
-def write_picture(path: Path, picture: Picture, **options: Any) -> Path:
-    """Write a picture in the format of its suffix; `options` go to Pillow's ``save``."""
+def write_image(path: Path, picture: Picture, **options: Any) -> Path:
+    """Write an image in the format of its suffix; `options` go to Pillow's ``save``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(picture).save(path, **options)
     return path

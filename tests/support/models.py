@@ -18,8 +18,8 @@ _FLOAT, _INT64 = 1, 7
 
 
 def write_mesh(path: Path, count: int = 468, score: float = 5.0, side: int = 192) -> Path:
-    """A network that gives the same points for any picture: its corners and middle, over and over."""
-    picture = ops.parameter([1, side, side, 3], np.float32, name="picture")
+    """A network that gives the same points for any image: its corners and middle, over and over."""
+    picture = ops.parameter([1, side, side, 3], np.float32, name="image")
     nothing = ops.reduce_mean(ops.multiply(picture, np.float32(0)), np.array([1, 2, 3]), keep_dims=False)
     spots = np.array([[0, 0, 0], [side, 0, 0], [side / 2, side / 2, 0], [0, side, 0], [side, side, 0]], np.float32)
     points = np.resize(spots, (count, 3)).reshape(1, 1, 1, -1)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardspec.codecs import CODECS, CodecEntry, ImageType
-from shardspec.codecs.base import check_picture, check_sides
+from shardspec.codecs.base import check_image, check_sides
 from shardspec.columns import Buffer
 from shardspec.errors import CodecError
 from shardspec.schema import Field
@@ -32,7 +32,7 @@ class ZpixCodec:
 
     def encode(self, value: Any) -> Buffer:
         """The encoded bytes of an image."""
-        image = check_picture(self.field, value)
+        image = check_image(self.field, value)
         level = min(9, int(self.field.codec.configuration["quality"]) // 10)
         return _HEADER.pack(MAGIC, *image.shape[:2]) + zlib.compress(image.tobytes(), level)
 
@@ -115,7 +115,7 @@ def main(folder: Path) -> None:
     built_again = packer.build(files[0].parent.parent, folder / "again", encode=NAME, quality=70, **quick)
     assert built_again.manifest.samples == len(expected)
     check(folder / "again")
-    fields = {"image": packer.Picture(NAME, quality=70)}
+    fields = {"image": packer.Image(NAME, quality=70)}
     with packer.Writer(folder / "written", fields=fields, progress=False) as writer:
         for file in files:
             writer.write(image=file.read_bytes())

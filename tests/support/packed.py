@@ -85,8 +85,8 @@ def encoded_values(root: Path, field: str) -> dict[str, bytes]:
     return found
 
 
-def stored_pictures(path: Path) -> list[bytes]:
-    """The bytes of every picture of an npy dataset, in order."""
+def stored_images(path: Path) -> list[bytes]:
+    """The bytes of every image of an npy dataset, in order."""
     found = []
     for shard in sorted(path.glob("shard-*")):
         data, ends = (shard / "image.bin").read_bytes(), np.load(shard / "image.offsets.npy")

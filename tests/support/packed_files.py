@@ -1,4 +1,4 @@
-"""Packed datasets with pictures and geometry that a face dataset could have."""
+"""Packed datasets with images and geometry that a face dataset could have."""
 
 import atexit
 import shutil

@@ -139,7 +139,7 @@ def fail(samples: Iterator[Sample]) -> Iterator[Sample]:
     """Raise on a bad item."""
     for sample in samples:
         if _is_bad(sample):
-            raise RuntimeError("the step does not like this picture")
+            raise RuntimeError("the step does not like this image")
         yield sample
 
 
@@ -211,8 +211,8 @@ ODD_VALUES: dict[str, Any] = {
     "surrogate": {"x": "\ud800"},
     "capitals": {"Not A Name": 1},
     "number_as_name": {7: 1},
-    "empty_picture": {"image": np.zeros((0, 4, 3), np.uint8)},
-    "huge_picture": {"image": np.zeros((1, 70_000, 3), np.uint8)},
+    "empty_image": {"image": np.zeros((0, 4, 3), np.uint8)},
+    "huge_image": {"image": np.zeros((1, 70_000, 3), np.uint8)},
 }
 """What a careless step may give."""
 
@@ -224,7 +224,7 @@ def give_odd(samples: Iterator[Sample], which: str) -> Iterator[Sample]:
 
 
 def give_no_dict(samples: Iterator[Sample]) -> Iterator[Any]:
-    """Give a bad item's picture alone."""
+    """Give a bad item's image alone."""
     for sample in samples:
         yield sample["image"] if _is_bad(sample) else sample
 
@@ -301,4 +301,4 @@ def lack_memory_wrapped(samples: Iterator[Sample]) -> Iterator[Sample]:
     try:
         yield from _lack_memory(samples, MemoryError())
     except MemoryError as error:
-        raise ItemError("this picture is no good") from error
+        raise ItemError("this image is no good") from error

@@ -12,14 +12,14 @@ def mirror_twice(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def blacken(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Write into the picture itself."""
+    """Write into the image itself."""
     for sample in samples:
         sample["image"][:] = 0
         yield sample
 
 
 def mean_level(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The mean of the picture as a field; pictures of an odd frame number give nothing."""
+    """The mean of the image as a field; images of an odd frame number give nothing."""
     for sample in samples:
         if sample["frame"] % 20 == 0:
             yield {**sample, "level": float(sample["image"].mean())}

@@ -26,7 +26,7 @@ digests = st.text("0123456789abcdef", min_size=64, max_size=64)
 def fields(draw: st.DrawFn, name: str | None = None) -> Field:
     """A field of any kind."""
     chosen = draw(names) if name is None else name
-    kind = draw(st.sampled_from(["fixed", "ragged", "blob", "array", "picture", "text", "class"]))
+    kind = draw(st.sampled_from(["fixed", "ragged", "blob", "array", "image", "text", "class"]))
     dtype = draw(st.sampled_from(DTYPES))
     tail = tuple(draw(st.lists(st.integers(0, 5), max_size=3)))
     if kind == "fixed":
@@ -41,7 +41,7 @@ def fields(draw: st.DrawFn, name: str | None = None) -> Field:
         return Field(chosen, "bytes", "|u1", (None,))
     if kind == "array":
         return Field(chosen, "bytes", dtype, (None, None, *tail))
-    if kind == "picture":
+    if kind == "image":
         side = draw(st.none() | st.integers(1, 64))
         codec = draw(st.sampled_from(["jpeg", "png", "webp", "raw"]))
         return Field(chosen, "bytes", "|u1", (side, side, 3), NamedConfig(codec, draw(json_objects)))

@@ -10,7 +10,7 @@ import pytest
 
 
 def stream_tars(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """The samples of tar files in order, decoded as that package does by default, pictures as arrays."""
+    """The samples of tar files in order, decoded as that package does by default, images as arrays."""
     webdataset = pytest.importorskip("webdataset")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # it leaves its files to the garbage collector

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 from skimage import data
 
-VOP = b"\x00\x00\x01\xb6"  # start code of a picture in MPEG-4 Part 2
+VOP = b"\x00\x00\x01\xb6"  # start code of an image in MPEG-4 Part 2
 USER_DATA = b"\x00\x00\x01\xb2"
 NOT_CODED = VOP + bytes([0b01_0_1_0000, 0b0_1_0_01111])  # with a time of 5 bits, as at 25 frames per second
 MP4_INDEX_FIRST = {"movflags": "faststart"}
@@ -33,7 +33,7 @@ def write_video(
     muxer=None,
     picture=None,
 ):
-    """A portrait that moves by a few pixels a frame, or `picture` of its number.
+    """A portrait that moves by a few pixels a frame, or `image` of its number.
 
     `stamps` are presentation times in `unit` seconds.
     """
@@ -87,7 +87,7 @@ def number_shown(image):
 def pack_bitstream(path: Path, target: Path):
     """Rewrite MPEG-4 with B-frames as DivX and XviD pack it: the first B-frame shares a packet with the frame before.
 
-    A picture that is not coded stands in the place from which it was taken.
+    An image that is not coded stands in the place from which it was taken.
     """
     with av.open(str(path)) as source, av.open(str(target), "w") as output:
         stream = source.streams.video[0]

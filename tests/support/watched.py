@@ -1,9 +1,9 @@
-"""Runs training scripts, and writes down every picture that their networks train on: ``python watched.py MODULE…``.
+"""Runs training scripts, and writes down every image that their networks train on: ``python watched.py MODULE…``.
 
 The modules are imported once; each script then runs in forks of this process, one for each rank, which see what
 torchrun sets. Every line of standard input is JSON: ``words`` (the script and its arguments), ``folder`` to run in,
 ``ranks``, and ``killed``, the forward pass, counted from 0, before which each rank ends as if it were killed (negative:
-none). The answer is JSON too: ``status`` (the first exit status that is not 0), ``seen`` (for each rank the digests of each batch's pictures)
+none). The answer is JSON too: ``status`` (the first exit status that is not 0), ``seen`` (for each rank the digests of each batch's images)
 and ``output``.
 """
 
@@ -25,9 +25,9 @@ import torch
 KILLED = 137
 
 
-def digests(pictures: torch.Tensor) -> list[str]:
-    """A digest of each picture of a batch."""
-    return [blake2b(picture.contiguous().numpy().tobytes(), digest_size=8).hexdigest() for picture in pictures]
+def digests(images: torch.Tensor) -> list[str]:
+    """A digest of each image of a batch."""
+    return [blake2b(picture.contiguous().numpy().tobytes(), digest_size=8).hexdigest() for picture in images]
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from support.steps import log_line
 
 
 def jpeg(number: int, size: tuple[int, int] = (24, 18), **options: Any) -> bytes:
-    """An encoded picture."""
+    """An encoded image."""
     file = io.BytesIO()
     Image.fromarray(scene(number, size)).save(file, **{"format": "JPEG", "quality": 85, **options})
     return file.getvalue()
@@ -84,5 +84,5 @@ def misfit(number: int) -> Any:
 
 
 def name_of_file(path: Path) -> dict[str, Any]:
-    """The picture of a file, with its bytes."""
+    """The image of a file, with its bytes."""
     return {"image": path.read_bytes(), "name": path.name}

@@ -1,4 +1,4 @@
-"""Tables and pictures are made of the benchmarks' JSON, and those of the docs are of the results that lie beside them."""
+"""Tables and images are made of the benchmarks' JSON, and those of the docs are of the results that lie beside them."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from support.command import REPOSITORY, environment
 from benchmarks.measure import document, summarise
 from benchmarks.tables import READING, TABLES
 
-DOCUMENTED = (*READING, "augment", "pack_faces", "pack_pictures", "pack_scale")
+DOCUMENTED = (*READING, "augment", "pack_faces", "pack_images", "pack_scale")
 LIMITS = {"gather, reused buffers": [100.0, 50.0, 80.0], "gather, fresh memory": [40.0, 20.0, 50.0]}
 
 
@@ -72,11 +72,11 @@ def test_every_group_is_a_table(results: Path) -> None:
     assert failed.count("|") == next(line for line in lines if line.startswith("| loader |")).count("|")
 
 
-def test_the_picture_shows_all_and_is_the_same_each_time(results: Path, tmp_path: Path) -> None:
-    pictures = [tmp_path / f"{seed}.svg" for seed in (1, 2)]
-    for seed, picture in enumerate(pictures):
+def test_the_image_shows_all_and_is_the_same_each_time(results: Path, tmp_path: Path) -> None:
+    images = [tmp_path / f"{seed}.svg" for seed in (1, 2)]
+    for seed, picture in enumerate(images):
         run("plots", results, "--to", picture, PYTHONHASHSEED=str(seed))
-    first, second = (picture.read_bytes() for picture in pictures)
+    first, second = (picture.read_bytes() for picture in images)
     assert first == second
     assert b"dc:date" not in first
     assert b"<image" not in first

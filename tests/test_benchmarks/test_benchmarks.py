@@ -103,7 +103,7 @@ def test_a_memory_group_holds_what_is_in_it_and_is_gone_afterwards() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["exchanged", "zoomed", "recipe", ""])
-def test_points_may_move_with_their_picture(tmp_path: Path, wrong: str) -> None:
+def test_points_may_move_with_their_image(tmp_path: Path, wrong: str) -> None:
     make_source(tmp_path, ("raw",), {"raw": 8, "jpeg": 8})
     source = Source(tmp_path, "raw")
     augment = Compose([RandAugment(4), Normalize()])

@@ -44,7 +44,7 @@ def test_a_loader_with_other_values_is_found(tmp_path: Path, monkeypatch: pytest
         return batch if len(calls) > 1 else {**batch, "image": batch["image"] + 0.01}
 
     monkeypatch.setattr(BatchNormalize, "normalized", wrong_at_first)
-    assert next(gpu.check_loader("cpu", gpu.write_pictures(tmp_path, 40))).good is False
+    assert next(gpu.check_loader("cpu", gpu.write_images(tmp_path, 40))).good is False
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")

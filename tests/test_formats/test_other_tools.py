@@ -205,7 +205,7 @@ def test_tfrecord_with_tensorflow(pack: Any, values: Columns) -> None:
         assert np.array_equal(row["landmarks"].numpy(), values["landmarks"][number])
         assert np.array_equal(row["contour"].values.numpy().reshape(-1, 2), values["contour"][number])
         assert row["ids"].values.numpy().tolist() == values["ids"][number].tolist()
-        # The box (100, 50, 124, 98) moves by the matrix to (0, 0, 24, 24) in a picture of 48 pixels.
+        # The box (100, 50, 124, 98) moves by the matrix to (0, 0, 24, 24) in an image of 48 pixels.
         assert [float(row[side].values.numpy()[0]) for side in sides] == [0, 0, 0.5, 0.5]
 
 
@@ -218,11 +218,11 @@ def test_tfrecord_with_the_tfrecord_package(pack: Any, values: Columns) -> None:
     rows = list(reader.tfrecord_loader(str(path), str(path.with_suffix(".idx")), kinds))
     assert len(rows) == ROWS
     # With an index that package begins at a random record, and goes round.
-    pictures = [decoded(bytes(row["image/encoded"])) for row in rows]
-    first = next(number for number in range(ROWS) if np.array_equal(pictures[0], values["image"][number]))
+    photos = [decoded(bytes(row["image/encoded"])) for row in rows]
+    first = next(number for number in range(ROWS) if np.array_equal(photos[0], values["image"][number]))
     for place, row in enumerate(rows):
         number = (first + place) % ROWS
-        assert np.array_equal(pictures[place], values["image"][number])
+        assert np.array_equal(photos[place], values["image"][number])
         assert np.ravel(row["image/class/label"])[0] == values["label"][number]
         assert np.ravel(row["track"])[0] == values["track"][number]
         assert np.array_equal(np.float32(row["landmarks"]).reshape(5, 2), values["landmarks"][number])

@@ -37,7 +37,7 @@ SCHEMA = Schema(
 )
 ROWS: Columns = {
     "key": [b"00000000-000000", b"00000001-000000"],
-    "image": [b"\xff\xd8 no picture, but bytes", b"\xff\xd8"],
+    "image": [b"\xff\xd8 no image, but bytes", b"\xff\xd8"],
     "label": np.array([-5, 300]),
     "box": np.arange(8, dtype=np.float32).reshape(2, 4),
     "points": [np.arange(6, dtype=np.float32).tobytes(), b""],

@@ -12,7 +12,7 @@ from support.packed import check_whole
 
 @pytest.fixture(scope="session")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of pictures and videos, read by many tests and changed by none."""
+    """A folder of images and videos, read by many tests and changed by none."""
     return write_source(tmp_path_factory.mktemp("source") / "mixed")
 
 

@@ -17,12 +17,12 @@ from shardspec.codecs import CODECS, codec_for, codecs_of
 from shardspec.errors import CodecError, UsageError
 from shardspec.schema import DTYPES, KINDS, Field, NamedConfig
 
-PICTURES = ("jpeg", "png", "webp")
+IMAGES = ("jpeg", "png", "webp")
 LOSSLESS = ("png", "raw")
 
 
-def picture_field(codec: str, side: int | None = None, **configuration: Any) -> Field:
-    """A field of encoded pictures."""
+def image_field(codec: str, side: int | None = None, **configuration: Any) -> Field:
+    """A field of encoded images."""
     return Field("image", "bytes", "|u1", (side, side, 3), NamedConfig(codec, configuration))
 
 
@@ -133,10 +133,10 @@ def test_what_is_no_json_is_refused() -> None:
             codec.decode(data)
 
 
-@pytest.mark.parametrize("codec_name", [*PICTURES, "raw"])
-def test_pictures_come_back(codec_name: str) -> None:
+@pytest.mark.parametrize("codec_name", [*IMAGES, "raw"])
+def test_images_come_back(codec_name: str) -> None:
     picture = portrait()
-    codec = codec_for(picture_field(codec_name))
+    codec = codec_for(image_field(codec_name))
     encoded = bytes(codec.encode(picture))
     decoded = codec.decode(encoded)
     assert decoded.dtype == np.uint8
@@ -151,10 +151,10 @@ def test_pictures_come_back(codec_name: str) -> None:
     assert np.array_equal(out, decoded)
 
 
-@pytest.mark.parametrize("codec_name", PICTURES)
-def test_others_can_read_the_pictures(codec_name: str) -> None:
+@pytest.mark.parametrize("codec_name", IMAGES)
+def test_others_can_read_the_images(codec_name: str) -> None:
     picture = portrait()
-    codec = codec_for(picture_field(codec_name))
+    codec = codec_for(image_field(codec_name))
     with Image.open(io.BytesIO(bytes(codec.encode(picture)))) as image:
         assert image.format is not None
         assert image.format.lower() == codec_name
@@ -173,16 +173,16 @@ def test_others_can_read_the_pictures(codec_name: str) -> None:
 )
 def test_the_configuration_counts_and_is_not_needed_to_decode(codec_name: str, low: Any, high: Any) -> None:
     picture = portrait()
-    small = bytes(codec_for(picture_field(codec_name, **low)).encode(picture))
-    large = bytes(codec_for(picture_field(codec_name, **high)).encode(picture))
+    small = bytes(codec_for(image_field(codec_name, **low)).encode(picture))
+    large = bytes(codec_for(image_field(codec_name, **high)).encode(picture))
     assert len(small) < len(large)
-    plain = codec_for(picture_field(codec_name))
+    plain = codec_for(image_field(codec_name))
     assert np.abs(plain.decode(small).astype(int) - picture).mean() < 12
 
 
-@pytest.mark.parametrize("codec_name", PICTURES)
-def test_what_is_no_picture_is_refused(codec_name: str) -> None:
-    codec = codec_for(picture_field(codec_name, 16))
+@pytest.mark.parametrize("codec_name", IMAGES)
+def test_what_is_no_image_is_refused(codec_name: str) -> None:
+    codec = codec_for(image_field(codec_name, 16))
     picture = portrait(24)[:16, :16]
     wrong = [
         picture[:, :8],
@@ -201,21 +201,21 @@ def test_what_is_no_picture_is_refused(codec_name: str) -> None:
 
 
 @pytest.mark.parametrize(("codec_name", "most"), [("jpeg", 65_500), ("webp", 16_383)])
-def test_a_picture_that_its_format_cannot_hold_is_refused_by_its_sides(
+def test_a_image_that_its_format_cannot_hold_is_refused_by_its_sides(
     codec_name: str, most: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    codec = codec_for(picture_field(codec_name))
+    codec = codec_for(image_field(codec_name))
     assert codec.encode(np.zeros((1, most, 3), np.uint8))
     with pytest.raises(CodecError, match=f"expected sides of at most {most} pixels, found {most + 1} x 1$"):
         codec.encode(np.zeros((1, most + 1, 3), np.uint8))
     assert not capfd.readouterr().err
 
 
-@pytest.mark.parametrize("codec_name", PICTURES)
-def test_bytes_that_are_no_picture_are_refused(codec_name: str) -> None:
-    codec = codec_for(picture_field(codec_name))
+@pytest.mark.parametrize("codec_name", IMAGES)
+def test_bytes_that_are_no_image_are_refused(codec_name: str) -> None:
+    codec = codec_for(image_field(codec_name))
     whole = bytes(codec.encode(portrait()))
-    other = bytes(codec_for(picture_field("png" if codec_name != "png" else "webp")).encode(portrait()))
+    other = bytes(codec_for(image_field("png" if codec_name != "png" else "webp")).encode(portrait()))
     for data in (b"", b"text", whole[: len(whole) // 8], other):
         with pytest.raises(CodecError, match="'image'"):
             codec.decode(data)
@@ -223,9 +223,9 @@ def test_bytes_that_are_no_picture_are_refused(codec_name: str) -> None:
         codec.decode(whole, np.empty((8, 8, 3), np.uint8))
 
 
-@pytest.mark.parametrize("codec_name", PICTURES)
-def test_damaged_pictures_never_do_more_than_raise_codec_errors(codec_name: str) -> None:
-    codec = codec_for(picture_field(codec_name))
+@pytest.mark.parametrize("codec_name", IMAGES)
+def test_damaged_images_never_do_more_than_raise_codec_errors(codec_name: str) -> None:
+    codec = codec_for(image_field(codec_name))
     whole = bytearray(codec.encode(portrait(32)))
     rng = np.random.default_rng(0)
     for _ in range(200):

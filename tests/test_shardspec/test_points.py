@@ -55,8 +55,8 @@ def test_a_mirror_swaps_the_eyes_and_keeps_nose_and_mouth(name):
 def test_a_mirror_keeps_names_but_for_the_side(name):
     layout, order = LAYOUTS[name], flip_permutation(name)
     for right, left in layout.pairs:
-        if "right" in layout.names[right] and "picture" not in layout.names[right]:
-            # iBUG counts both sides in the picture's direction, so the numbers may differ
+        if "right" in layout.names[right] and "image" not in layout.names[right]:
+            # iBUG counts both sides in the image's direction, so the numbers may differ
             assert layout.names[right].replace("right", "left").rstrip("0123456789") == layout.names[left].rstrip(
                 "0123456789"
             )

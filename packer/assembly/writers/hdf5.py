@@ -20,7 +20,7 @@ from shardspec.formats.hdf5 import HDF5Array, hdf5_arrays
 from shardspec.schema import Field, Schema
 
 BLOCK_BYTES = 1 << 20
-"""Encoded bytes per block. A chunk holds one picture or many numbers; a block only makes disk reads sequential."""
+"""Encoded bytes per block. A chunk holds one image or many numbers; a block only makes disk reads sequential."""
 
 _ERRNO = re.compile(r"errno = (\d+)")
 
@@ -30,7 +30,7 @@ class HDF5ShardWriter:
 
     A fixed field is a dataset (N, …). A ragged field is stored as all rows of all values and where each value begins,
     any other field as all bytes and where each value begins. Chunks lie along the first axis, with Fletcher-32
-    checksums, without compression (pictures do not shrink) and without times. Version v110 of the file format has
+    checksums, without compression (images do not shrink) and without times. Version v110 of the file format has
     checksums over its metadata, too.
     """
 

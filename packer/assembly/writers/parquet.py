@@ -42,7 +42,7 @@ _NUMBERS = {
 class ParquetShardWriter:
     """Writes one Parquet file (`packer.assembly.writers.base`).
 
-    The file has plain encoding, no compression (pictures do not shrink), no nulls (though columns are optional, since
+    The file has plain encoding, no compression (images do not shrink), no nulls (though columns are optional, since
     Hugging Face's `datasets` recognises its features only in such columns), one page per column and row group with its
     checksum, and the page index: so a reader can find every value by arithmetic, and any Parquet library reads the
     file. The schema's metadata describes the columns for Hugging Face's
@@ -74,7 +74,7 @@ class ParquetShardWriter:
             version="2.6",
             compression="none",
             use_dictionary=False,
-            # The least and greatest picture mean nothing; those of numbers and texts let queries skip row groups.
+            # The least and greatest image mean nothing; those of numbers and texts let queries skip row groups.
             write_statistics=[
                 parquet_column(f).path for f in self._stored if parquet_column(f).storage in ("primitive", "strings")
             ],
@@ -146,7 +146,7 @@ def _type(field: Field) -> Any:
         return pa.string()
     if storage == "binary":
         return pa.binary()
-    if storage == "picture":
+    if storage == "image":
         return pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
     if storage == "fixed_binary":
         return pa.binary(field.row_bytes)
@@ -162,7 +162,7 @@ def _array(field: Field, values: Any) -> Any:
     kind = _type(field)
     if storage in ("strings", "binary"):
         return _binary(kind, values)
-    if storage == "picture":
+    if storage == "image":
         paths = pa.nulls(len(values), pa.string())
         return pa.StructArray.from_arrays([_binary(pa.binary(), values), paths], fields=list(kind))
     if storage == "fixed_binary":
@@ -195,15 +195,15 @@ def _offsets(values: list[bytes]) -> Any:
 def huggingface_features(schema: Schema) -> dict[str, Any]:
     """The ``features`` of Hugging Face's `datasets` for a schema.
 
-    Class indices with names become ``ClassLabel``, encoded pictures ``Image``, arrays lists of fixed length. Raw
-    pictures become bytes; their shape is in our schema, under `SCHEMA_KEY` beside the features.
+    Class indices with names become ``ClassLabel``, encoded images ``Image``, arrays lists of fixed length. Raw
+    images become bytes; their shape is in our schema, under `SCHEMA_KEY` beside the features.
     """
     return {f.name: _feature(f) for f in schema if parquet_column(f).storage != "none"}
 
 
 def _feature(field: Field) -> dict[str, Any]:
     storage = parquet_column(field).storage
-    if storage == "picture":
+    if storage == "image":
         return {"_type": "Image"}
     if storage in ("strings", "binary", "fixed_binary"):
         return {"dtype": "string" if storage == "strings" else "binary", "_type": "Value"}

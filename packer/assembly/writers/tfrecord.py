@@ -29,7 +29,7 @@ class TFRecordShardWriter:
 
     A record is the serialised ``tf.train.Example``: first the fixed fields, whose features take the same number of
     bytes in every record, then the others, then features for other readers, which ours ignore: ``image/format``,
-    ``image/height``, ``image/width``, ``image/channels``, ``image/class/text``, and the face's box in the picture,
+    ``image/height``, ``image/width``, ``image/channels``, ``image/class/text``, and the face's box in the image,
     ``image/object/bbox/{xmin,ymin,xmax,ymax}``, between 0 and 1.
     """
 
@@ -168,9 +168,9 @@ class _Derived:
         return out
 
     def _boxes(self, rows: Columns) -> Any:
-        """Boxes as shares of the picture's width and height: (n, 4), float32, from 0 to 1.
+        """Boxes as shares of the image's width and height: (n, 4), float32, from 0 to 1.
 
-        ``matrix`` maps the frame of a box to the picture; without ``matrix``, the box is in the picture's pixels.
+        ``matrix`` maps the frame of a box to the image; without ``matrix``, the box is in the image's pixels.
         """
         with np.errstate(all="ignore"):
             corners = rows["box"].astype(np.float64).reshape(-1, 2, 2)

@@ -75,7 +75,7 @@ class SchemaSettler:
         return Schema(tuple(self._field(name, columns[name], self._shapes[name]) for name in names))
 
     def settle_into(self, schema: Schema) -> Schema:
-        """The schema of a dataset that the rows are added to: its own, in which pictures may get varying sizes.
+        """The schema of a dataset that the rows are added to: its own, in which images may get varying sizes.
 
         Raises
         ------
@@ -109,12 +109,12 @@ class SchemaSettler:
         return (own.kind, own.dtype, own.codec) == (field.kind, field.dtype, field.codec)
 
     def _field(self, name: str, spec: ColumnSpec, shape: Shape) -> Field:
-        declared = self._declared.get(name, FieldType("picture", codec=self._image_codec))
+        declared = self._declared.get(name, FieldType("image", codec=self._image_codec))
         shape = declared.shape if declared.settled else shape
         if spec.kind == "image":
-            kind = FieldType("picture", codec=declared.codec or self._image_codec)
+            kind = FieldType("image", codec=declared.codec or self._image_codec)
         elif spec.kind == "lossless":
-            kind = FieldType("picture", codec=LOSSLESS_CODEC)
+            kind = FieldType("image", codec=LOSSLESS_CODEC)
         else:
             kind = FieldType(spec.kind, spec.dtype)
         classes: Sequence[str] | None = self._classes.get(name)

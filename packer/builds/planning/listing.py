@@ -35,11 +35,11 @@ _NO_LABEL = _NO_PLACE = -(2**63)
 _LEAST = 1000
 """Fewer items are listed without a word."""
 
-_NO_PICTURE = (str, int, float, type(None))
-"""Types of values that cannot be pictures."""
+_NO_IMAGE = (str, int, float, type(None))
+"""Types of values that cannot be images."""
 
 _NEED_IMAGE = ("detect", "faces", "resize")
-"""Built-in steps that need a picture that was read already."""
+"""Built-in steps that need an image that was read already."""
 
 
 @contextmanager
@@ -53,13 +53,13 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
     """List the items of a source for a recipe. Files that ``boxes_from`` and ``also`` name become `Item.files`.
 
     A row that names no file gets none. A row is rejected if the file that it names is missing or lies outside the
-    source, or if one of item and file is a video and the other a picture.
+    source, or if one of item and file is a video and the other an image.
 
     Raises
     ------
     UsageError
         If there are no items; if they are files, but the first step reads no files; if frames are to be chosen from
-        samples that are packed already, or nothing says how their further pictures are resized; if labels are not among
+        samples that are packed already, or nothing says how their further images are resized; if labels are not among
         the classes that are listed; if a column is missing or holds no paths; if no sample can have a field of
         ``encode_field``; or if no item has boxes in the file of ``boxes``.
     MissingDependencyError
@@ -113,7 +113,7 @@ def _check_detect(listing: Listing) -> None:
     """Check that ``detect`` gets frames, and that the fields that it adds have free names."""
     for item in listing.items:
         if PACKED_ROW in item.columns:
-            raise UsageError(option="detect", expected="pictures and videos", found="a packed dataset")
+            raise UsageError(option="detect", expected="images and videos", found="a packed dataset")
         for name in DETECT_FIELDS:
             if name in item.columns:
                 raise UsageError(
@@ -186,13 +186,13 @@ def _group(places: IntArray, rows: IntArray) -> tuple[IntArray, IntArray, IntArr
 
 def _describe_frames(items: Sequence[Item]) -> str:
     """Describe how many folders are videos, and in how many numbers of frames are left out on the way."""
-    folders = pictures = gaps = 0
+    folders = images = gaps = 0
     example = ""
     for item in items:
         if not isinstance(item.member, Frames):
             continue
         folders += 1
-        pictures += len(item.member.names)
+        images += len(item.member.names)
         steps = np.diff(frame_numbers(item.member.names))
         if len(steps) and steps.max() > steps.min():
             gaps += 1
@@ -200,17 +200,17 @@ def _describe_frames(items: Sequence[Item]) -> str:
     if not folders:
         return "no folder holds frames: --frame-folders had no effect"
     lacks = f", {gaps} of them with gaps between their numbers, such as {shorten(example, LONG)}" if gaps else ""
-    return f"taken as videos: {counted(folders, 'folder')} with {counted(pictures, 'picture')}{lacks}"
+    return f"taken as videos: {counted(folders, 'folder')} with {counted(images, 'image')}{lacks}"
 
 
 def _describe_unread(listing: Listing, recipe: Recipe) -> list[str]:
-    """Describe the further pictures in archives that the recipe leaves out."""
+    """Describe the further images in archives that the recipe leaves out."""
     read = {field_name(column) for column in (recipe.also, recipe.boxes_from) if column is not None}
     left = {field: count for field, count in listing.members.items() if field not in read}
     if not left:
         return []
     fields = list_some([f"{field} ({count})" for field, count in left.items()])
-    return [f"further pictures in the archives are left out: {fields}; --also FIELD packs one of them"]
+    return [f"further images in the archives are left out: {fields}; --also FIELD packs one of them"]
 
 
 def boxes_name(item: Item) -> str:
@@ -219,7 +219,7 @@ def boxes_name(item: Item) -> str:
 
 
 def _attach(listing: Listing, option: str, column: str, frame_rate: float | None) -> Listing:
-    """The listing of the items with the files that a column names, or with the further pictures of an archive."""
+    """The listing of the items with the files that a column names, or with the further images of an archive."""
     if (name := field_name(column)) in listing.members:
         beside = listing.beside
         items = Mapped(listing.items, lambda item: _with_member(item, option, beside[item.index].get(name)))
@@ -296,7 +296,7 @@ def _check_reading(items: Sequence[Item], recipe: Recipe) -> None:
 
 
 def _is_unread(item: Item) -> bool:
-    """Return whether an item brings no picture of its own."""
+    """Return whether an item brings no image of its own."""
     return PACKED_ROW not in item.columns and item.columns.get("image") is None
 
 
@@ -336,7 +336,7 @@ def _check_further(listing: Listing, recipe: Recipe) -> None:
 
 
 def _check_also(items: Sequence[Item], recipe: Recipe) -> None:
-    """Check that the fields of the second picture have free names."""
+    """Check that the fields of the second image have free names."""
     field = recipe.also_field
     columns: Mapping[str, Any] = next((item.columns for item in items if item.reject is None), {})
     for name in () if field is None else (field, f"{field}_valid"):
@@ -356,12 +356,12 @@ def _check_encode_field(source: Source, items: Sequence[Item], recipe: Recipe) -
         if known >= wanted:
             return
         known |= item.arrays.keys()
-        known |= {name for name, value in item.columns.items() if not isinstance(value, _NO_PICTURE)}
+        known |= {name for name, value in item.columns.items() if not isinstance(value, _NO_IMAGE)}
     missing = sorted(wanted - known)
     if missing:
         there = sorted(name for name in known - {"image", PACKED_ROW} if name is not None)
         raise UsageError(
             option="encode_field",
-            expected=f"a field with pictures beside image ({list_some(there) or 'there is none'})",
+            expected=f"a field with images beside image ({list_some(there) or 'there is none'})",
             found=f"{shorten(missing[0])}{did_you_mean(missing[0], there)}",
         )

@@ -13,7 +13,7 @@ from packer.sources.archives.member import Member
 from packer.sources.base import Listing, count_listed
 from packer.sources.folders.frames import Frames
 from packer.sources.item import PACKED_ROW, Item
-from packer.steps.plain import keeps_pictures
+from packer.steps.plain import keeps_images
 from packer.workspace import Workspace
 from packer.workspace.machines import MADE_ON, library_version
 from packer.workspace.spool import Again, Spool
@@ -22,13 +22,13 @@ from shardspec.registry import check_installed
 from shardspec.wording import LONG, shorten
 
 TASK_ITEMS = 32
-"""The most pictures in a task of a small build. A video, or a folder of its frames, takes the room of so many: however
-short, it is far more work than a picture, and what a worker had begun of a task is lost if the build is killed."""
+"""The most images in a task of a small build. A video, or a folder of its frames, takes the room of so many: however
+short, it is far more work than an image, and what a worker had begun of a task is lost if the build is killed."""
 
 _MOST_TASK_ITEMS = 512
 _TASKS, _TASKS_OF_KEPT = 256, 64
 """In a large one, a task has that share of the items: a file and two messages for a few items would be much work. Of
-pictures whose bytes are kept, it has more: a small one takes less time than its share of those."""
+images whose bytes are kept, it has more: a small one takes less time than its share of those."""
 
 TASK_BYTES = 16 * 10**6
 """The most bytes in a task, unless it is one item, or items that are read in one pass over an archive."""
@@ -183,7 +183,7 @@ def make_plan(
     """
     items: Sequence[Item] = listing.items[: recipe.limit]
     lines, digest = ItemLines(), hashlib.sha256()
-    cut = _Cut(len(items), _TASKS_OF_KEPT if keeps_pictures(recipe) else _TASKS)
+    cut = _Cut(len(items), _TASKS_OF_KEPT if keeps_images(recipe) else _TASKS)
     heic = ""
     for made, item in enumerate(items, 1):
         if item.name.endswith(_HEIC) and item.reject is None:

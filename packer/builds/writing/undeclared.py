@@ -114,7 +114,7 @@ class FirstSamples:
         except UsageError as error:
             raise SchemaError(str(error)) from error
         for name, kind in fields.items():
-            if kind.optional and (kind.kind in ("picture", "class") or (name == LABEL and classes is not None)):
+            if kind.optional and (kind.kind in ("image", "class") or (name == LABEL and classes is not None)):
                 instead = f": {NO_CLASS} stands for no class" if name == LABEL and classes is not None else ""
                 raise SchemaError(place=f"field {name!r}", expected="a value in every sample", found=f"None{instead}")
             if kind.optional and f"{name}_valid" in fields:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from packer.builds.pack import picture_of
+from packer.builds.pack import image_of
 from packer.builds.parts.writer import PartWriter
 from packer.builds.writing.job import WrittenJob
 from packer.builds.writing.undeclared import FIRST_SAMPLES, FirstSamples
@@ -47,15 +47,15 @@ class Writer:
         A name in `shardspec.formats.FORMATS`.
     fields : mapping of str to type, optional
         The fields of every sample: ``bool``, ``int``, ``float``, ``str``, ``bytes``, ``dict`` or ``list`` (JSON),
-        a numpy scalar type, `Picture`, `Array`; ``int | None`` where a value may be missing. By default the first
+        a numpy scalar type, `Image`, `Array`; ``int | None`` where a value may be missing. By default the first
         samples show them.
     classes : sequence of str, optional
         Class names of the field ``label``, whose values are then names or their numbers. By default the texts of a
         field ``label`` are names of classes, numbered in sorted order.
     encode : {'jpeg', 'png', 'webp', 'raw'}
-        How pictures are stored whose fields are not declared.
+        How images are stored whose fields are not declared.
     quality, subsampling
-        As in `Picture`, for fields that are not declared.
+        As in `Image`, for fields that are not declared.
     shard_size : str or int, optional
         The most bytes of encoded samples in a shard, such as ``"256MB"``. By default 256 MB, and less in the first
         ones: a quarter of what lies before a shard, but at least 32 MB.
@@ -94,7 +94,7 @@ class Writer:
     ) -> None:
         chosen = {"format": format, "encode": encode, "quality": quality, "subsampling": subsampling}
         recipe = Recipe.from_options({**chosen, "shard_size": shard_size, "shuffle": shuffle})
-        self._declaration = declare(fields, classes, picture_of(recipe, fields).codec)
+        self._declaration = declare(fields, classes, image_of(recipe, fields).codec)
         self._written = WrittenJob(recipe)
         options = BuildOptions(engine="inline", overwrite=overwrite)
         self._job = Job(self._written, output_folder(out), options, listener_of(progress))

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.packed.browse.fields import Column, Texts, as_text, read_blocks, read_numbers, read_texts
-from packer.packed.browse.pictures import MEDIA_TYPES, StoredPicture, as_png
+from packer.packed.browse.images import MEDIA_TYPES, StoredImage, as_png
 from packer.packed.browse.selection import Selection
 from packer.sources.tables.opening import open_table
 from readers.conditions import rows_where
@@ -67,9 +67,9 @@ class BrowsedDataset:
         self.joined: tuple[str, ...] = ()
         if table is not None:
             self._join(table)
-        pictures = [field for field in self.schema if field.is_image]
-        self.picture = next((field for field in pictures if field.name == "image"), pictures[0] if pictures else None)
-        self.pictures = tuple(field.name for field in pictures)
+        images = [field for field in self.schema if field.is_image]
+        self.picture = next((field for field in images if field.name == "image"), images[0] if images else None)
+        self.images = tuple(field.name for field in images)
         self._codecs = {field.name: codec_for(field) for field in self.schema if not field.is_fixed}
         self._prediction = next((name for name in _PREDICTIONS if name in self.joined), None)
 
@@ -167,12 +167,12 @@ class BrowsedDataset:
             return self._selections[key]
 
     def read(self, rows: Sequence[int] | IntArray, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """The decoded values of some rows; without `names`, of all fields but pictures.
+        """The decoded values of some rows; without `names`, of all fields but images.
 
         A missing value of a small field is None. A value that cannot be decoded is the error's text.
         """
         if names is None:
-            names = [name for name in self.schema.names if name not in self.pictures]
+            names = [name for name in self.schema.names if name not in self.images]
         numbers = np.asarray(rows, np.int64)
         fields = [self.schema[name] for name in names]
         marks = {field.name: self.schema.validity(field.name) for field in fields if field.is_small}
@@ -186,8 +186,8 @@ class BrowsedDataset:
 
         return [{field.name: value(field, at) for field in fields} for at in range(len(numbers))]
 
-    def stored(self, row: int, name: str | None = None) -> StoredPicture:
-        """A picture as it is stored; if it is stored without compression, as PNG.
+    def stored(self, row: int, name: str | None = None) -> StoredImage:
+        """An image as it is stored; if it is stored without compression, as PNG.
 
         Raises
         ------
@@ -200,11 +200,11 @@ class BrowsedDataset:
         self.pool.read(np.array([row], np.int64), [field.name], out, np.zeros(1, np.int64))
         value = out[field.name][0]
         if field.codec.name in MEDIA_TYPES:
-            return StoredPicture(bytes(value), MEDIA_TYPES[field.codec.name])
+            return StoredImage(bytes(value), MEDIA_TYPES[field.codec.name])
         return as_png(value if field.is_fixed else self._codecs[field.name].decode(value))
 
     def sizes(self, rows: Sequence[int] | IntArray) -> list[tuple[int, int] | None]:
-        """Width and height of the pictures of some rows; None where a picture's header cannot be read."""
+        """Width and height of the images of some rows; None where an image's header cannot be read."""
         field = self.picture
         if field is None:
             return [None] * len(rows)

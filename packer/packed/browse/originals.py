@@ -1,4 +1,4 @@
-"""The raw pictures and videos that a packed dataset was made from, to look at: items by their names."""
+"""The raw images and videos that a packed dataset was made from, to look at: items by their names."""
 
 import os
 import threading
@@ -14,11 +14,11 @@ import numpy.typing as npt
 from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.archives.opening import DATA_NAME, kind_of, list_archive
 from packer.sources.contents import opener
-from packer.sources.folders.frame_folders import frames_item, pictures_in
+from packer.sources.folders.frame_folders import frames_item, images_in
 from packer.sources.folders.patterns import Globs, is_chosen
 from packer.sources.item import Item, ItemFile
 from packer.steps.companion import open_reader
-from packer.vision.decode.picture import decode_picture, read_picture
+from packer.vision.decode.image import decode_image, read_image
 from packer.vision.decode.sampling import Sampling
 from packer.vision.media import medium_of
 from packer.workspace.spool import Spool, sorted_texts, texts
@@ -38,7 +38,7 @@ class Originals:
     root : path
         The source: its folder, or its one archive.
     recipe : mapping, optional
-        By which it was packed (`packer.recipe.Recipe.to_json`): the column of an archive's pictures, and which pictures
+        By which it was packed (`packer.recipe.Recipe.to_json`): the column of an archive's images, and which images
         in a folder are frames.
 
     Raises
@@ -108,7 +108,7 @@ class Originals:
         if known is not None and known[0] == item:
             return known[1]
         include, exclude, parts = Globs(self._include), Globs(self._exclude), item.split("/")
-        names = [name for name in pictures_in(folder) if is_chosen((*parts, name), include, exclude)]
+        names = [name for name in images_in(folder) if is_chosen((*parts, name), include, exclude)]
         found = frames_item(0, item, str(folder), names, self._frame_rate, [self.root])
         if found.reject is not None:
             raise ItemError(found.reject, place=shorten(item))
@@ -154,14 +154,14 @@ def _place_of(item: Item) -> str:
 
 
 def read_frame(file: ItemFile, frame: int | None = None) -> npt.NDArray[np.uint8]:
-    """A frame of a picture or a video: (H, W, 3) uint8 RGB.
+    """A frame of an image or a video: (H, W, 3) uint8 RGB.
 
     Parameters
     ----------
     file : ItemFile
     frame : int, optional
         Its number, by which samples and rejects name it; by default the first one that is whole, whose number may be
-        any in a folder of frames. A picture has one frame.
+        any in a folder of frames. An image has one frame.
 
     Raises
     ------
@@ -177,8 +177,8 @@ def read_frame(file: ItemFile, frame: int | None = None) -> npt.NDArray[np.uint8
                     return found.image
             raise ItemError(place=name, expected=f"a frame{'' if frame is None else f' {frame}'}", found="none")
         if file.member is None and medium_of(file.name) is None:
-            raise ItemError(place=name, expected="a picture or a video by its suffix")
-        return decode_picture(read_picture(opener(file), max_pixels=MAX_PIXELS), max_pixels=MAX_PIXELS).image
+            raise ItemError(place=name, expected="an image or a video by its suffix")
+        return decode_image(read_image(opener(file), max_pixels=MAX_PIXELS), max_pixels=MAX_PIXELS).image
     except MissingDependencyError as error:
         raise ItemError(error, place=name) from error
     except OSError as error:

@@ -46,7 +46,7 @@ TARS = "webdataset"
 """Tar files are a format of packed datasets: `export` calls `convert`."""
 
 DEFAULT_SHARD_BYTES, MAX_SHARD_BYTES = 64 * 2**20, 2**30
-_COUNTS = ("pictures", "shards")
+_COUNTS = ("images", "shards")
 
 _BATCH_ROWS = 64
 
@@ -60,7 +60,7 @@ class ExportResult(Result):
     path : Path
     table : Path or None
         The table's file in the folder; None for shards.
-    samples, pictures : int
+    samples, images : int
         Samples, and images written as files.
     shards : int
     found_finished : bool
@@ -70,7 +70,7 @@ class ExportResult(Result):
     path: Path
     table: Path | None
     samples: int
-    pictures: int = 0
+    images: int = 0
     shards: int = 0
     found_finished: bool = False
 
@@ -80,11 +80,11 @@ class ExportResult(Result):
         what = counted(self.samples, "sample")
         if self.table is None:
             return f"{self.path}: {done}{what}, {counted(self.shards, 'shard')}"
-        return f"{self.path}: {done}{what}, {counted(self.pictures, 'picture')}, {self.table.name}"
+        return f"{self.path}: {done}{what}, {counted(self.images, 'image')}, {self.table.name}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the folder and its counts as JSON."""
-        counts = {"samples": self.samples, "pictures": self.pictures, "shards": self.shards}
+        counts = {"samples": self.samples, "images": self.images, "shards": self.shards}
         table = None if self.table is None else str(self.table)
         return {"out": str(self.path), "table": table, **counts, "found_finished": self.found_finished}
 
@@ -178,7 +178,7 @@ def export(
         if to == "files":
             columns = _Columns(samples, names)
             with closing(table_class(folder / f"table.{record['table']}", columns.kinds())) as rows:
-                counts["pictures"] = _write(samples, folder, columns, rows, listener)
+                counts["images"] = _write(samples, folder, columns, rows, listener)
         else:
             counts["shards"] = _write_shards(samples, SHARDS[to](folder, samples.schema, shard_bytes), listener)
         (folder / RECORD_NAME).write_text(json.dumps({**record, **counts}) + "\n", "ascii")
@@ -239,7 +239,7 @@ def _check(to: str, table: str | None, shard_size: str | int | None, names: str)
 
 def _result(target: Path, record: Mapping[str, Any], counts: Mapping[str, int], **more: Any) -> ExportResult:
     table = target / f"table.{record['table']}" if "table" in record else None
-    return ExportResult(target, table, counts["samples"], counts.get("pictures", 0), counts.get("shards", 0), **more)
+    return ExportResult(target, table, counts["samples"], counts.get("images", 0), counts.get("shards", 0), **more)
 
 
 def _is_written(target: Path) -> bool:
@@ -281,7 +281,7 @@ def _write_shards(samples: PackedSamples, shards: Shards, listener: ProgressList
 
 def _write(samples: PackedSamples, root: Path, columns: "_Columns", table: Table, listener: ProgressListener) -> int:
     """Write images and rows, and return the number of images."""
-    pictures = 0
+    images = 0
     with (
         ThreadPoolExecutor(available_processors()) as pool,
         Stage(listener, "exporting", len(samples), "samples") as shown,
@@ -296,14 +296,14 @@ def _write(samples: PackedSamples, root: Path, columns: "_Columns", table: Table
                 files += [(root / path, field, encoded[field.name][place]) for field, path in paths]
             for folder in {path.parent for path, _, _ in files}:
                 folder.mkdir(parents=True, exist_ok=True)
-            for _ in pool.map(lambda file: _write_picture(*file), files):
-                pictures += 1
+            for _ in pool.map(lambda file: _write_image(*file), files):
+                images += 1
             table.write(rows)
             shown.advance(len(numbers))
-    return pictures
+    return images
 
 
-def _write_picture(path: Path, field: Field, data: Any) -> None:
+def _write_image(path: Path, field: Field, data: Any) -> None:
     if field.codec.name == "raw":
         image = data if field.is_fixed else codec_for(field).decode(data)
         data = codec_for(Field("image", "bytes", "|u1", (None, None, 3), NamedConfig("png"))).encode(image)
@@ -316,20 +316,20 @@ class _Columns:
 
     def __init__(self, samples: PackedSamples, names: str) -> None:
         schema = samples.schema
-        self._pictures = [field for field in schema if field.is_image]
-        self._pictures.sort(key=lambda field: field.name != "image")
+        self._images = [field for field in schema if field.is_image]
+        self._images.sort(key=lambda field: field.name != "image")
         self._codecs = {field.name: codec_for(field) for field in schema if field.kind == "text"}
-        self._files = NAMES[names](samples, self._pictures[0].codec.name if self._pictures else "raw")
+        self._files = NAMES[names](samples, self._images[0].codec.name if self._images else "raw")
         # A missing value is null in the table, so that the column that marks it can be left out.
         self._marks = {f.name: mark for f in schema if f.is_small and (mark := schema.validity(f.name)) is not None}
         self._fields = [field for field in schema if field.name not in self._marks.values()]
         taken = {PATH_COLUMN, *schema.names} - RESERVED
         self._names: dict[str, str] = {}
         for field in self._fields:
-            name = field.name if field not in self._pictures else f"{field.name}_path"
+            name = field.name if field not in self._images else f"{field.name}_path"
             while name in RESERVED or name == PATH_COLUMN or (name != field.name and name in taken):
                 name = PREFIX + name
-            self._names[field.name] = PATH_COLUMN if field in self._pictures[:1] else name
+            self._names[field.name] = PATH_COLUMN if field in self._images[:1] else name
             taken.add(name)
 
     def kinds(self) -> dict[str, str]:
@@ -342,7 +342,7 @@ class _Columns:
         stem, suffix = self._files.name(encoded, number)
         paths = [
             (field, f"{stem}.{field.name}{SUFFIXES[field.codec.name][0]}" if place else f"{stem}{suffix}")
-            for place, field in enumerate(self._pictures)
+            for place, field in enumerate(self._images)
         ]
         where = {field.name: path for field, path in paths}
         for field in self._fields:

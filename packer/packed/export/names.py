@@ -14,7 +14,7 @@ from shardspec.errors import UsageError
 from shardspec.schema import Field
 from shardspec.wording import list_some
 
-UNLABELLED = "pictures"
+UNLABELLED = "images"
 """Folder of images without labels."""
 
 SUFFIXES: Mapping[str, tuple[str, ...]] = {

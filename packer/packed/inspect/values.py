@@ -76,7 +76,7 @@ class ValueCounts(Result):
 
 
 def count_values(dataset: str | os.PathLike[str], *, by: str) -> ValueCounts:
-    """Count the samples, items and classes of a packed dataset by the values of a field. No picture is read.
+    """Count the samples, items and classes of a packed dataset by the values of a field. No image is read.
 
     Parameters
     ----------

@@ -151,9 +151,9 @@ def _parquet(path: Path, schema: Schema, shard: Shard) -> _Foreign:
 
     def column(field: Field, values: Any) -> list[bytes]:
         storage = parquet_column(field).storage
-        if storage == "picture":
+        if storage == "image":
             values = values.field("bytes")
-        if storage in ("picture", "binary", "strings", "fixed_binary"):
+        if storage in ("image", "binary", "strings", "fixed_binary"):
             return [
                 bytes(value) for value in (values.view(pa.binary()) if storage == "strings" else values).to_pylist()
             ]

@@ -101,7 +101,7 @@ def _not_finite(values: npt.NDArray[np.float64], _: Any) -> BoolArray:
 
 
 def _far_points(values: npt.NDArray[np.float64], sides: npt.NDArray[np.float64] | None) -> BoolArray:
-    """Points that are not finite, or lie further outside the picture than its own size."""
+    """Points that are not finite, or lie further outside the image than its own size."""
     wrong = _not_finite(values, None)
     if sides is None:
         return wrong
@@ -128,12 +128,12 @@ def _flat_matrices(values: npt.NDArray[np.float64], _: Any) -> BoolArray:
     return np.asarray(_not_finite(values, None) | flat, np.bool_)
 
 
-_POINTS = "finite points, none further outside the picture than its own size"
+_POINTS = "finite points, none further outside the image than its own size"
 _Rule = tuple[tuple[int | None, ...], Callable[..., BoolArray], str]
 _GEOMETRY: Mapping[str, _Rule] = {
     "landmarks": ((None, 2), _far_points, _POINTS),
     "hull": ((None, 2), _far_points, _POINTS),
-    "regions": ((None, 4), _far_boxes, "finite boxes (left, top, right, bottom) about the picture"),
+    "regions": ((None, 4), _far_boxes, "finite boxes (left, top, right, bottom) about the image"),
     "box": ((4,), _bad_boxes, "a finite box (left, top, right, bottom)"),
     "matrix": ((2, 3), _flat_matrices, "a finite matrix that can be inverted"),
     "score": ((), _not_finite, "a finite number"),

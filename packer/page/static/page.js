@@ -10,7 +10,7 @@
     return null;
   };
 
-  // Layers of geometry, switched on all pictures and remembered.
+  // Layers of geometry, switched on all images and remembered.
   for (const box of all("[data-layer]")) {
     const name = box.dataset.layer;
     const apply = () => document.body.classList.toggle(`no-${name}`, !box.checked);
@@ -68,13 +68,13 @@
     element.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); act(); } });
   }
 
-  // The frames of a track, one after another, in the large picture's place.
+  // The frames of a track, one after another, in the large image's place.
   function play(strip) {
     const button = strip.querySelector("button");
     const frames = all(".strip img", strip).map((image) => image.getAttribute("src"));
     const target = document.getElementById("large");
     if (!button || !target || frames.length < 2) return;
-    const overlay = document.querySelector("#picture > svg");
+    const overlay = document.querySelector("#image > svg");
     const pause = Math.max(40, Number(strip.dataset.strip) || 200);
     const first = target.getAttribute("src");
     let timer = null, at = 0;

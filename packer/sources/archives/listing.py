@@ -209,7 +209,7 @@ class ArchiveSource:
             members=members,
             beside=Mapped(raw, lambda item: item.files),
             notes=[*listing.notes, *notes, *ignored_entries],
-            sought=f"pictures and videos in {self._archives[0].path}{f' and {more} more' if more else ''}",
+            sought=f"images and videos in {self._archives[0].path}{f' and {more} more' if more else ''}",
         )
 
 
@@ -282,7 +282,7 @@ def is_pickle(data: bytes) -> bool:
     return len(data) >= 2 and data[0] == 0x80 and 2 <= data[1] < 6
 
 
-def seems_picture(data: bytes) -> bool:
+def seems_image(data: bytes) -> bool:
     """Return whether bytes begin like an image."""
     return file_type(data) not in (None, "Netpbm")  # a text may begin like the latter, such as "P1 left"
 

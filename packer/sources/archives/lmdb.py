@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from packer.sources.archives.listing import PICKLED, PICKLES, SNIFFED_BYTES, Found, Place, is_pickle, seems_picture
+from packer.sources.archives.listing import PICKLED, PICKLES, SNIFFED_BYTES, Found, Place, is_pickle, seems_image
 from packer.sources.archives.lmdb_tree import Entry, TreeDamage, walk_lmdb
 from packer.sources.archives.member import Member
 from packer.sources.item import Item, spool_items
@@ -27,7 +27,7 @@ _TEXT_BYTES_MAX = 1 << 16
 def list_keys(place: Place) -> Found:
     """List the images and videos of one file. A damaged file ends with one reject for the rest."""
     found = Found()
-    pictures, places, named = array("q"), array("q"), array("q")
+    images, places, named = array("q"), array("q"), array("q")
     texts = spool_plain()
     with place.archive.path.open("rb") as file:
         try:
@@ -44,13 +44,13 @@ def list_keys(place: Place) -> Found:
                     found.ignored.add(place.name_of(name))
                     continue
                 if name.startswith(_IMAGE):
-                    pictures.append(hash(name.removeprefix(_IMAGE)))
+                    images.append(hash(name.removeprefix(_IMAGE)))
                     places.append(len(found.items))
                 found.items.append(item)
         except TreeDamage as damage:
             found.items.append(place.rest(str(damage)))
     if texts:
-        at = match(np.frombuffer(pictures, np.int64), np.frombuffer(named, np.int64))
+        at = match(np.frombuffer(images, np.int64), np.frombuffer(named, np.int64))
         for number in np.flatnonzero(at < 0).tolist():
             found.ignored.add(place.name_of(texts[number][0]))
         text_of = np.full(len(found.items), -1, np.int64)
@@ -81,6 +81,6 @@ def _item(place: Place, name: str, entry: Entry, head: bytes) -> Item | None:
         return place.item(name, reject=entry.problem)
     if suffix in PICKLES or (not shown and is_pickle(head)):
         return place.item(name, reject=f"{shorten(name)}: {PICKLED}")
-    if not shown and not seems_picture(head):
+    if not shown and not seems_image(head):
         return None
     return place.item(name, entry.size, member=Member("stored", (entry.offset, entry.size), place.bytes))

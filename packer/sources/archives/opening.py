@@ -52,7 +52,7 @@ def kind_of(name: str) -> Kind | None:
 def open_file(path: Path, recipe: Recipe) -> Source | None:
     """Return the source for one archive; None if the file is not an archive, or a Parquet table of paths."""
     kind = kind_of(path.name)
-    if kind is None or (kind.has_columns and not parquet.holds_pictures(path, recipe.path_column)):
+    if kind is None or (kind.has_columns and not parquet.holds_images(path, recipe.path_column)):
         return None
     path = path.absolute()
     return _source(kind, path.parent, [path], recipe, 0)

@@ -23,12 +23,12 @@ PREFIX = "column"
 """Precedes the name of a column whose field is reserved."""
 
 _BATCH_ROWS = 1024
-_USUAL = ("image", "img", "picture", "photo", "jpg", "png")
+_USUAL = ("image", "img", "image", "photo", "jpg", "png")
 _SPLIT = re.compile(r"([A-Za-z0-9_.]+?)-[0-9]{5}-of-[0-9]{5}(-[0-9a-f]+)?\.parquet\Z")
 """Names of the files of Hugging Face's splits."""
 
 
-def holds_pictures(path: Path, path_column: str) -> bool:
+def holds_images(path: Path, path_column: str) -> bool:
     """Return whether a Parquet file has images inside, and is not a table of paths.
 
     Raises
@@ -41,7 +41,7 @@ def holds_pictures(path: Path, path_column: str) -> bool:
     except OSError as error:
         raise UsageError(f"cannot be read: {system_reason(error)}", place=path) from error
     schema = _open(path).schema_arrow
-    found = _picture_columns(schema)
+    found = _image_columns(schema)
     return path_column in found or (path_column not in schema.names and bool(found))
 
 
@@ -51,7 +51,7 @@ def _open(path: Path) -> Any:
         return opened(path, pre_buffer=False)
 
 
-def _picture_columns(schema: Any) -> dict[str, bool]:
+def _image_columns(schema: Any) -> dict[str, bool]:
     """Return the columns that may hold images, and whether each is a struct with a field ``bytes``."""
     found: dict[str, bool] = {}
     for field in schema:
@@ -67,13 +67,13 @@ def _picture_columns(schema: Any) -> dict[str, bool]:
 
 def _choose(path: Path, schema: Any, path_column: str) -> tuple[str, dict[str, bool]]:
     """Return the column of the images, and all columns that may hold some."""
-    found = _picture_columns(schema)
+    found = _image_columns(schema)
     if path_column in found:
         return path_column, found
     if path_column != Recipe.path_column or not found:
         name = "" if path_column == Recipe.path_column else f"{shorten(path_column)} "
         raise UsageError(
-            f"{path}: expected a column {name}of pictures (bytes, or a struct with bytes), "
+            f"{path}: expected a column {name}of images (bytes, or a struct with bytes), "
             f"found {list_some(schema.names)}"
             + (f": name it with --path-column{did_you_mean(path_column, found)}" if found else "")
         )
@@ -83,7 +83,7 @@ def _choose(path: Path, schema: Any, path_column: str) -> tuple[str, dict[str, b
         if len(names) == 1 or usual:
             return (usual or names)[0], found
     raise UsageError(
-        place=path, expected="one column of pictures", found=list_some(list(found)), hint="choose it with --path-column"
+        place=path, expected="one column of images", found=list_some(list(found)), hint="choose it with --path-column"
     )
 
 
@@ -154,5 +154,5 @@ def _is_dropped(name: str, names: Collection[str], dropped: Collection[str]) -> 
 
 def _class_names(schema: Any) -> dict[str, list[str]]:
     """Return the class names of the columns without images."""
-    others = set(schema.names) - set(_picture_columns(schema))
+    others = set(schema.names) - set(_image_columns(schema))
     return {name: names for name, names in class_labels(schema.metadata).items() if name in others}

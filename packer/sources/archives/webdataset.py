@@ -93,7 +93,7 @@ class _Samples:
         if not fields >= self._fields:
             lacks = f"{list_some(sorted(self._fields - fields))}, which others have"
         elif not any(map(_medium_of, fields)):
-            lacks = "a picture or a video"
+            lacks = "an image or a video"
         if damage is not None and self._key is not None and lacks:
             self._reject(f"the archive is cut off or damaged behind it, and it lacks {lacks}")
         self._close()
@@ -152,7 +152,7 @@ class _Samples:
                 raise ItemError(expected="every field once", found=f"{shorten(suffix)} twice")
         shown = [suffix for suffix in by_suffix if _medium_of(suffix)]
         if not shown:
-            raise ItemError(expected="a picture or a video", found=f"{list_some(list(by_suffix))} alone")
+            raise ItemError(expected="an image or a video", found=f"{list_some(list(by_suffix))} alone")
         main = min(shown, key=_rank)
         columns: dict[str, Any] = {}
         arrays: dict[str, Member] = {}

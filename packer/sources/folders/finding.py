@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from packer.sources.folders.frame_folders import refuse_pictures_in_root
+from packer.sources.folders.frame_folders import refuse_images_in_root
 from packer.sources.folders.patterns import Globs
 from packer.sources.folders.sidecars import sidecar_suffix
 from packer.sources.walking import Entry, scan
@@ -203,7 +203,7 @@ class FoundFiles:
                 self.ignored.add(above + name)
         if frames:
             if not path:
-                refuse_pictures_in_root(self._root, min(frames))
+                refuse_images_in_root(self._root, min(frames))
             self.folders_of_items.update(parts[:-1][:1])
             if len(parts) == 1:
                 self.videos.add(path)

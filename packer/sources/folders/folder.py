@@ -116,7 +116,7 @@ class FolderSource:
             notes += describe_numbered((item.name for item in listing.items), 2 if label_from == "folder" else 1)
         if files.ignored.count:
             notes.append(files.ignored.describe())
-        sought = f"pictures and videos, known by suffixes such as .jpg, .png and .mp4, in {self._given} and below"
+        sought = f"images and videos, known by suffixes such as .jpg, .png and .mp4, in {self._given} and below"
         return replace(listing, ignored=files.ignored.count, notes=notes, sought=sought)
 
     def _examined(self, files: Iterable[FoundFile], examiner: Examiner) -> Iterator[Item]:
@@ -343,7 +343,7 @@ def _describe_labels(listing: Listing, label_from: str, folders: Collection[str]
     splits = bool(classes) and {name.lower() for name in classes} <= SPLIT_NAMES
     if label_from == "folder":
         empty = sorted(map(shorten, set(folders) - classes))
-        found = [f"no class for {list_some(empty)}: no picture or video to pack in it"] if empty else []
+        found = [f"no class for {list_some(empty)}: no image or video to pack in it"] if empty else []
         if splits:
             found.append(f"the classes are {shown}, which look like splits: {_SPLIT_AND_LABEL} gives both as fields")
         return found

@@ -30,7 +30,7 @@ def frames_item(
     index: int,
     name: str,
     folder: str,
-    pictures: Iterable[str],
+    images: Iterable[str],
     rate: float,
     roots: Sequence[Path],
     columns: Mapping[str, Any] | None = None,
@@ -46,7 +46,7 @@ def frames_item(
         See `Item`.
     folder : str
         Its path, absolute.
-    pictures : iterable of str
+    images : iterable of str
         Names of the images in it.
     rate : float, frames per second
     roots : sequence of Path
@@ -57,14 +57,14 @@ def frames_item(
     BuildError
         If an image cannot be examined, for a reason that may pass.
     """
-    names = sorted(pictures)  # in any listing the same reason is found first
+    names = sorted(images)  # in any listing the same reason is found first
 
     def look(some: Sequence[str]) -> list[os.stat_result]:
         return [_look(folder, name, roots) for name in some]
 
     try:
         if not names:
-            raise FramesError("expected a folder of pictures, found none in it")
+            raise FramesError("expected a folder of images, found none in it")
         names = [name for _, name in sorted(zip(frame_numbers(names), names, strict=True))]
         some = (names[first : first + _ASKED] for first in range(0, len(names), _ASKED))
         state = FramesState(chain.from_iterable(map_files(Path(folder), look, some)))
@@ -74,7 +74,7 @@ def frames_item(
     return Item(index, name, folder, state.bytes, state.mtime_ns, columns or {}, member=frames)
 
 
-def pictures_in(folder: str | Path) -> list[str]:
+def images_in(folder: str | Path) -> list[str]:
     """Return the names of the images directly in a folder, by suffix and without hidden files.
 
     Raises
@@ -119,29 +119,29 @@ def describe_numbered(names: Iterable[str], depth: int) -> list[str]:
         groups.pop()  # there may be more of it
     deep = (group for group in groups if group[0] and group[0].count("/") + 1 >= depth)
     found = {folder: [name[len(folder) + 1 :] for name in names if medium_of(name) is IMAGE] for folder, names in deep}
-    folders = [folder for folder, pictures in found.items() if pictures][:_FOLDERS_LOOKED]
+    folders = [folder for folder, images in found.items() if images][:_FOLDERS_LOOKED]
     numbered = [folder for folder in folders if _counts_on(found[folder])]
     if len(numbered) < max(2, _NUMBERED_SHARE * len(folders)):
         return []
     example = f"{numbered[0]}/{found[numbered[0]][0]}"
     return [
-        f"folders of numbered pictures, such as {shorten(example, LONG)}, are packed picture by picture: if each holds the "
+        f"folders of numbered images, such as {shorten(example, LONG)}, are packed image by image: if each holds the "
         "frames of a video, --frame-folders FPS keeps them together"
     ]
 
 
-def _counts_on(pictures: Sequence[str]) -> bool:
+def _counts_on(images: Sequence[str]) -> bool:
     """Return whether the numbers in the names count from 0 or 1 without a gap."""
-    if len(pictures) < _FRAMES_MIN:
+    if len(images) < _FRAMES_MIN:
         return False
     try:
-        numbers = sorted(frame_numbers(sorted(pictures)))
+        numbers = sorted(frame_numbers(sorted(images)))
     except FramesError:
         return False
     return numbers[0] in (0, 1) and numbers[-1] - numbers[0] == len(numbers) - 1
 
 
-def refuse_pictures_in_root(root: Path, example: str) -> None:
+def refuse_images_in_root(root: Path, example: str) -> None:
     """Refuse images directly in a source whose folders are videos.
 
     Raises
@@ -151,7 +151,7 @@ def refuse_pictures_in_root(root: Path, example: str) -> None:
     """
     raise UsageError(
         option="frame_folders",
-        expected="the pictures in folders below the source, one for each video",
+        expected="the images in folders below the source, one for each video",
         found=f"{shorten(example)} directly in {root}",
         hint="give the folder above it, or --exclude what is no frame",
     )

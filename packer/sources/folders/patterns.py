@@ -188,7 +188,7 @@ def _refuse(text: str, expected: str, found: str) -> UsageError:
 def describe_unmatched(option: str, patterns: Sequence[str]) -> str:
     """Describe the patterns of an option that match nothing."""
     verb = "matches" if len(patterns) == 1 else "match"
-    what = "picture or video" if option == "include" else "file or folder"
+    what = "image or video" if option == "include" else "file or folder"
     return (
         f"--{option} {list_some([shorten(text) for text in patterns])} {verb} no {what}: "
         "patterns are compared with paths below the source"

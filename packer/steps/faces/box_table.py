@@ -137,7 +137,7 @@ class TableBoxes(Boxes):
         if 2 * mirrored > faces:
             yield (
                 f"{self.path.name}: left and right seem to be exchanged in {mirrored} of {counted(faces, 'face')} with "
-                "points: right_eye is the person's, on the left of the picture, and so is mouth_right"
+                "points: right_eye is the person's, on the left of the image, and so is mouth_right"
             )
 
     def _group(self, paths: Mapping[str, int], of_rows: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:

@@ -254,6 +254,6 @@ def as_frame(sample: Sample) -> Sample:
     return sample if "frame" in sample else {**STILL, **sample}
 
 
-def _detect(detector: FaceDetector, pictures: Sequence[npt.NDArray[np.uint8]]) -> list[FrameFaces]:
-    found = detector.detect(pictures) if pictures else ()
-    return [FrameFaces(*faces, shape=picture.shape) for picture, faces in zip(pictures, found, strict=True)]
+def _detect(detector: FaceDetector, images: Sequence[npt.NDArray[np.uint8]]) -> list[FrameFaces]:
+    found = detector.detect(images) if images else ()
+    return [FrameFaces(*faces, shape=picture.shape) for picture, faces in zip(images, found, strict=True)]

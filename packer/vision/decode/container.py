@@ -13,7 +13,7 @@ import av.format
 import av.video.stream
 import numpy as np
 
-from packer.vision.decode.limits import Input, PictureError, VideoError, check_size, open_input
+from packer.vision.decode.limits import ImageError, Input, VideoError, check_size, open_input
 from shardspec.errors import system_reason
 
 # libavformat's demuxers for these suffixes and no others: a playlist named .mp4 would open further files and addresses.
@@ -37,7 +37,7 @@ _MATROSKA_MISSING_S = 0.1  # for Matroska and WebM: the last packet's duration; 
 
 
 def open_video(source: Input, *, max_pixels: int) -> tuple[av.container.InputContainer, av.video.stream.VideoStream]:
-    """Open a file and choose its video stream: the default one, else the first; never an attached cover picture.
+    """Open a file and choose its video stream: the default one, else the first; never an attached cover image.
 
     The caller closes the container. The decoder has one thread: with more, it may report damage too late.
 
@@ -75,7 +75,7 @@ def open_video(source: Input, *, max_pixels: int) -> tuple[av.container.InputCon
         stream.codec_context.options = {"max_pixels": str(max_pixels), **strict}
         stream.codec_context.thread_count = 1
         stream.codec_context.thread_type = "NONE"
-    except (av.error.FFmpegError, PictureError, VideoError) as error:
+    except (av.error.FFmpegError, ImageError, VideoError) as error:
         container.close()
         if isinstance(error, MemoryError):
             raise

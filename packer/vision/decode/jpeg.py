@@ -30,7 +30,7 @@ def check_strict(data: bytes) -> tuple[int, int]:
         raise ValueError(f"expected colours that are coded by brightness, found {coding}")
     small = _turbojpeg(simplejpeg.decode_jpeg, data, "GRAY", min_height=1, min_width=1, min_factor=8, strict=True)
     if small.shape[:2] != (-(-height // 8), -(-width // 8)):
-        raise ValueError(f"expected a picture of {width} x {height}, found another")
+        raise ValueError(f"expected an image of {width} x {height}, found another")
     return height, width
 
 
@@ -48,4 +48,4 @@ def _turbojpeg(call: Callable[..., Any], *arguments: object, **options: object) 
     try:
         return call(*arguments, **options)
     except KeyError as error:  # simplejpeg's table of subsamplings and colour codings has no such entry
-        raise ValueError("libjpeg-turbo knows no name for the picture's subsampling or colours") from error
+        raise ValueError("libjpeg-turbo knows no name for the image's subsampling or colours") from error

@@ -41,7 +41,7 @@ _MOST_WIDTH = 128
 
 
 class JpegHeader(NamedTuple):
-    """The frame header (ITU-T T.81, B.2.2) and the EXIF block of a JPEG's first picture.
+    """The frame header (ITU-T T.81, B.2.2) and the EXIF block of a JPEG's first image.
 
     Attributes
     ----------

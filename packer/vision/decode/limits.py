@@ -6,9 +6,9 @@ from os import PathLike, fsdecode
 from typing import BinaryIO
 
 from shardspec.errors import ItemError
-from shardspec.schema import PICTURE_PIXELS_MAX
+from shardspec.schema import IMAGE_PIXELS_MAX
 
-MAX_PIXELS = PICTURE_PIXELS_MAX
+MAX_PIXELS = IMAGE_PIXELS_MAX
 """Default limit of width times height.
 
 The limit of a packed image, twice Pillow's ``MAX_IMAGE_PIXELS`` (537 MB as RGB).
@@ -21,7 +21,7 @@ Input = str | PathLike[str] | Callable[[], BinaryIO]
 """A path, or a function that opens a new binary file each time, such as a part of another file."""
 
 
-class PictureError(ItemError, ValueError):
+class ImageError(ItemError, ValueError):
     """Bytes that do not decode to an image."""
 
 
@@ -36,22 +36,22 @@ def open_input(source: Input) -> BinaryIO:
 
 
 def check_file_size(size: int, max_pixels: int) -> None:
-    """Raise a `PictureError` before a file is read that is larger than an image of `max_pixels` can be."""
+    """Raise an `ImageError` before a file is read that is larger than an image of `max_pixels` can be."""
     largest = _BYTES_A_PIXEL * max_pixels
     if size > largest:
-        raise PictureError(
-            expected=f"a picture of at most {largest} bytes ({_BYTES_A_PIXEL} for each of {max_pixels} pixels)",
+        raise ImageError(
+            expected=f"an image of at most {largest} bytes ({_BYTES_A_PIXEL} for each of {max_pixels} pixels)",
             found=f"a file of {size}",
             hint="make it smaller first",
         )
 
 
 def check_size(width: int, height: int, max_pixels: int) -> None:
-    """Raise a `PictureError` before an image's pixels are allocated: if it has none, or more than `max_pixels`."""
+    """Raise an `ImageError` before an image's pixels are allocated: if it has none, or more than `max_pixels`."""
     if width < 1 or height < 1:
-        raise PictureError(expected="at least one pixel", found=f"a header that says {width} x {height}")
+        raise ImageError(expected="at least one pixel", found=f"a header that says {width} x {height}")
     if width * height > max_pixels:
-        raise PictureError(
+        raise ImageError(
             expected=f"at most {max_pixels} pixels",
             found=f"a header that says {width} x {height} = {width * height}; make it smaller first",
         )

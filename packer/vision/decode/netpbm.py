@@ -9,7 +9,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from packer.vision.decode.limits import PictureError, check_size, needing_memory
+from packer.vision.decode.limits import ImageError, check_size, needing_memory
 
 _CHANNELS = {b"P4": 1, b"P5": 1, b"P6": 3}
 _SPACE_OR_COMMENT = re.compile(rb"(?:\s|#[^\n]*\n)+")
@@ -24,22 +24,22 @@ def decode_netpbm(data: bytes, max_pixels: int) -> npt.NDArray[np.uint8]:
 
     Raises
     ------
-    PictureError
+    ImageError
         If the data are not such a file, or are cut off, damaged, or of more than `max_pixels`.
     """
     magic = data[:2]
     if magic not in _CHANNELS:
-        raise PictureError(
+        raise ImageError(
             expected="binary Netpbm (P4, P5 or P6)", found=f"{magic.decode('latin-1')}; convert it, for example to PNG"
         )
     width, at = _number(data, 2, "a width")
     height, at = _number(data, at, "a height")
     largest, at = (1, at) if magic == b"P4" else _number(data, at, "a largest value")
     if not 1 <= largest <= 65535:
-        raise PictureError(expected="a largest value from 1 to 65535 in the Netpbm header", found=largest)
+        raise ImageError(expected="a largest value from 1 to 65535 in the Netpbm header", found=largest)
     check_size(width, height, max_pixels)
     if not data[at : at + 1].isspace():
-        raise PictureError(expected="one white space after the Netpbm header", found="none")
+        raise ImageError(expected="one white space after the Netpbm header", found="none")
     with needing_memory("Netpbm", width, height):
         return _decode_body(data, at + 1, magic, width, height, largest)
 
@@ -53,7 +53,7 @@ def _decode_body(data: bytes, at: int, magic: bytes, width: int, height: int, la
     dtype = np.dtype(np.uint8) if largest < 256 else np.dtype(">u2")
     samples = _take(body, height * width * _CHANNELS[magic], dtype).reshape(height, width, _CHANNELS[magic])
     if samples.size and samples.max() > largest:
-        raise PictureError(expected=f"samples of at most {largest}", found=int(samples.max()))
+        raise ImageError(expected=f"samples of at most {largest}", found=int(samples.max()))
     return np.repeat(_to_eight_bits(samples, largest), 3 // _CHANNELS[magic], axis=2)
 
 
@@ -61,7 +61,7 @@ def _number(data: bytes, at: int, what: str) -> tuple[int, int]:
     gap = _SPACE_OR_COMMENT.match(data, at)
     digits = _NUMBER.match(data, gap.end()) if gap else None
     if digits is None:
-        raise PictureError(expected=f"{what} in the Netpbm header", found=f"{data[at : at + 12]!r}")
+        raise ImageError(expected=f"{what} in the Netpbm header", found=f"{data[at : at + 12]!r}")
     return int(digits.group()), digits.end()
 
 
@@ -69,7 +69,7 @@ def _take(
     body: bytes, count: int, dtype: np.dtype[np.uint8] | np.dtype[np.uint16]
 ) -> npt.NDArray[np.uint8 | np.uint16]:
     if len(body) < count * dtype.itemsize:
-        raise PictureError(
+        raise ImageError(
             expected=f"{count * dtype.itemsize} bytes of pixels", found=len(body), hint="the file is cut off"
         )
     return np.frombuffer(body, dtype, count)

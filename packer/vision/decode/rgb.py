@@ -1,6 +1,6 @@
 """Decode with Pillow, and convert every kind of pixel to ``uint8`` RGB by a single rule.
 
-``docs/pictures.md`` shows the rule as a table. Ordinary JPEGs do not need Pillow, which loads with the first other
+``docs/images.md`` shows the rule as a table. Ordinary JPEGs do not need Pillow, which loads with the first other
 image.
 """
 
@@ -23,7 +23,7 @@ from PIL import (
     WebPImagePlugin,
 )
 
-from packer.vision.decode.limits import PictureError, check_size, needing_memory
+from packer.vision.decode.limits import ImageError, check_size, needing_memory
 from shardspec.errors import MissingDependencyError
 from shardspec.registry import import_target
 
@@ -74,7 +74,7 @@ def decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDArr
 
     Raises
     ------
-    PictureError
+    ImageError
         If the image is too large, or has a kind of pixel that the rule excludes.
     MemoryError
         If memory does not suffice.
@@ -109,14 +109,14 @@ def _load_plugin(kind: str) -> _Open:
 
         if not AvifImagePlugin.SUPPORTED:
             raise MissingDependencyError(
-                "an AVIF picture needs a Pillow with AVIF, which its wheels have",
+                "an AVIF image needs a Pillow with AVIF, which its wheels have",
                 hint="pip install --force-reinstall pillow",
             )
         AvifImagePlugin.DEFAULT_MAX_THREADS = AvifImagePlugin.DEFAULT_MAX_THREADS or 1
         plugin: _Open = AvifImagePlugin.AvifImageFile
     else:
-        plugin = import_target("pillow_heif:HeifImageFile", what="a HEIC picture", extra="heif")
-        import_target("pillow_heif:options", what="a HEIC picture").DECODE_THREADS = 1
+        plugin = import_target("pillow_heif:HeifImageFile", what="a HEIC image", extra="heif")
+        import_target("pillow_heif:options", what="a HEIC image").DECODE_THREADS = 1
     _PLUGINS[kind] = plugin
     return plugin
 
@@ -175,11 +175,11 @@ def to_rgb(image: Image.Image, *, bits: int = 8) -> npt.NDArray[np.uint8]:
 
     Raises
     ------
-    PictureError
+    ImageError
         If the pixels are floats, signed or 32-bit integers, or L*a*b*: no range or matrix can be assumed for them.
     """
     if image.mode in _REFUSED:
-        raise PictureError(
+        raise ImageError(
             expected="1 to 16 unsigned bits a channel",
             found=f"{_REFUSED[image.mode]} (Pillow mode {image.mode}); convert the file by your own rule first",
         )

@@ -58,7 +58,7 @@ class VideoFrame:
     image : ndarray, (H, W, 3), uint8
         RGB, upright, C-contiguous, the reader's own copy.
     data : bytes or None
-        In a folder the JPEG itself, if it may be kept as it is (`packer.vision.decode.picture.DecodedImage.kept`).
+        In a folder the JPEG itself, if it may be kept as it is (`packer.vision.decode.image.DecodedImage.kept`).
     """
 
     index: int

@@ -29,7 +29,7 @@ _PROGRESSIVE_OR_UNKNOWN = (0, 1)  # AVFieldOrder: with other values a packet may
 _FALLBACK_RATE = Fraction(25)  # frames per second, where a file has neither timestamps nor a rate
 _MICROSECONDS = Fraction(1, 1_000_000)  # libavformat's unit of a container's own times
 _VP8_SHOW_FRAME = 0x10
-# MPEG-4 Part 2 (ISO/IEC 14496-2, 6.2): start codes of a picture (VOP) and of the stream's header (VOL).
+# MPEG-4 Part 2 (ISO/IEC 14496-2, 6.2): start codes of an image (VOP) and of the stream's header (VOL).
 _VOP = b"\x00\x00\x01\xb6"
 _VOL = re.compile(rb"\x00\x00\x01[\x20-\x2f]")
 _VOL_BYTES = 32  # the fields up to the one that is looked for take at most 17
@@ -217,14 +217,14 @@ def _by_stamp(row: _Row) -> int:
 class _ShownPackets:
     """Tells packet by packet, in decoding order, which ones hold or stand for a frame that is shown.
 
-    A bit marks the hidden frames of VP8 (RFC 6386, 9.1). A picture of MPEG-4 Part 2 that is not coded repeats the one
+    A bit marks the hidden frames of VP8 (RFC 6386, 9.1). An image of MPEG-4 Part 2 that is not coded repeats the one
     before, and the decoder returns no frame for it. But a packed bitstream, as DivX and XviD write it into AVI, has
-    packets that hold two pictures: after each of them, a picture that is not coded stands for the second one.
+    packets that hold two images: after each of them, an image that is not coded stands for the second one.
 
     Attributes
     ----------
     packed : bool
-        Whether a packet with two pictures was found. The timestamps are then not those of the frames.
+        Whether a packet with two images was found. The timestamps are then not those of the frames.
     """
 
     def __init__(self, stream: VideoStream) -> None:
@@ -251,7 +251,7 @@ class _ShownPackets:
 
 
 def _time_bits(header: bytes) -> int | None:
-    """Return the number of bits of the time in MPEG-4 pictures, None if no stream header is found."""
+    """Return the number of bits of the time in MPEG-4 images, None if no stream header is found."""
     found = _VOL.search(header)
     if found is None:
         return None
@@ -263,15 +263,15 @@ def _time_bits(header: bytes) -> int | None:
     if bits[at - 1 : at] == "1":  # chroma format, low delay, parameters of a buffer
         at += 4
         at += 79 if bits[at - 1 : at] == "1" else 0
-    at += 3  # shape of the picture, and a marker
+    at += 3  # shape of the image, and a marker
     units = bits[at : at + 16]
     return max(1, (int(units, 2) - 1).bit_length()) if len(units) == 16 and int(units, 2) else None
 
 
 def _is_coded(picture: bytes, time_bits: int | None) -> bool:
-    """Read the bit of an MPEG-4 picture that says whether pixels follow; `picture` begins after its start code."""
+    """Read the bit of an MPEG-4 image that says whether pixels follow; `image` begins after its start code."""
     bits = _bits(picture[:_VOL_BYTES])
-    seconds = bits.find("0", 2)  # after the type of picture, a 1 for each second since the last picture
+    seconds = bits.find("0", 2)  # after the type of image, a 1 for each second since the last image
     return time_bits is None or seconds < 0 or bits[seconds + 2 + time_bits + 1 :][:1] != "0"
 
 

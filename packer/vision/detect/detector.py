@@ -151,7 +151,7 @@ class Detector:
             raise ValueError(
                 "expected frames as an array (B, H, W, 3) or a sequence of (H, W, 3), "
                 f"found one array of shape {frames.shape}"
-                + ("; pass [frame] for a single picture" if frames.ndim == 3 else "")
+                + ("; pass [frame] for a single image" if frames.ndim == 3 else "")
             )
         return Detections.of_frames([self._detect(_check_frame(i, frame)) for i, frame in enumerate(frames)])
 
@@ -273,10 +273,10 @@ def _check_settings(
 
 def _check_frame(index: int, frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Return the frame, C-contiguous, or raise an error that says what is wrong with it."""
-    where = f"frame {index}: expected an RGB picture as an array (H, W, 3) of uint8"
+    where = f"frame {index}: expected an RGB image as an array (H, W, 3) of uint8"
     if not isinstance(frame, np.ndarray):
         raise TypeError(
-            f"{where}, found {type(frame).__name__}; use np.asarray(picture.convert('RGB')) for Pillow pictures"
+            f"{where}, found {type(frame).__name__}; use np.asarray(image.convert('RGB')) for Pillow images"
         )
     if frame.dtype != np.uint8:
         raise TypeError(f"{where}, found dtype {frame.dtype}; scale to [0, 255] and convert")

@@ -13,7 +13,7 @@ from kornia.augmentation.container.base import ImageSequentialBase
 from torch import Tensor, nn
 
 from readers.augment.libraries.adapter import Adapter, Masks, Points
-from readers.augment.libraries.tensors import mask_array, mask_tensor, picture_array, picture_tensor
+from readers.augment.libraries.tensors import image_array, image_tensor, mask_array, mask_tensor
 from readers.augment.libraries.torch_random import TorchDraws
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
@@ -82,7 +82,7 @@ class Kornia(Adapter):
             )
         axes = image.ndim - 1
         clip = axes == 3
-        picture = picture_tensor(image).to(torch.float32).div_(255)
+        picture = image_tensor(image).to(torch.float32).div_(255)
         values = [picture if clip else picture[None]]
         keys = ["input"]
         for name, mask in masks.items():
@@ -100,7 +100,7 @@ class Kornia(Adapter):
         if not self._floating:
             result = result.mul(255).round_().clamp_(0, 255).to(torch.uint8)
         return (
-            picture_array(result, axes, "Kornia"),
+            image_array(result, axes, "Kornia"),
             {
                 name: mask_array(value if clip else value[0], mask, axes)
                 for (name, mask), value in zip(masks.items(), results[1:], strict=False)

@@ -11,7 +11,7 @@ from readers.decode.values import BFLOAT16
 from shardspec.errors import UsageError
 
 
-def picture_tensor(image: npt.NDArray[np.uint8]) -> Tensor:
+def image_tensor(image: npt.NDArray[np.uint8]) -> Tensor:
     """Copy an image (…, H, W, C) to a tensor (…, C, H, W), uint8."""
     return torch.from_numpy(np.moveaxis(image, -1, -3).copy())
 
@@ -47,7 +47,7 @@ def mask_tensor(mask: npt.NDArray[Any], axes: int, name: str, user: str) -> Tens
     return torch.from_numpy(np.ascontiguousarray(values))
 
 
-def picture_array(picture: Any, axes: int, user: str) -> npt.NDArray[Any]:
+def image_array(picture: Any, axes: int, user: str) -> npt.NDArray[Any]:
     """Convert a library's result, (C, H, W) or (T, C, H, W), to an array with the channels last."""
     if not isinstance(picture, Tensor) or picture.ndim != axes + 1:
         found = tuple(picture.shape) if isinstance(picture, Tensor) else type(picture).__name__

@@ -13,12 +13,12 @@ from torchvision.transforms import v2
 
 from readers.augment.libraries.adapter import Adapter, Masks, Points, transforms_in
 from readers.augment.libraries.bending import bent_points
-from readers.augment.libraries.tensors import mask_array, mask_tensor, picture_array, picture_tensor
+from readers.augment.libraries.tensors import image_array, image_tensor, mask_array, mask_tensor
 from readers.augment.libraries.torch_random import TorchDraws
 from shardspec.errors import UsageError
 from shardspec.wording import cut, shorten
 
-_PICTURES_ALONE = (v2.AugMix, v2.AutoAugment, v2.RandAugment, v2.TrivialAugmentWide)
+_IMAGES_ALONE = (v2.AugMix, v2.AutoAugment, v2.RandAugment, v2.TrivialAugmentWide)
 _BATCHES = (v2.CutMix, v2.MixUp)
 _SEVERAL = (v2.FiveCrop, v2.TenCrop)
 _NEED_BOXES = (v2.RandomIoUCrop, v2.SanitizeBoundingBoxes)
@@ -86,7 +86,7 @@ class Torchvision(Adapter):
         """Call the transforms once."""
         axes = image.ndim - 1
         kind = tv_tensors.Video if axes == 3 else tv_tensors.Image
-        data: dict[str, Any] = {"image": kind(picture_tensor(image))}
+        data: dict[str, Any] = {"image": kind(image_tensor(image))}
         if masks:
             data["masks"] = {
                 name: ExactMask(mask_tensor(mask, axes, name, "Torchvision")) for name, mask in masks.items()
@@ -98,7 +98,7 @@ class Torchvision(Adapter):
             result = self._called(transform, data)
         moved = None if points is None else result["points"].as_subclass(Tensor).numpy().astype(np.float32)
         return (
-            picture_array(result["image"], axes, "Torchvision"),
+            image_array(result["image"], axes, "Torchvision"),
             {name: mask_array(result["masks"][name], mask, axes) for name, mask in masks.items()},
             moved,
         )
@@ -107,7 +107,7 @@ class Torchvision(Adapter):
         try:
             result: dict[str, Any] = transform(data)
         except TypeError as error:
-            alone = [type(part).__name__ for part in transforms_in(transform) if isinstance(part, _PICTURES_ALONE)]
+            alone = [type(part).__name__ for part in transforms_in(transform) if isinstance(part, _IMAGES_ALONE)]
             if alone and len(data) > 1:
                 raise UsageError(
                     f"{alone[0]} of torchvision cannot move masks and points",

@@ -27,14 +27,14 @@ class Pixels:
 
     Parameters
     ----------
-    picture : ndarray, (H, W, C), uint8, or a floating dtype
+    image : ndarray, (H, W, C), uint8, or a floating dtype
         Never written to.
     out : ndarray, (H, W, C), optional
         Memory for the floating numbers of a table, used if it has their dtype.
     """
 
     def __init__(self, picture: Picture, out: npt.NDArray[Any] | None = None) -> None:
-        self._picture: npt.NDArray[Any] = picture
+        self._image: npt.NDArray[Any] = picture
         self._out = out
         self._owned = False
         self._table: Table | TableMaker | None = None
@@ -43,13 +43,13 @@ class Pixels:
     @property
     def shape(self) -> tuple[int, ...]:
         """(H, W, C)."""
-        return self._picture.shape
+        return self._image.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Dtype of the values after the pending table."""
         table = self._table
-        return table.dtype if isinstance(table, np.ndarray) else self._picture.dtype
+        return table.dtype if isinstance(table, np.ndarray) else self._image.dtype
 
     def look_up(self, table: Table | TableMaker, quick: Quick | None = None) -> None:
         """Replace each value by its entry in a table; the values must still be uint8.
@@ -76,28 +76,28 @@ class Pixels:
         """Apply the pending table and return the pixels, which must not be written to."""
         quick, out = self._quick, self._out
         if self._table is None:
-            return self._picture
-        made = None if quick is None else quick(self._picture)
+            return self._image
+        made = None if quick is None else quick(self._image)
         if made is not None:
             self.replace(made)
-            return self._picture
+            return self._image
         table = _made(self._table)
-        if out is not None and out.dtype == table.dtype != np.uint8 and out.shape == self._picture.shape:
-            self._picture, self._table, self._owned = _looked_up(self._picture, table, out), None, True
+        if out is not None and out.dtype == table.dtype != np.uint8 and out.shape == self._image.shape:
+            self._image, self._table, self._owned = _looked_up(self._image, table, out), None, True
         else:
-            self.replace(_looked_up(self._picture, table))
-        return self._picture
+            self.replace(_looked_up(self._image, table))
+        return self._image
 
     def writable(self) -> npt.NDArray[Any]:
         """Return the current pixels in memory that may be written to."""
         picture = self.values()
         if not self._owned:
-            self._picture, self._owned = picture.copy(), True
-        return self._picture
+            self._image, self._owned = picture.copy(), True
+        return self._image
 
     def replace(self, picture: npt.NDArray[Any]) -> None:
         """Continue with another image, which no one else refers to. The last axis of 1 that cv2 drops is restored."""
-        self._picture, self._table, self._owned = picture.reshape(*picture.shape[:2], -1), None, True
+        self._image, self._table, self._owned = picture.reshape(*picture.shape[:2], -1), None, True
         self._quick = None
 
 
@@ -137,11 +137,11 @@ class Canvas:
             )
         self.fields = sample
         self.clip = image.ndim == 4
-        self.pictures = [Pixels(frame) for frame in image] if self.clip else [Pixels(image, out)]
+        self.images = [Pixels(frame) for frame in image] if self.clip else [Pixels(image, out)]
 
     def frames(self, user: str) -> list[Pixels]:
         """Return the images, for a transform of uint8 values; floating images are refused."""
-        for picture in self.pictures[:1]:
+        for picture in self.images[:1]:
             if picture.dtype != np.uint8:
                 raise UsageError(
                     place=user,
@@ -149,11 +149,11 @@ class Canvas:
                     found=name_of(picture.dtype),
                     hint="put Normalize or ToFloat after it, and only one of them",
                 )
-        return self.pictures
+        return self.images
 
     def sample(self) -> Sample:
         """Return a new dict: the sample with its new images."""
-        values = [picture.values() for picture in self.pictures]
+        values = [picture.values() for picture in self.images]
         return {**self.fields, "image": np.stack(values) if self.clip else values[0]}
 
 

@@ -98,7 +98,7 @@ class RandomErasing(PixelTransform[_Box | None]):
         if params is None:
             return
         place = np.s_[params.top : params.top + params.height, params.left : params.left + params.width]
-        for picture in canvas.pictures:
+        for picture in canvas.images:
             values = picture.writable()
             values[place] = self._fill(values, params)
         if self.fill_mask is not None:

@@ -69,10 +69,10 @@ class _Policy(PixelTransform[tuple[Change, ...]]):
         for name, magnitude in params:
             change = _COLORS.get(name)
             if change is None:
-                height, width, _ = canvas.pictures[0].shape
+                height, width, _ = canvas.images[0].shape
                 self._warp(canvas, _inverse(name, magnitude, height, width))
                 continue
-            for picture in canvas.pictures:
+            for picture in canvas.images:
                 change(picture, magnitude)
 
     def _warp(self, canvas: Canvas, inverse: FloatArray) -> None:
@@ -87,7 +87,7 @@ class _Policy(PixelTransform[tuple[Change, ...]]):
             else:
                 fields[name] = _picked(mask, inverse, self.fill_mask)
         canvas.fields = fields
-        for picture in canvas.pictures:
+        for picture in canvas.images:
             channels = picture.shape[-1]
             fill = self.fill if isinstance(self.fill, tuple) else (self.fill,) * channels
             if len(fill) != channels:

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from support.builds import OPTIONS, PICTURES, TESTS, write_pictures
+from support.builds import IMAGES, OPTIONS, TESTS, write_images
 from support.command import environment, read_jsonl, run_packer
-from support.media import CODECS, scene, write_picture, write_video
+from support.media import CODECS, scene, write_image, write_video
 from support.packed import check_whole, encoded_values, fingerprints, read_samples
 from support.steps import add_measures
 
 import packer
 from packer.sources.base import Listing
 from packer.sources.item import Item
-from packer.vision.decode.picture import decode_picture
+from packer.vision.decode.image import decode_image
 from packer.vision.geometry.resize import resize_shorter
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
@@ -73,7 +73,7 @@ class TestContents:
         by_source: dict[str, list[dict[str, Any]]] = {}
         for sample in samples:
             by_source.setdefault(sample["source"], []).append(sample)
-        assert len(by_source) == PICTURES + 3
+        assert len(by_source) == IMAGES + 3
         frames = {name: [int(s["frame"]) for s in group] for name, group in by_source.items()}
         assert frames["real/clip.mp4"] == [0, 6, 12, 18]
         assert frames["fake/deep/clip.MOV"] == frames["fake/clip.webm"] == [0, 6, 12]
@@ -85,7 +85,7 @@ class TestContents:
             if not name.lower().endswith(("mp4", "mov", "webm")):
                 assert (int(group[0]["frame"]), float(group[0]["time"])) == (0, 0.0)
             if name.endswith(".PNG"):
-                expected = resize_shorter(decode_picture((mixed / name).read_bytes()).image, 32)
+                expected = resize_shorter(decode_image((mixed / name).read_bytes()).image, 32)
                 assert np.abs(group[0]["image"].astype(int) - expected).mean() < 8
 
     def test_the_index_holds_every_scalar_field(self, reference: Path) -> None:
@@ -112,13 +112,13 @@ class TestContents:
 
     def test_a_jpeg_that_needs_nothing_keeps_its_bytes(self, tmp_path: Path) -> None:
         source = tmp_path / "source"
-        plain = write_picture(source / "plain.jpg", scene(0, (50, 40)), quality=60)
-        grey = write_picture(source / "grey.jpg", scene(1, (50, 40))[..., 0], quality=60)
-        small = write_picture(source / "small.jpg", scene(2, (48, 32)), quality=60)
+        plain = write_image(source / "plain.jpg", scene(0, (50, 40)), quality=60)
+        grey = write_image(source / "grey.jpg", scene(1, (50, 40))[..., 0], quality=60)
+        small = write_image(source / "small.jpg", scene(2, (48, 32)), quality=60)
         exif = Image.Exif()
         exif[0x0112] = 6
-        turned = write_picture(source / "turned.jpg", scene(3, (50, 40)), quality=60, exif=exif)
-        write_picture(source / "other.png", scene(4, (50, 40)))
+        turned = write_image(source / "turned.jpg", scene(3, (50, 40)), quality=60, exif=exif)
+        write_image(source / "other.png", scene(4, (50, 40)))
         samples = build(source, tmp_path / "out")
         keys = {sample["source"]: sample["key"] for sample in samples}
         stored = encoded_values(tmp_path / "out", "image")
@@ -129,15 +129,15 @@ class TestContents:
         assert shapes["turned.jpg"] == (50, 40, 3)
         assert shapes["grey.jpg"] == (40, 50, 3)
         assert Image.open(io.BytesIO(stored[keys["other.png"]])).format == "JPEG"
-        # A picture that has the size already keeps its bytes as well; the others do not.
+        # An image that has the size already keeps its bytes as well; the others do not.
         build(source, tmp_path / "sized", size=32)
         stored = encoded_values(tmp_path / "sized", "image")
         assert stored[keys["small.jpg"]] == small.read_bytes()
         assert stored[keys["plain.jpg"]] != plain.read_bytes()
 
     @pytest.mark.parametrize("encode", ["png", "raw", "webp", "jpeg"])
-    def test_pictures_are_encoded_as_asked(self, tmp_path: Path, encode: str) -> None:
-        source = write_pictures(tmp_path / "source", ["a.png", "b.png"])
+    def test_images_are_encoded_as_asked(self, tmp_path: Path, encode: str) -> None:
+        source = write_images(tmp_path / "source", ["a.png", "b.png"])
         for format in ("lmdb", "npy"):
             samples = build(source, tmp_path / format, encode=encode, format=format)
             for number, sample in enumerate(samples):
@@ -147,13 +147,13 @@ class TestContents:
             assert field.kind == ("fixed" if encode == "raw" else "bytes")
             assert field.shape == (18, 24, 3)
 
-    def test_raw_pictures_of_several_sizes_come_back(self, tmp_path: Path) -> None:
-        pictures = [scene(0, (24, 18)), scene(1, (18, 24)), scene(2, (9, 30))]
-        for number, picture in enumerate(pictures):
-            write_picture(tmp_path / "source" / f"{number}.png", picture)
+    def test_raw_images_of_several_sizes_come_back(self, tmp_path: Path) -> None:
+        images = [scene(0, (24, 18)), scene(1, (18, 24)), scene(2, (9, 30))]
+        for number, picture in enumerate(images):
+            write_image(tmp_path / "source" / f"{number}.png", picture)
         samples = build(tmp_path / "source", tmp_path / "out", encode="raw")
         assert Layout(tmp_path / "out").load().schema["image"].shape == (None, None, 3)
-        for sample, picture in zip(samples, pictures, strict=True):
+        for sample, picture in zip(samples, images, strict=True):
             assert np.array_equal(sample["image"], picture)
 
     @pytest.mark.parametrize(
@@ -164,10 +164,8 @@ class TestContents:
             ({"resize": "none"}, (18, 24, 3)),
         ],
     )
-    def test_pictures_are_resized_as_asked(
-        self, tmp_path: Path, options: dict[str, Any], shape: tuple[int, ...]
-    ) -> None:
-        source = write_pictures(tmp_path / "source", ["a.png"])
+    def test_images_are_resized_as_asked(self, tmp_path: Path, options: dict[str, Any], shape: tuple[int, ...]) -> None:
+        source = write_images(tmp_path / "source", ["a.png"])
         (sample,) = build(source, tmp_path / "out", **options)
         assert sample["image"].shape == shape
 
@@ -207,7 +205,7 @@ class TestContents:
 
 class TestSteps:
     def test_a_users_step_by_name(self, tmp_path: Path) -> None:
-        source = write_pictures(tmp_path / "source", [f"{n}.png" for n in range(40)])
+        source = write_images(tmp_path / "source", [f"{n}.png" for n in range(40)])
         steps = "decode,support.steps:add_measures"
         env = environment(python_path=TESTS)
         run_packer("build", source, tmp_path / "out", "--steps", steps, "--workers", 2, "--quiet", env=env)
@@ -229,7 +227,7 @@ class TestSteps:
             assert sample["key"] == f"{number:08d}-000000"
 
     def test_a_users_step_as_a_function(self, tmp_path: Path) -> None:
-        source = write_pictures(tmp_path / "source", ["a.png", "b.png"])
+        source = write_images(tmp_path / "source", ["a.png", "b.png"])
 
         def mirror(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             for sample in samples:
@@ -248,7 +246,7 @@ class TestSteps:
         assert not (tmp_path / "no").exists()
 
     def test_a_step_may_run_programs_that_read_and_print(self, tmp_path: Path) -> None:
-        source = write_pictures(tmp_path / "source", ["a.png", "b.png"])
+        source = write_images(tmp_path / "source", ["a.png", "b.png"])
         env = environment(python_path=TESTS)
         for engine in ("processes", "inline"):
             steps = ("--steps", "decode,support.steps:read_input", "--engine", engine)
@@ -257,7 +255,7 @@ class TestSteps:
             assert '"samples": 2' in done.stdout
 
     def test_a_step_in_the_current_folder_is_found(self, tmp_path: Path) -> None:
-        source = write_pictures(tmp_path / "source", ["a.png"])
+        source = write_images(tmp_path / "source", ["a.png"])
         (tmp_path / "my_steps.py").write_text("def same(samples):\n    yield from samples\n")
         command = Path(sys.executable).with_name("packer")
         assert command.exists()
@@ -299,13 +297,13 @@ class TestPython:
     def test_rows_with_paths_are_relative_to_the_current_folder(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        write_pictures(tmp_path / "pictures", ["a.png"])
+        write_images(tmp_path / "images", ["a.png"])
         monkeypatch.chdir(tmp_path)
-        (sample,) = build([{"path": "pictures/a.png", "age": 3}], tmp_path / "out")
-        assert (sample["source"], int(sample["age"])) == ("pictures/a.png", 3)
+        (sample,) = build([{"path": "images/a.png", "age": 3}], tmp_path / "out")
+        assert (sample["source"], int(sample["age"])) == ("images/a.png", 3)
 
     def test_a_source_of_ones_own(self, tmp_path: Path) -> None:
-        write_pictures(tmp_path, ["a.png", "b.png"])
+        write_images(tmp_path, ["a.png", "b.png"])
 
         class Own:
             def list_items(self, label_from: str, path_column: str) -> Listing:
@@ -410,7 +408,7 @@ class TestRefusals:
     def test_a_step_that_is_not_there_is_a_wrong_call_that_leaves_nothing(
         self, tmp_path: Path, steps: str, engine: str
     ) -> None:
-        source = write_pictures(tmp_path / "source", ["a.png"])
+        source = write_images(tmp_path / "source", ["a.png"])
         with pytest.raises(UsageError, match=steps.split(",")[1].split(":")[0]):
             packer.build(source, tmp_path / "out", steps=steps, engine=engine, progress=False)
         assert not (tmp_path / "out").exists()

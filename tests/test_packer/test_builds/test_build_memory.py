@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builds import write_pictures
+from support.builds import write_images
 
 import packer
 from benchmarks.pack_scale import make_files, run, write_scores, write_table
@@ -19,7 +19,7 @@ TASK_ITEMS = 32
 
 def test_the_items_of_the_plan_are_not_kept(tmp_path: Path) -> None:
     """They lie in the plan's file; only those of the task under way are read."""
-    source = write_pictures(tmp_path / "source", [f"{number:03d}.png" for number in range(ITEMS)])
+    source = write_images(tmp_path / "source", [f"{number:03d}.png" for number in range(ITEMS)])
     kept: list[int] = []
     lists: list[int] = []
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.builds import QUIET, write_pictures
+from support.builds import QUIET, write_images
 from support.command import read_jsonl, run_packer
 
 from packer import Writer, add, build, verify
@@ -22,7 +22,7 @@ from shardspec.layout import Layout
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Path:
-    return write_pictures(tmp_path / "photos", ["fake/a.png", "real/b.png", "real/c.png"])
+    return write_images(tmp_path / "photos", ["fake/a.png", "real/b.png", "real/c.png"])
 
 
 def rows_of(labels: list[Any], **columns: list[Any]) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ def test_integer_labels_get_the_names_of_a_list(tmp_path: Path) -> None:
 def test_labels_below_that_of_no_class_are_named(tmp_path: Path, suffix: str) -> None:
     """Torch's losses end the training at them, far from the table."""
     names = ["a.png", "b.png", "c.png", "d.png"]
-    write_pictures(tmp_path, names)
+    write_images(tmp_path, names)
     table, out = tmp_path / f"t{suffix}", tmp_path / "out"
 
     def notes(labels: list[int], column: str, label_from: str = "auto") -> list[str]:
@@ -134,7 +134,7 @@ def test_labels_below_that_of_no_class_are_named(tmp_path: Path, suffix: str) ->
 
 
 def test_integer_labels_get_the_names_of_a_column(tmp_path: Path) -> None:
-    write_pictures(tmp_path, [f"{number}.png" for number in range(4)])
+    write_images(tmp_path, [f"{number}.png" for number in range(4)])
     lines = ["path,label,wnid", "0.png,2,n3", "1.png,0,n1", "2.png,1,n2", "3.png,2,n3"]
     (tmp_path / "table.csv").write_text("\n".join(lines))
     call = ("build", tmp_path / "table.csv", tmp_path / "out", "--label-names", "wnid", "--quiet", "--engine", "inline")
@@ -167,7 +167,7 @@ def test_names_and_numbers_that_do_not_belong_together(
 
 
 def test_the_names_of_a_column_where_an_item_is_rejected(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "photos", ["a.png", "b.png", "c.png"])
+    write_images(tmp_path / "photos", ["a.png", "b.png", "c.png"])
     for name, content in (("a", '{"id": 0, "name": "cat"}'), ("b", "{"), ("c", '{"id": 1, "name": "dog"}')):
         (tmp_path / "photos" / f"{name}.json").write_text(content)
     options = {"sidecars": True, "label_from": "id", "label_names": "name", "max_rejects": 1}
@@ -301,7 +301,7 @@ class TestUnicodeForms:
     @pytest.mark.skipif(sys.platform == "darwin", reason="the file system takes both names for one folder")
     def test_folders(self, tmp_path: Path) -> None:
         names = [f"{self.ONE}/a.png", f"{self.TWO}/b.png", "f/c.png"]
-        made = build(write_pictures(tmp_path / "photos", names), tmp_path / "out", label_from="folder", **QUIET)
+        made = build(write_images(tmp_path / "photos", names), tmp_path / "out", label_from="folder", **QUIET)
         assert [(s["source"], int(s["label"])) for s in open_dataset(tmp_path / "out")] == [
             (f"{self.TWO}/b.png", 1),
             ("f/c.png", 0),
@@ -312,7 +312,7 @@ class TestUnicodeForms:
 
     @pytest.mark.parametrize("form", ["NFC", "NFD"])
     def test_numbers_do_not_depend_on_the_form(self, tmp_path: Path, form: Any) -> None:
-        photos = write_pictures(tmp_path / "photos", [f"{normalize(form, 'é')}/a.png", "f/c.png"])
+        photos = write_images(tmp_path / "photos", [f"{normalize(form, 'é')}/a.png", "f/c.png"])
         made = build(photos, tmp_path / "out", label_from="folder", **QUIET)
         assert open_dataset(tmp_path / "out").classes == ("f", self.ONE)
         assert not any("Unicode" in note for note in made.notes)

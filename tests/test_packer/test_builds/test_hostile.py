@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.command import environment, read_jsonl, run_packer
-from support.media import FAST_START, cut_file, photograph, scene, write_picture, write_png_bomb, write_video
+from support.media import FAST_START, cut_file, photograph, scene, write_image, write_png_bomb, write_video
 from support.packed import check_whole, fingerprints, read_samples
 
 import packer
@@ -25,8 +25,8 @@ RAW_NAME = b"caf\xe9-\xff.png"
 def write_hostile(root: Path) -> dict[str, str | None]:
     """Every kind of hostile file; for each name what its reject must say, None where it must be packed."""
     outside = root.parent / "outside"
-    write_picture(outside / "secret.jpg", scene(0, (30, 20)))
-    good = write_picture(root / "good.jpg", scene(0, (60, 40)))
+    write_image(outside / "secret.jpg", scene(0, (30, 20)))
+    good = write_image(root / "good.jpg", scene(0, (60, 40)))
     expected: dict[str, str | None] = {"good.jpg": None}
 
     def add(name: str, data: bytes, reported: str | None) -> None:
@@ -36,23 +36,23 @@ def write_hostile(root: Path) -> dict[str, str | None]:
     whole = good.read_bytes()
     add("truncated.jpg", whole[: len(whole) // 2], "decode: expected a whole JPEG")
     add("header-only.jpg", whole[:20], "decode: expected a JPEG's frame header")
-    add("empty.jpg", b"", "decode: expected a picture, found an empty file")
+    add("empty.jpg", b"", "decode: expected an image, found an empty file")
     add("empty.mp4", b"", "decode: expected a video, found an empty file")
-    add("text.jpg", b"This is no picture.\n" * 40, "decode: expected a picture")
+    add("text.jpg", b"This is no image.\n" * 40, "decode: expected an image")
     add("text.mp4", b"This is no video.\n" * 40, "decode: expected a video")
     add("playlist.mp4", b"#EXTM3U\n#EXTINF:1,\n" + os.fsencode(good) + b"\n", "decode: expected a video")
-    add("picture.mp4", whole, "decode: expected a video")
+    add("image.mp4", whole, "decode: expected a video")
     add("liar.png", whole, None)  # a JPEG whatever it is called
-    add("zeros.jpg", bytes(3000), "decode: expected a picture")
-    write_picture(root / "broken.png", scene(1, (60, 40)))
+    add("zeros.jpg", bytes(3000), "decode: expected an image")
+    write_image(root / "broken.png", scene(1, (60, 40)))
     cut_file(root / "broken.png", 0.6)
     expected["broken.png"] = "decode: expected a whole PNG"
     assert write_png_bomb(root / "bomb.png").stat().st_size < 200_000
     expected["bomb.png"] = "decode: expected at most 178956970 pixels, found a header that says 30000 x 30000"
-    write_picture(root / "black.png", np.zeros((20, 30, 3), np.uint8))
-    write_picture(root / "one-pixel.png", np.zeros((1, 1, 3), np.uint8))
-    write_picture(root / NAME, scene(2, (30, 20)))
-    write_picture(root / os.fsdecode(RAW_NAME), scene(3, (30, 20)))
+    write_image(root / "black.png", np.zeros((20, 30, 3), np.uint8))
+    write_image(root / "one-pixel.png", np.zeros((1, 1, 3), np.uint8))
+    write_image(root / NAME, scene(2, (30, 20)))
+    write_image(root / os.fsdecode(RAW_NAME), scene(3, (30, 20)))
     Image.fromarray(np.arange(600, dtype=np.uint16).reshape(20, 30) * 100).save(root / "deep.png")
     Image.fromarray(scene(0, (30, 20))).convert("P").save(root / "palette.gif")
     Image.fromarray(scene(0, (30, 20))).convert("CMYK").save(root / "cmyk.jpg")
@@ -63,7 +63,7 @@ def write_hostile(root: Path) -> dict[str, str | None]:
     # The same bytes: x264 on several threads does not always give the same.
     cut_file(Path(shutil.copyfile(whole, root / "index-first.mp4")), 0.6)
     expected |= {"whole.mp4": None, "index-last.mp4": "decode: expected a video", "index-first.mp4": None}
-    write_picture(root / "strip.png", np.zeros((1, 800_000, 3), np.uint8))
+    write_image(root / "strip.png", np.zeros((1, 800_000, 3), np.uint8))
     expected["strip.png"] = "resize: expected at most 178956970 pixels once the shorter side has 16"
     (root / "leaves.jpg").symlink_to(outside / "secret.jpg")
     (root / "nowhere.jpg").symlink_to("no-such-file.jpg")
@@ -146,11 +146,11 @@ def test_it_is_the_same_in_one_process(hostile: tuple[Path, Path, dict[str, str 
     assert fingerprints(tmp_path / "out") == fingerprints(out)
 
 
-def test_a_picture_without_a_face_is_a_reject_of_the_faces_preset(tmp_path: Path) -> None:
+def test_a_image_without_a_face_is_a_reject_of_the_faces_preset(tmp_path: Path) -> None:
     if find_spec("facenet_pytorch") is None:
         pytest.skip("expected the weights of facenet-pytorch, found none")
-    write_picture(tmp_path / "source" / "face.jpg", photograph("astronaut"))
-    write_picture(tmp_path / "source" / "cup.jpg", photograph("coffee"))
+    write_image(tmp_path / "source" / "face.jpg", photograph("astronaut"))
+    write_image(tmp_path / "source" / "cup.jpg", photograph("coffee"))
     arguments = ("build", tmp_path / "source", tmp_path / "out", "--preset", "faces", "--size", 64, "--quiet")
     run_packer(*arguments, "--max-rejects", "50%")
     check_whole(tmp_path / "out")
@@ -160,11 +160,11 @@ def test_a_picture_without_a_face_is_a_reject_of_the_faces_preset(tmp_path: Path
     assert {s["source"] for s in read_samples(tmp_path / "out")} == {"face.jpg"}
 
 
-def test_a_picture_of_more_bytes_than_pixels_can_take_is_not_read(tmp_path: Path) -> None:
+def test_a_image_of_more_bytes_than_pixels_can_take_is_not_read(tmp_path: Path) -> None:
     """Eight gigabytes that take no room on disk, in a process that may have half of one more than it needs."""
     source = tmp_path / "source"
-    write_picture(source / "good.jpg", scene(0, (30, 20)))
-    write_picture(source / "tail.jpg", scene(1, (30, 20)))
+    write_image(source / "good.jpg", scene(0, (30, 20)))
+    write_image(source / "tail.jpg", scene(1, (30, 20)))
     (source / "zeros.jpg").touch()
     for name in ("tail.jpg", "zeros.jpg"):
         os.truncate(source / name, 8 << 30)
@@ -179,16 +179,16 @@ def test_a_picture_of_more_bytes_than_pixels_can_take_is_not_read(tmp_path: Path
     )
     assert done.returncode == 0, done.stderr
     reasons = {line["item"]: line["reason"] for line in read_jsonl(tmp_path / "out" / "rejects.jsonl")}
-    assert reasons["tail.jpg"].startswith("expected a picture of at most 1431655760 bytes")
+    assert reasons["tail.jpg"].startswith("expected an image of at most 1431655760 bytes")
     assert "found a file of 8589934592" in reasons["tail.jpg"]
-    assert reasons["zeros.jpg"].startswith("expected a picture (")
+    assert reasons["zeros.jpg"].startswith("expected an image (")
     assert [sample["source"] for sample in read_samples(tmp_path / "out")] == ["good.jpg"]
 
 
 def test_a_file_that_vanishes_after_planning_is_a_reject(tmp_path: Path) -> None:
     for name in ("a.png", "b.png", "c.mp4"):
         if name.endswith("png"):
-            write_picture(tmp_path / "source" / name, scene(0, (20, 16)))
+            write_image(tmp_path / "source" / name, scene(0, (20, 16)))
         else:
             write_video(tmp_path / "source" / name, frames=3)
 
@@ -230,7 +230,7 @@ class TestDisk:
     ) -> None:
         """Small enough to fail in work, and in assembly."""
         for number in range(40):
-            write_picture(tmp_path / "source" / f"{number:02d}.png", scene(number, (64, 56)))
+            write_image(tmp_path / "source" / f"{number:02d}.png", scene(number, (64, 56)))
         disk = tmp_path / "disk"
         disk.mkdir()
         packer_command = f"{sys.executable} -m packer build {tmp_path}/source {disk}/out --encode raw --format {format}"
@@ -255,7 +255,7 @@ class TestDisk:
         assert fingerprints(tmp_path / "out") == fingerprints(tmp_path / "whole")
 
     def test_a_read_only_folder_is_reported(self, tmp_path: Path) -> None:
-        write_picture(tmp_path / "source" / "a.png", scene(0, (20, 16)))
+        write_image(tmp_path / "source" / "a.png", scene(0, (20, 16)))
         disk = tmp_path / "disk"
         disk.mkdir()
         command = f"{sys.executable} -m packer build {tmp_path}/source {disk}/out --quiet"
@@ -268,7 +268,7 @@ class TestDisk:
         disk, dataset = tmp_path / "disk", tmp_path / "out"
         disk.mkdir()
         for number in range(40):
-            write_picture(tmp_path / "source" / "train" / "a" / f"{number:02d}.png", scene(number, (64, 56)))
+            write_image(tmp_path / "source" / "train" / "a" / f"{number:02d}.png", scene(number, (64, 56)))
         packer.build(tmp_path / "source", dataset, engine="inline", progress=False)
         calls = {
             "preview": f"preview {dataset} -o {disk}/sheet.png",

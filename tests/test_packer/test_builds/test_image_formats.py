@@ -9,7 +9,7 @@ import pillow_heif
 import pytest
 from PIL import Image
 from support.media import scene
-from support.packed import read_samples, stored_pictures
+from support.packed import read_samples, stored_images
 
 import packer
 from packer.vision.decode.jpeg import decode_strict
@@ -46,7 +46,7 @@ def test_a_kept_jpeg_ends_at_its_end_marker(tmp_path: Path, shape: str) -> None:
     for number, trailer in enumerate((b"", b"ftypmp42" * 900, jpeg)):
         (root / f"{number}.{'jpg' if shape == 'plain' else 'jfif'}").write_bytes(jpeg + trailer)
     packer.build(root, tmp_path / "out", **HOW)
-    assert stored_pictures(tmp_path / "out") == [jpeg] * 3
+    assert stored_images(tmp_path / "out") == [jpeg] * 3
 
 
 @pytest.mark.parametrize("size", [None, 24])
@@ -59,6 +59,6 @@ def test_jpegs_with_stray_bytes_give_the_pixels_of_the_whole_one(tmp_path: Path,
         at += 2 + int.from_bytes(jpeg[at + 2 : at + 4], "big")
     (root / "whole.jpg").write_bytes(jpeg)
     packer.build(root, tmp_path / "out", size=size, **HOW)
-    *others, whole = map(decode_strict, stored_pictures(tmp_path / "out"))
+    *others, whole = map(decode_strict, stored_images(tmp_path / "out"))
     assert len(others) > 5
     assert all(np.array_equal(other, whole) for other in others)

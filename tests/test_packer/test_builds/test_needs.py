@@ -10,7 +10,7 @@ import pillow_heif
 import pytest
 from PIL import Image
 from support.face_source import FACE
-from support.media import photograph, write_picture
+from support.media import photograph, write_image
 from support.packed import read_samples
 
 import packer
@@ -23,7 +23,7 @@ HOW: dict[str, Any] = {"preset": "faces", "size": 32, "engine": "inline", "progr
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    write_picture(tmp_path / "in" / "face.png", photograph("astronaut"))
+    write_image(tmp_path / "in" / "face.png", photograph("astronaut"))
     return tmp_path / "in"
 
 
@@ -82,7 +82,7 @@ def test_a_file_that_is_no_landmark_model_is_refused_before_anything_is_planned(
 def test_heic_images_need_their_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     how: dict[str, Any] = {"engine": "inline", "progress": False}
     source, misnamed = tmp_path / "in", tmp_path / "misnamed"
-    write_picture(source / "a.png", photograph("astronaut")[:32, :32])
+    write_image(source / "a.png", photograph("astronaut")[:32, :32])
     pillow_heif.from_pillow(Image.open(source / "a.png")).save(source / "b.HEIC")
     shutil.copytree(source, misnamed)
     (misnamed / "b.HEIC").rename(misnamed / "b.jpg")
@@ -103,9 +103,9 @@ def test_heic_images_need_their_library(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_heic_images_join_a_dataset_without_any(tmp_path: Path) -> None:
     how: dict[str, Any] = {"engine": "inline", "progress": False, "update": True}
-    write_picture(tmp_path / "in" / "a.png", photograph("astronaut")[:32, :32])
+    write_image(tmp_path / "in" / "a.png", photograph("astronaut")[:32, :32])
     packer.build(tmp_path / "in", tmp_path / "out", **how)
     pillow_heif.from_pillow(Image.open(tmp_path / "in" / "a.png")).save(tmp_path / "in" / "b.heic")
     assert packer.build(tmp_path / "in", tmp_path / "out", **how).counts.items == 2
-    write_picture(tmp_path / "in" / "c.png", photograph("astronaut")[:32, :32])
+    write_image(tmp_path / "in" / "c.png", photograph("astronaut")[:32, :32])
     assert packer.build(tmp_path / "in", tmp_path / "out", **how).counts.items == 3

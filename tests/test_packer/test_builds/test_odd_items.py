@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builds import TESTS, write_pictures
+from support.builds import TESTS, write_images
 from support.command import environment, read_jsonl, run_packer
 from support.packed import check_whole, fingerprints
 
@@ -25,8 +25,8 @@ def build(source: Path, out: Path, *more: object, step: str = "add_field", expec
 
 
 def source_with(folder: Path, *odd: int, names: Sequence[str] = NAMES) -> Path:
-    """Pictures, of which those at some places are odd."""
-    return write_pictures(folder, [f"{name[:2]}-bad.png" if place in odd else name for place, name in enumerate(names)])
+    """Images, of which those at some places are odd."""
+    return write_images(folder, [f"{name[:2]}-bad.png" if place in odd else name for place, name in enumerate(names)])
 
 
 @pytest.mark.parametrize("places", [(0,), (31,), (32,), (69,), (0, 32, 33, 69), tuple(range(32))])

@@ -13,13 +13,13 @@ import pytest
 from support import written
 from support.builds import parts_of
 from support.command import environment, read_jsonl
-from support.media import scene, write_picture
+from support.media import scene, write_image
 from support.packed import check_whole, encoded_values, fingerprints, read_samples
 from support.processes import wait_for, workers_in
 from support.steps import LOG, read_log
 
 import packer
-from packer import Picture
+from packer import Image
 from readers import open_dataset
 from shardspec.errors import BuildError, ResumeMismatchError, TooManyRejectsError, UsageError
 
@@ -57,8 +57,8 @@ def test_the_bytes_are_the_same_at_any_number_of_workers(tmp_path: Path) -> None
 
 
 def test_declared_fields(tmp_path: Path) -> None:
-    fields = {"image": Picture("png"), "name": str}
-    paths = [write_picture(tmp_path / "in" / f"{n}.jpg", scene(n, (20, 16))) for n in range(3)]
+    fields = {"image": Image("png"), "name": str}
+    paths = [write_image(tmp_path / "in" / f"{n}.jpg", scene(n, (20, 16))) for n in range(3)]
     pack(written.name_of_file, paths, tmp_path / "out", fields=fields, workers=1)
     found = open_dataset(tmp_path / "out")
     assert found.schema["image"].codec.name == "png"

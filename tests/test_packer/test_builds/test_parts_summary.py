@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.builds import write_pictures
+from support.builds import write_images
 from support.packed import fingerprints
 
 import packer
@@ -218,7 +218,7 @@ def test_after_the_last_task_no_part_is_left_to_be_opened(
     tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither in a build, nor in one that goes on where another ended."""
-    source = write_pictures(tmp_path / "source", [f"{number:03d}.png" for number in range(100)])
+    source = write_images(tmp_path / "source", [f"{number:03d}.png" for number in range(100)])
     before: list[int] = []
 
     def count(*args: Any) -> Any:

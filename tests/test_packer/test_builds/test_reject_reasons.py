@@ -10,9 +10,9 @@ from typing import Any
 import av.error
 import numpy as np
 import pytest
-from support.builds import write_pictures
+from support.builds import write_images
 from support.command import read_jsonl, run_packer
-from support.media import FAST_START, cut_file, scene, write_picture, write_video
+from support.media import FAST_START, cut_file, scene, write_image, write_video
 
 import packer
 from packer.steps.chain import ITEM
@@ -27,7 +27,7 @@ def reasons(out: Path) -> dict[str, tuple[str, str]]:
 
 
 def test_the_step_that_gave_nothing_is_blamed_whatever_comes_behind_it(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "source", ["a.png", "b-bad.png"])
+    write_images(tmp_path / "source", ["a.png", "b-bad.png"])
     steps = "decode,support.steps:give_nothing,support.steps:add_measures,resize"
     options = ("--steps", steps, "--size", 16, "--max-rejects", "100%", "--quiet")
     run_packer("build", tmp_path / "source", tmp_path / "out", *options)
@@ -40,7 +40,7 @@ def forget_to_yield(samples: Iterator[Sample]) -> None:
 
 
 def test_a_step_without_yield_is_said_to_be_one(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "source", ["a.png"])
+    write_images(tmp_path / "source", ["a.png"])
     with pytest.raises(TooManyRejectsError):
         packer.build(
             tmp_path / "source", tmp_path / "out", steps=["decode", forget_to_yield], engine="inline", progress=False
@@ -57,7 +57,7 @@ def ask_for_more(samples: Iterator[Sample]) -> Iterator[Sample]:
 
 
 def test_a_step_that_raises_stop_iteration_says_where(tmp_path: Path) -> None:
-    source, steps = write_pictures(tmp_path / "source", ["a.png", "b.png"]), ["decode", ask_for_more, "resize"]
+    source, steps = write_images(tmp_path / "source", ["a.png", "b.png"]), ["decode", ask_for_more, "resize"]
     packer.build(source, tmp_path / "out", steps=steps, size=16, engine="inline", progress=False, max_rejects="100%")
     ((item, (_, reason)),) = reasons(tmp_path / "out").items()
     line = ask_for_more.__code__.co_firstlineno + 3
@@ -110,7 +110,7 @@ def test_what_was_skipped_before_is_not_taken_for_the_whole_reason(
 
 
 def cut_off(samples: Iterator[Sample]) -> Iterator[Sample]:
-    """Something else writes into a picture, or takes it away, before it is read."""
+    """Something else writes into an image, or takes it away, before it is read."""
     for sample in samples:
         if "cut" in sample["source"]:
             sample[ITEM].location().write_bytes(b"")
@@ -122,12 +122,12 @@ def cut_off(samples: Iterator[Sample]) -> Iterator[Sample]:
 
 
 def test_a_file_that_has_changed_since_the_plan_is_named(tmp_path: Path) -> None:
-    source = write_pictures(tmp_path / "source", ["a.png", "bad.png", "cut.png", "gone.png"])
+    source = write_images(tmp_path / "source", ["a.png", "bad.png", "cut.png", "gone.png"])
     packer.build(source, tmp_path / "out", steps=[cut_off, "decode"], progress=False, max_rejects=1)
     found = reasons(tmp_path / "out")
     assert "planned" not in found["bad.png"][1]
     assert found["cut.png"] == (
-        "decode", "expected a picture, found an empty file; 'cut.png' has changed since the build was planned"
+        "decode", "expected an image, found an empty file; 'cut.png' has changed since the build was planned"
     )  # fmt: skip
     assert found["gone.png"][1].endswith("; 'gone.png' was there when the build was planned")
 
@@ -135,7 +135,7 @@ def test_a_file_that_has_changed_since_the_plan_is_named(tmp_path: Path) -> None
 @pytest.mark.parametrize("more", [(), ("--dry-run",), ("--size", 16)])
 @pytest.mark.parametrize("table", [False, True])
 def test_steps_that_leave_the_files_unread_are_a_wrong_call(tmp_path: Path, table: bool, more: tuple[Any, ...]) -> None:
-    source = write_pictures(tmp_path / "source", ["a.png", "b.png"])
+    source = write_images(tmp_path / "source", ["a.png", "b.png"])
     (source / "table.csv").write_text("path\na.png\nb.png\n")
     chosen = source / "table.csv" if table else source
     done = run_packer("build", chosen, tmp_path / "out", "--steps", "resize", *more, expect=2)
@@ -144,9 +144,9 @@ def test_steps_that_leave_the_files_unread_are_a_wrong_call(tmp_path: Path, tabl
     assert not (tmp_path / "out").exists()
 
 
-def test_pictures_that_a_source_brings_need_no_decode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_that_a_source_brings_need_no_decode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's rows and packed datasets have them; for a file among the rows, the reason says what it lacks."""
-    write_pictures(tmp_path, ["a.png"])
+    write_images(tmp_path, ["a.png"])
     monkeypatch.chdir(tmp_path)
     image = np.full((24, 30, 3), 90, np.uint8)
     rows: list[dict[str, Any]] = [{"image": image}, {"path": "a.png"}]
@@ -163,16 +163,16 @@ def test_pictures_that_a_source_brings_need_no_decode(tmp_path: Path, monkeypatc
 
 
 def replace_next(samples: Iterator[Sample]) -> Iterator[Sample]:
-    """Something else writes another good picture over the next one, and, once it is read, over this one."""
+    """Something else writes another good image over the next one, and, once it is read, over this one."""
     for sample in samples:
         path = sample[ITEM].location()
         if path.name in ("b.png", "c.png"):
-            write_picture(path.with_name("c.png"), scene(9, (24, 18)))
+            write_image(path.with_name("c.png"), scene(9, (24, 18)))
         yield sample
 
 
 def test_a_file_that_was_replaced_by_a_good_one_is_not_packed(tmp_path: Path) -> None:
-    source = write_pictures(tmp_path / "source", ["a.png", "b.png", "c.png"])
+    source = write_images(tmp_path / "source", ["a.png", "b.png", "c.png"])
     packer.build(source, tmp_path / "out", steps=["decode", replace_next], progress=False, max_rejects=1)
     assert reasons(tmp_path / "out") == {"c.png": ("source", "'c.png' has changed since the build was planned")}
 
@@ -181,7 +181,7 @@ def test_damage_is_reported_of_a_video_without_any_sample(tmp_path: Path) -> Non
     path = tmp_path / "source" / "grey.mp4"
     write_video(path, frames=30, container=FAST_START)
     cut_file(path, 0.6)
-    write_pictures(tmp_path / "source", ["a.png"])
+    write_images(tmp_path / "source", ["a.png"])
     steps = ["decode", videos_have_none]
     packer.build(tmp_path / "source", tmp_path / "out", steps=steps, progress=False, max_rejects=1)
     step, reason = reasons(tmp_path / "out")["grey.mp4"]
@@ -206,14 +206,14 @@ def test_an_unexpected_error_names_the_users_line_and_none_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reasons of rejects are digested, so a line of ours that moves must not change them."""
-    write_pictures(tmp_path / "source", ["a.png"])
+    write_images(tmp_path / "source", ["a.png"])
     with pytest.raises(TooManyRejectsError, match=r"fail: ZeroDivisionError: .* \(test_reject_reasons\.py, line \d+\)"):
         packer.build(tmp_path / "source", tmp_path / "own", steps=["decode", fail], progress=False)
 
     def broken(*_: object) -> None:
         raise KeyError("of a library")
 
-    monkeypatch.setattr("packer.steps.decode.read_picture", broken)
+    monkeypatch.setattr("packer.steps.decode.read_image", broken)
     with pytest.raises(TooManyRejectsError, match=r"decode: KeyError: 'of a library' \(all reasons"):
         packer.build(tmp_path / "source", tmp_path / "ours", engine="inline", progress=False)
 
@@ -223,7 +223,7 @@ def test_an_unexpected_error_names_the_users_line_and_none_of_ours(
 def test_a_full_disk_in_a_step_stops_the_build_and_a_resume_packs_the_item(
     tmp_path: Path, code: int, wraps: bool
 ) -> None:
-    write_pictures(tmp_path / "source", ["a.png", "b-bad.png", "c.png"])
+    write_images(tmp_path / "source", ["a.png", "b-bad.png", "c.png"])
     full = [OSError(code, os.strerror(code), "/scratch/frames.raw")]
 
     def write_frames(samples: Iterator[Sample]) -> Iterator[Sample]:
@@ -248,7 +248,7 @@ def test_a_full_disk_in_a_step_stops_the_build_and_a_resume_packs_the_item(
 
 
 def test_a_decoder_without_space_is_no_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_pictures(tmp_path / "source", ["a.png"])
+    write_images(tmp_path / "source", ["a.png"])
     write_video(tmp_path / "source" / "b.mp4", frames=3)
 
     def lack(*_: object, **_options: object) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.builds import QUIET, write_pictures
+from support.builds import QUIET, write_images
 from support.command import read_jsonl, run_packer
-from support.media import FAST_START, cut_file, scene, write_picture, write_video
+from support.media import FAST_START, cut_file, scene, write_image, write_video
 from support.packed import check_whole, encoded_values, fingerprints, read_samples
 
 import packer
@@ -33,19 +33,19 @@ MIRROR: dict[str, Any] = {"update": True, "changed": "replace", "gone": "drop"}
 
 
 def write_source(root: Path) -> Path:
-    """Pictures and videos of two classes."""
+    """Images and videos of two classes."""
     for number in range(3):
         write_video(root / "ab"[number % 2] / f"{number}.mp4", size=(48, 36), frames=6, number=number)
-    return write_pictures(root, [f"{'ab'[n % 2]}/{n}.png" for n in range(6)])
+    return write_images(root, [f"{'ab'[n % 2]}/{n}.png" for n in range(6)])
 
 
 def change_source(root: Path) -> None:
-    """Another video, another picture, one of each gone, one new."""
+    """Another video, another image, one of each gone, one new."""
     write_video(root / "b" / "1.mp4", size=(48, 36), frames=5, number=7)
-    write_picture(root / "a" / "0.png", scene(9, (24, 18)))
+    write_image(root / "a" / "0.png", scene(9, (24, 18)))
     (root / "a" / "2.mp4").unlink()
     (root / "b" / "3.png").unlink()
-    write_picture(root / "a" / "new.png", scene(11, (24, 18)))
+    write_image(root / "a" / "new.png", scene(11, (24, 18)))
 
 
 @pytest.fixture(scope="module")
@@ -178,10 +178,10 @@ def test_open_readers_and_further_updates(datasets: dict[str, Path], sources: di
 
 
 def test_the_command(tmp_path: Path) -> None:
-    source, out = write_pictures(tmp_path / "source", [f"{n}.png" for n in range(5)]), tmp_path / "out"
+    source, out = write_images(tmp_path / "source", [f"{n}.png" for n in range(5)]), tmp_path / "out"
     build = ("build", source, out, "--size", 16, "--quiet")
     run_packer(*build)
-    write_picture(source / "1.png", scene(8, (24, 18)))
+    write_image(source / "1.png", scene(8, (24, 18)))
     (source / "2.png").unlink()
     before = fingerprints(out)
     for wrong in ({"changed": "replace"}, {"update": True, "gone": "some"}, {"gone": "drop", "retry_rejects": True}):
@@ -201,7 +201,7 @@ def test_the_command(tmp_path: Path) -> None:
     refused = run_packer(*build, expect=2).stderr  # what was dropped is not named: the source lacks it, and the dataset
     assert "(made by another plan: it has been updated since it was first packed): choose another folder" in refused
     shutil.rmtree(source)
-    write_pictures(source, ["another.png"])
+    write_images(source, ["another.png"])
     assert "give the source" in run_packer(*build, "--update", "--gone", "drop", expect=2).stderr
     assert check_whole(out).samples == 4
 
@@ -221,7 +221,7 @@ def test_a_reject_takes_the_place_of_what_was_packed(tmp_path: Path) -> None:
     (source / "b" / "5.png").unlink()
     packer.build(source, out, **HOW, **MIRROR)
     assert {line["item"] for line in read_jsonl(out / "rejects.jsonl")} == {"a/0.png"}
-    write_picture(source / "a" / "0.png", scene(1, (24, 18)))
+    write_image(source / "a" / "0.png", scene(1, (24, 18)))
     result = packer.build(source, out, **HOW, **MIRROR)
     assert result.growth is not None
     assert (result.growth.retried, result.growth.mended) == (1, 1)
@@ -302,11 +302,11 @@ def test_added_fields(sources: dict[str, Path], tmp_path: Path) -> None:
 
 
 def test_an_update_that_goes_on_with_another_gone_names_it(tmp_path: Path) -> None:
-    source, out = write_pictures(tmp_path / "source", [f"{n}.png" for n in range(4)]), tmp_path / "out"
+    source, out = write_images(tmp_path / "source", [f"{n}.png" for n in range(4)]), tmp_path / "out"
     build = ("build", source, out, "--size", 16, "--engine", "inline", "--update")
     run_packer(*build)
     (source / "1.png").unlink()
-    write_picture(source / "broken.png", scene(0, (24, 18))).write_bytes(b"")
+    write_image(source / "broken.png", scene(0, (24, 18))).write_bytes(b"")
     run_packer(*build, "--gone", "drop", "--on-error", "fail", expect=1)
     done = run_packer(*build, "--max-rejects", "100%").stderr
     assert "the source or --gone has changed since the build was begun (the items that are dropped): what" in done
@@ -332,7 +332,7 @@ def test_damage_in_an_old_shard_is_not_copied(sources: dict[str, Path], tmp_path
 
 
 def test_an_update_that_would_leave_no_sample_is_refused(tmp_path: Path) -> None:
-    source, out = write_pictures(tmp_path / "source", ["0.png"]), tmp_path / "out"
+    source, out = write_images(tmp_path / "source", ["0.png"]), tmp_path / "out"
     how = {**HOW, "label_from": "none"}
     packer.build(source, out, **how)
     before = fingerprints(out)

@@ -42,7 +42,7 @@ def test_every_kind_of_line(tmp_path: Path) -> None:
         tmp_path,
         [
             ItemReport("good.jpg", samples=1, frames=1),
-            ItemReport("bad.jpg", step="decode", reason="expected a picture"),
+            ItemReport("bad.jpg", step="decode", reason="expected an image"),
             ItemReport("cut.mp4", samples=3, frames=5, faces=2, skipped={"no face": [1, 4]}, damage="cut at 2.0 s"),
             ItemReport("dark.mp4", frames=9, faces=0, step="faces", reason="no face (9 frames)"),
         ],
@@ -65,7 +65,7 @@ def test_every_kind_of_line(tmp_path: Path) -> None:
         {"item": "dark.mp4", "state": "rejected", "samples": 0, "frames": 9, "faces": 0},
     ]
     assert read_jsonl(tmp_path / "rejects.jsonl") == [
-        {"kind": "item", "item": "bad.jpg", "step": "decode", "reason": "expected a picture"},
+        {"kind": "item", "item": "bad.jpg", "step": "decode", "reason": "expected an image"},
         {"kind": "frames", "item": "cut.mp4", "reason": "no face", "frames": [1, 4]},
         {"kind": "damage", "item": "cut.mp4", "reason": "cut at 2.0 s"},
         {"kind": "item", "item": "dark.mp4", "step": "faces", "reason": "no face (9 frames)"},

@@ -8,9 +8,9 @@ from typing import Any
 
 import cv2
 import pytest
-from support.builds import write_pictures
+from support.builds import write_images
 from support.command import read_jsonl, run_packer
-from support.media import photograph, scene, write_picture
+from support.media import photograph, scene, write_image
 from support.packed import check_whole, fingerprints, read_samples
 
 import packer
@@ -42,8 +42,8 @@ def shard_files(out: Path) -> dict[str, tuple[str, int, int]]:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Two classes; two pictures cannot be read."""
-    root = write_pictures(tmp_path / "source", [f"{'ab'[n % 2]}/{n:02d}.png" for n in range(10)])
+    """Two classes; two images cannot be read."""
+    root = write_images(tmp_path / "source", [f"{'ab'[n % 2]}/{n:02d}.png" for n in range(10)])
     (root / "a" / "00.png").write_bytes(b"nothing")
     (root / "b" / "01.png").write_bytes(b"")
     return root
@@ -55,8 +55,8 @@ def test_new_items_become_a_generation_and_no_shard_is_rewritten(source: Path, t
     build(source, out, **how)
     before, first = shard_files(out), Layout(out).load()
     open_before = open_dataset(out)
-    write_pictures(source, [f"{'ab'[n % 2]}/0x{n}.png" for n in range(5)])
-    write_picture(source / "a" / "wide.png", scene(3, (40, 18)))  # of another shape than all others
+    write_images(source, [f"{'ab'[n % 2]}/0x{n}.png" for n in range(5)])
+    write_image(source / "a" / "wide.png", scene(3, (40, 18)))  # of another shape than all others
     result = build(source, out, update=True, **how)
     assert result.growth is not None
     assert (result.growth.new, result.growth.kept, result.growth.gone) == (6, 10, 0)
@@ -83,7 +83,7 @@ def test_new_items_become_a_generation_and_no_shard_is_rewritten(source: Path, t
 def test_the_bytes_are_the_same_at_any_number_of_workers(tmp_path: Path) -> None:
     found = []
     names = [f"{n:03d}.png" for n in range(TASK_ITEMS + 8)]
-    source = write_pictures(tmp_path / "source", names)
+    source = write_images(tmp_path / "source", names)
     late = [source / name for name in names[::2]]
     for workers in (1, 2):
         out = tmp_path / f"out-{workers}"
@@ -102,7 +102,7 @@ def test_the_bytes_are_the_same_at_any_number_of_workers(tmp_path: Path) -> None
 def test_classes_keep_their_numbers(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     build(source, out, label_from="folder")
-    write_pictures(source, ["A/new.png", "b/new.png"])
+    write_images(source, ["A/new.png", "b/new.png"])
     with pytest.raises(UsageError, match=r"\(a, b\), found also 'A': add --new-classes"):
         build(source, out, label_from="folder", update=True)
     assert not (out / ".build").exists()
@@ -120,7 +120,7 @@ def test_classes_keep_their_numbers(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("named_by", [{"label_names": "name"}, {"classes": ["cat", "dog"]}])
 def test_no_class_stays_no_class(tmp_path: Path, named_by: dict[str, Any]) -> None:
     lines = ["path,label,name", "0.png,0,cat", "1.png,-1,", "2.png,1,dog", "3.png,-1,", "4.png,1,dog"]
-    write_pictures(tmp_path, [f"{n}.png" for n in range(5)])
+    write_images(tmp_path, [f"{n}.png" for n in range(5)])
     table, out = tmp_path / "table.csv", tmp_path / "out"
     table.write_text("\n".join(lines[:4]) + "\n")
     build(table, out, **named_by)
@@ -135,11 +135,11 @@ def test_no_class_stays_no_class(tmp_path: Path, named_by: dict[str, Any]) -> No
 def test_a_first_item_without_columns_does_not_stand_for_all(tmp_path: Path) -> None:
     """Values were missing before, and are not in the batch, whose first item is rejected before it has any column."""
     out, how = tmp_path / "out", {"sidecars": True}
-    source = write_pictures(tmp_path / "source", ["a.png", "b.png"])
+    source = write_images(tmp_path / "source", ["a.png", "b.png"])
     (source / "b.json").write_text('{"age": 1}')
     build(source, out, **how)
     (source / "a.png").unlink()
-    write_pictures(source, ["0.png", "c.png"])
+    write_images(source, ["0.png", "c.png"])
     (source / "0.json").write_text("{")
     (source / "c.json").write_text('{"age": 3}')
     result = build(source, out, update=True, changed="replace", **how)
@@ -152,8 +152,8 @@ def test_a_first_item_without_columns_does_not_stand_for_all(tmp_path: Path) -> 
 def test_what_changed_and_what_is_gone_is_reported_and_stays(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     build(source, out)
-    write_picture(source / "a" / "02.png", scene(77, (24, 18)))
-    write_picture(source / "a" / "00.png", scene(78, (24, 18)))
+    write_image(source / "a" / "02.png", scene(77, (24, 18)))
+    write_image(source / "a" / "00.png", scene(78, (24, 18)))
     (source / "b" / "03.png").unlink()
     before = fingerprints(out)
     done = run_packer("build", source, out, "--size", 16, "--shard-size", 4000, "--update", "--max-rejects", "50%")
@@ -167,15 +167,15 @@ def test_rejects_that_now_work_become_a_generation(source: Path, tmp_path: Path)
     out = tmp_path / "out"
     build(source, out)
     before = shard_files(out)
-    write_picture(source / "a" / "00.png", scene(1, (24, 18)))
-    write_picture(source / "b" / "01.png", scene(2, (24, 18)))
+    write_image(source / "a" / "00.png", scene(1, (24, 18)))
+    write_image(source / "b" / "01.png", scene(2, (24, 18)))
     result = build(source, out, retry_rejects="EMPTY file")
     assert result.growth is not None
     assert (result.growth.retried, result.growth.mended) == (1, 1)
     counts = [(g.kind, g.counts.items, g.counts.rejected_items) for g in check_whole(out).generations]
     assert counts == [("build", 9, 1), ("retry", 1, 0)]
     assert read_samples(out)[-1]["key"] == "00000005-000000"
-    write_picture(source / "c.png", scene(3, (24, 18)))
+    write_image(source / "c.png", scene(3, (24, 18)))
     result = build(source, out, retry_rejects=True, update=True)
     assert result.growth is not None
     assert (result.growth.new, result.growth.retried, result.growth.mended) == (1, 1, 1)
@@ -316,7 +316,7 @@ def test_wrong_calls(source: Path, tmp_path: Path) -> None:
         build(source, out, new_classes=True)
     with pytest.raises(UsageError, match="found a packed dataset"):
         build(out, tmp_path / "other", update=True) and build(out, tmp_path / "other", update=True)
-    write_pictures(source, ["z.png"])
+    write_images(source, ["z.png"])
     with pytest.raises(UsageError, match=r"'z\.png' new.*or --update to add what is new"):
         build(source, out)
     with pytest.raises(UsageError, match=r"option size: was 16, now 8.*or --overwrite\Z"):
@@ -350,7 +350,7 @@ def test_added_fields_come_off_before_a_dataset_grows_and_on_again(source: Path,
     build(source, out)
     keys = [row["key"] for row in read_samples(out)]
     packer.add(out, {"key": keys, "guess": [0.5] * len(keys)}, progress=False)
-    write_pictures(source, ["a/new.png"])
+    write_images(source, ["a/new.png"])
     with pytest.raises(UsageError, match=r"added fields that new samples may lack, found others \(guess\)"):
         build(source, out, update=True)
     assert check_whole(out).samples == len(keys)
@@ -381,7 +381,7 @@ def test_the_history_says_when_what_and_by_which_version(source: Path, tmp_path:
     out = tmp_path / "out"
     build(source, out)
     for number in range(2):
-        write_pictures(source, [f"z{number}.png"])
+        write_images(source, [f"z{number}.png"])
         build(source, out, update=True)
     assert [g.kind for g in Layout(out).load().generations] == [
         "build",
@@ -398,8 +398,8 @@ def test_the_history_says_when_what_and_by_which_version(source: Path, tmp_path:
 
 def test_a_retry_may_change_what_decides_on_rejects(tmp_path: Path) -> None:
     """Each retry records its own recipe, and new items follow the recipe of the build."""
-    write_picture(tmp_path / "in" / "near.png", photograph("astronaut"))
-    write_picture(tmp_path / "in" / "far.png", cv2.resize(photograph("astronaut"), (256, 256)))
+    write_image(tmp_path / "in" / "near.png", photograph("astronaut"))
+    write_image(tmp_path / "in" / "far.png", cv2.resize(photograph("astronaut"), (256, 256)))
     out = tmp_path / "out"
     how: dict[str, Any] = {"preset": "faces", "size": 32, "progress": False, "max_rejects": "100%"}
 
@@ -415,7 +415,7 @@ def test_a_retry_may_change_what_decides_on_rejects(tmp_path: Path) -> None:
     result = call(retry_rejects=True, min_face=40, engine="processes", workers=1, item_timeout=900)
     assert result.growth is not None
     assert result.growth.mended == 1
-    write_picture(tmp_path / "in" / "small.png", cv2.resize(photograph("astronaut"), (200, 200)))
+    write_image(tmp_path / "in" / "small.png", cv2.resize(photograph("astronaut"), (200, 200)))
     call(update=True)
     assert call(retry_rejects=True, min_score=0.9, min_face=30).manifest.samples == 3
     made = check_whole(out).generations

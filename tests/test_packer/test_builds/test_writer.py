@@ -18,13 +18,13 @@ from support.command import environment, run_packer
 from support.datasets import assert_equal
 from support.fuzz import SEED
 from support.listeners import Listener
-from support.media import scene, write_picture
+from support.media import scene, write_image
 from support.packed import encoded_values, fingerprints, read_samples
 from support.processes import wait_for
 from support.written import jpeg, sample
 
 import packer
-from packer import Array, Picture, Writer
+from packer import Array, Image, Writer
 from packer.builds.writing import writer as writer_module
 from packer.builds.writing.undeclared import FIRST_SAMPLES
 from readers import open_dataset
@@ -42,7 +42,7 @@ from shardspec.schema import DTYPES, Field, NamedConfig
 
 TESTS = Path(__file__).parents[2]
 DECLARED = {
-    "image": Picture("jpeg", quality=85),
+    "image": Image("jpeg", quality=85),
     "label": str,
     "embedding": Array("f4", (4,)),
     "points": Array("i2", (None, 2)),
@@ -167,12 +167,12 @@ WRONG = [
     ({"label": 1}, "field 'label': expected the name of a class, found 1 (int)"),
     ({"label": ""}, "field 'label': expected the name of a class"),
     ({"image": jpeg(1)[:200]}, "field 'image': expected a JPEG's frame header"),
-    ({"image": b"GIF"}, "field 'image': expected a picture"),
-    ({"image": b""}, "field 'image': expected a picture, found an empty file"),
-    ({"image": "a.jpg"}, "field 'image': expected a picture, an array uint8 of shape (H, W, 3) or encoded bytes"),
-    ({"image": np.zeros((4, 4), np.uint8)}, "field 'image': expected a picture"),
-    ({"image": np.zeros((0, 4, 3), np.uint8)}, "field 'image': expected a picture"),
-    ({"image": np.zeros((4, 4, 3), np.float32)}, "field 'image': expected a picture"),
+    ({"image": b"GIF"}, "field 'image': expected an image"),
+    ({"image": b""}, "field 'image': expected an image, found an empty file"),
+    ({"image": "a.jpg"}, "field 'image': expected an image, an array uint8 of shape (H, W, 3) or encoded bytes"),
+    ({"image": np.zeros((4, 4), np.uint8)}, "field 'image': expected an image"),
+    ({"image": np.zeros((0, 4, 3), np.uint8)}, "field 'image': expected an image"),
+    ({"image": np.zeros((4, 4, 3), np.float32)}, "field 'image': expected an image"),
     ({"nota": "x"}, "found 'nota', which is no field of the samples before; did you mean 'note'?"),
     ({"note": ...}, "expected 'note', found none"),
 ]
@@ -333,7 +333,7 @@ def test_given_classes_take_names_and_numbers_after_the_first_samples_too(tmp_pa
         ({"classes": "ab"}, "classes: expected a list of names, found 'ab'"),
         ({"classes": []}, "classes: expected a list of names"),
         ({"classes": ["", "a"]}, "classes: expected names of classes, found ''"),
-        ({"fields": {"image": Picture()}, "quality": 90}, "quality: read only where no fields are declared"),
+        ({"fields": {"image": Image()}, "quality": 90}, "quality: read only where no fields are declared"),
         ({"format": "zip"}, "format: expected one of"),
         ({"encode": "gif"}, "encode: expected one of"),
         ({"shard_size": "many"}, "shard_size: expected a size"),
@@ -352,11 +352,11 @@ def test_wrong_arguments(tmp_path: Path, options: dict[str, Any], message: str) 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Picture("jpg"), "expected one of jpeg, png, webp, raw, found 'jpg'"),
-        (lambda: Picture("png", quality=5), "quality is read only with jpeg and webp"),
-        (lambda: Picture("jpeg", quality=101), "quality of 1 to 100, found 101"),
-        (lambda: Picture("webp", subsampling="444"), "subsampling is read only with jpeg"),
-        (lambda: Picture("jpeg", subsampling="411"), "subsampling 420, 422 or 444"),
+        (lambda: Image("jpg"), "expected one of jpeg, png, webp, raw, found 'jpg'"),
+        (lambda: Image("png", quality=5), "quality is read only with jpeg and webp"),
+        (lambda: Image("jpeg", quality=101), "quality of 1 to 100, found 101"),
+        (lambda: Image("webp", subsampling="444"), "subsampling is read only with jpeg"),
+        (lambda: Image("jpeg", subsampling="411"), "subsampling 420, 422 or 444"),
         (lambda: Array("c8"), "expected a dtype"),
         (lambda: Array("nothing"), "expected a dtype"),
         (lambda: Array("f4", (-1,)), "expected a shape"),
@@ -369,8 +369,8 @@ def test_wrong_fields(make: Any, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_pictures_of_several_fields_have_codecs_of_their_own(tmp_path: Path) -> None:
-    fields = {"image": Picture("webp", quality=80), "depth_image": Picture("raw"), "thumb": Picture("jpeg", quality=50)}
+def test_images_of_several_fields_have_codecs_of_their_own(tmp_path: Path) -> None:
+    fields = {"image": Image("webp", quality=80), "depth_image": Image("raw"), "thumb": Image("jpeg", quality=50)}
     picture = scene(1, (20, 30))
     write(tmp_path / "out", [{"image": picture, "depth_image": picture, "thumb": jpeg(1)}], fields=fields)
     schema = open_dataset(tmp_path / "out").schema
@@ -382,17 +382,17 @@ def test_pictures_of_several_fields_have_codecs_of_their_own(tmp_path: Path) -> 
     assert problems(tmp_path / "out") == problems(tmp_path / "mask") == ()
 
 
-def test_encoded_pictures_become_what_a_build_makes_of_their_files(tmp_path: Path) -> None:
+def test_encoded_images_become_what_a_build_makes_of_their_files(tmp_path: Path) -> None:
     files = [
-        write_picture(tmp_path / "in" / "a.jpg", scene(0, (40, 30))),
-        write_picture(tmp_path / "in" / "b.jpg", scene(1, (40, 30)), progressive=True),
-        write_picture(
+        write_image(tmp_path / "in" / "a.jpg", scene(0, (40, 30))),
+        write_image(tmp_path / "in" / "b.jpg", scene(1, (40, 30)), progressive=True),
+        write_image(
             tmp_path / "in" / "c.jpg",
             scene(2, (40, 30)),
             exif=b"Exif\0\0MM\0*\0\0\0\x08\0\1\1\x12\0\3\0\0\0\1\0\6\0\0\0\0\0\0",
         ),
-        write_picture(tmp_path / "in" / "d.png", scene(3, (40, 30))),
-        write_picture(tmp_path / "in" / "e.webp", scene(4, (40, 30))),
+        write_image(tmp_path / "in" / "d.png", scene(3, (40, 30))),
+        write_image(tmp_path / "in" / "e.webp", scene(4, (40, 30))),
     ]
     packer.build(tmp_path / "in", tmp_path / "built", engine="inline", progress=False)
     write(tmp_path / "out", [{"image": path.read_bytes()} for path in files])
@@ -532,7 +532,7 @@ def test_a_writer_whose_write_was_cut_short_makes_no_dataset(tmp_path: Path, mon
 
 def test_an_unfinished_build_is_not_discarded_unasked(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    write_picture(tmp_path / "in" / "bad.png", scene(0, (8, 8)))
+    write_image(tmp_path / "in" / "bad.png", scene(0, (8, 8)))
     how = {"on_error": "fail", "engine": "inline", "progress": False}
     with pytest.raises(BuildError):
         packer.build(tmp_path / "in", out, steps=["decode", "support.steps:fail"], **how)

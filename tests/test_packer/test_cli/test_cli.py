@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from support.archives import write_tar
-from support.builds import OPTIONS, write_pictures
+from support.builds import OPTIONS, write_images
 from support.command import arguments, environment, run_packer
 from support.hooks import at_start_of, before_each
-from support.media import scene, write_picture, write_video
+from support.media import scene, write_image, write_video
 from support.packed import check_whole, fingerprints, read_samples
 
 from packer import Recipe
@@ -29,8 +29,8 @@ from shardspec.layout import Layout
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A few pictures."""
-    return write_pictures(tmp_path / "source", ["a.png", "b.png", "c.png"])
+    """A few images."""
+    return write_images(tmp_path / "source", ["a.png", "b.png", "c.png"])
 
 
 @pytest.mark.parametrize(
@@ -213,16 +213,16 @@ def test_a_source_of_nothing_is_named_with_what_was_looked_for(tmp_path: Path) -
     for how in ((), ("--dry-run",)):
         error = run_packer("build", "source", tmp_path / "out", *how, cwd=tmp_path, expect=2).stderr
         assert error == (
-            "packer build: expected items to pack, found none (looked for pictures and videos, known by suffixes such as "
+            "packer build: expected items to pack, found none (looked for images and videos, known by suffixes such as "
             ".jpg, .png and .mp4, in source and below)\n"
         )
     write_tar(tmp_path / "a.tar", [])
     error = run_packer("build", tmp_path / "a.tar", tmp_path / "out", expect=2).stderr
-    assert f"found none (looked for pictures and videos in {tmp_path / 'a.tar'})" in error
+    assert f"found none (looked for images and videos in {tmp_path / 'a.tar'})" in error
     for number in range(2):
         (tmp_path / f"{number}.csv").write_text("path\n")
         error = run_packer("build", tmp_path / f"{number}.csv", tmp_path / "out", expect=2).stderr
-        assert f"{number}.csv: expected a row for each picture or video" in error
+        assert f"{number}.csv: expected a row for each image or video" in error
     error = run_packer("build", tmp_path / "*.tgz", tmp_path / "out", expect=2).stderr
     assert f"{str(tmp_path / '*.tgz')!r}: expected the names of archives (" in error
     assert error.endswith("found nothing\n")
@@ -423,7 +423,7 @@ def test_a_file_where_the_folder_should_be_is_a_wrong_call(source: Path, referen
 def test_a_url_is_not_the_name_of_a_folder(source: Path, reference: Path, tmp_path: Path) -> None:
     for words in (
         ("build", source, "s3://bucket/out"),
-        ("build", "https://host/pictures", "out"),
+        ("build", "https://host/images", "out"),
         ("convert", reference, "gs://bucket/out", "--format", "npy"),
         ("inspect", "hf://datasets/faces"),
     ):
@@ -615,7 +615,7 @@ def test_folders_with_odd_names(source: Path, tmp_path: Path) -> None:
 
 
 def test_the_same_suffix_in_any_case(tmp_path: Path) -> None:
-    write_picture(tmp_path / "source" / "A.JpG", scene(0, (20, 16)), format="JPEG")
+    write_image(tmp_path / "source" / "A.JpG", scene(0, (20, 16)), format="JPEG")
     write_video(tmp_path / "source" / "b.mp4", frames=3)
     (tmp_path / "source" / "b.mp4").rename(tmp_path / "source" / "B.MP4")
     document: dict[str, Any] = json.loads(run_packer("build", tmp_path / "source", tmp_path / "out", "--json").stdout)
@@ -633,7 +633,7 @@ def test_a_failed_build_shows_how_to_go_on(source: Path, tmp_path: Path) -> None
 
 
 def test_rows_that_name_one_file_are_reported(tmp_path: Path) -> None:
-    write_pictures(tmp_path, ["a.png", "b.png", "c.png"])
+    write_images(tmp_path, ["a.png", "b.png", "c.png"])
     table = tmp_path / "rows.csv"
     table.write_text("path,label\na.png,x\nb.png,x\na.png,y\na.png,x\n")
     done = run_packer("build", table, tmp_path / "out")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builds import TESTS, write_pictures
+from support.builds import TESTS, write_images
 from support.command import environment, run_packer, start_packer
 from support.hooks import at_start_of
 from support.packed import check_whole
@@ -42,7 +42,7 @@ ProcessesEngine.close = closing
 
 def running(folder: Path, *hook: Path) -> Any:
     """A build that hangs over an item in two workers."""
-    write_pictures(folder / "source", [f"{number:02d}-bad.png" for number in range(40)])
+    write_images(folder / "source", [f"{number:02d}-bad.png" for number in range(40)])
     env = environment(python_path=[*hook, TESTS], **{LOG: str(folder / "log")})
     steps = ("--steps", "decode,support.steps:log_items,support.steps:hang", "--workers", 2)
     build = start_packer("build", folder / "source", folder / "out", *steps, env=env)
@@ -104,7 +104,7 @@ def test_a_signal_in_the_last_moment_of_an_interrupted_build(
 
 @pytest.mark.parametrize("sign", SIGNS)
 def test_a_signal_after_the_end_of_a_finished_build_changes_nothing(tmp_path: Path, sign: signal.Signals) -> None:
-    source = write_pictures(tmp_path / "source", ["a.png"])
+    source = write_images(tmp_path / "source", ["a.png"])
     env = environment(python_path=at_start_of(tmp_path / "site", "packer", AT_THE_END.format(number=int(sign))))
     assert "interrupted" not in run_packer("build", source, tmp_path / "out", env=env).stderr
     check_whole(tmp_path / "out")

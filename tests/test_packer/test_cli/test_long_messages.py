@@ -10,22 +10,22 @@ import pytest
 from PIL import Image
 from support.builds import QUIET
 from support.command import read_jsonl, run_packer
-from support.media import scene, write_picture
+from support.media import scene, write_image
 
 from packer import build, merge
 from shardspec.errors import UsageError
 
 
 def png_of(number: int) -> bytes:
-    """A picture of some 100 kB."""
+    """An image of some 100 kB."""
     file = io.BytesIO()
     noise = np.random.default_rng(number).integers(0, 256, (200, 200, 3), np.uint8)
     Image.fromarray(noise).save(file, "PNG")
     return file.getvalue()
 
 
-def test_pictures_in_place_of_paths(tmp_path: Path) -> None:
-    """As texts: bytes would be pictures in a table."""
+def test_images_in_place_of_paths(tmp_path: Path) -> None:
+    """As texts: bytes would be images in a table."""
     values = [png_of(number).hex() for number in range(4)]
     pq.write_table(pa.table({"photo": values, "label": [0, 1, 0, 1]}), tmp_path / "t.parquet")
     call = (tmp_path / "t.parquet", tmp_path / "out", "--path-column", "photo")
@@ -44,7 +44,7 @@ def test_what_a_step_has_to_say(tmp_path: Path) -> None:
         "def damaged(samples):\n    for sample in samples:\n        for _ in range(99):\n            sample['_report'].add_damage('x' * 999)\n"
         "            sample['_report'].skip(0, 'dark' * 10**5)\n        yield sample\n"
     )
-    write_picture(tmp_path / "in" / "a.png", scene(0, (24, 16)))
+    write_image(tmp_path / "in" / "a.png", scene(0, (24, 16)))
     call = (tmp_path / "in", tmp_path / "out", "--quiet")
     done = run_packer("build", *call, "--steps", "decode,loud:fail", python_path=tmp_path, expect=3)
     assert "loud:fail: ValueError: nono" in done.stderr
@@ -56,7 +56,7 @@ def test_what_a_step_has_to_say(tmp_path: Path) -> None:
 
 
 def test_a_column_of_bytes_is_named_with_a_way(tmp_path: Path) -> None:
-    write_picture(tmp_path / "0.png", scene(0, (24, 16)))
+    write_image(tmp_path / "0.png", scene(0, (24, 16)))
     pq.write_table(pa.table({"path": ["0.png"], "thumb": [b"\x00\x01"], "n": [1]}), tmp_path / "t.parquet")
     call = (tmp_path / "t.parquet", tmp_path / "out", "--quiet")
     done = run_packer("build", *call, expect=2, process=True)
@@ -68,7 +68,7 @@ def test_a_column_of_bytes_is_named_with_a_way(tmp_path: Path) -> None:
 
 
 def test_a_struct_with_bytes_is_named_with_a_way(tmp_path: Path) -> None:
-    write_picture(tmp_path / "0.png", scene(0, (24, 16)))
+    write_image(tmp_path / "0.png", scene(0, (24, 16)))
     table = pa.table({"path": ["0.png"], "photo": [{"bytes": png_of(0), "path": "x"}]})
     pq.write_table(table, tmp_path / "t.parquet")
     done = run_packer("build", tmp_path / "t.parquet", tmp_path / "out", expect=2)
@@ -78,7 +78,7 @@ def test_a_struct_with_bytes_is_named_with_a_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "found"), [("b.wav", "a file .wav"), ("b.png", "a picture"), ("b", "a file without suffix")]
+    ("name", "found"), [("b.wav", "a file .wav"), ("b.png", "an image"), ("b", "a file without suffix")]
 )
 def test_what_also_names_beside_a_video(tmp_path: Path, name: str, found: str) -> None:
     from packer import Recipe
@@ -106,7 +106,7 @@ def test_inspect_says_how_many_classes_it_leaves_out(tmp_path: Path) -> None:
 
 
 def test_many_columns_and_classes(tmp_path: Path) -> None:
-    write_picture(tmp_path / "0.png", scene(0, (24, 16)))
+    write_image(tmp_path / "0.png", scene(0, (24, 16)))
     names = [f"column_{number:04d}" for number in range(2000)]
     (tmp_path / "t.csv").write_text(",".join(names) + "\n" + ",".join(["1"] * 2000) + "\n")
     for options in (
@@ -136,7 +136,7 @@ def test_long_patterns_names_and_columns(tmp_path: Path) -> None:
     """Each of them in one message, none longer than a screen."""
     for number in range(40):
         name = f"{number:02d}{'n' * 200}.png"
-        write_picture(tmp_path / "in" / ("f" * 200) / ("g" * 200) / name, scene(0, (8, 8)))
+        write_image(tmp_path / "in" / ("f" * 200) / ("g" * 200) / name, scene(0, (8, 8)))
     patterns = [f"{number}{'x' * 3000}" for number in range(200)]
     made = build(tmp_path / "in", tmp_path / "out", exclude=patterns, **QUIET)
     (line,) = made.notes
@@ -154,7 +154,7 @@ def test_long_patterns_names_and_columns(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as caught:
             build(tmp_path / "in", tmp_path / "out", **options, **QUIET)
         assert len(str(caught.value)) < 2000
-    write_picture(tmp_path / "0.png", scene(0, (8, 8)))
+    write_image(tmp_path / "0.png", scene(0, (8, 8)))
     for columns in (["k" * 9999, "K" * 9999], ["Key" + "!" * 9999], ["i" * 9999]):
         (tmp_path / "t.csv").write_text(
             ",".join(["path", *columns]) + "\n" + ",".join(["0.png", *["1x"] * len(columns)])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.command import run_packer
-from support.media import photograph, write_picture
+from support.media import photograph, write_image
 
 MESSAGES = Path(__file__).parent / "messages"
 PROMPT = "$ packer "
@@ -18,10 +18,10 @@ PROMPT = "$ packer "
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with pictures, a table of them, a packed dataset, and files that are none of these."""
+    """A folder with images, a table of them, a packed dataset, and files that are none of these."""
     root = tmp_path_factory.mktemp("messages")
     for number in range(4):
-        write_picture(root / "photos" / ("ab"[number % 2]) / f"{number}.jpg", photograph("coffee"))
+        write_image(root / "photos" / ("ab"[number % 2]) / f"{number}.jpg", photograph("coffee"))
     (root / "table.csv").write_text("path,label,size\nphotos/a/0.jpg,cat,1\nphotos/b/1.jpg,dog,2\n")
     (root / "wrong.csv").write_text("file,label\nphotos/a/0.jpg,cat\n")
     (root / "wrong.toml").write_text("sise = 64\n")

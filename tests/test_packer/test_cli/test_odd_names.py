@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.command import environment, run_packer
-from support.media import scene, write_picture, write_video
+from support.media import scene, write_image, write_video
 from support.packed import check_whole, read_samples
 
 import packer
@@ -20,7 +20,7 @@ LONG = "x" * (255 - len(".png"))
 def test_every_format_takes_them(tmp_path: Path, format: str) -> None:
     source, out = tmp_path / f"in {RAW}", tmp_path / f"out {RAW}"
     for number, name in enumerate((f"{RAW}.png", f"{LONG}.png")):
-        write_picture(source / "plain.png", scene(number, (24, 18))).rename(source / name)
+        write_image(source / "plain.png", scene(number, (24, 18))).rename(source / name)
     write_video(tmp_path / "clip.mp4", frames=3).rename(source / f"{RAW}.mp4")
     packer.build(source, out, format=format, engine="inline", progress=False)
     check_whole(out)
@@ -33,7 +33,7 @@ def test_every_format_takes_them(tmp_path: Path, format: str) -> None:
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
 def test_an_output_of_another_encoding_shows_escapes(tmp_path: Path, encoding: str) -> None:
     name = f"sjö 日本 {'x' * 200}"
-    write_picture(tmp_path / "in" / name / "a.png", scene(0, (24, 18)))
+    write_image(tmp_path / "in" / name / "a.png", scene(0, (24, 18)))
     env = {**environment(), "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
     run_packer("build", tmp_path / "in", tmp_path / "out", "--label-from", "folder", "--quiet", env=env)
     shown = run_packer("inspect", tmp_path / "out", env=env).stdout

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support import ray_cluster
 from support import slurm as slurm_cluster
-from support.builds import TESTS, write_pictures
+from support.builds import TESTS, write_images
 from support.cluster_builds import NAMES, OPTIONS, STEPS
 from support.command import environment, run_packer
 from support.packed import fingerprints
@@ -43,15 +43,15 @@ def ray() -> Iterator[Ray]:
 
 
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The source of builds that are disturbed."""
-    return write_pictures(tmp_path_factory.mktemp("source") / "pictures", NAMES)
+    return write_images(tmp_path_factory.mktemp("source") / "images", NAMES)
 
 
 @pytest.fixture(scope="session")
-def expected(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def expected(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What it becomes on one host."""
     folder = tmp_path_factory.mktemp("expected")
     env = environment(python_path=TESTS, **{LOG: str(folder / "log"), GATE: str(folder)})
-    run_packer("build", pictures, folder / "out", *OPTIONS, *STEPS, env=env)
+    run_packer("build", images, folder / "out", *OPTIONS, *STEPS, env=env)
     return fingerprints(folder / "out")

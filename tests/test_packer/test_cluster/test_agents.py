@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builds import write_pictures
+from support.builds import write_images
 from support.cluster import LEASE_S, TASKS, Case, Shared, end, share
 from support.command import run_packer, start_packer
 from support.packed import fingerprints
@@ -201,7 +201,7 @@ def test_a_finishing_call_waits_for_leases_that_are_not_over_and_no_longer(share
 def test_items_that_bring_down_workers_are_rejected_as_in_a_local_build(shared: Shared, tmp_path: Path) -> None:
     options = ("--size", "16", "--steps", "decode,resize,support.steps:kill_itself", "--max-rejects", "1.0", "--quiet")
     case = Case(tmp_path, shared)
-    source = write_pictures(tmp_path / "source", ["1.png", "2-bad.png", "3.png"])
+    source = write_images(tmp_path / "source", ["1.png", "2-bad.png", "3.png"])
     env = {**case.env, "PACKER_TEST_LOG": str(tmp_path / "log")}
     run_packer("build", source, tmp_path / "local", *options, env=env)
     run_packer("submit", source, case.out, *options, env=env)
@@ -217,10 +217,10 @@ def test_items_that_bring_down_workers_are_rejected_as_in_a_local_build(shared: 
 
 def test_no_call_clears_a_folder_in_which_agents_are_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACKER_LEASE_S", "6")
-    source, out = write_pictures(tmp_path / "source", ["1.png", "2.png"]), tmp_path / "out"
+    source, out = write_images(tmp_path / "source", ["1.png", "2.png"]), tmp_path / "out"
     options: dict[str, Any] = {"size": 16, "update": True, "progress": False}
     packer.build(source, out, **options)
-    (new,) = (path for path in write_pictures(tmp_path / "more", ["3.png"]).iterdir())
+    (new,) = (path for path in write_images(tmp_path / "more", ["3.png"]).iterdir())
     shutil.copy(new, source)
     packer.submit(source, out, **options)
     (source / "3.png").unlink()
@@ -236,7 +236,7 @@ def test_no_call_clears_a_folder_in_which_agents_are_at_work(tmp_path: Path, mon
 
 
 def test_a_call_that_refuses_leaves_the_build_to_its_agents(tmp_path: Path) -> None:
-    source, out = write_pictures(tmp_path / "source", ["1.png", "2.png"]), tmp_path / "out"
+    source, out = write_images(tmp_path / "source", ["1.png", "2.png"]), tmp_path / "out"
     space = Workspace(out / ".build")
 
     def is_open() -> bool:

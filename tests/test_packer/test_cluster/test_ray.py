@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support import ray_cluster
-from support.builds import TESTS, write_pictures
+from support.builds import TESTS, write_images
 from support.cluster_builds import OPTIONS, Run, parent_of, rounds
 from support.command import arguments, environment, run_packer
 from support.packed import fingerprints
@@ -24,9 +24,9 @@ pytestmark = pytest.mark.ray
 class RayRun(Run):
     """A build on all nodes of the cluster. A node is known by its raylet."""
 
-    def __init__(self, ray: Ray, pictures: Path, folder: Path, *, held: bool = False) -> None:
+    def __init__(self, ray: Ray, images: Path, folder: Path, *, held: bool = False) -> None:
         self.ray = ray
-        super().__init__("ray", pictures, folder, ("--ray-address", ray.address), ray.environment, held=held)
+        super().__init__("ray", images, folder, ("--ray-address", ray.address), ray.environment, held=held)
 
     def started_by(self) -> list[str]:
         return self.ray.command(*self.command)
@@ -36,8 +36,8 @@ class RayRun(Run):
 
 
 @pytest.fixture
-def run(ray: Ray, pictures: Path, tmp_path: Path) -> Iterator[RayRun]:
-    with RayRun(ray, pictures, tmp_path) as run:
+def run(ray: Ray, images: Path, tmp_path: Path) -> Iterator[RayRun]:
+    with RayRun(ray, images, tmp_path) as run:
         yield run
 
 
@@ -64,10 +64,10 @@ def test_a_lost_node_gives_its_work_back_and_blames_no_item(run: RayRun, expecte
 
 
 def test_a_stopped_raylet_changes_nothing_when_it_wakes_up(
-    ray: Ray, pictures: Path, tmp_path: Path, expected: dict[str, str]
+    ray: Ray, images: Path, tmp_path: Path, expected: dict[str, str]
 ) -> None:
     """The cluster has given the node up by then; its workers run on."""
-    with RayRun(ray, pictures, tmp_path, held=True) as run:
+    with RayRun(ray, images, tmp_path, held=True) as run:
         worker = run.at_work()
         stopped = run.node_of(worker)
         os.kill(stopped, signal.SIGSTOP)
@@ -87,17 +87,17 @@ def test_a_stopped_raylet_changes_nothing_when_it_wakes_up(
 
 
 def test_a_killed_build_goes_on_with_the_same_command(
-    ray: Ray, pictures: Path, tmp_path: Path, expected: dict[str, str]
+    ray: Ray, images: Path, tmp_path: Path, expected: dict[str, str]
 ) -> None:
-    with RayRun(ray, pictures, tmp_path) as run:
+    with RayRun(ray, images, tmp_path) as run:
         run.at_work()
         os.kill(run.process.pid, signal.SIGKILL)
-    with RayRun(ray, pictures, tmp_path) as again:
+    with RayRun(ray, images, tmp_path) as again:
         again.finish(expected)
 
 
 def test_an_item_that_kills_is_rejected_as_on_one_host(ray: Ray, tmp_path: Path) -> None:
-    source = write_pictures(tmp_path / "few", ["a/0.png", "a/1.png", "a/bad.png"])
+    source = write_images(tmp_path / "few", ["a/0.png", "a/1.png", "a/bad.png"])
     steps = ("--steps", "decode,resize,support.steps:kill_itself", "--max-rejects", "1.0")
     env = environment(python_path=TESTS, **{LOG: str(tmp_path / "log")})
     run_packer("build", source, tmp_path / "one", *OPTIONS, *steps, env=env)
@@ -107,7 +107,7 @@ def test_an_item_that_kills_is_rejected_as_on_one_host(ray: Ray, tmp_path: Path)
 
 
 def test_without_a_cluster_it_says_so(ray: Ray, tmp_path: Path) -> None:
-    source = write_pictures(tmp_path / "few", ["a/0.png"])
+    source = write_images(tmp_path / "few", ["a/0.png"])
     options = ("--size", "16", "--engine", "ray", "--ray-address", "127.0.0.1:1")
     command = arguments("build", source, tmp_path / "out", *options)
     printed = ray.run("bash", "-c", '"$@" || echo "status $?"', "bash", *command, env=environment())
@@ -117,7 +117,7 @@ def test_without_a_cluster_it_says_so(ray: Ray, tmp_path: Path) -> None:
 
 
 def test_a_cluster_that_asks_for_a_token(tmp_path: Path) -> None:
-    source, token = write_pictures(tmp_path / "few", ["a/0.png"]), "0123456789abcdef" * 4
+    source, token = write_images(tmp_path / "few", ["a/0.png"]), "0123456789abcdef" * 4
     if lacking := ray_cluster.missing():
         pytest.skip(lacking)
     with ray_cluster.cluster(1, token) as ray:
@@ -142,13 +142,13 @@ FAULTS: dict[str, Callable[[RayRun, random.Random], int]] = {
 
 
 @pytest.mark.slow
-def test_faults_at_random_moments(ray: Ray, pictures: Path, tmp_path: Path, expected: dict[str, str]) -> None:
+def test_faults_at_random_moments(ray: Ray, images: Path, tmp_path: Path, expected: dict[str, str]) -> None:
     for number, rng in rounds("under Ray", 0.2):
         folder = tmp_path / str(number)
         folder.mkdir()
         faults = rng.sample(sorted(FAULTS), rng.choice((1, 1, 2)))
         print(f"round {number}: {', '.join(faults)}", flush=True)
-        with RayRun(ray, pictures, folder) as run:
+        with RayRun(ray, images, folder) as run:
             for fault in faults:
                 time.sleep(rng.uniform(2, 8))
                 with suppress(OSError, IndexError):
@@ -156,5 +156,5 @@ def test_faults_at_random_moments(ray: Ray, pictures: Path, tmp_path: Path, expe
             run.end()
         while len(ray.raylets()) < 3:
             ray.start_node()
-        with RayRun(ray, pictures, folder) as again:
+        with RayRun(ray, images, folder) as again:
             again.finish(expected)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.builds import TESTS, write_pictures
+from support.builds import TESTS, write_images
 from support.cluster_builds import OPTIONS, Run, parent_of, program, rounds, variable_of
 from support.command import arguments, environment, run_packer
 from support.packed import check_whole, fingerprints
@@ -27,11 +27,11 @@ class SlurmRun(Run):
     """A build in an allocation of all nodes; the command is given `times` times, one after another."""
 
     def __init__(
-        self, slurm: Slurm, pictures: Path, folder: Path, *more: str, times: int = 1, held: bool = False
+        self, slurm: Slurm, images: Path, folder: Path, *more: str, times: int = 1, held: bool = False
     ) -> None:
         self.slurm = slurm
         self._times = times
-        super().__init__("srun", pictures, folder, more, slurm.environment, held=held)
+        super().__init__("srun", images, folder, more, slurm.environment, held=held)
 
     def started_by(self) -> list[str]:
         script = "; ".join([shlex.join(self.command)] * self._times) + "; exit $?"
@@ -56,8 +56,8 @@ class SlurmRun(Run):
 
 
 @pytest.fixture
-def run(slurm: Slurm, pictures: Path, tmp_path: Path) -> Iterator[SlurmRun]:
-    with SlurmRun(slurm, pictures, tmp_path) as run:
+def run(slurm: Slurm, images: Path, tmp_path: Path) -> Iterator[SlurmRun]:
+    with SlurmRun(slurm, images, tmp_path) as run:
         yield run
 
 
@@ -112,10 +112,10 @@ def test_a_lost_node_gives_its_work_back_and_blames_no_item(run: SlurmRun, expec
 
 
 def test_a_daemon_that_comes_back_late_changes_nothing(
-    slurm: Slurm, pictures: Path, tmp_path: Path, expected: dict[str, str]
+    slurm: Slurm, images: Path, tmp_path: Path, expected: dict[str, str]
 ) -> None:
     """Slurm has given its node up by then. Its workers run on meanwhile, and no new one can be started."""
-    with SlurmRun(slurm, pictures, tmp_path, held=True) as run:
+    with SlurmRun(slurm, images, tmp_path, held=True) as run:
         worker = run.at_work("n2")
         slurm.kill_node("n2")
         os.kill(worker, signal.SIGKILL)
@@ -126,10 +126,10 @@ def test_a_daemon_that_comes_back_late_changes_nothing(
 
 
 def test_a_cancelled_allocation_ends_the_build_which_goes_on_in_another(
-    slurm: Slurm, pictures: Path, tmp_path: Path, expected: dict[str, str]
+    slurm: Slurm, images: Path, tmp_path: Path, expected: dict[str, str]
 ) -> None:
     """As when its time is up: in the middle of items."""
-    with SlurmRun(slurm, pictures, tmp_path, held=True) as run:
+    with SlurmRun(slurm, images, tmp_path, held=True) as run:
         run.at_work()
         slurm.run("scancel", *slurm.jobs())
         status, errors = run.end()
@@ -137,15 +137,15 @@ def test_a_cancelled_allocation_ends_the_build_which_goes_on_in_another(
         assert "run the same command again" in errors
         wait_for("the end of all workers", lambda: not run.workers())
         run.gate.touch()
-    with SlurmRun(slurm, pictures, tmp_path) as again:
+    with SlurmRun(slurm, images, tmp_path) as again:
         again.finish(expected)
 
 
 def test_a_killed_build_goes_on_in_the_same_allocation(
-    slurm: Slurm, pictures: Path, tmp_path: Path, expected: dict[str, str]
+    slurm: Slurm, images: Path, tmp_path: Path, expected: dict[str, str]
 ) -> None:
     """An agent that it left behind, stopped, loses its lease."""
-    with SlurmRun(slurm, pictures, tmp_path, times=2) as run:
+    with SlurmRun(slurm, images, tmp_path, times=2) as run:
         worker = run.at_work()
         os.kill(worker, signal.SIGSTOP)
         os.kill(parent_of(worker), signal.SIGSTOP)
@@ -165,9 +165,9 @@ def test_a_second_build_says_that_the_first_is_at_work(run: SlurmRun, expected: 
 
 @pytest.mark.slow
 def test_with_all_nodes_lost_the_same_command_goes_on(
-    slurm: Slurm, pictures: Path, tmp_path: Path, expected: dict[str, str]
+    slurm: Slurm, images: Path, tmp_path: Path, expected: dict[str, str]
 ) -> None:
-    with SlurmRun(slurm, pictures, tmp_path, "--workers-per-node", "1") as run:
+    with SlurmRun(slurm, images, tmp_path, "--workers-per-node", "1") as run:
         run.at_work()
         for node in slurm.nodes:
             slurm.kill_node(node)
@@ -177,13 +177,13 @@ def test_with_all_nodes_lost_the_same_command_goes_on(
         assert status == 1
         assert "run the same command again" in errors.splitlines()[-1]
     slurm.rest()
-    with SlurmRun(slurm, pictures, tmp_path) as again:
+    with SlurmRun(slurm, images, tmp_path) as again:
         again.finish(expected)
 
 
-def test_an_item_that_kills_is_rejected_as_on_one_host(slurm: Slurm, pictures: Path, tmp_path: Path) -> None:
+def test_an_item_that_kills_is_rejected_as_on_one_host(slurm: Slurm, images: Path, tmp_path: Path) -> None:
     names = [f"a/{number:02d}.png" for number in range(34)] + ["a/bad.png"]
-    source = write_pictures(tmp_path / "few", names)
+    source = write_images(tmp_path / "few", names)
     steps = ("--steps", "decode,resize,support.steps:kill_itself", "--max-rejects", "1.0")
     log = {LOG: str(tmp_path / "log")}
     env = environment(python_path=TESTS, **log)
@@ -195,7 +195,7 @@ def test_an_item_that_kills_is_rejected_as_on_one_host(slurm: Slurm, pictures: P
 
 def test_an_item_that_hangs_hard_is_ended(slurm: Slurm, tmp_path: Path) -> None:
     """Its worker answers no request, and ends for no closed input."""
-    source = write_pictures(tmp_path / "few", ["a/0.png", "a/bad.png"])
+    source = write_images(tmp_path / "few", ["a/0.png", "a/bad.png"])
     steps = ("--steps", "decode,resize,support.steps:hang_hard", "--max-rejects", "1.0", "--item-timeout", "1")
     env = environment(python_path=TESTS, **{LOG: str(tmp_path / "log")})
     command = arguments("build", source, tmp_path / "out", *OPTIONS, *steps, "--engine", "srun")
@@ -222,18 +222,18 @@ def _kill(processes: list[int], rng: random.Random, how: Callable[[int, int], No
 
 
 @pytest.mark.slow
-def test_faults_at_random_moments(slurm: Slurm, pictures: Path, tmp_path: Path, expected: dict[str, str]) -> None:
+def test_faults_at_random_moments(slurm: Slurm, images: Path, tmp_path: Path, expected: dict[str, str]) -> None:
     for number, rng in rounds("under srun", 0.4):
         folder = tmp_path / str(number)
         folder.mkdir()
         faults = rng.sample(sorted(FAULTS), rng.choice((1, 1, 2, 3)))
         print(f"round {number}: {', '.join(faults)}", flush=True)
-        with SlurmRun(slurm, pictures, folder) as run:
+        with SlurmRun(slurm, images, folder) as run:
             for fault in faults:
                 time.sleep(rng.uniform(0, 3))
                 with suppress(OSError):
                     FAULTS[fault](run, rng)
             run.end()
         slurm.rest()
-        with SlurmRun(slurm, pictures, folder) as again:
+        with SlurmRun(slurm, images, folder) as again:
             again.finish(expected)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.builds import parts_of
 from support.command import environment, run_packer, start_packer
-from support.media import scene, write_picture
+from support.media import scene, write_image
 from support.processes import wait_for
 
 import packer
@@ -24,8 +24,8 @@ ITEMS = 100
 def build(tmp_path: Path, builds: list[Any]) -> tuple[Any, Path]:
     """A build that waits in its last task, with all other tasks done and one of a hundred items rejected."""
     for number in range(ITEMS - 1):
-        write_picture(tmp_path / "source" / "real" / f"{number:03d}.png", scene(number, (24, 18)))
-    (tmp_path / "source" / "real" / "000<b>.jpg").write_bytes(b"no picture")
+        write_image(tmp_path / "source" / "real" / f"{number:03d}.png", scene(number, (24, 18)))
+    (tmp_path / "source" / "real" / "000<b>.jpg").write_bytes(b"no image")
     (tmp_path / "waiting.py").write_text(
         "import time\n\n\ndef wait(samples):\n    for sample in samples:\n"
         "        while '098' in sample['source']:\n            time.sleep(0.05)\n        yield sample\n"
@@ -76,7 +76,7 @@ def test_the_status_says_whether_anybody_is_at_work(build: tuple[Any, Path], tmp
 
 def test_a_build_that_packed_nothing_says_why(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
-    (tmp_path / "source" / "a.jpg").write_bytes(b"no picture")
+    (tmp_path / "source" / "a.jpg").write_bytes(b"no image")
     run_packer("build", tmp_path / "source", tmp_path / "out", "--quiet", expect=3)
     assert packer.status(tmp_path / "out").stage == "nothing was packed"
     assert "nothing was packed: packer rejects" in run_packer("status", tmp_path / "out").stdout

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.builds import write_pictures
+from support.builds import write_images
 from support.command import REPOSITORY, environment, run_packer
 from support.packed import fingerprints
 
@@ -50,7 +50,7 @@ def fake(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    return write_pictures(tmp_path / 'it\'s a "source"\nin $two lines', [f"{n}.png" for n in range(3)])
+    return write_images(tmp_path / 'it\'s a "source"\nin $two lines', [f"{n}.png" for n in range(3)])
 
 
 def test_the_scripts_do_the_build_whatever_the_folders_are_called(

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.builds import OPTIONS, write_pictures
+from support.builds import OPTIONS, write_images
 from support.command import environment, run_packer, start_packer
 from support.fake_slurm import NODES, fake_slurm
 from support.listeners import Listener
@@ -85,7 +85,7 @@ def test_the_build_ends_if_all_agents_do_and_the_same_command_resumes(
 
 @posix
 def test_agents_end_with_the_build_that_started_them(tmp_path: Path) -> None:
-    source = write_pictures(tmp_path / "source", [f"a/{number:03d}.png" for number in range(400)])
+    source = write_images(tmp_path / "source", [f"a/{number:03d}.png" for number in range(400)])
     out, env = tmp_path / "out", environment(**fake_slurm(tmp_path), PACKER_LEASE_S="2")
     build = start_packer("build", source, out, "--size", "16", "--engine", "srun", env=env)
     wait_for("agents", lambda: len(_agents(out)) == len(NODES))
@@ -96,7 +96,7 @@ def test_agents_end_with_the_build_that_started_them(tmp_path: Path) -> None:
 
 @posix
 def test_an_item_that_fails_ends_the_build_of_all_agents(tmp_path: Path) -> None:
-    source = write_pictures(tmp_path / "source", [f"a/{number:03d}.png" for number in range(40)])
+    source = write_images(tmp_path / "source", [f"a/{number:03d}.png" for number in range(40)])
     (source / "a" / "bad.png").write_bytes(b"no image")
     env = environment(**fake_slurm(tmp_path))
     words = ("build", source, tmp_path / "out", "--size", "16", "--engine", "srun", "--on-error", "fail")
@@ -124,7 +124,7 @@ def test_what_cannot_work_is_refused_in_one_line(arguments: tuple[str, ...], mes
         hidden.mkdir()
         (hidden / "sitecustomize.py").write_text("import sys\nsys.modules['ray'] = None\n")
         env = environment(python_path=hidden)
-    source = write_pictures(tmp_path / "source", ["a/0.png"])
+    source = write_images(tmp_path / "source", ["a/0.png"])
     done = run_packer("build", source, tmp_path / "out", *arguments, env=env, expect=2)
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.builds import write_pictures
+from support.builds import write_images
 from support.command import COMMAND_LIMIT_S, environment
 
 SCRIPT = """
@@ -27,7 +27,7 @@ print([int(found[row]["threads"]) for row in range(len(found))], cv2.getNumThrea
 
 
 def test_one_thread_from_the_first_item_on(tmp_path: Path) -> None:
-    source = write_pictures(tmp_path / "in", ["a.png", "b.png"])
+    source = write_images(tmp_path / "in", ["a.png", "b.png"])
     env = {name: value for name, value in environment().items() if name != "OMP_NUM_THREADS"}
     count = "import cv2; print(cv2.getNumThreads())"
     threads = subprocess.run([sys.executable, "-c", count], env=env, capture_output=True, text=True, check=True).stdout

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builds import OPTIONS, PICTURES, TESTS, parts_of, records_of, write_pictures
+from support.builds import IMAGES, OPTIONS, TESTS, parts_of, records_of, write_images
 from support.command import environment, read_jsonl, run_packer, start_packer
 from support.crash_points import NEW_SIZE, OLD_SIZE
 from support.fuzz import SEED
@@ -41,7 +41,7 @@ def crash(folder: Path, step: int, *more: str) -> list[dict[str, Any]]:
 
     ``TEST_SEED`` chooses at which operation the first one is killed.
     """
-    write_pictures(folder / "source", NAMES)
+    write_images(folder / "source", NAMES)
     (folder / "out").mkdir()
     program = [sys.executable, "-m", "support.crash_points", folder / "source", folder / "out"]
     program += [str(SEED % step), str(step), *more]
@@ -317,7 +317,7 @@ def test_a_killed_overwrite_goes_on(mixed: Path, tmp_path: Path, format: str) ->
 
 def test_a_dataset_that_stopped_under_the_other_names_is_replaced_like_any(tmp_path: Path) -> None:
     """Its working folder was deleted by hand, or not copied, so nothing finishes it."""
-    source, out = write_pictures(tmp_path / "source", NAMES), tmp_path / "out"
+    source, out = write_images(tmp_path / "source", NAMES), tmp_path / "out"
     options = ("--shard-size", "4kB", "--engine", "inline", "--quiet")
 
     def check_readable(size: int) -> None:
@@ -395,4 +395,4 @@ def test_kills_at_twenty_random_moments(mixed: Path, tmp_path: Path, builds: lis
     run_packer("build", mixed, out, *OPTIONS, *slow, env=env)
     check_whole(out)
     assert fingerprints(out) == fingerprints(tmp_path / "whole")
-    assert len(read_jsonl(out / "items.jsonl")) == PICTURES + 3
+    assert len(read_jsonl(out / "items.jsonl")) == IMAGES + 3

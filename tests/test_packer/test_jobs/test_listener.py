@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builds import write_pictures
+from support.builds import write_images
 from support.listeners import Listener, StopError, stop_when
 from support.packed import fingerprints
 from support.packed_files import write_faces
@@ -39,9 +39,9 @@ def check_stage(heard: list[packer.Progress], total: int, *, one_by_one: bool = 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """More pictures than a task has items, one of them damaged."""
-    root = write_pictures(tmp_path / "source", [f"{number:03d}.png" for number in range(TASK_ITEMS + 5)])
-    (root / "003.png").write_bytes(b"no picture")
+    """More images than a task has items, one of them damaged."""
+    root = write_images(tmp_path / "source", [f"{number:03d}.png" for number in range(TASK_ITEMS + 5)])
+    (root / "003.png").write_bytes(b"no image")
     return root
 
 
@@ -89,7 +89,7 @@ def calls(root: Path) -> dict[str, tuple[list[tuple[str, str]], Callable[[Any], 
 
 def prepare(root: Path) -> None:
     """What the calls need."""
-    write_pictures(root / "source", ["a.jpg", "b.jpg"])
+    write_images(root / "source", ["a.jpg", "b.jpg"])
     packer.build(root / "source", root / "built", engine="inline", progress=False)
     for dataset in "ab":
         write_faces(root / dataset, 12)

@@ -11,7 +11,7 @@ import av.error
 import cv2
 import pytest
 from PIL import Image
-from support.builds import TESTS, write_pictures
+from support.builds import TESTS, write_images
 from support.command import environment, read_jsonl, run_packer
 from support.packed import check_whole
 from support.steps import LOG, read_log
@@ -30,8 +30,8 @@ def build_with(folder: Path, steps: str) -> str:
     return run_packer("build", folder / "source", folder / "out", *options, env=env).stderr
 
 
-def test_a_picture_that_no_memory_suffices_for_is_rejected_with_what_it_takes(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "source", ["a.png", "c.png"])
+def test_a_image_that_no_memory_suffices_for_is_rejected_with_what_it_takes(tmp_path: Path) -> None:
+    write_images(tmp_path / "source", ["a.png", "c.png"])
     Image.new("1", (12_000, 11_000)).save(tmp_path / "source" / "b-bad.png")
     reported = build_with(tmp_path, "support.steps:leave_little_memory,decode")
     (line,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
@@ -47,22 +47,22 @@ def test_a_picture_that_no_memory_suffices_for_is_rejected_with_what_it_takes(tm
 DECODE_ALL = """
 import resource, sys
 from pathlib import Path
-from packer.vision.decode.picture import decode_picture
+from packer.vision.decode.image import decode_image
 
 files = {path.name: path.read_bytes() for path in sorted(Path(sys.argv[1]).iterdir())}
 for name in ("small.png", "small.avif"):  # loads the libraries
-    decode_picture(files.pop(name))
+    decode_image(files.pop(name))
 for name, data in files.items():
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + (20 if name == "i.avif" else 90) * 10**6, resource.RLIM_INFINITY))
     try:
-        decode_picture(data)
+        decode_image(data)
     except MemoryError as error:
         print(name, error)
 """
 
 
-def test_no_kind_of_picture_is_taken_for_a_damaged_one_where_memory_is_short(tmp_path: Path) -> None:
+def test_no_kind_of_image_is_taken_for_a_damaged_one_where_memory_is_short(tmp_path: Path) -> None:
     for name in ("small.png", "small.avif"):
         Image.new("L", (5, 4)).save(tmp_path / name)
     grey, colour = Image.new("L", (9_000, 8_000)), Image.new("RGB", (9_000, 8_000))
@@ -83,7 +83,7 @@ def test_no_kind_of_picture_is_taken_for_a_damaged_one_where_memory_is_short(tmp
 
 @pytest.mark.parametrize("what", ["nothing", "opencv", "system", "wrapped"])
 def test_an_item_that_memory_is_short_for_only_for_a_while_is_packed(tmp_path: Path, what: str) -> None:
-    write_pictures(tmp_path / "source", ["a.png", "b-bad.png", "c.png"])
+    write_images(tmp_path / "source", ["a.png", "b-bad.png", "c.png"])
     reported = build_with(tmp_path, f"decode,support.steps:lack_memory_{what}")
     assert read_log(tmp_path / "log") == ["b-bad.png"] * 4
     assert "memory ran out at 'b-bad.png', in support.steps:lack_memory_" in reported
@@ -92,7 +92,7 @@ def test_an_item_that_memory_is_short_for_only_for_a_while_is_packed(tmp_path: P
 
 
 def test_memory_that_runs_out_in_this_process_ends_the_build_and_a_resume_goes_on(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "source", ["a.png", "b-bad.png", "c.png"])
+    write_images(tmp_path / "source", ["a.png", "b-bad.png", "c.png"])
     short = [True]
 
     def lack_memory(samples: Iterator[Sample]) -> Iterator[Sample]:
@@ -118,7 +118,7 @@ def test_memory_that_runs_out_in_this_process_ends_the_build_and_a_resume_goes_o
 
 @pytest.mark.parametrize("error", [ValueError(), ItemError(), OSError(), AssertionError(), KeyError()])
 def test_no_reason_is_empty(tmp_path: Path, error: Exception) -> None:
-    write_pictures(tmp_path / "source", ["a.png", "b-bad.png", "c.png"])
+    write_images(tmp_path / "source", ["a.png", "b-bad.png", "c.png"])
 
     def fail(samples: Iterator[Sample]) -> Iterator[Sample]:
         for sample in samples:
@@ -152,7 +152,7 @@ def raised_from(error: Exception, cause: Exception) -> Exception:
         RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB."),
         RuntimeError("can't start new thread"),
         cv2.error("OpenCV(4.11.0) alloc.cpp:73: error: (-4:Insufficient memory) Failed to allocate 1 bytes"),
-        raised_from(ItemError("the picture does not decode"), MemoryError()),
+        raised_from(ItemError("the image does not decode"), MemoryError()),
         raised_from(ValueError("no"), raised_from(KeyError("x"), MemoryError("so much"))),
     ],
     ids=describe_error,

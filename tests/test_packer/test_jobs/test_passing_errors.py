@@ -9,7 +9,7 @@ from typing import Any
 import av.error
 import numpy as np
 import pytest
-from support.builds import TESTS, write_pictures
+from support.builds import TESTS, write_images
 from support.command import environment, read_jsonl, run_packer
 from support.hooks import at_start_of
 from support.media import write_video
@@ -59,8 +59,8 @@ def build(folder: Path, error: str, times: int, *, name: str = "b.png") -> dict[
 
 
 @pytest.mark.parametrize("error", ["EIO", "ESTALE"])
-def test_a_picture_that_can_be_read_at_last_is_packed(tmp_path: Path, error: str) -> None:
-    source = write_pictures(tmp_path / "source", ["a.png", "b.png", "c.png"])
+def test_a_image_that_can_be_read_at_last_is_packed(tmp_path: Path, error: str) -> None:
+    source = write_images(tmp_path / "source", ["a.png", "b.png", "c.png"])
     assert build(tmp_path, error, TRIES - 1) == {}
     run_packer("build", source, tmp_path / "other", "--quiet")
     assert fingerprints(tmp_path / "out") == fingerprints(tmp_path / "other")
@@ -72,21 +72,21 @@ def test_a_video_that_can_be_opened_at_last_is_packed(tmp_path: Path) -> None:
     assert build(tmp_path, "ETIMEDOUT", 1, name="b.mp4") == {}
 
 
-def test_a_picture_that_can_never_be_read_is_rejected_with_the_tries(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "source", ["a.png", "b.png", "c.png"])
+def test_a_image_that_can_never_be_read_is_rejected_with_the_tries(tmp_path: Path) -> None:
+    write_images(tmp_path / "source", ["a.png", "b.png", "c.png"])
     why = f"expected a readable file, found: Input/output error; tried {TRIES} times"
     assert build(tmp_path, "EIO", 99) == {"b.png": why}
     assert len(read_log(tmp_path / "log")) == TRIES
 
 
 def test_what_does_not_pass_is_tried_once(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "source", ["a.png", "b.png", "c.png"])
+    write_images(tmp_path / "source", ["a.png", "b.png", "c.png"])
     assert build(tmp_path, "EACCES", 99) == {"b.png": "expected a readable file, found: Permission denied"}
     assert len(read_log(tmp_path / "log")) == 1
 
 
 def test_a_step_of_ones_own_is_tried_again_too_and_leaves_nothing_of_the_first_try(tmp_path: Path) -> None:
-    source = write_pictures(tmp_path / "source", ["a.png", "b.png", "c.png"])
+    source = write_images(tmp_path / "source", ["a.png", "b.png", "c.png"])
     tried: list[str] = []
 
     def twice(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:

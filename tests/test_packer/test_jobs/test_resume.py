@@ -13,9 +13,9 @@ from typing import Any
 import filelock
 import numpy as np
 import pytest
-from support.builds import OPTIONS, TESTS, parts_of, write_pictures
+from support.builds import OPTIONS, TESTS, parts_of, write_images
 from support.command import environment, read_jsonl, run_packer, start_packer
-from support.media import scene, write_picture
+from support.media import scene, write_image
 from support.packed import check_whole, fingerprints
 from support.processes import wait_for
 from support.steps import LOG, read_log
@@ -40,8 +40,8 @@ Build = Any
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Two tasks of small pictures."""
-    return write_pictures(tmp_path / "source", [f"{n:02d}.png" for n in range(TASK_ITEMS + 4)])
+    """Two tasks of small images."""
+    return write_images(tmp_path / "source", [f"{n:02d}.png" for n in range(TASK_ITEMS + 4)])
 
 
 class Stop(KeyboardInterrupt):
@@ -198,10 +198,10 @@ def test_an_unfinished_build_goes_on_with_another_source(
     """What is finished of equal items is kept, under their new numbers; everything else is packed anew."""
     out, listener = tmp_path / "out", Listener()
     begin(source, out, monkeypatch)
-    write_picture(source / "99.png", scene(99, (24, 18)))
-    write_picture(source / "000.png", scene(97, (24, 18)))
+    write_image(source / "99.png", scene(99, (24, 18)))
+    write_image(source / "000.png", scene(97, (24, 18)))
     (source / "00.png").unlink()
-    write_picture(source / "01.png", scene(98, (24, 18)))
+    write_image(source / "01.png", scene(98, (24, 18)))
     os.utime(source / "05.png", ns=(0, 0))
     decoded: list[str] = []
     with monkeypatch.context() as patch:
@@ -222,7 +222,7 @@ def test_an_unfinished_overwrite_goes_on_with_another_source(
     out = tmp_path / "out"
     build(source, out, size=8)
     begin(source, out, monkeypatch, overwrite=True)
-    write_picture(source / "000.png", scene(97, (24, 18)))
+    write_image(source / "000.png", scene(97, (24, 18)))
     decoded: list[str] = []
     with monkeypatch.context() as patch:
         note_decoded(patch, decoded)
@@ -235,9 +235,9 @@ def test_an_unfinished_overwrite_goes_on_with_another_source(
 def note_decoded(patch: pytest.MonkeyPatch, names: list[str]) -> None:
     """Note the names of the items that are worked on."""
     from packer.builds.work import BuildWork
-    from packer.steps.plain import PlainPictures
+    from packer.steps.plain import PlainImages
 
-    whole, take = BuildWork._pack, PlainPictures.take
+    whole, take = BuildWork._pack, PlainImages.take
 
     def noted(work: Any, item: Any, *more: Any) -> Any:
         names.append(item.name)
@@ -249,7 +249,7 @@ def note_decoded(patch: pytest.MonkeyPatch, names: list[str]) -> None:
         return taken
 
     patch.setattr(BuildWork, "_pack", noted)
-    patch.setattr(PlainPictures, "take", note_taken)
+    patch.setattr(PlainImages, "take", note_taken)
 
 
 def test_a_crash_while_parts_are_put_aside(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +259,7 @@ def test_a_crash_while_parts_are_put_aside(source: Path, tmp_path: Path, monkeyp
     for attempt, name in enumerate(("discard", "append_line")):
         out = tmp_path / f"out-{attempt}"
         begin(source, out, monkeypatch)
-        write_picture(source / "000.png", scene(97, (24, 18)))
+        write_image(source / "000.png", scene(97, (24, 18)))
         with monkeypatch.context() as patch:
 
             def stop(*_: Any, **__: Any) -> None:
@@ -301,7 +301,7 @@ def test_a_changed_step_is_a_difference(source: Path, tmp_path: Path, finished: 
     if finished:
         run_packer(*call, env=env)
     else:
-        (source / "33.png").write_bytes(b"no picture")
+        (source / "33.png").write_bytes(b"no image")
         run_packer(*call, "--on-error", "fail", env=env, expect=1)
         assert (tmp_path / "out" / ".build" / "plan.json").exists()
     os.utime(steps / "mine.py", ns=(0, 0))
@@ -382,7 +382,7 @@ def test_a_finished_build_of_another_source_names_the_difference(
     os.utime(source / "05.png", ns=(0, 0))
     with pytest.raises(UsageError, match="items of the source have changed in size, time or columns"):
         build(source, out)
-    write_picture(source / "99.png", scene(99, (24, 18)))
+    write_image(source / "99.png", scene(99, (24, 18)))
     (source / "00.png").unlink()
     with pytest.raises(UsageError, match=r"another plan: source: '00\.png' gone; source: '99\.png' new\)"):
         build(source, out)
@@ -395,7 +395,7 @@ def test_a_finished_build_of_another_source_names_the_difference(
 
 
 def test_a_finished_build_with_too_many_rejects_says_so_each_time(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "source", ["a.png"])
+    write_images(tmp_path / "source", ["a.png"])
     (tmp_path / "source" / "b.png").write_bytes(b"")
     for _ in range(2):
         with pytest.raises(TooManyRejectsError, match=r"1 of 2 items \(50.0%\) were rejected, more than 5.0%"):
@@ -410,13 +410,13 @@ def test_a_build_that_gave_nothing_says_why_each_time(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(
             TooManyRejectsError,
-            match=r"no item gave a sample \(1 in all\), so nothing was packed: 'b\.png', decode: expected a picture",
+            match=r"no item gave a sample \(1 in all\), so nothing was packed: 'b\.png', decode: expected an image",
         ):
             build(tmp_path / "source", tmp_path / "out", max_rejects=1)
         (why,) = read_jsonl(tmp_path / "out" / ".build" / "rejects.jsonl")
         assert (why["item"], why["step"]) == ("b.png", "decode")
         assert {path.name for path in (tmp_path / "out").rglob("*")} == {".build", "lock", "rejects.jsonl"}
-    write_pictures(tmp_path / "source", ["a.png"])
+    write_images(tmp_path / "source", ["a.png"])
     build(tmp_path / "source", tmp_path / "out", max_rejects=1)
     check_whole(tmp_path / "out")
     assert not (tmp_path / "out" / ".build").exists()
@@ -559,7 +559,7 @@ def test_a_lock_that_is_held_is_an_error_and_nothing_is_touched(source: Path, tm
 def test_a_verdict_is_remembered_over_a_resume(tmp_path: Path) -> None:
     """An item that was found to bring down workers is not tried again by the next session."""
     names = [*(f"{n:02d}.png" for n in range(TASK_ITEMS + 2)), "00-bad.png"]
-    write_pictures(tmp_path / "source", names)
+    write_images(tmp_path / "source", names)
     env = environment(python_path=TESTS, **{LOG: str(tmp_path / "log")})
     steps = ("--steps", "decode,support.steps:kill_itself,support.steps:slow", "--workers", 1, "--quiet")
     first = start_packer("build", tmp_path / "source", tmp_path / "out", *steps, env=env)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builds import write_pictures
-from support.media import scene, write_picture
+from support.builds import write_images
+from support.media import scene, write_image
 from support.packed import check_whole, fingerprints
 
 import packer
@@ -42,7 +42,7 @@ def begin(source: Path, out: Path, monkeypatch: pytest.MonkeyPatch, **options: A
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    return write_pictures(tmp_path / "first mount" / "pictures", [f"{n:02d}.png" for n in range(ITEMS)])
+    return write_images(tmp_path / "first mount" / "images", [f"{n:02d}.png" for n in range(ITEMS)])
 
 
 def test_the_source_has_moved(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_a_packed_source_has_moved(source: Path, tmp_path: Path, monkeypatch: py
 
 
 def test_a_file_that_the_recipe_names_has_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_picture(tmp_path / "in" / "face.png", scene(0, (64, 48)))
+    write_image(tmp_path / "in" / "face.png", scene(0, (64, 48)))
     names = [item.name for item in FolderSource(tmp_path / "in").list_items("auto", "path").items]
     boxes = tmp_path / "boxes.json"
     boxes.write_text(json.dumps({name: {"0": [[4, 4, 46, 46]]} for name in names}))

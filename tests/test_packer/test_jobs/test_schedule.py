@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builds import OPTIONS, TESTS, write_pictures
+from support.builds import OPTIONS, TESTS, write_images
 from support.command import environment, read_jsonl, run_packer, start_packer
 from support.hooks import DIE, at_start_of, before_each
 from support.packed import check_whole, fingerprints, read_samples
@@ -202,9 +202,9 @@ def test_a_failure_ends_the_job(space: Workspace) -> None:
 NAMES = [f"{number:02d}.png" for number in range(36)]
 
 
-def pictures_with(folder: Path, *bad: str) -> Path:
-    """Two tasks of pictures, the bad ones in the second."""
-    return write_pictures(folder / "source", sorted([*NAMES, *bad]))
+def images_with(folder: Path, *bad: str) -> Path:
+    """Two tasks of images, the bad ones in the second."""
+    return write_images(folder / "source", sorted([*NAMES, *bad]))
 
 
 def build_with(
@@ -235,7 +235,7 @@ def rejects_of(out: Path) -> dict[str, str]:
 
 
 def test_a_step_that_kills_its_process_costs_exactly_its_item(tmp_path: Path) -> None:
-    pictures_with(tmp_path, "33-bad.png")
+    images_with(tmp_path, "33-bad.png")
     counts = build_with(tmp_path, "kill_itself")
     assert (counts["items"], counts["packed_items"], counts["rejected_items"]) == (37, 36, 1)
     rejects = rejects_of(tmp_path / "out")
@@ -248,7 +248,7 @@ def test_a_step_that_kills_its_process_costs_exactly_its_item(tmp_path: Path) ->
 
 def test_no_number_of_workers_decides_which_items_are_rejected(tmp_path: Path) -> None:
     """Items for which there is memory enough only while no other worker is there."""
-    pictures_with(tmp_path, "02-bad.png", "33-bad.png")
+    images_with(tmp_path, "02-bad.png", "33-bad.png")
     counts = build_with(tmp_path, "kill_beside_others")
     assert (counts["packed_items"], counts["rejected_items"]) == (38, 0)
     assert read_log(tmp_path / "log"), "they have been killed beside others"
@@ -279,7 +279,7 @@ def test_no_number_of_workers_decides_which_items_are_rejected(tmp_path: Path) -
 def test_each_worker_that_is_lost_is_reported_in_a_line(
     tmp_path: Path, step: str, lost: str, follows: list[str]
 ) -> None:
-    source = write_pictures(tmp_path / "source", ["a.png", "b-bad.png", "c.png"])
+    source = write_images(tmp_path / "source", ["a.png", "b-bad.png", "c.png"])
     steps = ("--steps", f"decode,support.steps:{step}", "--item-timeout", 2, "--max-rejects", "50%")
     env = environment(python_path=TESTS, **{LOG: str(tmp_path / "log")})
     done = run_packer("build", source, tmp_path / "out", *steps, env=env)
@@ -335,7 +335,7 @@ class FakeClock(Clock):
 
 
 def test_a_worker_that_dies_while_it_joins_a_tasks_items_costs_nothing(tmp_path: Path) -> None:
-    pictures_with(tmp_path, "33-bad.png")
+    images_with(tmp_path, "33-bad.png")
     killed = str(tmp_path / "killed")
     condition = f"'.item-00000034' in str(arguments[0]) and 'partial' not in str(arguments[0]) and not os.path.exists({killed!r})"
     hooks = before_each(
@@ -349,7 +349,7 @@ def test_a_worker_that_dies_while_it_joins_a_tasks_items_costs_nothing(tmp_path:
 
 @pytest.mark.parametrize("step", ["hang", "hang_hard"])
 def test_a_step_that_hangs_costs_exactly_its_item(tmp_path: Path, step: str) -> None:
-    pictures_with(tmp_path, "33-bad.png")
+    images_with(tmp_path, "33-bad.png")
     counts = build_with(tmp_path, step, "--item-timeout", "3")
     assert (counts["packed_items"], counts["rejected_items"]) == (36, 1)
     assert rejects_of(tmp_path / "out") == {"33-bad.png": "worker: took longer than 3 s"}
@@ -359,7 +359,7 @@ def test_a_step_that_hangs_costs_exactly_its_item(tmp_path: Path, step: str) -> 
 @pytest.mark.parametrize(
     ("step", "reported"),
     [
-        ("fail", "support.steps:fail: RuntimeError: the step does not like this picture"),
+        ("fail", "support.steps:fail: RuntimeError: the step does not like this image"),
         ("fail_late", "support.steps:fail_late: RuntimeError: the second sample is broken"),
         ("give_nothing", "support.steps:give_nothing: gave no sample (received 1 sample)"),
         ("exit_early", "support.steps:exit_early: SystemExit: 0"),
@@ -371,7 +371,7 @@ def test_a_step_that_hangs_costs_exactly_its_item(tmp_path: Path, step: str) -> 
     ],
 )
 def test_a_step_that_misbehaves_on_an_item_costs_exactly_that_item(tmp_path: Path, step: str, reported: str) -> None:
-    pictures_with(tmp_path, "33-bad.png", "05-bad.png")
+    images_with(tmp_path, "33-bad.png", "05-bad.png")
     counts = build_with(tmp_path, step, "--max-rejects", "100%")
     assert (counts["packed_items"], counts["rejected_items"]) == (36, 2)
     rejects = rejects_of(tmp_path / "out")
@@ -397,7 +397,7 @@ def test_a_step_that_misbehaves_on_an_item_costs_exactly_that_item(tmp_path: Pat
 
 @pytest.mark.parametrize("which", sorted(ODD_VALUES))
 def test_a_value_that_cannot_be_stored_costs_exactly_its_item(tmp_path: Path, which: str) -> None:
-    write_pictures(tmp_path / "source", ["a.png", "b-bad.png", "c.png"])
+    write_images(tmp_path / "source", ["a.png", "b-bad.png", "c.png"])
     odd = {"use": "support.steps:give_odd", "which": which}
     result = packer.build(
         tmp_path / "source", tmp_path / "out", steps=["decode", odd], engine="inline", progress=False, max_rejects=1
@@ -410,7 +410,7 @@ def test_a_value_that_cannot_be_stored_costs_exactly_its_item(tmp_path: Path, wh
 
 def test_a_task_that_ran_item_by_item_has_the_same_bytes(tmp_path: Path) -> None:
     """What differs from the rest of its task is a reject, whether the task ran as a whole or item by item."""
-    pictures_with(tmp_path, "33-bad.png", "34-worst.png")
+    images_with(tmp_path, "33-bad.png", "34-worst.png")
     counts = build_with(tmp_path, "add_field_or_kill", "--max-rejects", "100%")
     assert counts["rejected_items"] == 2
     rejects = rejects_of(tmp_path / "out")
@@ -422,11 +422,11 @@ def test_a_task_that_ran_item_by_item_has_the_same_bytes(tmp_path: Path) -> None
 
 
 def test_the_first_reject_ends_the_build_if_it_is_asked_to(tmp_path: Path) -> None:
-    pictures_with(tmp_path, "33-bad.png")
+    images_with(tmp_path, "33-bad.png")
     reported = build_with(tmp_path, "fail", "--on-error", "fail", expect=1)
     assert "'33-bad.png'" in reported
     assert "--on-error is fail" in reported
-    assert "the step does not like this picture" in reported
+    assert "the step does not like this image" in reported
     assert not (tmp_path / "out" / "manifest.json").exists()
     counts = build_with(tmp_path, "fail", "--on-error", "skip")
     assert counts["rejected_items"] == 1
@@ -448,7 +448,7 @@ def finish(build: Any) -> tuple[int, str]:
 
 
 def test_a_worker_killed_from_outside_costs_nothing(tmp_path: Path, builds: list[Any]) -> None:
-    pictures_with(tmp_path)
+    images_with(tmp_path)
     builds.append(running(tmp_path))
     for _ in range(2):
         victim = wait_for("a worker", lambda: workers_of(builds[0].pid))[0]
@@ -468,7 +468,7 @@ def test_a_worker_killed_from_outside_costs_nothing(tmp_path: Path, builds: list
 def test_an_interrupt_ends_workers_and_says_how_to_resume(
     tmp_path: Path, builds: list[Any], sign: signal.Signals
 ) -> None:
-    source = pictures_with(tmp_path / "with space")
+    source = images_with(tmp_path / "with space")
     builds.append(running(tmp_path / "with space"))
     workers = workers_of(builds[0].pid)
     os.killpg(builds[0].pid, sign)
@@ -483,7 +483,7 @@ def test_an_interrupt_ends_workers_and_says_how_to_resume(
 
 
 def test_an_interrupted_dry_run_has_nothing_to_resume(tmp_path: Path, builds: list[Any]) -> None:
-    write_pictures(tmp_path / "source", ["a-bad.png"])
+    write_images(tmp_path / "source", ["a-bad.png"])
     env = environment(python_path=TESTS, **{LOG: str(tmp_path / "log")})
     steps = "decode,support.steps:log_items,support.steps:hang"
     builds.append(start_packer("build", tmp_path / "source", tmp_path / "out", "--steps", steps, "--dry-run", env=env))
@@ -494,7 +494,7 @@ def test_an_interrupted_dry_run_has_nothing_to_resume(tmp_path: Path, builds: li
 
 @pytest.mark.parametrize("step", ["slow", "hang", "hang_hard", "start_child"])
 def test_workers_end_with_their_parent_whatever_they_are_doing(tmp_path: Path, builds: list[Any], step: str) -> None:
-    write_pictures(tmp_path / "source", ["a-bad.png", "b.png", *NAMES])
+    write_images(tmp_path / "source", ["a-bad.png", "b.png", *NAMES])
     env = environment(python_path=TESTS, **{LOG: str(tmp_path / "log")})
     steps = f"decode,support.steps:log_items,support.steps:{step}"
     builds.append(
@@ -517,7 +517,7 @@ def test_workers_end_with_their_parent_whatever_they_are_doing(tmp_path: Path, b
 
 def test_a_build_that_was_stopped_for_a_while_blames_no_item(tmp_path: Path, builds: list[Any]) -> None:
     """A suspended job (Slurm, Ctrl-Z) goes on where it was; no item has taken too long."""
-    pictures_with(tmp_path)
+    images_with(tmp_path)
     builds.append(running(tmp_path, "--item-timeout", "2"))
     workers = workers_of(builds[0].pid)
     everyone = [builds[0].pid, *workers]

@@ -10,7 +10,7 @@ from support.builds import TESTS
 from support.command import environment, read_jsonl, run_packer, start_packer
 from support.face_source import FACELESS_FRAMES, pair, views, write_frames
 from support.hooks import at_start_of
-from support.media import photograph, write_picture
+from support.media import photograph, write_image
 from support.packed import check_whole, fingerprints
 from support.processes import is_alive, wait_for, workers_in, workers_of
 from support.steps import LOG, read_log
@@ -31,23 +31,23 @@ OURS |= {"shared_detector": True, "workers": 2}
 """The same for builds of this process."""
 STEPS = ("--steps", "decode,support.steps:log_items,support.steps:slow,faces")
 VIEWS = 34
-"""Two tasks of pictures, beside those of the videos."""
+"""Two tasks of images, beside those of the videos."""
 
 BAD_SIZE = (250, 201)
-"""Width and height of the one picture that spoilt detectors do not take."""
+"""Width and height of the one image that spoilt detectors do not take."""
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures of faces, small and large, one without, and two videos."""
+    """Images of faces, small and large, one without, and two videos."""
     root = tmp_path_factory.mktemp("source")
-    write_picture(root / "astronaut.png", photograph("astronaut"))
-    write_picture(root / "coffee.png", photograph("coffee"))
-    write_picture(root / "pair.png", pair())
+    write_image(root / "astronaut.png", photograph("astronaut"))
+    write_image(root / "coffee.png", photograph("coffee"))
+    write_image(root / "pair.png", pair())
     write_frames(root / "a.mp4", views(20, faceless=FACELESS_FRAMES))
     write_frames(root / "b.mp4", views(13, size=(200, 160)))
     for number, view in enumerate(views(VIEWS, size=(160, 160))):
-        write_picture(root / f"view-{number:02d}.png", view)
+        write_image(root / f"view-{number:02d}.png", view)
     return root
 
 
@@ -66,7 +66,7 @@ def starting(folder: Path, module: str, code: str) -> dict[str, str]:
 
 
 def spoilt(folder: Path, deed: str) -> dict[str, str]:
-    """An environment in which the detector does something else than detect in a picture of `BAD_SIZE`."""
+    """An environment in which the detector does something else than detect in an image of `BAD_SIZE`."""
     code = (
         "import signal, time\n"
         "from packer.vision.detect.detector import Detector\n"
@@ -81,10 +81,10 @@ def spoilt(folder: Path, deed: str) -> dict[str, str]:
 
 
 def with_bad(root: Path) -> Path:
-    """Pictures, one of them of `BAD_SIZE`."""
+    """Images, one of them of `BAD_SIZE`."""
     for number, view in enumerate(views(2, size=(160, 160))):
-        write_picture(root / f"{number}.png", view)
-    write_picture(root / "1-bad.png", next(views(1, size=BAD_SIZE)))
+        write_image(root / f"{number}.png", view)
+    write_image(root / "1-bad.png", next(views(1, size=BAD_SIZE)))
     return root
 
 
@@ -115,7 +115,7 @@ class TestBytes:
         code = "import importlib.abc\nclass No(importlib.abc.MetaPathFinder):\n    def find_spec(self, name, *_):\n"
         code += "        if name == 'torch': raise ImportError('a worker loads torch')\nsys.meta_path.insert(0, No())"
         env = starting(tmp_path / "site", "packer.jobs.worker", code)
-        write_picture(tmp_path / "in" / "a.png", photograph("astronaut"))
+        write_image(tmp_path / "in" / "a.png", photograph("astronaut"))
         run_packer("build", tmp_path / "in", tmp_path / "out", *OPTIONS, "--shared-detector", env=env)
         assert not rejects(tmp_path / "out")
         done = run_packer(
@@ -135,7 +135,7 @@ class TestOption:
         ],
     )
     def test_an_invalid_call_is_refused(self, tmp_path: Path, options: dict[str, Any], words: str) -> None:
-        write_picture(tmp_path / "in" / "a.png", photograph("astronaut"))
+        write_image(tmp_path / "in" / "a.png", photograph("astronaut"))
         with pytest.raises(UsageError, match=words):
             packer.build(tmp_path / "in", tmp_path / "out", progress=False, **{"shared_detector": True, **options})
         assert not (tmp_path / "out").exists()
@@ -229,7 +229,7 @@ class TestFaults:
         env = spoilt(tmp_path / "site", "os.kill(os.getpid(), signal.SIGSEGV)")
         out, source = tmp_path / "out", with_bad(tmp_path / "in")
         for number, view in enumerate(views(TASK_ITEMS, size=(120, 120))):  # another task, for the other worker
-            write_picture(source / f"0-{number:02d}.png", view)
+            write_image(source / f"0-{number:02d}.png", view)
         run_packer("build", source, out, *SHARED, env=env)
         assert list(rejects(out)) == ["1-bad.png"]
         assert (

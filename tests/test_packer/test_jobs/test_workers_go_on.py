@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import pytest
-from support.builds import write_pictures
+from support.builds import write_images
 
 from packer import build
 from packer.jobs.engines.processes import ProcessesEngine
 
 
 def test_no_worker_is_started_for_the_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = write_pictures(tmp_path / "source", [f"{number:02d}.jpg" for number in range(70)])
+    source = write_images(tmp_path / "source", [f"{number:02d}.jpg" for number in range(70)])
     started: list[int] = []
     start = ProcessesEngine._start_worker
     monkeypatch.setattr(

@@ -301,7 +301,7 @@ def celeb_of_deepfakebench(root: Path, prefix: str) -> dict[str, Any]:
     videos = {}
     for name in ("id0_0000", "id1_0000"):
         frames = [f"Celeb-DF-v2/Celeb-real/frames/{name}/000.png"]
-        trees.put_pictures(root, frames)
+        trees.put_images(root, frames)
         videos[name] = {"label": "CelebDFv2_real", "frames": [prefix + frame for frame in frames]}
     test = {"id0_0000": videos["id0_0000"]}
     return {"Celeb-DF-v2": {"CelebDFv2_real": {"train": videos, "val": dict(test), "test": test}}}
@@ -392,7 +392,7 @@ def test_imagenet_with_what_copies_lack(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="line 1: expected an image and its class such as n01751748, found"):
         listed("imagenet", root, lists=given)
     given.write_text(f"ILSVRC2012_val_00000001.JPEG {trees.WNIDS[0]}\nILSVRC2012_val_00000009.JPEG n09999999\n")
-    trees.put_pictures(root, ["test/ILSVRC2012_test_00000001.JPEG"])
+    trees.put_images(root, ["test/ILSVRC2012_test_00000001.JPEG"])
     trees.put(root, ["train/n03000684.tar"], b"")
     found = listed("imagenet", root, lists=given)
     assert found.missing == ("val/ILSVRC2012_val_00000009.JPEG",)
@@ -472,7 +472,7 @@ def test_lrs3_is_split_by_its_folders(tmp_path: Path) -> None:
 def test_folders_train_val_test(tmp_path: Path) -> None:
     root = trees.make_imagefolder(tmp_path)
     (root / "val").rename(root / "Validation")
-    trees.put_pictures(root, ["train/loose.png", "test/bird/deep/1.png"])
+    trees.put_images(root, ["train/loose.png", "test/bird/deep/1.png"])
     (root / "train/bird").mkdir()
     found = listed("imagefolder", root)
     assert found.counts == {"label": {"bird": 1, "cat": 6, "dog": 6}, "split": {"test": 5, "train": 4, "val": 4}}
@@ -481,7 +481,7 @@ def test_folders_train_val_test(tmp_path: Path) -> None:
         "ignored train/bird: no images or videos inside",
         "classes of test that train lacks: bird",
     )
-    trees.put_pictures(tmp_path / "flat", ["train/cat/1.png", "test/1.png", "test/2.png"])
+    trees.put_images(tmp_path / "flat", ["train/cat/1.png", "test/1.png", "test/2.png"])
     with pytest.raises(UsageError, match=r"found none: 2 files in no list, such as test/1\.png$"):
         listed("imagefolder", tmp_path / "flat", splits="test")
 

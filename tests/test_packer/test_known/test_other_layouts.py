@@ -32,7 +32,7 @@ def run_programs(title: str, here: Path) -> None:
 
 def test_lists_of_celeba_and_ids_without_a_suffix(tmp_path: Path) -> None:
     numbers, root = range(1, 7), tmp_path / "celeba"
-    trees.put_pictures(root / "img_align_celeba", [f"{number:06d}.jpg" for number in numbers])
+    trees.put_images(root / "img_align_celeba", [f"{number:06d}.jpg" for number in numbers])
     for name, header, cells in (
         ("list_attr_celeba.txt", "6\n5_o_Clock_Shadow Male Smiling \n", ["-1  1 -1", " 1 -1  1"]),
         ("list_eval_partition.txt", "", ["0", "2"]),
@@ -40,7 +40,7 @@ def test_lists_of_celeba_and_ids_without_a_suffix(tmp_path: Path) -> None:
     ):
         lines = [f"{number:06d}.jpg {cells[number % 2]}\n" for number in numbers]
         trees.put_text(root, name, header + "".join(lines))
-    trees.put_pictures(tmp_path / "train_images", ["00a1.png", "00b2.png", "0003.png"])
+    trees.put_images(tmp_path / "train_images", ["00a1.png", "00b2.png", "0003.png"])
     (tmp_path / "train.csv").write_bytes(b"\xef\xbb\xbfid_code,diagnosis\r\n00a1,10\r\n00b2,2\r\n0003,0\r\n")
     run_programs("Lists: rows in Python", tmp_path)
     ds = open_dataset(tmp_path / "celeba-packed")
@@ -74,7 +74,7 @@ def test_frames_of_deepfakebench_in_an_lmdb(tmp_path: Path) -> None:
 def test_boxes_of_wider_face(tmp_path: Path) -> None:
     faces = {f"0--Parade/{number:02d}.jpg": [(5, 8, 12, 16)] for number in range(20)}
     faces |= {"1--Riot/0.jpg": [], "2--Fun/0.jpg": [(1, 2, 30, 40), (50, 9, 20, 24)]}
-    trees.put_pictures(tmp_path / "WIDER_train/images", faces)
+    trees.put_images(tmp_path / "WIDER_train/images", faces)
     blocks = [
         f"{path}\n{len(boxes)}\n" + "".join(f"{' '.join(map(str, box))} 0 0 0 0 0 0 \n" for box in boxes or [(0,) * 4])
         for path, boxes in faces.items()
@@ -89,28 +89,28 @@ def test_boxes_of_wider_face(tmp_path: Path) -> None:
 
 
 def test_pixels_of_fer2013(tmp_path: Path) -> None:
-    pictures = np.random.default_rng(0).integers(0, 256, (3, 48, 48), dtype=np.uint8)
-    lines = [f"{n},{' '.join(map(str, picture.ravel()))},Training\n" for n, picture in enumerate(pictures)]
+    images = np.random.default_rng(0).integers(0, 256, (3, 48, 48), dtype=np.uint8)
+    lines = [f"{n},{' '.join(map(str, picture.ravel()))},Training\n" for n, picture in enumerate(images)]
     trees.put_text(tmp_path, "fer2013.csv", "emotion,pixels,Usage\n" + "".join(lines))
     run_programs("Pixels: the writer", tmp_path)
     ds = open_dataset(tmp_path / "fer")
     assert [(sample["label"], sample["split"]) for sample in ds] == [(n, "Training") for n in range(3)]
-    assert all((sample["image"] == picture[..., None]).all() for sample, picture in zip(ds, pictures, strict=True))
+    assert all((sample["image"] == picture[..., None]).all() for sample, picture in zip(ds, images, strict=True))
 
 
-def test_frames_as_pictures(tmp_path: Path) -> None:
+def test_frames_as_images(tmp_path: Path) -> None:
     sessions = {"S005/001": "3.0000000e+00", "S010/002": None, "S011/001": "7.0000000e+00"}
     for session, emotion in sessions.items():
         name = session.replace("/", "_")
         numbers = range(1, 6)
-        trees.put_pictures(tmp_path / "cohn-kanade-images" / session, [f"{name}_{n:08d}.png" for n in numbers])
+        trees.put_images(tmp_path / "cohn-kanade-images" / session, [f"{name}_{n:08d}.png" for n in numbers])
         (tmp_path / "Emotion" / session).mkdir(parents=True)
         if emotion is not None:
             trees.put_text(tmp_path, f"Emotion/{session}/{name}_00000005_emotion.txt", f"   {emotion}\n")
     for video in ("00001", "00012"):
-        trees.put_pictures(tmp_path / "clip_224x224" / video, [f"{video}_{n:05d}.jpg" for n in range(1, 17)])
+        trees.put_images(tmp_path / "clip_224x224" / video, [f"{video}_{n:05d}.jpg" for n in range(1, 17)])
     (tmp_path / "set_1.csv").write_text("video_name,label\n1,7\n12,1\n")
-    run_programs("Frames as pictures: `--frame-folders`", tmp_path)
+    run_programs("Frames as images: `--frame-folders`", tmp_path)
     ck = open_dataset(tmp_path / "ck")
     known = {(s["source"], s["subject"], s["session"], int(s["emotion"]), bool(s["emotion_valid"])) for s in ck}
     assert known == {

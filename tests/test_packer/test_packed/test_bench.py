@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builds import write_pictures
+from support.builds import write_images
 from support.command import run_packer
 
 from packer import BenchReport, bench, build, convert
@@ -73,7 +73,7 @@ def test_packed_runs_reach_both_floors(reference: Path) -> None:
 
 def test_companions_of_the_items_are_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without them the raw side would have less to do, and the source would not be that of the build."""
-    write_pictures(tmp_path / "in", ["face.png", "mask.png"])
+    write_images(tmp_path / "in", ["face.png", "mask.png"])
     (tmp_path / "in" / "table.csv").write_text("path,mask\nface.png,mask.png\n")
     (tmp_path / "boxes.json").write_text(json.dumps({"face.png": {"0": [[0, 0, 24, 24]]}}))
     monkeypatch.chdir(tmp_path)  # the dataset knows the file with the boxes by its name
@@ -105,9 +105,9 @@ def test_the_command_prints_json_and_draws(mixed: Path, reference: Path, tmp_pat
 
 
 def test_the_command_prints_a_table_and_says_that_the_source_has_changed(tmp_path: Path) -> None:
-    source = write_pictures(tmp_path / "source", ["a.jpg", "b.png"])
+    source = write_images(tmp_path / "source", ["a.jpg", "b.png"])
     run_packer("build", source, tmp_path / "out", "--quiet")
-    write_pictures(source, ["c.jpg"])
+    write_images(source, ["c.jpg"])
     table = run_packer("bench", source, tmp_path / "out", *QUICK).stdout
     assert "raw" in table.splitlines()[0]
     assert "packed (lmdb)" in table.splitlines()[0]
@@ -119,7 +119,7 @@ def test_the_command_prints_a_table_and_says_that_the_source_has_changed(tmp_pat
 
 def test_a_converted_dataset_is_compared_with_what_it_was_built_from(tmp_path: Path) -> None:
     """Through several conversions, of format, shard size and order; only the time of packing is not handed on."""
-    source = write_pictures(tmp_path / "source", ["a.jpg", "b.png", "c.jpg"])
+    source = write_images(tmp_path / "source", ["a.jpg", "b.png", "c.jpg"])
     build(source, tmp_path / "out", progress=False, engine="inline", shard_size=1000)
     convert(tmp_path / "out", tmp_path / "npy", format="npy", shard_size=2000, progress=False, engine="inline")
     convert(tmp_path / "npy", tmp_path / "hdf5", format="hdf5", shuffle=3, progress=False, engine="inline")
@@ -128,7 +128,7 @@ def test_a_converted_dataset_is_compared_with_what_it_was_built_from(tmp_path: P
         assert (found.same_source, found.pack.recorded) == (True, False)
         assert "estimated as one raw epoch" in found.describe()
         assert "not, file by file" not in found.describe()
-    write_pictures(source, ["d.jpg"])
+    write_images(source, ["d.jpg"])
     assert not bench(source, tmp_path / "hdf5", workers=1, batch_size=1, runs=1, seconds=0.01).same_source
 
 
@@ -141,7 +141,7 @@ def test_what_cannot_be_compared_is_refused(mixed: Path, reference: Path, tmp_pa
     with pytest.raises(UsageError, match="found one of 'split', which has no recipe to run"):
         bench(mixed, tmp_path / "parts" / "train")
     reported = (
-        r"expected items that give samples, found none among the 1 tried \('real/a.jpg', decode: expected a picture"
+        r"expected items that give samples, found none among the 1 tried \('real/a.jpg', decode: expected an image"
     )
     with pytest.raises(UsageError, match=reported):
         bench(write_hollow(tmp_path / "hollow"), reference, workers=1, seconds=0.01, runs=1)
@@ -149,7 +149,7 @@ def test_what_cannot_be_compared_is_refused(mixed: Path, reference: Path, tmp_pa
 
 
 def test_the_boxes_of_the_build_are_named_again(tmp_path: Path) -> None:
-    source, boxes = write_pictures(tmp_path / "source", ["a.png"]), tmp_path / "boxes.csv"
+    source, boxes = write_images(tmp_path / "source", ["a.png"]), tmp_path / "boxes.csv"
     boxes.write_text("path,frame,x0,y0,x1,y1\na.png,0,1,1,9,9\n")
     build(source, tmp_path / "out", preset="faces", boxes=boxes, min_face=1, size=8, engine="inline", progress=False)
     quick = {"seconds": 0.01, "runs": 1, "workers": 1, "progress": False}
@@ -164,9 +164,9 @@ def test_the_boxes_of_the_build_are_named_again(tmp_path: Path) -> None:
 
 
 def write_hollow(root: Path) -> Path:
-    """A source of files that are no pictures but for their names."""
+    """A source of files that are no images but for their names."""
     (root / "real").mkdir(parents=True)
-    (root / "real" / "a.jpg").write_bytes(b"no picture")
+    (root / "real" / "a.jpg").write_bytes(b"no image")
     return root
 
 

@@ -297,8 +297,8 @@ class Replacing(Listener):
             self._replace_it()
 
 
-def grey_pictures(folder: Path, greys: Iterable[int]) -> Path:
-    """Pictures of one size and of one grey each, which is their name."""
+def grey_images(folder: Path, greys: Iterable[int]) -> Path:
+    """Images of one size and of one grey each, which is their name."""
     folder.mkdir(exist_ok=True)
     for grey in greys:
         Image.fromarray(np.full((4, 5, 3), grey, np.uint8)).save(folder / f"{grey:03}.png")
@@ -321,17 +321,17 @@ def test_rows_of_a_dataset_and_of_what_takes_its_place_are_never_mixed(
     tmp_path: Path, make: Callable[..., Any], stage: str, done: int, change: str
 ) -> None:
     """Their files have the same names and sizes: only digests tell them apart."""
-    source = grey_pictures(tmp_path / "source", range(6))
+    source = grey_images(tmp_path / "source", range(6))
     how: dict[str, Any] = {"encode": "raw", "format": "npy", "shard_size": 100, **QUIET}
     build(source, tmp_path / "in", **how)
-    build(grey_pictures(tmp_path / "others", range(100, 104)), tmp_path / "other", **how)
+    build(grey_images(tmp_path / "others", range(100, 104)), tmp_path / "other", **how)
 
     def overwrite() -> None:
-        build(grey_pictures(tmp_path / "newer", range(50, 56)), tmp_path / "in", **how, overwrite=True)
+        build(grey_images(tmp_path / "newer", range(50, 56)), tmp_path / "in", **how, overwrite=True)
 
     def follow() -> None:
         (source / "000.png").unlink()
-        grey_pictures(source, [6])
+        grey_images(source, [6])
         build(source, tmp_path / "in", **how, update=True, gone="drop")
 
     listener = Replacing(stage, done, overwrite if change == "overwritten" else follow)

@@ -15,7 +15,7 @@ from support.builds import QUIET
 from support.command import environment, run_packer, start_packer
 from support.datasets import every_kind_schema, face_schema, fixed, picture, text, values_for, write_dataset
 from support.hooks import before_each
-from support.media import scene, write_picture, write_video
+from support.media import scene, write_image, write_video
 from support.packed_files import face_columns, read_all, write_faces
 from support.processes import wait_for
 
@@ -34,10 +34,10 @@ def rows_of(root: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png", "webp", None])
-def test_pictures_are_the_stored_bytes_in_class_folders(tmp_path: Path, codec: str | None) -> None:
+def test_images_are_the_stored_bytes_in_class_folders(tmp_path: Path, codec: str | None) -> None:
     write_faces(tmp_path / "in", codec=codec)
     result = export(tmp_path / "in", tmp_path / "out", progress=False)
-    assert (result.samples, result.pictures) == (12, 12)
+    assert (result.samples, result.images) == (12, 12)
     columns, stored = face_columns(12, codec=codec), read_all(tmp_path / "in")
     suffix = {"jpeg": "jpg", None: "png"}.get(codec, codec)
     for row, line in enumerate(rows_of(tmp_path / "out")):
@@ -102,7 +102,7 @@ def test_all_kinds_of_fields_can_be_exported(tmp_path: Path) -> None:
     write_dataset(tmp_path / "in", "npy", schema, columns)
     for table in ("csv", "jsonl", "parquet"):
         result = export(tmp_path / "in", tmp_path / table, table=table, progress=False)
-        assert result.pictures == 27
+        assert result.images == 27
     lines = [json.loads(line) for line in (tmp_path / "jsonl" / "table.jsonl").read_text().splitlines()]
     for row, line in enumerate(lines):
         assert line["note"] == columns["note"][row]
@@ -202,13 +202,13 @@ def test_an_interrupted_export_leaves_nothing_and_says_how_to_go_on(tmp_path: Pa
 
 def test_two_exports_into_one_folder_do_not_meet(tmp_path: Path) -> None:
     write_faces(tmp_path / "in", codec="jpeg")
-    first_picture = "str(arguments[0]).endswith('/00000001-000000.jpg')"
+    first_image = "str(arguments[0]).endswith('/00000001-000000.jpg')"
     waiting = f"import time\nwhile not os.path.exists({str(tmp_path / 'go')!r}):\n    time.sleep(0.01)"
-    hooks = before_each(tmp_path / "hooks", "packer", "open", first_picture, waiting)
+    hooks = before_each(tmp_path / "hooks", "packer", "open", first_image, waiting)
     call = ("export", tmp_path / "in", tmp_path / "out", "--quiet")
     first = start_packer(*call, env=environment(python_path=hooks))
     try:
-        wait_for("the first picture", lambda: any(tmp_path.glob(".out.exporting/**/00000000-000000.jpg")))
+        wait_for("the first image", lambda: any(tmp_path.glob(".out.exporting/**/00000000-000000.jpg")))
         refused = run_packer(*call, expect=1)
     finally:
         (tmp_path / "go").touch()
@@ -235,7 +235,7 @@ def test_a_finished_export_is_found_and_another_is_refused(tmp_path: Path) -> No
     write_faces(tmp_path / "other", seed=1)
     call = ("export", tmp_path / "in", tmp_path / "out")
     made = run_packer(*call).stdout
-    assert made == f"{tmp_path}/out: 12 samples, 12 pictures, table.csv\n"
+    assert made == f"{tmp_path}/out: 12 samples, 12 images, table.csv\n"
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     assert run_packer(*call).stdout == made.replace("out: ", "out: finished already, nothing was done: ")
     for arguments, found in (
@@ -252,8 +252,8 @@ def test_the_command_exports_a_dataset_without_labels(tmp_path: Path, capsys: py
     columns = face_columns(3)
     write_dataset(tmp_path / "in", "npy", schema, {name: columns[name] for name in schema.names})
     assert main(["export", str(tmp_path / "in"), str(tmp_path / "out"), "--quiet"]) == 0
-    assert "3 samples, 3 pictures, table.csv" in capsys.readouterr().out
-    assert sorted(p.name for p in (tmp_path / "out" / "pictures").iterdir()) == [
+    assert "3 samples, 3 images, table.csv" in capsys.readouterr().out
+    assert sorted(p.name for p in (tmp_path / "out" / "images").iterdir()) == [
         f"0000000{n}-000000.png" for n in range(3)
     ]
 
@@ -288,7 +288,7 @@ def test_everything_is_flushed_before_the_folder_gets_its_name(tmp_path: Path, m
 def test_names_of_the_source_are_kept(tmp_path: Path) -> None:
     names = ["real/b.JPG", "real/deep/b.jpeg", "fake/a.png", "fake/A.jpg", "wrong\\.jpg"]
     for number, name in enumerate(names):
-        write_picture(tmp_path / "photos" / name, scene(number, (24, 18)))
+        write_image(tmp_path / "photos" / name, scene(number, (24, 18)))
     write_video(tmp_path / "photos" / "clip.mp4", frames=2)
     build(tmp_path / "photos", tmp_path / "ds", **QUIET)
     result = export(tmp_path / "ds", tmp_path / "out", names="source", progress=False)
@@ -302,7 +302,7 @@ def test_names_of_the_source_are_kept(tmp_path: Path) -> None:
         "real/deep/b.jpeg0": "real/deep/b.jpeg",
         "wrong\\.jpg0": "wrong_.row-00000006.jpg",
     }
-    assert result.pictures == 7
+    assert result.images == 7
     assert (tmp_path / "out" / "real/b.JPG").read_bytes() == read_all(tmp_path / "ds")["image"][4]
     assert export(tmp_path / "ds", tmp_path / "out", names="source", progress=False).found_finished
     with pytest.raises(UsageError, match=r"found one with .*--names source"):
@@ -313,7 +313,7 @@ def test_names_of_the_source_are_kept(tmp_path: Path) -> None:
 
 def test_a_frame_is_not_named_like_another_file_of_the_source(tmp_path: Path) -> None:
     write_video(tmp_path / "photos" / "clip.mp4", frames=2)
-    write_picture(tmp_path / "photos" / "clip.frame-000001.jpg", scene(0, (24, 18)))
+    write_image(tmp_path / "photos" / "clip.frame-000001.jpg", scene(0, (24, 18)))
     build(tmp_path / "photos", tmp_path / "ds", **QUIET)
     export(tmp_path / "ds", tmp_path / "out", names="source", progress=False)
     assert [row["path"] for row in rows_of(tmp_path / "out")] == [

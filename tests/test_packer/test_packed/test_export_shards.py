@@ -1,4 +1,4 @@
-"""``packer export --to mds`` and ``--to litdata``: shards that the libraries open, with the stored bytes of pictures."""
+"""``packer export --to mds`` and ``--to litdata``: shards that the libraries open, with the stored bytes of images."""
 
 import io
 import json
@@ -146,8 +146,8 @@ def test_tar_files_are_those_of_convert_and_open_in_webdataset(tmp_path: Path, f
     tars = sorted((tmp_path / "tars").glob("shard-*.tar"))
     assert [tar.read_bytes() for tar in tars] == [(tmp_path / "converted" / tar.name).read_bytes() for tar in tars]
     found = stream_tars(tars)
-    pictures = [sample["image"] for sample in samples_of(faces / "jpeg")]
-    assert all(np.array_equal(sample["jpg"], image) for sample, image in zip(found, pictures, strict=True))
+    images = [sample["image"] for sample in samples_of(faces / "jpeg")]
+    assert all(np.array_equal(sample["jpg"], image) for sample, image in zip(found, images, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def assert_alike(found: Any, expected: Any, name: str) -> None:
         assert (json.loads(found) if isinstance(found, str) else found) == expected, name
     elif isinstance(expected, bytes):
         assert bytes(found) == expected, name
-    elif isinstance(found, bytes | memoryview | Image.Image) or type(found).__module__ == "torch":  # a picture
+    elif isinstance(found, bytes | memoryview | Image.Image) or type(found).__module__ == "torch":  # an image
         if isinstance(found, bytes | memoryview):
             found = Image.open(io.BytesIO(found))
         found = np.asarray(found) if isinstance(found, Image.Image) else np.moveaxis(np.asarray(found), 0, -1)

@@ -11,7 +11,7 @@ from unicodedata import normalize
 
 import numpy as np
 import pytest
-from support.builds import QUIET, write_pictures
+from support.builds import QUIET, write_images
 from support.command import environment, run_packer
 from support.datasets import assert_same, face_schema, write_dataset
 from support.hooks import before_each
@@ -196,7 +196,7 @@ def test_a_label_that_is_no_class_does_not_become_one(tmp_path: Path) -> None:
 
 def test_datasets_of_one_class_each_packed_apart_are_merged_by_the_command(tmp_path: Path) -> None:
     for number, name in enumerate(("real", "fake")):
-        write_pictures(tmp_path / name / "videos" / name, [f"{number}{n}.png" for n in range(3)])
+        write_images(tmp_path / name / "videos" / name, [f"{number}{n}.png" for n in range(3)])
         options = ("--label-from", "folder", "--size", 16, "--resize", "exact", "--quiet")
         run_packer("build", tmp_path / name / "videos", tmp_path / f"packed-{name}", *options)
     call = ("merge", tmp_path / "packed-real", tmp_path / "packed-fake", tmp_path / "out", "--quiet")
@@ -212,7 +212,7 @@ def test_datasets_of_one_class_each_packed_apart_are_merged_by_the_command(tmp_p
 
 
 @pytest.mark.parametrize(("format", "codec"), [*((name, None) for name in FORMATS), ("parquet", "png")])
-def test_pictures_of_different_fixed_shapes_become_varying(tmp_path: Path, format: str, codec: str | None) -> None:
+def test_images_of_different_fixed_shapes_become_varying(tmp_path: Path, format: str, codec: str | None) -> None:
     write_faces(tmp_path / "a", 3, format, size=32, codec=codec)
     write_faces(tmp_path / "b", 4, "npy", size=20, codec=codec, seed=1)
     out = tmp_path / "out"
@@ -272,7 +272,7 @@ def test_wrong_calls(tmp_path: Path) -> None:
 
 
 def test_samples_that_are_there_twice_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_pictures(tmp_path / "in", [f"{number}.jpg" for number in range(6)])
+    write_images(tmp_path / "in", [f"{number}.jpg" for number in range(6)])
     build(tmp_path / "in", tmp_path / "whole", **QUIET)
     split(tmp_path / "whole", tmp_path / "parts", folds=3, **QUIET)
     whole, *parts = (tmp_path / name for name in ("whole", "parts/fold-0", "parts/fold-1", "parts/fold-2"))
@@ -290,7 +290,7 @@ def test_samples_that_are_there_twice_are_counted(tmp_path: Path, capsys: pytest
 
 def test_a_sample_is_known_by_its_file_and_not_by_the_name_alone(tmp_path: Path) -> None:
     for seconds, name in enumerate("ab"):
-        write_pictures(tmp_path / name, names := [f"{number}.jpg" for number in range(3 + seconds)])
+        write_images(tmp_path / name, names := [f"{number}.jpg" for number in range(3 + seconds)])
         for picture in names:
             os.utime(tmp_path / name / picture, (seconds, seconds))
         build(tmp_path / name, tmp_path / f"{name} packed", **QUIET)
@@ -298,14 +298,14 @@ def test_a_sample_is_known_by_its_file_and_not_by_the_name_alone(tmp_path: Path)
     a, b, small = (tmp_path / name for name in ("a packed", "b packed", "a small"))
     assert merge([a, b], tmp_path / "ab", **QUIET).repeated == {}
     assert merge([b, a, small], tmp_path / "all", **QUIET).repeated == {str(small): 2}
-    write_pictures(tmp_path / "c", ["c.jpg"])
+    write_images(tmp_path / "c", ["c.jpg"])
     build(tmp_path / "c", tmp_path / "c packed", **QUIET)
     merge([tmp_path / "c packed", a], tmp_path / "ca", **QUIET)
     assert merge([tmp_path / "ca", a], tmp_path / "caa", **QUIET).repeated == {str(a): 3}  # whatever keys they have now
 
 
 def test_samples_of_one_frame_in_two_parts_are_not_the_same(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "in", ["0.jpg", "1.jpg", "2.jpg"])
+    write_images(tmp_path / "in", ["0.jpg", "1.jpg", "2.jpg"])
     build(tmp_path / "in", tmp_path / "whole", steps=["decode", mirror_twice], **QUIET)
     split(tmp_path / "whole", tmp_path / "parts", folds=2, seed=1, **QUIET)
     parts = [tmp_path / "parts" / "fold-0", tmp_path / "parts" / "fold-1"]
@@ -335,8 +335,8 @@ def test_samples_of_two_writers_are_the_same_if_their_values_are(tmp_path: Path)
     c = write("c", [(0, 0, "fake"), (1, 1, "real"), (7, 7, "fake")])
     assert merge([a, b, c], tmp_path / "out", classes="unite", **QUIET).repeated == {str(b): 2, str(c): 2}
     assert merge([c, a], tmp_path / "ca", classes="unite", **QUIET).repeated == {str(a): 1}
-    pictures = [(write_pixels(tmp_path / name, values)) for name, values in [("p", [1, 2]), ("q", [3, 2, 2])]]
-    assert merge(pictures, tmp_path / "pq", **QUIET).repeated == {str(pictures[1]): 2}
+    photos = [(write_pixels(tmp_path / name, values)) for name, values in [("p", [1, 2]), ("q", [3, 2, 2])]]
+    assert merge(photos, tmp_path / "pq", **QUIET).repeated == {str(photos[1]): 2}
 
 
 def write_pixels(out: Path, values: Sequence[int]) -> Path:

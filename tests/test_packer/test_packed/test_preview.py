@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from support.command import run_packer
 from support.datasets import fixed, text, write_dataset
-from support.media import write_picture
+from support.media import write_image
 from support.packed_files import face_columns, write_faces
 
 from packer import preview
@@ -25,7 +25,7 @@ CELL, GAP, CAPTION = 64, 6, 32
 
 
 def _cells(sheet: Path, across: int, count: int) -> list[np.ndarray]:
-    """The pictures of a sheet."""
+    """The images of a sheet."""
     with Image.open(sheet) as picture:
         pixels = np.asarray(picture)
     corners = [(GAP + n // across * (CELL + CAPTION + GAP), GAP + n % across * (CELL + GAP)) for n in range(count)]
@@ -42,7 +42,7 @@ def test_each_cell_is_its_sample_with_the_geometry_drawn_in(tmp_path: Path) -> N
         assert np.array_equal(cell, draw(sample["image"], sample, scale=2)), row
 
 
-def test_plain_shows_the_pictures_alone(tmp_path: Path) -> None:
+def test_plain_shows_the_images_alone(tmp_path: Path) -> None:
     write_faces(tmp_path / "faces", 4)
     columns = face_columns(4)
     preview(str(tmp_path / "faces"), str(tmp_path / "s.png"), columns=2, cell=CELL, plain=True)
@@ -74,7 +74,7 @@ def test_the_caption_depends_on_the_key(tmp_path: Path) -> None:
     assert (gap == gap[0, 0]).all()  # the long key stays within its cell
 
 
-def test_large_pictures_are_fitted_into_their_cell(tmp_path: Path) -> None:
+def test_large_images_are_fitted_into_their_cell(tmp_path: Path) -> None:
     image = np.full((1, 30, 200, 3), 255, np.uint8)
     write_dataset(tmp_path / "wide", "npy", Schema((fixed("image", "|u1", 30, 200, 3),)), {"image": image})
     preview(tmp_path / "wide", tmp_path / "s.png", cell=CELL)
@@ -95,7 +95,7 @@ def test_what_cannot_be_shown_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"\.png"):
         preview(tmp_path / "faces", tmp_path / "s.jpg")
     write_dataset(tmp_path / "text", "npy", Schema((text("key"),)), {"key": ["a"]})
-    with pytest.raises(UsageError, match="field with pictures"):
+    with pytest.raises(UsageError, match="field with images"):
         preview(tmp_path / "text", sheet)
     shard = tmp_path / "faces" / manifest.shards[0].files[0].name
     data = bytearray(shard.read_bytes())
@@ -130,7 +130,7 @@ def test_where_and_one_per_choose_the_samples(tmp_path: Path) -> None:
         preview(tmp_path / "faces", tmp_path / "s.png", where="score > 5")
 
 
-def test_masks_are_shown_beside_the_picture_or_over_it(tmp_path: Path) -> None:
+def test_masks_are_shown_beside_the_image_or_over_it(tmp_path: Path) -> None:
     schema = Schema((fixed("image", "|u1", 32, 32, 3), fixed("mask", "|u1", 32, 32, 1)))
     mask = np.zeros((1, 32, 32, 1), np.uint8)
     mask[:, 8:16, 8:16] = 255
@@ -162,8 +162,8 @@ def test_a_label_map_of_equal_channels_tints_each_class_in_a_colour_of_its_own(t
 
 def test_rejected_items_are_drawn_from_the_source_with_their_reasons(tmp_path: Path) -> None:
     for name, size in (("good", (40, 40)), ("low", (40, 8))):
-        write_picture(tmp_path / "source" / f"{name}.png", np.full((*size[::-1], 3), 200, np.uint8))
-    (tmp_path / "source" / "none.jpg").write_bytes(b"no picture")
+        write_image(tmp_path / "source" / f"{name}.png", np.full((*size[::-1], 3), 200, np.uint8))
+    (tmp_path / "source" / "none.jpg").write_bytes(b"no image")
     (tmp_path / "few.py").write_text(
         "def tall(samples):\n    for sample in samples:\n        if sample['image'].shape[0] > 20:\n            yield sample\n"
     )

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builds import write_pictures
+from support.builds import write_images
 from support.command import run_packer, run_unprivileged
-from support.media import photograph, scene, write_picture
+from support.media import photograph, scene, write_image
 
 import packer
 from packer.cli import main
@@ -22,10 +22,10 @@ from shardspec.layout import Layout
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Eight pictures in two folders, of which five cannot be read, for three reasons."""
-    root = write_pictures(tmp_path / "source", [f"{'ab'[n % 2]}/{n:02d}.png" for n in range(8)])
+    """Eight images in two folders, of which five cannot be read, for three reasons."""
+    root = write_images(tmp_path / "source", [f"{'ab'[n % 2]}/{n:02d}.png" for n in range(8)])
     for name in ("a/00.png", "b/01.png", "a/02.png"):
-        (root / name).write_bytes(f"not a picture {name}".encode())
+        (root / name).write_bytes(f"not an image {name}".encode())
     (root / "b" / "03.png").write_bytes(b"")
     whole = (root / "a" / "04.png").read_bytes()
     (root / "a" / "04.png").write_bytes(whole[:200])
@@ -54,7 +54,7 @@ def test_reasons_that_differ_in_names_alone_are_one(source: Path, tmp_path: Path
 def test_the_table_packs_what_was_repaired(source: Path, tmp_path: Path) -> None:
     build(source, tmp_path / "out", label_from="folder")
     for name in ("a/00.png", "b/01.png", "a/02.png", "b/03.png", "a/04.png"):
-        write_picture(source / name, scene(1, (24, 18)))
+        write_image(source / name, scene(1, (24, 18)))
     for table in ("retry.csv", "retry.jsonl"):
         done = run_packer("rejects", tmp_path / "out", "-o", tmp_path / table, "--json")
         assert json.loads(done.stdout)["table"] == str(tmp_path / table)
@@ -119,7 +119,7 @@ def test_the_printed_command_packs_the_rejected_rows_of_a_table_the_same_way(
     suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, face in (("real/a", True), ("real/b", False), ("fake/a", True), ("fake/b b", False), ("fake/c", False)):
-        write_picture(tmp_path / "data" / f"{name}.png", photograph("astronaut" if face else "coffee")[:400, :500])
+        write_image(tmp_path / "data" / f"{name}.png", photograph("astronaut" if face else "coffee")[:400, :500])
     (tmp_path / "data" / "all.csv").write_text(FORGED, "utf-8")
     how: dict[str, Any] = {"engine": "inline", "progress": False, "max_rejects": "100%"}
     recipe = {"preset": "faces", "size": 64, "min_score": 0.9, "margin": 0.25, "path_column": "File", "text": "split"}
@@ -134,9 +134,7 @@ def test_the_printed_command_packs_the_rejected_rows_of_a_table_the_same_way(
             "fake/b b.png,fake,test,real/b.png,12,",
             "fake/c.png,real,test,real/b.png,007,4.0",
         ]
-    write_picture(
-        tmp_path / "data" / "real" / "b.png", photograph("astronaut")[:400, :500]
-    )  # where the boxes come from
+    write_image(tmp_path / "data" / "real" / "b.png", photograph("astronaut")[:400, :500])  # where the boxes come from
     words = shlex.split(report.retry)
     words = [{"OUT": str(tmp_path / "again"), "SOURCE": str(tmp_path / "data")}.get(word, word) for word in words]
     assert words[0] == "packer"
@@ -174,7 +172,7 @@ def test_the_keys_of_an_archives_rejects_are_taken_again(source: Path, tmp_path:
     assert (tmp_path / "retry.csv").read_text().split() == ["key", "a/00.png", "a/02.png", "a/04.png"]
     with tarfile.open(tmp_path / "some.tar", "w") as archive:
         for name in ("a/00.png", "a/02.png", "a/04.png", "a/06.png"):
-            write_picture(source / name, scene(1, (24, 18)))
+            write_image(source / name, scene(1, (24, 18)))
             archive.add(source / name, name)
     assert build(tmp_path / "some.tar", tmp_path / "again", keys=str(tmp_path / "retry.csv")).manifest.samples == 3
 
@@ -194,14 +192,14 @@ def test_samples_of_a_packed_dataset_have_no_path(source: Path, tmp_path: Path) 
 
 
 def test_what_no_table_can_hold(tmp_path: Path) -> None:
-    source = write_pictures(tmp_path / "source", ["a.png"])
+    source = write_images(tmp_path / "source", ["a.png"])
     odd = os.fsdecode(b"\xff.png")
     (source / odd).write_bytes(b"")
     build(source, tmp_path / "out")
     with pytest.raises(UsageError, match=r"write retry\.jsonl"):
         packer.rejects(tmp_path / "out", out=tmp_path / "retry.csv")
     packer.rejects(tmp_path / "out", out=tmp_path / "retry.jsonl")
-    write_picture(source / "b.png", scene(1, (24, 18)))
+    write_image(source / "b.png", scene(1, (24, 18)))
     os.replace(source / "b.png", source / odd)
     assert build(tmp_path / "retry.jsonl", tmp_path / "again", root=str(source)).manifest.samples == 1
 
@@ -221,7 +219,7 @@ def test_wrong_calls(source: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
-    build(write_pictures(tmp_path / "source", ["train/a/0.png"]), tmp_path / "out")
+    build(write_images(tmp_path / "source", ["train/a/0.png"]), tmp_path / "out")
     (tmp_path / "kept").mkdir(0o555)
     for command, *values in (
         ("rejects", tmp_path / "out", "-o", tmp_path / "kept" / "retry.csv"),

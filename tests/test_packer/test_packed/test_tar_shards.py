@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.builds import write_pictures
+from support.builds import write_images
 from support.command import run_packer
 from support.tar_streams import stream_tars
 
@@ -21,7 +21,7 @@ OPTIONS = ("--size", 24, "--resize", "exact", "--label-from", "folder", "--shard
 def tars(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of several tar files."""
     root = tmp_path_factory.mktemp("tars")
-    source = write_pictures(root / "source", NAMES)
+    source = write_images(root / "source", NAMES)
     run_packer("build", source, root / "out", "--format", "webdataset", *OPTIONS, "--quiet")
     assert len(list((root / "out").glob("shard-*.tar"))) > 1
     return root / "out"

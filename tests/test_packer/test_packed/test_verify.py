@@ -74,7 +74,7 @@ def test_the_samples_of_a_damaged_shard_are_named_as_far_as_they_are_known(tmp_p
         value = read_all(root)["image"][row]
         path = Layout(root).shard(manifest.shards[1], format) / name
         at = path.read_bytes().index(value)
-        _flip(path, at + 50)  # the picture's own checksum shows it
+        _flip(path, at + 50)  # the image's own checksum shows it
         (problem,) = verify(root, deep=True).problems
         assert str(path) in problem
         assert f"{keys}; 1 cannot be read whole: row 6 (key '00000000-000002'): " in problem, problem
@@ -173,7 +173,7 @@ def test_values_that_cannot_be_are_named_by_key_and_field(tmp_path: Path, name: 
     assert f"shard-00001.lmdb, row 1 (key '00000002-000001'), field {name!r}" in problem
 
 
-def test_points_about_the_picture_are_no_problem(tmp_path: Path) -> None:
+def test_points_about_the_image_are_no_problem(tmp_path: Path) -> None:
     _pack(tmp_path, "landmarks", 5, np.full((5, 2), -20))
     assert verify(tmp_path, deep=True).problems == ()
 
@@ -184,7 +184,7 @@ def test_a_key_in_two_shards_is_named(tmp_path: Path) -> None:
     assert "'00000000-000000' in rows 0 and 5" in problem
 
 
-def test_a_picture_that_does_not_decode_or_has_another_shape_is_named(tmp_path: Path) -> None:
+def test_a_image_that_does_not_decode_or_has_another_shape_is_named(tmp_path: Path) -> None:
     write_faces(tmp_path, 6, "npy", codec="png", shard_rows=None)
     images = tmp_path / "shard-00000" / "image.bin"
     data = bytearray(images.read_bytes())

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.command import run_packer
-from support.media import scene, write_picture, write_video
+from support.media import scene, write_image, write_video
 from support.packed_files import face_columns, write_faces
 from support.pages import HOSTILE, write_hostile
 
@@ -73,10 +73,10 @@ def go(page: Any, act: Callable[[], object]) -> None:
 
 
 def points_on_screen(page: Any, card: str) -> np.ndarray:
-    """Where the points of a card are drawn, in pixels of the stored picture: through the browser's own transformation."""
+    """Where the points of a card are drawn, in pixels of the stored image: through the browser's own transformation."""
     found = page.evaluate(
         """(card) => [...document.querySelectorAll(card + ' path.points')].flatMap((path) => {
-            const image = path.closest('.picture').querySelector('img');
+            const image = path.closest('.image').querySelector('img');
             const box = image.getBoundingClientRect(), matrix = path.getScreenCTM();
             const scale = Math.min(box.width / image.naturalWidth, box.height / image.naturalHeight);
             const left = box.x + (box.width - scale * image.naturalWidth) / 2;
@@ -100,12 +100,12 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Videos and pictures, one of them damaged, and what they are packed into."""
+    """Videos and images, one of them damaged, and what they are packed into."""
     root = tmp_path_factory.mktemp("clips")
     for number, name in enumerate(("real/a.mp4", "fake/b.mp4")):
         write_video(root / "source" / name, frames=12, number=number)
-    write_picture(root / "source" / "real" / "wide.png", scene(2, (120, 40)))
-    (root / "source" / "real" / "<script>alert(1)<script>.jpg").write_bytes(b"no picture")
+    write_image(root / "source" / "real" / "wide.png", scene(2, (120, 40)))
+    (root / "source" / "real" / "<script>alert(1)<script>.jpg").write_bytes(b"no image")
     run_packer(
         *("build", root / "source", root / "out", "--label-from", "folder", "--size", "48", "--every", "2"),
         *("--quiet", "--max-rejects", "100%"),
@@ -164,7 +164,7 @@ def test_the_grid_filters_sorts_and_opens_samples(browser: Any, faces: Path) -> 
         assert f"/row/{best}?sort=-score" in page.url
         if dataset[best]["landmarks_valid"]:
             expected = np.array(sorted(map(tuple, dataset[best]["landmarks"].tolist())))
-            assert np.allclose(points_on_screen(page, "#picture"), expected, atol=0.05)
+            assert np.allclose(points_on_screen(page, "#image"), expected, atol=0.05)
         go(page, partial(page.keyboard.press, "ArrowRight"))
         assert int(page.url.split("/row/")[1].split("?")[0]) == int(np.argsort(-scores, kind="stable")[1])
         neighbours = page.locator(".strip a").count()

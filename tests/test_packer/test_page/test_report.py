@@ -31,7 +31,7 @@ def points_of(card: object) -> np.ndarray:
     return np.array(sorted((float(x), float(y)) for x, y in found))
 
 
-def test_the_file_has_pictures_as_stored_and_points_where_they_are(tmp_path: Path) -> None:
+def test_the_file_has_images_as_stored_and_points_where_they_are(tmp_path: Path) -> None:
     write_faces(tmp_path / "faces", 12, codec="jpeg")
     columns, stored = face_columns(12, codec="jpeg"), read_all(tmp_path / "faces")
     made = report(tmp_path / "faces", tmp_path / "r.html", progress=False)
@@ -78,7 +78,7 @@ def test_a_build_with_rejects_is_accounted_for(tmp_path: Path, mixed: Path) -> N
     source.mkdir()
     for path in sorted(mixed.glob("real/00*.jpg"))[:3]:
         (source / path.name).write_bytes(path.read_bytes())
-    (source / "<i>broken.jpg").write_bytes(b"no picture")
+    (source / "<i>broken.jpg").write_bytes(b"no image")
     run_packer("build", source, tmp_path / "out", "--size", "32", "--quiet", "--max-rejects", "100%")
     done = run_packer("report", tmp_path / "out", "-o", tmp_path / "r.html", "--json", "--quiet")
     facts = json.loads(done.stdout)
@@ -131,7 +131,7 @@ def test_what_several_datasets_share_is_a_warning(tmp_path: Path) -> None:
     assert len(read_page(made).find("div", "card")) == 9
 
 
-def test_a_dataset_without_pictures_labels_or_rows_has_a_report(tmp_path: Path) -> None:
+def test_a_dataset_without_images_labels_or_rows_has_a_report(tmp_path: Path) -> None:
     write_dataset(tmp_path / "n", "npy", Schema((fixed("x", "<f8"),)), {"x": np.array([1.0, np.nan, np.inf, 2.0])})
     page = read_page(report(tmp_path / "n", tmp_path / "n.html", progress=False))
     assert "2 samples without a value" in page.text

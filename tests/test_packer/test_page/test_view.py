@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from support import archives
 from support.command import environment, run_packer, start_packer
 from support.datasets import encode, face_schema, fixed, picture, text, write_dataset, write_encoded
-from support.media import scene, write_picture, write_video
+from support.media import scene, write_image, write_video
 from support.packed_files import face_columns, read_all, write_faces
 from support.pages import HOSTILE, Page, assert_harmless, descendants, write_hostile
 
@@ -131,7 +131,7 @@ def test_a_click_replaces_the_condition_on_its_field_and_keeps_others() -> None:
     assert Query("a b").narrowed("x == 1", "x") == ("?where=x+%3D%3D+1", False)
 
 
-def test_a_sample_has_its_picture_fields_neighbours_and_the_frame_it_was_cut_from(tmp_path: Path) -> None:
+def test_a_sample_has_its_image_fields_neighbours_and_the_frame_it_was_cut_from(tmp_path: Path) -> None:
     columns = face_columns(12, codec="jpeg", groups=2)
     write_video(tmp_path / "source" / "a.mp4", frames=12)
     columns["source"] = ["a.mp4" if row % 2 == 0 else "../outside.mp4" for row in range(12)]
@@ -163,7 +163,7 @@ def test_a_sample_has_its_picture_fields_neighbours_and_the_frame_it_was_cut_fro
         assert pages.get(f"/{TOKEN}{path}").status_code == 404, path
 
 
-def test_raw_pictures_of_any_size_are_png_with_the_same_pixels(tmp_path: Path) -> None:
+def test_raw_images_of_any_size_are_png_with_the_same_pixels(tmp_path: Path) -> None:
     images = [scene(row, (20 + row, 30)) for row in range(3)]
     write_dataset(tmp_path / "d", "npy", Schema((picture("photo", "raw"),)), {"photo": images})
     pages = client(tmp_path / "d")
@@ -288,10 +288,10 @@ def test_predictions_are_joined_and_the_worst_come_first(tmp_path: Path, faces: 
 
 @pytest.fixture(scope="module")
 def rejecting(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A source with a damaged picture, and what it is packed into."""
+    """A source with a damaged image, and what it is packed into."""
     root = tmp_path_factory.mktemp("rejecting")
-    write_picture(root / "source" / "good.png", scene(0, (40, 30)))
-    (root / "source" / "<b>.jpg").write_bytes(b"no picture")
+    write_image(root / "source" / "good.png", scene(0, (40, 30)))
+    (root / "source" / "<b>.jpg").write_bytes(b"no image")
     run_packer("build", root / "source", root / "out", "--size", "24", "--quiet", "--max-rejects", "100%")
     return root / "source", root / "out"
 
@@ -314,11 +314,11 @@ def test_rejects_are_listed_and_drawn_from_the_source(rejecting: tuple[Path, Pat
 
 def test_folders_of_frames_are_drawn_though_their_numbers_begin_at_1(tmp_path: Path) -> None:
     for number in range(1, 4):
-        write_picture(tmp_path / "source" / "good" / f"{number}.png", scene(number, (40, 30)))
-        write_picture(tmp_path / "source" / "bad" / f"{number}.png", scene(number, (40, 30)))
+        write_image(tmp_path / "source" / "good" / f"{number}.png", scene(number, (40, 30)))
+        write_image(tmp_path / "source" / "bad" / f"{number}.png", scene(number, (40, 30)))
     whole = (tmp_path / "source" / "bad" / "1.png").read_bytes()
     for path in (tmp_path / "source" / "bad").iterdir():
-        path.write_bytes(b"no picture")
+        path.write_bytes(b"no image")
     run_packer(
         *("build", tmp_path / "source", tmp_path / "out", "--frame-folders", "25", "--max-rejects", "100%", "--quiet")
     )
@@ -332,13 +332,13 @@ def test_folders_of_frames_are_drawn_though_their_numbers_begin_at_1(tmp_path: P
 @pytest.mark.parametrize("kind", ["tgz", "folder of tars", "lmdb", "parquet"])
 def test_what_lies_in_archives_is_drawn_from_them(tmp_path: Path, kind: str) -> None:
     bad = b"\xff\xd8\xff no jpeg"
-    pictures = {"good": archives.encoded(1), "wrong": bad}
-    members = [(f"{key}.jpg", data) for key, data in pictures.items()]
+    photos = {"good": archives.encoded(1), "wrong": bad}
+    members = [(f"{key}.jpg", data) for key, data in photos.items()]
     if kind == "lmdb":
-        source = archives.write_lmdb(tmp_path / "in.lmdb", {key.encode(): data for key, data in pictures.items()})
+        source = archives.write_lmdb(tmp_path / "in.lmdb", {key.encode(): data for key, data in photos.items()})
     elif kind == "parquet":
         source = tmp_path / "in.parquet"
-        archives.write_parquet(source, 2, image=[{"bytes": data, "path": key} for key, data in pictures.items()])
+        archives.write_parquet(source, 2, image=[{"bytes": data, "path": key} for key, data in photos.items()])
     else:
         source = tmp_path / "in" / ("a.tgz" if kind == "tgz" else "deep/a.tar")
         archives.write_tar(source, members)

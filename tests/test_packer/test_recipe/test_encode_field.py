@@ -1,4 +1,4 @@
-"""``--encode-field``: another encoding for one picture field."""
+"""``--encode-field``: another encoding for one image field."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from support.archives import encoded, npy, write_tar
 from support.builds import QUIET
 from support.command import read_jsonl, run_packer
-from support.media import scene, write_picture
+from support.media import scene, write_image
 from support.packed import check_whole, fingerprints, read_samples
 
 from packer import Recipe, build
@@ -20,7 +20,7 @@ FIELDS = ["ir_image=webp:40", "depth_image=jpeg", "raw_image=raw", "mask=png"]
 
 
 def rows(count: int = 4) -> list[dict[str, Any]]:
-    """Samples with five pictures each, and one that has no encoding of its own."""
+    """Samples with five images each, and one that has no encoding of its own."""
     names = ("image", "ir_image", "depth_image", "raw_image", "mask", "parts_image")
     return [{name: scene(10 * n + i, (40, 30)) for i, name in enumerate(names)} for n in range(count)]
 
@@ -46,10 +46,10 @@ def test_each_field_has_its_own_encoding(tmp_path: Path) -> None:
     assert build(rows(), tmp_path / "out", encode_field=FIELDS, quality=80, **QUIET).found_finished
 
 
-def test_the_second_picture_of_a_table_at_any_number_of_workers(tmp_path: Path) -> None:
+def test_the_second_image_of_a_table_at_any_number_of_workers(tmp_path: Path) -> None:
     for number in range(4):
         for name in ("a", "b"):
-            write_picture(tmp_path / name / f"{number}.png", scene(number, (48, 32)))
+            write_image(tmp_path / name / f"{number}.png", scene(number, (48, 32)))
     lines = ["path,ir", *(f"a/{number}.png,b/{number}.png" for number in range(4))]
     (tmp_path / "table.csv").write_text("\n".join(lines) + "\n")
     how = (
@@ -70,7 +70,7 @@ def test_the_second_picture_of_a_table_at_any_number_of_workers(tmp_path: Path) 
     schema = Layout(tmp_path / "1").load().schema
     assert schema["image"].codec == NamedConfig("png")
     assert schema["ir_image"].codec == NamedConfig("jpeg", {"quality": 90, "subsampling": "420"})
-    write_picture(tmp_path / "a" / "4.png", scene(4, (48, 32)))
+    write_image(tmp_path / "a" / "4.png", scene(4, (48, 32)))
     (tmp_path / "table.csv").write_text("\n".join([*lines, "a/4.png,b/0.png"]) + "\n")
     run_packer("build", tmp_path / "table.csv", tmp_path / "1", *how, "--update", "--quiet")
     assert len(read_samples(tmp_path / "1")) == 5
@@ -78,7 +78,7 @@ def test_the_second_picture_of_a_table_at_any_number_of_workers(tmp_path: Path) 
 
 def test_a_field_that_no_sample_has_is_an_error_before_anything_is_packed(tmp_path: Path) -> None:
     for number in range(2):
-        write_picture(tmp_path / "files" / f"{number}.png", scene(number, (48, 32)))
+        write_image(tmp_path / "files" / f"{number}.png", scene(number, (48, 32)))
     (tmp_path / "table.csv").write_text("path,ir,n\nfiles/0.png,files/1.png,3\nfiles/1.png,,4\n")
     out = tmp_path / "out"
 
@@ -119,7 +119,7 @@ def add(samples):
 def test_a_field_of_a_step_of_the_user(tmp_path: Path) -> None:
     """What such a step gives is known only when it has run."""
     for number in range(2):
-        write_picture(tmp_path / "files" / f"{number}.png", scene(number, (48, 32)))
+        write_image(tmp_path / "files" / f"{number}.png", scene(number, (48, 32)))
     (tmp_path / "own.py").write_text(STEP)
 
     def built(field: str, expect: int) -> str:
@@ -132,12 +132,12 @@ def test_a_field_of_a_step_of_the_user(tmp_path: Path) -> None:
     assert "did you mean 'ir_image'?" in error
 
 
-def test_a_field_that_is_no_picture_is_a_reject_with_its_reason(tmp_path: Path) -> None:
+def test_a_field_that_is_no_image_is_a_reject_with_its_reason(tmp_path: Path) -> None:
     given = [{**row, "n": np.arange(3)} for row in rows(2)]
     with pytest.raises(TooManyRejectsError):
         build(given, tmp_path / "out", encode_field="n=png", **QUIET)
     (found, _) = [line["reason"] for line in read_jsonl(Layout(tmp_path / "out").build / "rejects.jsonl")]
-    assert "encode_field: expected 'n' as a picture, uint8 (H, W, 3), found int64 (3,)" in found
+    assert "encode_field: expected 'n' as an image, uint8 (H, W, 3), found int64 (3,)" in found
 
 
 @pytest.mark.parametrize(

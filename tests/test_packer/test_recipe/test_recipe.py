@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.builds import write_pictures
+from support.builds import write_images
 
 import packer
 from packer import BuildOptions, Recipe, StepSpec
@@ -202,7 +202,7 @@ def test_numbers_of_numpy_are_stored_as_pythons_own() -> None:
 
 
 def test_the_recipe_of_a_manifest_can_be_given_again(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "in", ["a.jpg"])
+    write_images(tmp_path / "in", ["a.jpg"])
     first = packer.build(tmp_path / "in", tmp_path / "a", size=8, engine="inline", progress=False)
     recipe = first.manifest.generations[-1].recipe
     again = packer.build(tmp_path / "in", tmp_path / "b", engine="inline", progress=False, **recipe)
@@ -255,7 +255,7 @@ def test_sizes_are_read_with_their_unit(text: str | int, count: int) -> None:
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A packed dataset."""
     folder = tmp_path_factory.mktemp("packed")
-    packer.build(write_pictures(folder / "in", ["a.png"]), folder / "out", engine="inline", progress=False)
+    packer.build(write_images(folder / "in", ["a.png"]), folder / "out", engine="inline", progress=False)
     return folder / "out"
 
 

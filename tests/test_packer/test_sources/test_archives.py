@@ -55,7 +55,7 @@ def digest(out: Path) -> str:
 
 
 def kept(out: Path) -> "Counter[bytes]":
-    """The files of a dataset's pictures, as they are stored."""
+    """The files of a dataset's images, as they are stored."""
     plain = out.with_name(f"{out.name}-plain")
     packer.export(out, plain, progress=False)
     return Counter(path.read_bytes() for path in plain.rglob("*.jpg"))
@@ -192,7 +192,7 @@ def test_a_damaged_video_in_an_archive_is_reported_as_its_file(tmp_path: Path) -
     assert "empty" in ours["v.tar!c.mp4"]
 
 
-def test_a_second_picture_and_boxes_of_a_sample(tmp_path: Path) -> None:
+def test_a_second_image_and_boxes_of_a_sample(tmp_path: Path) -> None:
     members = []
     for number in range(3):
         members.append((f"{number}.jpg", encoded(number, (96, 96))))
@@ -370,7 +370,7 @@ def test_an_lmdb_of_text_recognition(tmp_path: Path) -> None:
     assert len(set(build(tmp_path / "ocr", tmp_path / "more", label_from="text").schema["label"].classes)) == 5
 
 
-def test_a_text_of_an_lmdb_goes_to_no_picture_whose_name_only_has_the_same_number(
+def test_a_text_of_an_lmdb_goes_to_no_image_whose_name_only_has_the_same_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("packer.sources.archives.lmdb.hash", lambda name: 0, raising=False)
@@ -411,7 +411,7 @@ def test_faces_of_insightface(tmp_path: Path) -> None:
 
 
 def test_records_in_pieces_and_labels_of_all_kinds(tmp_path: Path) -> None:
-    """The magic number inside a picture cuts its record; without an index, records are counted."""
+    """The magic number inside an image cuts its record; without an index, records are counted."""
     picture = encoded(3)
     inside = picture[:2] + b"\xff\xfe" + (2 + 64).to_bytes(2, "big") + b"xx" * 1 + REC_MAGIC * 15 + b"yy" + picture[2:]
     records = {0: rec_header(2, 0, encoded(0)), 1: rec_header(1, 1, inside), 2: rec_header(2, 2, b"\x80\x04pickled")}
@@ -439,7 +439,7 @@ def test_an_index_of_another_file_is_refused_record_by_record(tmp_path: Path) ->
     assert "at byte 99999999, as the index says, found the end of the file at byte" in reasons["a.rec!9"]
 
 
-def test_parquet_with_pictures(tmp_path: Path) -> None:
+def test_parquet_with_images(tmp_path: Path) -> None:
     columns = {
         "source": [f"s{n}" for n in range(30)],
         "rating": [n / 2 for n in range(30)],
@@ -484,7 +484,7 @@ def test_parquet_columns_of_many_kinds(tmp_path: Path) -> None:
     assert [sample["taken"] for sample in found] == ["2026-01-01", "2026-01-03"]
     assert "found none" in rejects(tmp_path / "out")["a.parquet!1"]
     assert len(build(tmp_path / "a.parquet", tmp_path / "masks")) == 3
-    with pytest.raises(UsageError, match=r"a column 'photos' of pictures .*, found photo, .*; did you mean 'photo'\?"):
+    with pytest.raises(UsageError, match=r"a column 'photos' of images .*, found photo, .*; did you mean 'photo'\?"):
         build(tmp_path / "a.parquet", tmp_path / "none", path_column="photos")
 
 
@@ -576,9 +576,9 @@ def test_wrong_calls(tmp_path: Path, source: str, options: dict[str, Any], messa
     assert not (tmp_path / "out").exists()
 
 
-def test_an_archive_without_any_picture_names_the_reason(tmp_path: Path) -> None:
+def test_an_archive_without_any_image_names_the_reason(tmp_path: Path) -> None:
     members = [(name, data) for name, data in samples(0, 3) if not name.endswith(".jpg")]
-    with pytest.raises(TooManyRejectsError, match="expected a picture or a video, found cls"):
+    with pytest.raises(TooManyRejectsError, match="expected an image or a video, found cls"):
         build(write_tar(tmp_path / "a.tar", members), tmp_path / "out")
 
 
@@ -587,7 +587,7 @@ def test_a_first_sample_that_is_cut_off_is_rejected_as_that(tmp_path: Path, suff
     noise = np.random.default_rng(0).bytes(100_000)
     path = write_tar(tmp_path / f"a.{suffix}", [("0.cls", b"1"), ("0.jpg", noise)])
     path.write_bytes(path.read_bytes()[:50_000])
-    with pytest.raises(TooManyRejectsError, match="cut off or damaged behind it, and it lacks a picture or a video"):
+    with pytest.raises(TooManyRejectsError, match="cut off or damaged behind it, and it lacks an image or a video"):
         build(path, tmp_path / "out")
 
 
@@ -604,7 +604,7 @@ def test_links_to_archives_are_followed(tmp_path: Path) -> None:
 
 @pytest.mark.external
 def test_tars_by_webdataset(tmp_path: Path) -> None:
-    """Its writer makes a sample from a picture, a class, JSON and an array."""
+    """Its writer makes a sample from an image, a class, JSON and an array."""
     wds = pytest.importorskip("webdataset")
     for name in ("a.tar", "b.tar.gz"):
         with wds.TarWriter(str(tmp_path / name)) as sink:

@@ -155,7 +155,7 @@ REFUSED = {
     "an absolute name": ([(named("/0.jpg"), b"x")], "leads out"),
     "a name that leads out": ([(named("a/../../0.jpg"), b"x")], "leads out"),
     "a field twice": ([(named("0.jpg"), b"x"), (named("0.JPG"), b"y")], "once"),
-    "no picture": ([(named("0.txt"), b"x"), (named("0.cls"), b"1")], "expected a picture or a video, found txt, cls"),
+    "no image": ([(named("0.txt"), b"x"), (named("0.cls"), b"1")], "expected an image or a video, found txt, cls"),
     "a pickle": ([(named("0.jpg"), b"x"), (named("0.pyd"), b"x")], "no pickle"),
     "a torch file": ([(named("0.jpg"), b"x"), (named("0.pth"), b"x")], "no pickle"),
     "no JSON": ([(named("0.jpg"), b"x"), (named("0.json"), b"{")], "expected JSON, found a syntax error: "),

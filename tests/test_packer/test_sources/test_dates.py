@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.archives import encoded
 from support.builds import QUIET
-from support.media import scene, write_picture
+from support.media import scene, write_image
 
 import packer
 from packer.cli import main
@@ -51,7 +51,7 @@ def stored(out: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write_picture(tmp_path / "0.png", scene(0, (24, 16)))
+    write_image(tmp_path / "0.png", scene(0, (24, 16)))
     return tmp_path
 
 
@@ -169,7 +169,7 @@ class TestDrop:
         (folder / "t.csv").write_text("path,a,Key\n0.png,1,2\n")
         (folder / "t.jsonl").write_text('{"path": "0.png", "a": 1, "Key": 2}\n')
         (folder / "files").mkdir()
-        write_picture(folder / "files" / "a_0.png", scene(0, (24, 16)))
+        write_image(folder / "files" / "a_0.png", scene(0, (24, 16)))
         (folder / "files" / "a_0.json").write_text('{"b": 2}')
         for number, (source, drop, more) in enumerate(
             [

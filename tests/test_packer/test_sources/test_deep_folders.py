@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.command import read_jsonl, run_packer
-from support.media import scene, write_picture
+from support.media import scene, write_image
 
 from packer.assembly.samples import PackedSamples
 from packer.steps.faces.boxes import digest_file_or_folder
@@ -40,8 +40,8 @@ def nest(root: Path, levels: int, file: Path, name: str = "d") -> Path:
 
 
 def test_a_thousand_levels_are_listed(root: Path, tmp_path: Path) -> None:
-    picture = write_picture(tmp_path / "a.png", scene(0, (24, 16)))
-    write_picture(root / "b.png", scene(1, (24, 16)))
+    picture = write_image(tmp_path / "a.png", scene(0, (24, 16)))
+    write_image(root / "b.png", scene(1, (24, 16)))
     levels = 1200
     path = nest(root, levels, picture)
     run_packer("build", root, tmp_path / "out", "--quiet")
@@ -51,9 +51,9 @@ def test_a_thousand_levels_are_listed(root: Path, tmp_path: Path) -> None:
 
 
 def test_a_file_whose_path_is_too_long_is_a_reject(root: Path, tmp_path: Path) -> None:
-    write_picture(root / "b.png", scene(1, (24, 16)))
+    write_image(root / "b.png", scene(1, (24, 16)))
     limit = os.pathconf(root, "PC_PATH_MAX")
-    picture = write_picture(tmp_path / f"{'a' * 200}.png", scene(0, (24, 16)))
+    picture = write_image(tmp_path / f"{'a' * 200}.png", scene(0, (24, 16)))
     levels = (limit - len(os.fsencode(root)) - 100) // 2
     nest(root, levels, picture)
     run_packer("build", root, tmp_path / "out", "--quiet", "--max-rejects", "100%")
@@ -63,7 +63,7 @@ def test_a_file_whose_path_is_too_long_is_a_reject(root: Path, tmp_path: Path) -
 
 
 def test_a_folder_whose_path_is_too_long_is_named_in_short(root: Path, tmp_path: Path) -> None:
-    write_picture(root / "b.png", scene(1, (24, 16)))
+    write_image(root / "b.png", scene(1, (24, 16)))
     nest(root, 2200, tmp_path / "in" / "b.png")
     done = run_packer("build", root, tmp_path / "out", expect=1)
     assert "cannot be listed: File name too long" in done.stderr

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.command import read_jsonl, run_packer
-from support.media import scene, write_picture, write_video
+from support.media import scene, write_image, write_video
 
 from packer import Recipe, build, dry_run, split
 from packer.builds.planning.listing import list_items
@@ -27,7 +27,7 @@ PATTERN = "{split}/{label}/{person}_{clip}.png"
 
 
 def write_tree(root: Path, *names: str) -> Path:
-    """Small pictures of those names; by default two splits with two classes each."""
+    """Small images of those names; by default two splits with two classes each."""
     grid = [
         f"{part}/{label}/{number:03d}_{number + 7}.png"
         for part in ("train", "val")
@@ -35,7 +35,7 @@ def write_tree(root: Path, *names: str) -> Path:
         for number in range(2)
     ]
     for number, name in enumerate(names or grid):
-        write_picture(root / name, scene(number, (24, 16)))
+        write_image(root / name, scene(number, (24, 16)))
     return root
 
 
@@ -75,12 +75,12 @@ class TestChoosing:
         write_tree(tmp_path / "in")
         call = (tmp_path / "in", tmp_path / "out", "--include", "train", "--include", "*.mp4", "--exclude", "Fake")
         for done in (run_packer("build", *call, "--dry-run"), run_packer("build", *call, "--quiet")):
-            assert "--include '*.mp4' matches no picture or video" in done.stdout
+            assert "--include '*.mp4' matches no image or video" in done.stdout
             assert "--exclude 'Fake' matches no file or folder" in done.stdout
             assert "'train' matches" not in done.stdout
         done = run_packer("build", tmp_path / "in", tmp_path / "none", "--include", "*.mp4", expect=2)
-        assert "found none (looked for pictures and videos, known by suffixes such as" in done.stderr
-        assert "; --include '*.mp4' matches no picture" in done.stderr
+        assert "found none (looked for images and videos, known by suffixes such as" in done.stderr
+        assert "; --include '*.mp4' matches no image" in done.stderr
         assert "ignored: 8 left out by" in done.stderr
 
     def test_an_excluded_folder_is_not_searched(self, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ class TestPaths:
 
 class TestSidecars:
     def write(self, root: Path) -> Path:
-        """Three pictures; one without a text, one without an object."""
+        """Three images; one without a text, one without an object."""
         write_tree(root, "a/0.png", "a/1.jpg", "b/2.png")
         (root / "a" / "0.txt").write_text("\ufeffa cat,\n on a mat \r\n", encoding="utf-8")
         (root / "a" / "1.TXT").write_text("12")
@@ -397,7 +397,7 @@ class TestSidecars:
 
 class TestLinks:
     def write(self, root: Path) -> Path:
-        """A folder of links into a disk: one to a class, and one to a picture."""
+        """A folder of links into a disk: one to a class, and one to an image."""
         write_tree(root / "disk", "faces/0.png", "faces/deep/1.png", "other/2.png")
         (root / "in" / "fake").mkdir(parents=True)
         (root / "in" / "real").symlink_to(root / "disk" / "faces", target_is_directory=True)
@@ -462,12 +462,12 @@ class TestNotes:
         assert made.manifest.schema["label"].classes == ("cat", "dog")
         assert made.notes == ()
 
-    def test_a_class_folder_without_pictures_is_said(self, tmp_path: Path) -> None:
+    def test_a_class_folder_without_images_is_said(self, tmp_path: Path) -> None:
         write_tree(tmp_path / "in", "real/0.png", "fake/1.png")
         (tmp_path / "in" / "deepfake").mkdir()
         (tmp_path / "in" / "deepfake" / "x.docx").write_bytes(b"x")
         done = run_packer("build", tmp_path / "in", tmp_path / "out", "--label-from", "folder", "--quiet")
-        assert "no class for 'deepfake': no picture or video to pack in it" in done.stdout
+        assert "no class for 'deepfake': no image or video to pack in it" in done.stdout
         assert "ignored: 1 .docx (such as 'deepfake/x.docx')" in done.stdout
 
     def test_ignored_files_are_named_by_suffix_with_a_bound(self, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Folders of pictures as videos (``--frame-folders``): order, times, bytes, tracks, tables, masks, and what is wrong."""
+"""Folders of images as videos (``--frame-folders``): order, times, bytes, tracks, tables, masks, and what is wrong."""
 
 import json
 import os
@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.builds import write_pictures
+from support.builds import write_images
 from support.command import environment, read_jsonl, run_packer, run_unprivileged
 from support.face_source import views, write_frames
 from support.hooks import before_each
-from support.media import scene, write_picture
+from support.media import scene, write_image
 from support.packed import check_whole, fingerprints
 
 import packer
@@ -28,9 +28,9 @@ RATE = ("--frame-folders", "12.5")
 
 
 def write_folder(folder: Path, names: list[str], first: int = 0) -> Path:
-    """Pictures of different content."""
+    """Images of different content."""
     for number, name in enumerate(names):
-        write_picture(folder / name, scene(first + number, (40, 30)))
+        write_image(folder / name, scene(first + number, (40, 30)))
     return folder
 
 
@@ -56,7 +56,7 @@ def build(source: Path, out: Path, *options: object, expect: int = 0) -> PackedD
 
 def test_each_folder_is_a_video_in_the_order_of_the_numbers(source: Path, tmp_path: Path) -> None:
     done = run_packer("build", source, tmp_path / "out", *RATE, "--label-from", "folder")
-    assert "taken as videos: 4 folders with 34 pictures" in done.stdout
+    assert "taken as videos: 4 folders with 34 images" in done.stdout
     dataset = LMDBDataset(tmp_path / "out")
     found = [(sample["source"], int(sample["frame"]), float(sample["time"])) for sample in dataset]
     expected = []
@@ -90,7 +90,7 @@ def test_each_folder_is_a_video_in_the_order_of_the_numbers(source: Path, tmp_pa
 def test_folders_that_look_like_frames_are_told(
     tmp_path: Path, folders: dict[str, list[str]], label_from: str, hinted: bool
 ) -> None:
-    """Packed picture by picture, a split by source would tear videos apart."""
+    """Packed image by image, a split by source would tear videos apart."""
     for folder, names in folders.items():
         write_folder(tmp_path / folder, names)
     done = run_packer("build", tmp_path, tmp_path.with_name("out"), "--label-from", label_from, "--dry-run")
@@ -135,7 +135,7 @@ def test_frames_are_sampled_as_those_of_a_video(
 def test_faces_are_found_and_followed(tmp_path: Path) -> None:
     root = tmp_path / "frames"
     for number, picture in enumerate(views(6)):
-        write_picture(root / "person" / f"{number}.png", picture)
+        write_image(root / "person" / f"{number}.png", picture)
     dataset = build(root, tmp_path / "out", "--preset", "faces", "--size", "64", "--choose", "track")
     assert [int(sample["frame"]) for sample in dataset] == list(range(6))
     assert {int(sample["track"]) for sample in dataset} == {0}
@@ -178,7 +178,7 @@ def test_rows_name_folders(source: Path, tmp_path: Path, suffix: str) -> None:
     assert [int(sample["label"]) for sample in dataset] == [0] * 12 + [1] * 5
     reasons = [line["reason"] for line in read_jsonl(tmp_path / "out" / "rejects.jsonl")]
     assert reasons[0].startswith("expected a file or a folder, found No such file")
-    assert reasons[1] == "expected a folder of pictures, found none in it"
+    assert reasons[1] == "expected a folder of images, found none in it"
     run_packer("build", table, tmp_path / "without", "--root", source, "--max-rejects", "100%", expect=3)
     rows_of_python = [{"path": path, "label": label} for path, label in rows[:2]]
     packer.build(rows_of_python, tmp_path / "python", root=source, frame_folders=12.5, progress=False)
@@ -196,7 +196,7 @@ def test_masks_in_folders_beside_the_frames(source: Path, tmp_path: Path) -> Non
     masks = tmp_path / "masks"
     for number in range(12):
         if number != 4:  # nothing is known of frame 4, and the others keep their masks
-            write_picture(masks / "a" / f"{number:03d}.png", np.full((30, 40, 3), 20 * number, np.uint8))
+            write_image(masks / "a" / f"{number:03d}.png", np.full((30, 40, 3), 20 * number, np.uint8))
     (tmp_path / "rows.csv").write_text("path,mask\nframes/fake/a,masks/a\nframes/real/b,\n")
     dataset = build(tmp_path / "rows.csv", tmp_path / "out", "--also", "mask", "--every", "2")
     first = [sample for sample in dataset if sample["source"] == "frames/fake/a"]
@@ -244,7 +244,7 @@ def test_frames_are_known_by_their_numbers(tmp_path: Path) -> None:
     write_folder(root / "steps", numbered(4, "{}0.jpg", 1))
     write_folder(root / "seconds", ["s0_1.jpg", "s0_2.jpg", "s1_3.jpg", "s10_4.jpg"])
     done = run_packer("build", root, tmp_path / "out", *RATE)
-    assert "3 folders with 19 pictures, 1 of them with gaps between their numbers, such as 'gaps'" in done.stdout
+    assert "3 folders with 19 images, 1 of them with gaps between their numbers, such as 'gaps'" in done.stdout
     dataset = LMDBDataset(tmp_path / "out")
     numbers: dict[str, list[int]] = {}
     for sample in dataset:
@@ -269,7 +269,7 @@ def test_boxes_of_another_folder_are_those_of_the_same_numbers(tmp_path: Path) -
     """The original lacks a frame: the forgery's later frames are cut where the faces are in theirs."""
     for name in ("original", "forged"):
         for number, picture in enumerate(views(6)):
-            write_picture(tmp_path / name / f"{number}.png", picture)
+            write_image(tmp_path / name / f"{number}.png", picture)
     (tmp_path / "original" / "2.png").unlink()
     (tmp_path / "rows.csv").write_text("path,from\noriginal,\nforged,original\n")
     faces = ("--preset", "faces", "--size", "64")
@@ -281,7 +281,7 @@ def test_boxes_of_another_folder_are_those_of_the_same_numbers(tmp_path: Path) -
 
 
 def test_damaged_frames_are_left_out_and_reported(source: Path, tmp_path: Path) -> None:
-    (source / "fake" / "a" / "frame3.jpg").write_bytes(b"no picture")
+    (source / "fake" / "a" / "frame3.jpg").write_bytes(b"no image")
     (source / "fake" / "a" / "frame7.jpg").write_bytes(b"")
     for path in (source / "real" / "b").iterdir():
         path.write_bytes(path.read_bytes()[:60])
@@ -289,14 +289,14 @@ def test_damaged_frames_are_left_out_and_reported(source: Path, tmp_path: Path) 
     assert [int(s["frame"]) for s in dataset if s["source"] == "fake/a"] == [0, 1, 2, 4, 5, 6, 8, 9, 10, 11]
     damage, reject = read_jsonl(tmp_path / "out" / "rejects.jsonl")
     assert (damage["kind"], damage["item"]) == ("damage", "fake/a")
-    assert damage["reason"].startswith("2 frames left out, the first is frame 3 ('frame3.jpg'): expected a picture")
+    assert damage["reason"].startswith("2 frames left out, the first is frame 3 ('frame3.jpg'): expected an image")
     assert (reject["kind"], reject["item"]) == ("item", "real/b")
     assert "found none that is whole" in reject["reason"]
 
 
 def test_the_folders_that_are_counted_are_those_that_are_packed(source: Path, tmp_path: Path) -> None:
     done = run_packer("build", source, tmp_path / "out", *RATE, "--limit", "2")
-    assert "taken as videos: 2 folders with 17 pictures" in done.stdout
+    assert "taken as videos: 2 folders with 17 images" in done.stdout
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
@@ -345,7 +345,7 @@ def test_an_update_takes_new_folders_and_replaces_changed_ones(source: Path, tmp
 
 def test_the_originals_are_shown(source: Path, tmp_path: Path) -> None:
     options = {"include": ["*.jpg"], "frame_folders": 10.0}
-    write_picture(source / "fake" / "a" / "frame0.png", scene(99, (40, 30)))
+    write_image(source / "fake" / "a" / "frame0.png", scene(99, (40, 30)))
     (source / "fake" / "a" / "frame5.jpg").unlink()
     originals = Originals(source, options)
     with Image.open(source / "fake" / "a" / "frame11.jpg") as picture:
@@ -367,11 +367,11 @@ def test_the_originals_are_shown(source: Path, tmp_path: Path) -> None:
 
 def test_a_rejected_folder_is_shown_by_its_first_whole_frame(source: Path, tmp_path: Path) -> None:
     write_folder(source / "masks", numbered(5, start=1))
-    write_picture(source / "masks" / "frame1.jpg", scene(0, (8, 8)))
+    write_image(source / "masks" / "frame1.jpg", scene(0, (8, 8)))
     rows = [{"path": "real/b", "mask": "masks"}, {"path": "real/a", "mask": ""}]
     how = {"root": source, "frame_folders": 10, "also": "mask", "max_rejects": 1.0, "progress": False}
     packer.build(rows, tmp_path / "out", **how)
-    (source / "real" / "b" / "img_00001.png").write_bytes(b"no picture")
+    (source / "real" / "b" / "img_00001.png").write_bytes(b"no image")
     with Image.open(source / "real" / "b" / "img_00002.png") as picture:
         second = np.asarray(picture.convert("RGB"))
     np.testing.assert_array_equal(Originals(source, {"frame_folders": 10.0}).frame("real/b"), second)
@@ -404,7 +404,7 @@ def test_sources_that_have_no_frames(source: Path, tmp_path: Path) -> None:
     build(source, tmp_path / "packed")
     for kind in ("packed", "tar"):
         if kind == "tar":
-            shutil.make_archive(str(tmp_path / "tar"), "tar", write_pictures(tmp_path / "p", ["1.png"]))
+            shutil.make_archive(str(tmp_path / "tar"), "tar", write_images(tmp_path / "p", ["1.png"]))
         path = tmp_path / ("tar.tar" if kind == "tar" else kind)
         done = run_packer("build", path, tmp_path / "other", *RATE, expect=2)
         assert "--frame-folders: applies only to folders" in done.stderr

@@ -231,7 +231,7 @@ def write_table_of(path: Path, rows: int) -> Path:
 
 
 def tar_of(path: Path, rows: int) -> Path:
-    """A tar with a picture, a class and a JSON document for each item; as long a header is made for each by `tarfile`."""
+    """A tar with an image, a class and a JSON document for each item; as long a header is made for each by `tarfile`."""
     members = (
         (f"{n % 100:02d}/{n:06d}.{end}", data)
         for n in range(rows)
@@ -241,12 +241,12 @@ def tar_of(path: Path, rows: int) -> Path:
 
 
 def lmdb_of(path: Path, rows: int) -> Path:
-    pairs = {b"image-%09d" % n: b"\xff\xd8\xff\xe0picture" for n in range(rows)}
+    pairs = {b"image-%09d" % n: b"\xff\xd8\xff\xe0image" for n in range(rows)}
     return write_lmdb(path, pairs | {b"label-%09d" % n: b"text %d" % n for n in range(rows)}, folder=False)
 
 
 def rec_of(path: Path, rows: int) -> Path:
-    return write_rec(path, {n: rec_header(float(n % 10), n, b"\xff\xd8picture") for n in range(rows)})
+    return write_rec(path, {n: rec_header(float(n % 10), n, b"\xff\xd8image") for n in range(rows)})
 
 
 def parquet_of(path: Path, rows: int) -> Path:
@@ -329,7 +329,7 @@ def test_the_estimate_tries_items_of_every_folder_and_class(tmp_path: Path) -> N
 
 def test_listing_many_items_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_module, "_LATE_S", 0.0)
-    (tmp_path / "a.jpg").write_bytes(b"no picture")
+    (tmp_path / "a.jpg").write_bytes(b"no image")
     (tmp_path / "t.csv").write_text("path,x\n" + "".join(f"a.jpg,{n}\n" for n in range(3000)))
 
     listener = Listener()

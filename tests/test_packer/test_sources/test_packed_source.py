@@ -24,7 +24,7 @@ from shardspec.schema import Schema
 
 @pytest.mark.parametrize("codec", ["jpeg", "png", "webp", None])
 def test_without_further_steps_every_encoded_byte_stays(tmp_path: Path, codec: str | None) -> None:
-    """The pictures' configuration in the schema is the recipe's, so that bytes of a lossy codec may be kept."""
+    """The images' configuration in the schema is the recipe's, so that bytes of a lossy codec may be kept."""
     write_faces(tmp_path / "raw", codec=codec)
     first = build(tmp_path / "raw", tmp_path / "first", encode=codec or "raw", **QUIET)
     second = build(tmp_path / "first", tmp_path / "second", encode=codec or "raw", **QUIET)
@@ -35,8 +35,8 @@ def test_without_further_steps_every_encoded_byte_stays(tmp_path: Path, codec: s
     assert second.manifest.digest == first.manifest.digest
     expected = encode(face_schema(32, codec), face_columns(12, codec=codec))
     if codec in (None, "png"):
-        pictures = [bytes(value) for value in columns["image"]]
-        assert pictures == [bytes(value) for value in expected.pop("image")]
+        images = [bytes(value) for value in columns["image"]]
+        assert images == [bytes(value) for value in expected.pop("image")]
     else:
         columns.pop("image")
     assert_same(
@@ -48,14 +48,14 @@ def test_without_further_steps_every_encoded_byte_stays(tmp_path: Path, codec: s
 
 
 @pytest.mark.parametrize("shapes", [[(4, 5)], [(4, 5), (6, 5)], [(4, 5), (4, 7)], [(4, 5), (6, 7)]])
-def test_raw_pictures_of_any_shapes_stay(tmp_path: Path, shapes: list[tuple[int, int]]) -> None:
+def test_raw_images_of_any_shapes_stay(tmp_path: Path, shapes: list[tuple[int, int]]) -> None:
     """Of a fixed shape, ragged, and each with its shape in front of its bytes."""
-    pictures = [np.full((*shape, 3), level, np.uint8) for level, shape in enumerate(shapes * 2)]
-    rows = [{"image": picture} for picture in pictures]
+    images = [np.full((*shape, 3), level, np.uint8) for level, shape in enumerate(shapes * 2)]
+    rows = [{"image": picture} for picture in images]
     first = build(rows, tmp_path / "first", encode="raw", **QUIET)
     second = build(tmp_path / "first", tmp_path / "second", encode="raw", **QUIET)
     assert second.manifest.digest == first.manifest.digest
-    for found, picture in zip(samples_of(tmp_path / "second"), pictures, strict=True):
+    for found, picture in zip(samples_of(tmp_path / "second"), images, strict=True):
         np.testing.assert_array_equal(found["image"], picture)
 
 
@@ -90,7 +90,7 @@ def test_a_resize_takes_the_geometry_with_it(tmp_path: Path, size: int) -> None:
             assert np.allclose(sample[name], columns[name][row] * ratio, rtol=1e-6), name
         for name in ("box", "score", "frame", "time", "track"):
             assert np.array_equal(sample[name], columns[name][row]), name
-        # A point of the frame is mapped to where the matrix said before, in the new picture's pixels.
+        # A point of the frame is mapped to where the matrix said before, in the new image's pixels.
         point = np.array([40.0, 50.0, 1.0])
         assert np.allclose(sample["matrix"] @ point, columns["matrix"][row] @ point * ratio, rtol=1e-5)
 
@@ -139,8 +139,8 @@ def test_steps_of_a_user_see_the_fields_and_keys_stay_one_of_a_kind(tmp_path: Pa
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png", None])
-def test_a_step_that_writes_into_the_picture_is_never_lost(tmp_path: Path, codec: str | None) -> None:
-    """Kept bytes would still show the old picture: such a step is refused there, and works where no bytes are kept."""
+def test_a_step_that_writes_into_the_image_is_never_lost(tmp_path: Path, codec: str | None) -> None:
+    """Kept bytes would still show the old image: such a step is refused there, and works where no bytes are kept."""
     write_faces(tmp_path / "raw", codec=codec)
     build(tmp_path / "raw", tmp_path / "in", encode=codec or "raw", **QUIET)  # as the recipe would store it
     how = {"steps": ["decode", blacken], "encode": codec or "raw", "max_rejects": 1, **QUIET}
@@ -154,7 +154,7 @@ def test_a_step_that_writes_into_the_picture_is_never_lost(tmp_path: Path, codec
 
 @pytest.mark.parametrize("encode", ["png", "raw"])
 def test_a_mask_stays_without_loss(tmp_path: Path, encode: str) -> None:
-    """Whatever becomes of the pictures that it belongs to."""
+    """Whatever becomes of the images that it belongs to."""
     rng = np.random.default_rng(0)
     rows = [{"image": scene(n, (24, 18)), "mask_image": rng.integers(0, 256, (18, 24, 3), np.uint8)} for n in range(3)]
     build(rows, tmp_path / "in", encode=encode, **QUIET)
@@ -307,7 +307,7 @@ def test_damage_is_found_before_anything_is_packed(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dataset_without_keys_or_pictures_can_be_packed_on(tmp_path: Path) -> None:
+def test_a_dataset_without_keys_or_images_can_be_packed_on(tmp_path: Path) -> None:
     schema = Schema((text("note"), fixed("pair", "<f4", 2), fixed("flag", "|b1")))
     columns = {"note": ["a", "ü"], "pair": np.array([[1, 2], [3, 4]], "<f4"), "flag": np.array([True, False])}
     write_dataset(tmp_path / "in", "npy", schema, columns)
@@ -319,7 +319,7 @@ def test_a_dataset_without_keys_or_pictures_can_be_packed_on(tmp_path: Path) -> 
     ]
 
 
-def test_a_folder_of_pictures_with_a_manifest_of_its_own_is_no_dataset(tmp_path: Path) -> None:
+def test_a_folder_of_images_with_a_manifest_of_its_own_is_no_dataset(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "manifest.json").write_text('{"name": "an app"}')
     with pytest.raises(UsageError, match="expected items to pack, found none"):

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.media import scene, write_picture
+from support.media import scene, write_image
 
 from packer import Recipe, build
 from packer.builds.planning.plan import make_plan
@@ -22,7 +22,7 @@ from packer.sources.rows import RowsSource
 from packer.sources.table import TableSource
 from shardspec.errors import UsageError
 
-PICTURE = scene(0, (24, 16))
+IMAGE = scene(0, (24, 16))
 
 
 def listing(source: Any, label_from: str = "auto", path_column: str = "path") -> Listing:
@@ -43,18 +43,18 @@ def states(found: Listing) -> dict[str, str | None]:
 class TestFolder:
     def test_items_are_sorted_by_their_bytes_whatever_the_file_system_says(self, tmp_path: Path) -> None:
         for name in ("b/1.jpg", "a/2.PNG", "a.jpg", "B.JPEG", "é.jpg", "z/y/x.png", "a b.jpg", "a/10.png"):
-            write_picture(tmp_path / name, PICTURE)
+            write_image(tmp_path / name, IMAGE)
         names = [item.name for item in listing(FolderSource(tmp_path)).items]
         assert names == sorted(names, key=os.fsencode)
         assert len(names) == 8
 
     def test_sizes_and_times_are_noted(self, tmp_path: Path) -> None:
-        path = write_picture(tmp_path / "a.jpg", PICTURE)
+        path = write_image(tmp_path / "a.jpg", IMAGE)
         (item,) = listing(FolderSource(tmp_path)).items
         assert (item.bytes, item.mtime_ns, item.path) == (path.stat().st_size, path.stat().st_mtime_ns, str(path))
 
     def test_other_files_and_hidden_ones_are_counted_apart(self, tmp_path: Path) -> None:
-        write_picture(tmp_path / "a.jpg", PICTURE)
+        write_image(tmp_path / "a.jpg", IMAGE)
         for name in ("notes.txt", "jpg", ".hidden.jpg", "thumbs.db"):
             (tmp_path / name).write_bytes(b"x")
         (tmp_path / ".cache").mkdir()
@@ -65,7 +65,7 @@ class TestFolder:
 
     def test_labels_come_from_the_first_folder_level(self, tmp_path: Path) -> None:
         for name in ("real/a/1.jpg", "fake/2.jpg", "real/3.jpg", "top.jpg"):
-            write_picture(tmp_path / name, PICTURE)
+            write_image(tmp_path / name, IMAGE)
         found = listing(FolderSource(tmp_path), "folder")
         assert found.classes == {"label": ["fake", "real"]}
         labels = {item.name: item.columns.get("label") for item in found.items}
@@ -74,8 +74,8 @@ class TestFolder:
         assert listing(FolderSource(tmp_path)).classes == {}
 
     def test_labels_from_folders_that_are_no_utf8_have_names_that_a_manifest_can_hold(self, tmp_path: Path) -> None:
-        write_picture(tmp_path / "caf\udce9" / "a.png", PICTURE)
-        write_picture(tmp_path / "plain" / "a.png", PICTURE)
+        write_image(tmp_path / "caf\udce9" / "a.png", IMAGE)
+        write_image(tmp_path / "plain" / "a.png", IMAGE)
         found = listing(FolderSource(tmp_path), "folder")
         assert len(found.classes["label"]) == 2
         for name in found.classes["label"]:
@@ -83,8 +83,8 @@ class TestFolder:
 
     def test_links_that_leave_lead_nowhere_or_in_circles_are_rejects(self, tmp_path: Path) -> None:
         root, outside = tmp_path / "root", tmp_path / "outside"
-        write_picture(root / "a.jpg", PICTURE)
-        write_picture(outside / "secret.jpg", PICTURE)
+        write_image(root / "a.jpg", IMAGE)
+        write_image(outside / "secret.jpg", IMAGE)
         (root / "leaves.jpg").symlink_to(outside / "secret.jpg")
         (root / "relative.jpg").symlink_to("../outside/secret.jpg")
         (root / "nowhere.jpg").symlink_to("missing.jpg")
@@ -120,10 +120,10 @@ class TestFolder:
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """A folder with three pictures, for tables beside them."""
+def images(tmp_path: Path) -> Path:
+    """A folder with three images, for tables beside them."""
     for number in range(3):
-        write_picture(tmp_path / f"{number}.png", PICTURE)
+        write_image(tmp_path / f"{number}.png", IMAGE)
     return tmp_path
 
 
@@ -149,13 +149,13 @@ TABLES = pytest.mark.parametrize("suffix", sorted(SECOND_ROW))
 
 class TestTable:
     @TABLES
-    def test_columns_become_fields_and_missing_values_sentinels(self, pictures: Path, suffix: str) -> None:
+    def test_columns_become_fields_and_missing_values_sentinels(self, images: Path, suffix: str) -> None:
         rows = [
             {"path": "0.png", "age": 31, "grade": 0.5, "name": "Ada", "label": "real"},
             {"path": "1.png", "age": None, "grade": 1.25, "name": "Bob", "label": "fake"},
             {"path": "2.png", "age": 7, "grade": None, "name": None, "label": "real"},
         ]
-        found = listing(TableSource(write_table(pictures, suffix, rows)))
+        found = listing(TableSource(write_table(images, suffix, rows)))
         one = {"age": 31, "age_valid": True, "grade": 0.5, "grade_valid": True, "name": "Ada", "name_valid": True}
         two = {"age": 0, "age_valid": False, "grade": 1.25, "grade_valid": True, "name": "Bob", "name_valid": True}
         three = {"age": 7, "age_valid": True, "grade": 0.0, "grade_valid": False, "name": "", "name_valid": False}
@@ -168,14 +168,13 @@ class TestTable:
         assert set(states(found).values()) == {None}
 
     @TABLES
-    def test_paths_are_relative_to_the_table_and_stay_in_its_folder(self, pictures: Path, suffix: str) -> None:
-        sub = pictures / "sub"
+    def test_paths_are_relative_to_the_table_and_stay_in_its_folder(self, images: Path, suffix: str) -> None:
+        sub = images / "sub"
         sub.mkdir()
-        write_picture(sub / "in.png", PICTURE)
+        write_image(sub / "in.png", IMAGE)
         long = "x" * 300 + ".png"
         rows = [
-            {"path": p}
-            for p in ("in.png", "../0.png", str(pictures / "0.png"), "missing.png", str(sub / "in.png"), long)
+            {"path": p} for p in ("in.png", "../0.png", str(images / "0.png"), "missing.png", str(sub / "in.png"), long)
         ]
         why = [item.reject for item in listing(TableSource(write_table(sub, suffix, rows))).items]
         assert why[0] is None
@@ -186,15 +185,15 @@ class TestTable:
         assert "name too long" in str(why[5])
 
     @TABLES
-    def test_a_row_without_a_path_is_a_reject(self, pictures: Path, suffix: str) -> None:
+    def test_a_row_without_a_path_is_a_reject(self, images: Path, suffix: str) -> None:
         rows = [{"path": "0.png", "x": 1}, {"path": None, "x": 2}]
-        why = states(listing(TableSource(write_table(pictures, suffix, rows))))
+        why = states(listing(TableSource(write_table(images, suffix, rows))))
         assert why["0.png"] is None
         assert why["row-00000001"] == f"{SECOND_ROW[suffix]}: expected a path in column 'path', found none"
 
     @TABLES
-    def test_a_table_without_the_path_column_names_those_it_has(self, pictures: Path, suffix: str) -> None:
-        path = write_table(pictures, suffix, [{"file": "0.png", "x": 1}])
+    def test_a_table_without_the_path_column_names_those_it_has(self, images: Path, suffix: str) -> None:
+        path = write_table(images, suffix, [{"file": "0.png", "x": 1}])
         with pytest.raises(
             UsageError, match="expected a column 'path' of paths, found 'file', 'x': name it with --path-column"
         ):
@@ -203,17 +202,17 @@ class TestTable:
 
     @TABLES
     @pytest.mark.parametrize("blank", [" ", "", "\t "])
-    def test_a_label_of_blanks_alone_is_none(self, pictures: Path, suffix: str, blank: str) -> None:
+    def test_a_label_of_blanks_alone_is_none(self, images: Path, suffix: str, blank: str) -> None:
         rows = [{"path": f"{n}.png", "label": label, "note": blank} for n, label in enumerate(["b", blank, "a "])]
-        found = listing(TableSource(write_table(pictures, suffix, rows)))
+        found = listing(TableSource(write_table(images, suffix, rows)))
         assert found.classes == {"label": ["a", "b"]}
         assert [item.columns["label"] for item in found.items if item.reject is None] == [1, 0]
         assert "expected a label in column 'label', found none" in str(found.items[1].reject)
 
     @TABLES
-    def test_labels_come_from_any_column(self, pictures: Path, suffix: str) -> None:
+    def test_labels_come_from_any_column(self, images: Path, suffix: str) -> None:
         rows = [{"path": f"{n}.png", "Kind": kind, "grade": n} for n, kind in enumerate(["b", "a", None])]
-        path = write_table(pictures, suffix, rows)
+        path = write_table(images, suffix, rows)
         found = listing(TableSource(path), "Kind")
         assert [item.columns["label"] for item in found.items][:2] == [1, 0]
         assert "expected a label in column 'kind', found none" in str(found.items[2].reject)
@@ -224,93 +223,91 @@ class TestTable:
         with pytest.raises(UsageError, match="label_from: expected a column, one of 'Kind', 'grade', found 'no'"):
             TableSource(path).list_items("no", "path")
 
-    def test_odd_column_names_become_field_names(self, pictures: Path) -> None:
-        path = write_table(
-            pictures, ".jsonl", [{"path": "0.png", "Eye Colour (left)": "b", "2nd": 1, "größe": 3, "": 4}]
-        )
+    def test_odd_column_names_become_field_names(self, images: Path) -> None:
+        path = write_table(images, ".jsonl", [{"path": "0.png", "Eye Colour (left)": "b", "2nd": 1, "größe": 3, "": 4}])
         (item,) = listing(TableSource(path)).items
         assert set(item.columns) == {"eye_colour_left", "column_2nd", "gr_e", "column"}
 
     @pytest.mark.parametrize("names", [("a b", "a_b"), ("A", "a")])
-    def test_columns_that_would_be_one_field_are_reported(self, pictures: Path, names: tuple[str, str]) -> None:
-        path = write_table(pictures, ".jsonl", [{"path": "0.png", names[0]: 1, names[1]: 2}])
+    def test_columns_that_would_be_one_field_are_reported(self, images: Path, names: tuple[str, str]) -> None:
+        path = write_table(images, ".jsonl", [{"path": "0.png", names[0]: 1, names[1]: 2}])
         with pytest.raises(UsageError, match="would both become field"):
             TableSource(path).list_items("auto", "path")
 
     @pytest.mark.parametrize("name", ["key", "Source", "landmarks", "frame"])
-    def test_columns_that_the_pack_stage_writes_itself_are_reported(self, pictures: Path, name: str) -> None:
-        path = write_table(pictures, ".csv", [{"path": "0.png", name: 1}])
+    def test_columns_that_the_pack_stage_writes_itself_are_reported(self, images: Path, name: str) -> None:
+        path = write_table(images, ".csv", [{"path": "0.png", name: 1}])
         with pytest.raises(
-            UsageError, match="a name that is kept for what packer makes of faces, frames and pictures: rename it"
+            UsageError, match="a name that is kept for what packer makes of faces, frames and images: rename it"
         ):
             TableSource(path).list_items("auto", "path")
 
     @TABLES
-    def test_paths_in_a_column_image_are_refused_with_a_remedy(self, pictures: Path, suffix: str) -> None:
-        path = write_table(pictures, suffix, [{"path": "0.png", "image": None}, {"path": "0.png", "image": "1.png"}])
+    def test_paths_in_a_column_image_are_refused_with_a_remedy(self, images: Path, suffix: str) -> None:
+        path = write_table(images, suffix, [{"path": "0.png", "image": None}, {"path": "0.png", "image": "1.png"}])
         place = rf"column 'image', {re.escape(SECOND_ROW[suffix])}"
         message = rf"{place}: .*, found '1\.png': .*--path-column image\); else rename it"
         with pytest.raises(UsageError, match=message):
             TableSource(path).list_items("auto", "path")
 
     @pytest.mark.parametrize(("value", "stand_in"), [([1, 2], [0, 0]), (["a", 2], []), ({"a": 1}, {})])
-    def test_a_null_among_lists_or_objects_is_a_missing_value(self, pictures: Path, value: Any, stand_in: Any) -> None:
+    def test_a_null_among_lists_or_objects_is_a_missing_value(self, images: Path, value: Any, stand_in: Any) -> None:
         rows = [{"path": "0.png", "x": value}, {"path": "1.png", "x": None}, {"path": "2.png"}]
-        found = listing(TableSource(write_table(pictures, ".jsonl", rows)))
+        found = listing(TableSource(write_table(images, ".jsonl", rows)))
         assert [item.columns["x"] for item in found.items] == [value, stand_in, stand_in]
         assert [item.columns["x_valid"] for item in found.items] == [True, False, False]
 
-    def test_a_label_column_takes_the_place_of_another_which_is_reported(self, pictures: Path) -> None:
-        path = write_table(pictures, ".csv", [{"path": "0.png", "label": 3, "kind": "a"}])
+    def test_a_label_column_takes_the_place_of_another_which_is_reported(self, images: Path) -> None:
+        path = write_table(images, ".csv", [{"path": "0.png", "label": 3, "kind": "a"}])
         found = listing(TableSource(path), "kind")
         assert found.classes == {"label": ["a"]}
         assert found.items[0].columns == {"label": 0}
         assert "the column 'label' is not packed" in found.notes[0]
 
-    def test_a_label_column_of_nothing_rejects_every_row(self, pictures: Path) -> None:
-        path = write_table(pictures, ".csv", [{"path": "0.png", "label": None}])
+    def test_a_label_column_of_nothing_rejects_every_row(self, images: Path) -> None:
+        path = write_table(images, ".csv", [{"path": "0.png", "label": None}])
         found = listing(TableSource(path))
         assert "expected a label" in str(found.items[0].reject)
 
     @TABLES
-    def test_values_of_several_types_are_reported(self, pictures: Path, suffix: str) -> None:
+    def test_values_of_several_types_are_reported(self, images: Path, suffix: str) -> None:
         if suffix == ".jsonl":
-            path = write_table(pictures, suffix, [{"path": "0.png", "x": 1}, {"path": "1.png", "x": "one"}])
+            path = write_table(images, suffix, [{"path": "0.png", "x": 1}, {"path": "1.png", "x": "one"}])
             with pytest.raises(
                 UsageError, match=r"column 'x': expected values of one type, found int in line 1, str in line 2$"
             ):
                 TableSource(path).list_items("auto", "path")
         rows = [{"path": "0.png", "x": 1}, {"path": "1.png", "x": 2.5}]
         if suffix != ".parquet":
-            found = listing(TableSource(write_table(pictures, suffix, rows)))
+            found = listing(TableSource(write_table(images, suffix, rows)))
             assert [item.columns["x"] for item in found.items] == [1.0, 2.5]
             assert type(found.items[0].columns["x"]) is float
 
     @pytest.mark.parametrize("value", ["Infinity", "-Infinity", "[1, Infinity]", "[NaN]"])
-    def test_infinite_numbers_are_reported(self, pictures: Path, value: str) -> None:
-        (pictures / "table.jsonl").write_text('\n{"path": "0.png", "x": ' + value + "}\n")
+    def test_infinite_numbers_are_reported(self, images: Path, value: str) -> None:
+        (images / "table.jsonl").write_text('\n{"path": "0.png", "x": ' + value + "}\n")
         with pytest.raises(UsageError, match="column 'x', line 2: expected finite numbers"):
-            TableSource(pictures / "table.jsonl").list_items("auto", "path")
+            TableSource(images / "table.jsonl").list_items("auto", "path")
 
     @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 2**70])
-    def test_integers_of_more_than_64_bits_are_reported(self, pictures: Path, value: int) -> None:
+    def test_integers_of_more_than_64_bits_are_reported(self, images: Path, value: int) -> None:
         """One dtype for the whole column: that of the first values would reject the others, task by task."""
         rows: list[dict[str, Any]] = [{"path": "0.png", "x": 1}, {"path": "1.png", "x": value}]
         for suffix in (".csv", ".jsonl"):
             with pytest.raises(
                 UsageError, match=f"column 'x', {SECOND_ROW[suffix]}: expected signed 64-bit integers, found {value}"
             ):
-                TableSource(write_table(pictures, suffix, rows)).list_items("auto", "path")
-        floats = RowsSource([{"path": "0.png", "x": 0.5}, {"path": "1.png", "x": value}], pictures)
+                TableSource(write_table(images, suffix, rows)).list_items("auto", "path")
+        floats = RowsSource([{"path": "0.png", "x": 0.5}, {"path": "1.png", "x": value}], images)
         assert [item.columns["x"] for item in floats.list_items("auto", "path").items] == [0.5, float(value)]
 
-    def test_an_integer_beyond_any_float_is_reported(self, pictures: Path) -> None:
-        rows = RowsSource([{"path": "0.png", "x": 0.5}, {"path": "1.png", "x": 10**400}], pictures)
+    def test_an_integer_beyond_any_float_is_reported(self, images: Path) -> None:
+        rows = RowsSource([{"path": "0.png", "x": 0.5}, {"path": "1.png", "x": 10**400}], images)
         with pytest.raises(UsageError, match=r"column 'x', row 1 \(counted from 0\): expected finite numbers"):
             rows.list_items("auto", "path")
 
-    def test_what_json_cannot_say_is_reported(self, pictures: Path) -> None:
-        rows = RowsSource([{"path": "0.png", "when": 1j}], pictures)
+    def test_what_json_cannot_say_is_reported(self, images: Path) -> None:
+        rows = RowsSource([{"path": "0.png", "when": 1j}], images)
         with pytest.raises(UsageError, match=r"column 'when', row 0 \(counted from 0\): expected .*, found complex"):
             rows.list_items("auto", "path")
 
@@ -341,9 +338,9 @@ class TestFiles:
             ("t.csv", b"path;x\na;1;5\n", "line 2: expected 2 cells as in the header, found 3"),
             ("t.tsv", b"path\tx\na,1\n", "line 2: expected 2 cells as in the header, found 1"),
             ("t.csv", b"path;x\ty\n", "found semicolons and tabs in the header: save it with commas"),
-            ("t.csv", b"", "expected a row for each picture or video, found no rows"),
-            ("t.csv", b"path,x\n", "expected a row for each picture or video, found no rows"),
-            ("t.jsonl", b"\n", "expected a row for each picture or video, found no rows"),
+            ("t.csv", b"", "expected a row for each image or video, found no rows"),
+            ("t.csv", b"path,x\n", "expected a row for each image or video, found no rows"),
+            ("t.jsonl", b"\n", "expected a row for each image or video, found no rows"),
             ("t.csv", b"path,x,x\na,1,2\n", "'x'"),
             ("t.csv", b"path\n\xff\xfe\n", "line 2: expected CSV in UTF-8, found the byte 0xff: save it as UTF-8"),
             (
@@ -370,51 +367,51 @@ class TestFiles:
         assert str(path) in str(caught.value)
         assert message in str(caught.value)
 
-    def test_byte_order_marks_are_no_part_of_the_first_column(self, pictures: Path) -> None:
-        (pictures / "t.csv").write_bytes("path,x\r\n0.png,1\r\n".encode("utf-8-sig"))
-        (item,) = listing(TableSource(pictures / "t.csv")).items
+    def test_byte_order_marks_are_no_part_of_the_first_column(self, images: Path) -> None:
+        (images / "t.csv").write_bytes("path,x\r\n0.png,1\r\n".encode("utf-8-sig"))
+        (item,) = listing(TableSource(images / "t.csv")).items
         assert dict(item.columns) == {"x": 1}
 
 
 class TestRows:
-    def test_rows_hold_paths_or_arrays(self, pictures: Path) -> None:
+    def test_rows_hold_paths_or_arrays(self, images: Path) -> None:
         rows = [
-            {"image": PICTURE, "quad": np.arange(4, dtype=np.float32)},
+            {"image": IMAGE, "quad": np.arange(4, dtype=np.float32)},
             {"path": "1.png", "quad": np.zeros(4, np.float32)},
         ]
-        found = RowsSource(rows, pictures).list_items("auto", "path")
+        found = RowsSource(rows, images).list_items("auto", "path")
         assert [item.name for item in found.items] == ["row-00000000", "1.png"]
         assert found.items[0].path is None
-        assert found.items[0].columns["image"] is PICTURE
+        assert found.items[0].columns["image"] is IMAGE
         make_plan(Recipe(), {}, found)
 
-    def test_a_changed_array_is_another_plan(self, pictures: Path) -> None:
+    def test_a_changed_array_is_another_plan(self, images: Path) -> None:
         def fingerprint(value: Any) -> str:
-            return make_plan(Recipe(), {}, RowsSource([{"image": value}], pictures).list_items("auto", "path"))[
+            return make_plan(Recipe(), {}, RowsSource([{"image": value}], images).list_items("auto", "path"))[
                 0
             ].fingerprint
 
-        assert fingerprint(PICTURE) == fingerprint(PICTURE.copy())
-        assert fingerprint(PICTURE) != fingerprint(PICTURE[::-1])
-        assert fingerprint(PICTURE) != fingerprint(PICTURE.reshape(-1, 24 * 3))
+        assert fingerprint(IMAGE) == fingerprint(IMAGE.copy())
+        assert fingerprint(IMAGE) != fingerprint(IMAGE[::-1])
+        assert fingerprint(IMAGE) != fingerprint(IMAGE.reshape(-1, 24 * 3))
 
-    def test_numpy_scalars_are_numbers(self, pictures: Path) -> None:
+    def test_numpy_scalars_are_numbers(self, images: Path) -> None:
         rows = [{"path": "0.png", "x": np.float32(0.5), "n": np.int16(3), "ok": np.bool_(True)}]
-        assert dict(listing(RowsSource(rows, pictures)).items[0].columns) == {"x": 0.5, "n": 3, "ok": True}
+        assert dict(listing(RowsSource(rows, images)).items[0].columns) == {"x": 0.5, "n": 3, "ok": True}
 
-    def test_a_missing_array_has_no_stand_in(self, pictures: Path) -> None:
+    def test_a_missing_array_has_no_stand_in(self, images: Path) -> None:
         rows = [{"path": "0.png", "quad": np.zeros(4)}, {"path": "1.png"}]
         with pytest.raises(UsageError, match=r"column 'quad', row 1 \(counted from 0\): expected a value in every row"):
-            RowsSource(rows, pictures).list_items("auto", "path")
+            RowsSource(rows, images).list_items("auto", "path")
 
 
 class TestOpening:
-    def test_what_a_source_may_be(self, pictures: Path, tmp_path: Path) -> None:
+    def test_what_a_source_may_be(self, images: Path, tmp_path: Path) -> None:
         out = tmp_path.parent / "out"
-        assert isinstance(open_source(pictures, out), FolderSource)
-        assert isinstance(open_source(str(pictures), out), FolderSource)
+        assert isinstance(open_source(images, out), FolderSource)
+        assert isinstance(open_source(str(images), out), FolderSource)
         assert isinstance(open_source([], out), RowsSource)
-        assert isinstance(open_source(write_table(pictures, ".csv", [{"path": "0.png"}]), out), TableSource)
+        assert isinstance(open_source(write_table(images, ".csv", [{"path": "0.png"}]), out), TableSource)
 
         class Own:
             def list_items(self, label_from: str, path_column: str) -> Listing:
@@ -423,25 +420,25 @@ class TestOpening:
         own = Own()
         assert open_source(own, out) is own
 
-    def test_what_is_none_is_reported(self, pictures: Path, tmp_path: Path) -> None:
+    def test_what_is_none_is_reported(self, images: Path, tmp_path: Path) -> None:
         out = tmp_path.parent / "out"
         with pytest.raises(UsageError, match="found nothing of that name"):
-            open_source(pictures / "missing", out)
+            open_source(images / "missing", out)
         tables, archives = (
             r"\(.csv, .jsonl, .ndjson, .parquet, .tsv\)",
             r"\(.tar, .tar.gz, .tgz, .rec, .mdb, .lmdb, .parquet\)",
         )
         with pytest.raises(UsageError, match=f"a folder, a table {tables} or an archive {archives}, found a file .png"):
-            open_source(pictures / "0.png", out)
+            open_source(images / "0.png", out)
         with pytest.raises(
             UsageError, match="expected a folder, a table, rows, or an object with list_items, found int"
         ):
             open_source(3, out)  # type: ignore[arg-type]
 
-    def test_the_output_must_not_lie_in_the_source(self, pictures: Path, tmp_path: Path) -> None:
+    def test_the_output_must_not_lie_in_the_source(self, images: Path, tmp_path: Path) -> None:
         link = tmp_path.parent / f"{tmp_path.name}-link"
-        link.symlink_to(pictures, target_is_directory=True)
-        for out in (pictures, pictures / "out", link / "out"):
+        link.symlink_to(images, target_is_directory=True)
+        for out in (images, images / "out", link / "out"):
             with pytest.raises(UsageError, match="expected a folder outside the source"):
-                open_source(pictures, out)
+                open_source(images, out)
         link.unlink()

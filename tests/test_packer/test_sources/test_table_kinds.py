@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.builds import write_pictures
+from support.builds import write_images
 from support.command import run_packer, run_unprivileged
 
 import packer
@@ -264,7 +264,7 @@ class TestParquet:
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_a_table_that_cannot_be_read_is_a_wrong_argument_of_every_command(tmp_path: Path, suffix: str) -> None:
-    table, source = tmp_path / f"table{suffix}", write_pictures(tmp_path / "source", ["a.png"])
+    table, source = tmp_path / f"table{suffix}", write_images(tmp_path / "source", ["a.png"])
     run_packer("build", source, tmp_path / "packed", "--size", 16, "--quiet")
     table.touch()
     table.chmod(0)
@@ -286,7 +286,7 @@ def test_a_parquet_file_with_an_unknown_type_is_named(tmp_path: Path, use: str) 
     pq.write_table(pa.table(columns), file)
     call: Callable[[], Any] = partial(packer.build, file, tmp_path / "out", engine="inline", progress=False)
     if use == "add":
-        packer.build(write_pictures(tmp_path / "in", ["0.png"]), tmp_path / "out", engine="inline", progress=False)
+        packer.build(write_images(tmp_path / "in", ["0.png"]), tmp_path / "out", engine="inline", progress=False)
         call = partial(packer.add, tmp_path / "out", file, on="source", key="path", replace=True, progress=False)
     said: list[str] = []
     whole = file.read_bytes()

@@ -12,7 +12,7 @@ import pytest
 from support import builds
 from support.builds import QUIET
 from support.command import read_jsonl, run_packer
-from support.media import scene, write_picture
+from support.media import scene, write_image
 
 import packer
 from packer import build, merge, verify
@@ -23,13 +23,13 @@ from shardspec.errors import TooManyRejectsError, UsageError
 from shardspec.layout import Layout
 from shardspec.typing.cells import CellTyper
 
-PICTURE = scene(0, (24, 16))
+IMAGE = scene(0, (24, 16))
 
 
-def write_pictures(folder: Path, count: int) -> Path:
+def write_images(folder: Path, count: int) -> Path:
     """``0.png``, ``1.png`` and so on."""
     for number in range(count):
-        write_picture(folder / f"{number}.png", scene(number, (24, 16)))
+        write_image(folder / f"{number}.png", scene(number, (24, 16)))
     return folder
 
 
@@ -54,8 +54,8 @@ class TestTypes:
 
     def two_tables(self, root: Path) -> tuple[Path, Path]:
         """As FaceForensics++ numbers its videos."""
-        write_pictures(root / "a", 2)
-        write_pictures(root / "b", 2)
+        write_images(root / "a", 2)
+        write_images(root / "b", 2)
         paths = ["0.png", "1.png"]
         first = write_csv(root / "a" / "t.csv", path=paths, video=["000", "033"], grade=["1", "2"])
         return first, write_csv(root / "b" / "t.csv", path=paths, video=["100", "133"], grade=["1.5", "2"])
@@ -94,7 +94,7 @@ class TestTypes:
         assert "option text: was ['video', 'grade'], now ['video']" in done.stderr
 
     def test_text_is_as_it_is_written(self, tmp_path: Path) -> None:
-        write_pictures(tmp_path, 3)
+        write_images(tmp_path, 3)
         table = write_csv(
             tmp_path / "t.csv", path=["0.png", "1.png", "2.png"], x=["1.50", "", "2e1"], y=["1", "2", "3"]
         )
@@ -108,7 +108,7 @@ class TestTypes:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
     ) -> None:
         monkeypatch.setattr("packer.sources.tables.delimited.CHUNK_ROWS", chunk)
-        write_pictures(tmp_path, 3)
+        write_images(tmp_path, 3)
         columns = {
             "floats": ["nan", "0.5", "-2"],
             "integers": ["1", "NaN", "3"],
@@ -140,7 +140,7 @@ class TestTypes:
         assert open_dataset(tmp_path / "out").schema["integers"].dtype == "<i8"
 
     def test_nan_is_missing_in_a_table_that_is_added(self, tmp_path: Path) -> None:
-        write_pictures(tmp_path / "in", 3)
+        write_images(tmp_path / "in", 3)
         out = tmp_path / "out"
         build(tmp_path / "in", out, **QUIET)
         columns = {"key": values_of(out, "key"), "good": ["nan", "1", "2"], "bad": ["1.5", "nan", "x"]}
@@ -154,7 +154,7 @@ class TestTypes:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
     ) -> None:
         monkeypatch.setattr("packer.sources.tables.delimited.CHUNK_ROWS", chunk)
-        write_pictures(tmp_path, 3)
+        write_images(tmp_path, 3)
         lines = ["path, label, valence,\tarousal, seen, note"]
         lines += ["0.png, 10, 0.5,\t1.0, 3, 4", "1.png,2 ,-1, , 1.0 ,one", "2.png, -1,,2, 1e0,two "]
         (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
@@ -171,7 +171,7 @@ class TestTypes:
         assert ds.column("note") == [" 4", "one", "two "]
 
     def test_blanks_in_a_table_that_is_added_do_not_count_beside_numbers(self, tmp_path: Path) -> None:
-        write_pictures(tmp_path / "in", 3)
+        write_images(tmp_path / "in", 3)
         out = tmp_path / "out"
         build(tmp_path / "in", out, **QUIET)
         rows = zip(values_of(out, "key"), ["1", " 2", "3\t"], ["0.5", " ", " -1e3 "], [" 7", "x", ""], strict=True)
@@ -187,7 +187,7 @@ class TestTypes:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
     ) -> None:
         monkeypatch.setattr("packer.sources.tables.delimited.CHUNK_ROWS", chunk)
-        write_pictures(tmp_path, 4)
+        write_images(tmp_path, 4)
         columns = {
             "path": [f"{number}.png" for number in range(4)],
             "label": ["10", "2", "n/a", "10"],
@@ -221,7 +221,7 @@ class TestTypes:
             assert (cells.describe_numbers("it", str) is not None) is said
 
     def test_cells_that_make_text_of_numbers_are_named_where_a_table_is_added(self, tmp_path: Path) -> None:
-        write_pictures(tmp_path / "in", 3)
+        write_images(tmp_path / "in", 3)
         out = tmp_path / "out"
         build(tmp_path / "in", out, **QUIET)
         columns = {"key": values_of(out, "key"), "a": ["1", "2", "n/a"], "b": ["1", "x", "2"], "c": ["1", "", "2"]}
@@ -234,7 +234,7 @@ class TestTypes:
         assert len(json.loads(again.stdout)["notes"]) == 1
 
     def test_a_name_that_occurs_twice_in_a_row_is_refused(self, tmp_path: Path) -> None:
-        write_pictures(tmp_path, 1)
+        write_images(tmp_path, 1)
         (tmp_path / "t.jsonl").write_text('{"path": "0.png", "a": 1, "a": 2}\n')
         with pytest.raises(
             UsageError, match="line 1: expected a JSON object, expected every name once, found 1 name again"
@@ -243,7 +243,7 @@ class TestTypes:
 
     def test_other_tables_too(self, tmp_path: Path) -> None:
         """They say the types themselves, and one may be of texts where the next is of numbers."""
-        write_pictures(tmp_path, 2)
+        write_images(tmp_path, 2)
         rows = [{"path": "0.png", "a": 7, "b": "003", "c": True}, {"path": "1.png", "a": None, "b": "4.0", "c": False}]
         (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
@@ -257,20 +257,20 @@ class TestTypes:
 
     def test_whole_numbers_in_any_spelling_are_integers_where_asked_for(self, tmp_path: Path) -> None:
         """CK+ writes its emotions like this."""
-        write_pictures(tmp_path, 2)
+        write_images(tmp_path, 2)
         table = write_csv(tmp_path / "t.csv", path=["0.png", "1.png"], emotion=["7.0000000e+00", "1e3"])
         build(table, tmp_path / "out", int="emotion", **QUIET)
         assert values_of(tmp_path / "out", "emotion") == [7, 1000]
 
     def test_numbers_as_labels_become_classes(self, tmp_path: Path) -> None:
-        write_pictures(tmp_path, 2)
+        write_images(tmp_path, 2)
         table = write_csv(tmp_path / "t.csv", path=["0.png", "1.png"], label=["7", "3"])
         made = build(table, tmp_path / "out", text="label", **QUIET).manifest
         assert made.schema["label"].classes == ("3", "7")
         assert values_of(tmp_path / "out", "label") == [1, 0]
 
     def test_a_path_is_never_a_number(self, tmp_path: Path) -> None:
-        write_picture(tmp_path / "100.png", PICTURE)
+        write_image(tmp_path / "100.png", IMAGE)
         (tmp_path / "100").write_bytes((tmp_path / "100.png").read_bytes())
         made = build(write_csv(tmp_path / "t.csv", path=["100"]), tmp_path / "out", **QUIET)
         assert made.counts.packed_items == 1
@@ -287,7 +287,7 @@ class TestTypes:
         ],
     )
     def test_wrong_types_are_named_with_the_place(self, tmp_path: Path, options: list[str], message: str) -> None:
-        write_pictures(tmp_path, 2)
+        write_images(tmp_path, 2)
         columns = {"path": ["0.png", "1.png"], "x": ["1", "1.5"], "y": ["2", "1e30"], "z": ["inf", "1"]}
         table = write_csv(tmp_path / "t.csv", **columns)
         done = run_packer("build", table, tmp_path / "out", *options, expect=2)
@@ -296,7 +296,7 @@ class TestTypes:
 
     @pytest.mark.parametrize("option", ["text", "int", "float", "root"])
     def test_only_tables_have_columns(self, tmp_path: Path, option: str) -> None:
-        write_pictures(tmp_path / "in", 1)
+        write_images(tmp_path / "in", 1)
         build(tmp_path / "in", tmp_path / "packed", **QUIET)
         with pytest.raises(UsageError, match=f"^{option}: applies only to tables, found a packed dataset"):
             build(tmp_path / "packed", tmp_path / "out", **{option: str(tmp_path)}, **QUIET)
@@ -313,7 +313,7 @@ class TestSeparators:
         [("t.tsv", "\t"), ("t.TSV", "\t"), ("t.csv", ";"), ("t.csv", "\t"), ("t.csv", "|"), ("t.tsv", ",")],
     )
     def test_cells_are_found(self, tmp_path: Path, name: str, mark: str) -> None:
-        write_pictures(tmp_path, 2)
+        write_images(tmp_path, 2)
         lines = ["path*grade*Name (of it)*label", '0.png*1.5*"a*b"*real', "1.png**c*fake"]
         table = tmp_path / name
         table.write_text("\ufeff" + "\r\n".join(lines).replace("*", mark), encoding="utf-8")
@@ -323,7 +323,7 @@ class TestSeparators:
         assert values_of(tmp_path / "out", "grade") == [1.5, 0.0]
 
     def test_the_command_reads_them(self, tmp_path: Path) -> None:
-        write_pictures(tmp_path, 1)
+        write_images(tmp_path, 1)
         (tmp_path / "t.csv").write_text("path;age\n0.png;0,5\n")
         run_packer("build", tmp_path / "t.csv", tmp_path / "out", "--quiet")
         assert values_of(tmp_path / "out", "age") == ["0,5"]
@@ -348,7 +348,7 @@ class TestNames:
     """Upper and lower case, and which column was meant."""
 
     def test_a_path_column_in_other_letters_is_named(self, tmp_path: Path) -> None:
-        write_pictures(tmp_path, 1)
+        write_images(tmp_path, 1)
         table = write_csv(tmp_path / "t.csv", Path=["0.png"], Label=["a"])
         done = run_packer("build", table, tmp_path / "out", expect=2)
         assert (
@@ -365,7 +365,7 @@ class TestNames:
             build(table, tmp_path / "no", label_from="Label", **QUIET)
 
     def test_another_label_takes_the_place_of_the_column_label(self, tmp_path: Path) -> None:
-        write_pictures(tmp_path, 2)
+        write_images(tmp_path, 2)
         table = write_csv(tmp_path / "t.csv", path=["0.png", "1.png"], Label=["x", "y"], sex=["m", "f"])
         call = (table, tmp_path / "out", "--label-from", "sex", "--quiet")
         line = "the column 'Label' is not packed, since --label-from sex takes its place: rename it to keep it"
@@ -387,12 +387,12 @@ class TestNumberLists:
     )
 
     def rows(self) -> list[dict[str, Any]]:
-        """With a picture each."""
+        """With an image each."""
         return [{"path": f"{number}.png", **row} for number, row in enumerate(self.ROWS)]
 
     @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
     def test_they_become_arrays(self, tmp_path: Path, suffix: str) -> None:
-        write_pictures(tmp_path, 3)
+        write_images(tmp_path, 3)
         table, rows = tmp_path / f"t{suffix}", self.rows()
         if suffix == ".jsonl":
             table.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -419,14 +419,14 @@ class TestNumberLists:
         assert "3 samples" in done.stdout
 
     def test_one_task_of_empty_lists_has_the_type_of_the_column(self, tmp_path: Path) -> None:
-        rows = [{"image": PICTURE, "boxes": [] if number < 40 else [[1.5, 2, 3, 4]] * 2} for number in range(70)]
+        rows = [{"image": IMAGE, "boxes": [] if number < 40 else [[1.5, 2, 3, 4]] * 2} for number in range(70)]
         schema = build(rows, tmp_path / "out", **QUIET).manifest.schema
         assert (schema["boxes"].kind, schema["boxes"].shape) == ("ragged", (None, 4))
         assert [len(value) for value in values_of(tmp_path / "out", "boxes")] == [0] * 40 + [2] * 30
 
     @pytest.mark.parametrize(("known", "shape"), [([[1, 2], [3, 4]], (2,)), ([[1, 2], [3]], (None,))])
     def test_a_missing_list(self, tmp_path: Path, known: list[list[int]], shape: tuple[int | None, ...]) -> None:
-        rows = [{"image": PICTURE, "x": value} for value in (*known, None)]
+        rows = [{"image": IMAGE, "x": value} for value in (*known, None)]
         field = build(rows, tmp_path / "out", **QUIET).manifest.schema["x"]
         assert field.shape == shape
         assert values_of(tmp_path / "out", "x")[2].tolist() == ([0, 0] if shape == (2,) else [])
@@ -434,7 +434,7 @@ class TestNumberLists:
 
     @pytest.mark.parametrize("known", [[[True, False], [True, True]], [[0.5, 1], [2.5, 3]]])
     def test_a_missing_list_is_of_the_type_of_the_others(self, tmp_path: Path, known: list[list[Any]]) -> None:
-        rows = [{"image": PICTURE, "x": value} for value in (*known, None)]
+        rows = [{"image": IMAGE, "x": value} for value in (*known, None)]
         field = build(rows, tmp_path / "out", **QUIET).manifest.schema["x"]
         assert (field.kind, field.dtype, field.shape) == ("fixed", np.array(known).dtype.str, (2,))
         assert [value.tolist() for value in values_of(tmp_path / "out", "x")] == [*known, [0, 0]]
@@ -454,7 +454,7 @@ class TestNumberLists:
         ],
     )
     def test_other_lists_stay_json(self, tmp_path: Path, values: list[Any]) -> None:
-        rows = [{"image": PICTURE, "x": value} for value in values]
+        rows = [{"image": IMAGE, "x": value} for value in values]
         field = build(rows, tmp_path / "out", **QUIET).manifest.schema["x"]
         assert (field.kind, field.codec.name) == ("text", "json")
         assert values_of(tmp_path / "out", "x") == values
@@ -464,7 +464,7 @@ class TestNumberLists:
             for sample in samples:
                 yield {**sample, "quad": sample["quad"] * 2}
 
-        rows = [{"image": PICTURE, "quad": [1, 2, 3]}, {"image": PICTURE, "quad": [4, 5, 6]}]
+        rows = [{"image": IMAGE, "quad": [1, 2, 3]}, {"image": IMAGE, "quad": [4, 5, 6]}]
         build(rows, tmp_path / "out", steps=["decode", double], **QUIET)
         assert [value.tolist() for value in values_of(tmp_path / "out", "quad")] == [[2, 4, 6], [8, 10, 12]]
 
@@ -474,7 +474,7 @@ class TestElsewhere:
 
     @pytest.mark.parametrize("absolute", [True, False])
     def test_it_is_said_at_once_and_what_helps(self, tmp_path: Path, absolute: bool) -> None:
-        write_pictures(tmp_path / "data" / "real", 3)
+        write_images(tmp_path / "data" / "real", 3)
         folder = tmp_path / "data" if absolute else Path("../data")
         table = write_csv(tmp_path / "lists" / "t.csv", path=[folder / "real" / f"{n}.png" for n in range(3)])
         done = run_packer("build", table, tmp_path / "out", expect=2)
@@ -486,8 +486,8 @@ class TestElsewhere:
         assert not (tmp_path / "out").exists()
 
     def test_one_path_of_many_is_said_too(self, tmp_path: Path) -> None:
-        write_pictures(tmp_path / "in", 2)
-        write_picture(tmp_path / "2.png", PICTURE)
+        write_images(tmp_path / "in", 2)
+        write_image(tmp_path / "2.png", IMAGE)
         (tmp_path / "in" / "link.png").symlink_to(tmp_path / "2.png")
         for path in ("../2.png", "link.png"):
             table = write_csv(tmp_path / "in" / "t.csv", path=["0.png", "1.png", path])
@@ -496,7 +496,7 @@ class TestElsewhere:
             build(table, tmp_path / path.replace("/", "-"), limit=2, **QUIET)
 
     def test_paths_are_relative_to_the_root_or_absolute_below_it(self, tmp_path: Path) -> None:
-        data = write_pictures(tmp_path / "data", 3)
+        data = write_images(tmp_path / "data", 3)
         table = write_csv(tmp_path / "lists" / "t.csv", path=["0.png", data / "1.png", "../data/2.png"])
         call = (table, tmp_path / "out", "--root", data, "--quiet")
         run_packer("build", *call)
@@ -508,7 +508,7 @@ class TestElsewhere:
         assert "finished already" in run_packer("build", *call).stdout
 
     def test_keys_of_a_recipe_file_and_the_folder_of_the_call(self, tmp_path: Path) -> None:
-        write_pictures(tmp_path / "data", 1)
+        write_images(tmp_path / "data", 1)
         table = write_csv(tmp_path / "lists" / "t.csv", path=["0.png"])
         (tmp_path / "r.toml").write_text('root = "data"\n')
         call = (table, tmp_path / "out", "--config", tmp_path / "r.toml", "--quiet")
@@ -518,7 +518,7 @@ class TestElsewhere:
         assert "finished already" in run_packer("build", *other).stdout
 
     def test_a_root_behind_a_link_leaves_no_absolute_name(self, tmp_path: Path) -> None:
-        write_pictures(tmp_path / "disk" / "data", 2)
+        write_images(tmp_path / "disk" / "data", 2)
         (tmp_path / "mount").symlink_to(tmp_path / "disk")
         paths = [tmp_path / "mount" / "data" / "0.png", tmp_path / "disk" / "data" / "1.png"]
         for number, root in enumerate(("mount", "disk")):
@@ -531,8 +531,8 @@ class TestElsewhere:
         assert values_of(tmp_path / "beside", "source") == ["0.png", "1.png"]
 
     def test_several_roots_keep_files_of_one_name_apart(self, tmp_path: Path) -> None:
-        first, second = write_pictures(tmp_path / "a", 2), write_pictures(tmp_path / "b", 1)
-        write_picture(second / "own.png", PICTURE)
+        first, second = write_images(tmp_path / "a", 2), write_images(tmp_path / "b", 1)
+        write_image(second / "own.png", IMAGE)
         (first / "link.png").symlink_to(second / "own.png")
         paths = [first / "0.png", second / "0.png", "own.png", "link.png", "1.png"]
         table = write_csv(tmp_path / "lists" / "t.csv", path=paths)
@@ -547,7 +547,7 @@ class TestElsewhere:
         )
 
     def test_further_columns_of_paths_go_by_the_roots_too(self, tmp_path: Path) -> None:
-        data = write_pictures(tmp_path / "data", 2)
+        data = write_images(tmp_path / "data", 2)
         table = write_csv(tmp_path / "lists" / "t.csv", path=["0.png"], mask=[data / "1.png"])
         listing = build_listing(table, data, "mask")
         (item,) = listing
@@ -555,7 +555,7 @@ class TestElsewhere:
 
     def test_bench_asks_for_the_root_again(self, tmp_path: Path) -> None:
         """The manifest has its name alone."""
-        data = write_pictures(tmp_path / "data", 3)
+        data = write_images(tmp_path / "data", 3)
         table = write_csv(tmp_path / "lists" / "t.csv", path=[data / "0.png", data / "1.png", data / "2.png"])
         build(table, tmp_path / "out", root=data, **QUIET)
         call = (table, tmp_path / "out", "--workers", 1, "--runs", 1, "--seconds", 0.1)
@@ -589,7 +589,7 @@ def build_listing(table: Path, root: Path, also: str) -> list[Any]:
 
 def test_columns_in_other_letters_are_refused(tmp_path: Path) -> None:
     """Without them, an age and a sex would both be `column`, and a merge would mix them."""
-    builds.write_pictures(tmp_path, ["a.png"])
+    builds.write_images(tmp_path, ["a.png"])
     (tmp_path / "t.csv").write_text("path,\u5e74\u9f84\na.png,30\n", encoding="utf-8")
     done = run_packer("build", tmp_path / "t.csv", tmp_path / "out", "--quiet", expect=2)
     assert "expected a name with letters a to z" in done.stderr
@@ -597,7 +597,7 @@ def test_columns_in_other_letters_are_refused(tmp_path: Path) -> None:
 
 
 def test_spaces_around_a_class_make_no_other_and_none_drops_the_label(tmp_path: Path) -> None:
-    builds.write_pictures(tmp_path, ["a.png", "b.png", "c.png"])
+    builds.write_images(tmp_path, ["a.png", "b.png", "c.png"])
     (tmp_path / "t.csv").write_text("path,label\na.png,fake\nb.png, fake\nc.png,real\n")
     run_packer("build", tmp_path / "t.csv", tmp_path / "out", "--quiet")
     ds = open_dataset(tmp_path / "out")
@@ -608,7 +608,7 @@ def test_spaces_around_a_class_make_no_other_and_none_drops_the_label(tmp_path: 
 
 
 def test_ignored_files_are_counted_at_the_end(tmp_path: Path) -> None:
-    builds.write_pictures(tmp_path / "in", ["a.png"])
+    builds.write_images(tmp_path / "in", ["a.png"])
     for name in ("b.pptx", "c.docx"):
         (tmp_path / "in" / name).write_bytes(b"x")
     done = run_packer("build", tmp_path / "in", tmp_path / "out", "--quiet")
@@ -617,7 +617,7 @@ def test_ignored_files_are_counted_at_the_end(tmp_path: Path) -> None:
 
 
 def test_a_step_file_with_a_mistake_is_reported_in_a_line(tmp_path: Path) -> None:
-    builds.write_pictures(tmp_path / "in", ["a.png"])
+    builds.write_images(tmp_path / "in", ["a.png"])
     (tmp_path / "broken_step.py").write_text("def denoise(samples)\n    pass\n")
     call = ("build", tmp_path / "in", tmp_path / "out", "--steps", "decode,broken_step:denoise", "--quiet")
     done = run_packer(*call, cwd=tmp_path, expect=2)
@@ -626,7 +626,7 @@ def test_a_step_file_with_a_mistake_is_reported_in_a_line(tmp_path: Path) -> Non
 
 
 def test_a_table_that_lies_elsewhere_is_answered_with_root(tmp_path: Path) -> None:
-    write_picture(tmp_path / "pictures" / "a.png", scene(0, (8, 6)))
+    write_image(tmp_path / "images" / "a.png", scene(0, (8, 6)))
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "t.csv").write_text("path\na.png\nb.png\n")
     with pytest.raises(TooManyRejectsError, match=r"and are relative to its folder, or to --root DIR$"):
@@ -639,14 +639,14 @@ def test_a_table_that_lies_elsewhere_is_answered_with_root(tmp_path: Path) -> No
 def test_paths_of_windows_and_paths_without_a_suffix_are_answered_with_what_is_expected(
     tmp_path: Path, path: str, message: str
 ) -> None:
-    write_picture(tmp_path / "sub" / "a.png", scene(0, (8, 6)))
+    write_image(tmp_path / "sub" / "a.png", scene(0, (8, 6)))
     (tmp_path / "t.csv").write_text(f"path\n{path}\n")
     with pytest.raises(TooManyRejectsError, match=message):
         build(tmp_path / "t.csv", tmp_path / "out", engine="inline", progress=False)
 
 
 def test_blanks_around_a_path_do_not_count_unless_the_file_has_them(tmp_path: Path) -> None:
-    builds.write_pictures(tmp_path, ["a.png", "b.png", " b.png"])
+    builds.write_images(tmp_path, ["a.png", "b.png", " b.png"])
     (tmp_path / "t.csv").write_text("label,path,mask\nx, a.png ,\ny, b.png,\tb.png\n")
     made = build(tmp_path / "t.csv", tmp_path / "out", also="mask", **QUIET)
     assert values_of(tmp_path / "out", "source") == ["a.png", " b.png"]
@@ -655,7 +655,7 @@ def test_blanks_around_a_path_do_not_count_unless_the_file_has_them(tmp_path: Pa
 
 
 def test_a_url_is_no_path(tmp_path: Path) -> None:
-    builds.write_pictures(tmp_path, ["a.png"])
+    builds.write_images(tmp_path, ["a.png"])
     url = "https://example.org/a//b.png"
     (tmp_path / "t.csv").write_text(f"path\na.png\n{url}\n")
     build(tmp_path / "t.csv", tmp_path / "out", max_rejects=1.0, **QUIET)
@@ -671,7 +671,7 @@ def test_a_url_is_no_path(tmp_path: Path) -> None:
 
 def test_a_table_without_names_of_columns_is_no_table_of_a_column_called_as_a_file(tmp_path: Path) -> None:
     """With the file's name as the name of the column, its row would be lost."""
-    write_picture(tmp_path / "a.png", scene(0, (8, 6)))
+    write_image(tmp_path / "a.png", scene(0, (8, 6)))
     (tmp_path / "t.csv").write_text("a.png,cat\na.png,dog\n")
     done = run_packer("build", tmp_path / "t.csv", tmp_path / "out", "--quiet", expect=2)
     assert "expected the names of the columns in the first line, found a row with the file 'a.png'" in done.stderr
@@ -680,7 +680,7 @@ def test_a_table_without_names_of_columns_is_no_table_of_a_column_called_as_a_fi
 
 def test_a_column_without_a_name_is_left_out_and_its_number_said(tmp_path: Path) -> None:
     """The index that pandas writes, and commas at the end, as spreadsheets write them."""
-    builds.write_pictures(tmp_path, ["a.png", "b.png"])
+    builds.write_images(tmp_path, ["a.png", "b.png"])
     (tmp_path / "t.csv").write_text(",path,label, ,\n0,a.png,cat,,\n1,b.png,dog,x,\n")
     done = run_packer("build", tmp_path / "t.csv", tmp_path / "out", "--json", "--quiet")
     assert json.loads(done.stdout)["notes"] == [
@@ -700,7 +700,7 @@ def test_a_column_without_a_name_is_left_out_and_its_number_said(tmp_path: Path)
 
 def test_numbers_with_a_point_in_the_label_are_answered_with_int(tmp_path: Path) -> None:
     """As pandas writes integers beside a missing one."""
-    builds.write_pictures(tmp_path, ["a.png", "b.png"])
+    builds.write_images(tmp_path, ["a.png", "b.png"])
     (tmp_path / "t.csv").write_text("path,The Label\na.png,1.0\nb.png,\n")
     call = ("build", tmp_path / "t.csv", tmp_path / "out", "--label-from", "The Label", "--quiet")
     assert "found float: --int 'The Label' if all are whole" in run_packer(*call, expect=2).stderr
@@ -728,7 +728,7 @@ def test_texts_that_begin_with_a_quotation_mark_swallow_no_rows(
 
 
 def test_a_table_that_was_written_without_quoting(tmp_path: Path) -> None:
-    builds.write_pictures(tmp_path, ["a.png", "b.png"])
+    builds.write_images(tmp_path, ["a.png", "b.png"])
     texts = [
         '"a man',
         'two "men""',
@@ -747,13 +747,13 @@ def test_a_table_that_was_written_without_quoting(tmp_path: Path) -> None:
 
 
 def test_texts_of_several_lines_and_with_tabs_stay_whole(tmp_path: Path) -> None:
-    builds.write_pictures(tmp_path, ["a.png", "b.png"])
+    builds.write_images(tmp_path, ["a.png", "b.png"])
     texts = ["one\ntwo", 'a\tb\nc\td\te "f"']
     with (tmp_path / "t.tsv").open("w", newline="") as file:
         csv.writer(file, delimiter="\t").writerows([["path", "text"], ["a.png", texts[0]], ["b.png", texts[1]]])
     build(tmp_path / "t.tsv", tmp_path / "out", engine="inline", progress=False)
     assert [sample["text"] for sample in open_dataset(tmp_path / "out")] == texts
-    builds.write_pictures(tmp_path, ["two\nlines.png"])
+    builds.write_images(tmp_path, ["two\nlines.png"])
     (tmp_path / "one.tsv").write_text('path\n"two\nlines.png"\n')
     build(tmp_path / "one.tsv", tmp_path / "one", engine="inline", progress=False)
     assert [sample["source"] for sample in open_dataset(tmp_path / "one")] == ["two\nlines.png"]

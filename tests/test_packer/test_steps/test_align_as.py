@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from support.command import run_packer
-from support.media import Picture, photograph, write_picture
+from support.media import Picture, photograph, write_image
 from support.packed import check_whole, read_samples
 from test_packer.test_vision.test_likeness import img_align_crop_matrix, norm_crop_matrix
 
@@ -46,8 +46,8 @@ def mask() -> Picture:
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """A portrait and a mask of its face, in a table."""
-    write_picture(tmp_path / "astronaut.png", photograph("astronaut"))
-    write_picture(tmp_path / "mask.png", mask())
+    write_image(tmp_path / "astronaut.png", photograph("astronaut"))
+    write_image(tmp_path / "mask.png", mask())
     (tmp_path / "table.csv").write_text("path,mask\nastronaut.png,mask.png\n")
     return tmp_path / "table.csv"
 
@@ -87,7 +87,7 @@ def test_points_of_ones_own_are_taken_as_they_are(tmp_path: Path, source: Path) 
 
 
 def test_a_frame_without_a_face_is_kept_whole_with_its_mask(tmp_path: Path) -> None:
-    write_picture(tmp_path / "coffee.png", photograph("coffee"))
+    write_image(tmp_path / "coffee.png", photograph("coffee"))
     (tmp_path / "table.csv").write_text("path,mask\ncoffee.png,coffee.png\n")
     how: dict[str, Any] = {"preset": "faces", "align_as": "arcface", "keep_faceless": True, "also": "mask"}
     packer.build(tmp_path / "table.csv", tmp_path / "out", encode="png", engine="inline", progress=False, **how)

@@ -1,4 +1,4 @@
-"""``--also`` with ``--preset images``: pictures with their label maps."""
+"""``--also`` with ``--preset images``: images with their label maps."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from support.command import read_jsonl, run_packer
 from support.face_source import write_frames
-from support.media import Picture, photograph, write_picture
+from support.media import Picture, photograph, write_image
 from support.packed import check_whole, encoded_values, fingerprints, read_samples
 
 import packer
@@ -26,11 +26,11 @@ def label_map(picture: Picture) -> Picture:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Two pictures with label maps, the first as a grey PNG, and one without."""
+    """Two images with label maps, the first as a grey PNG, and one without."""
     for name in ("coffee", "chelsea", "rocket"):
-        write_picture(tmp_path / "photos" / f"{name}.jpg", photograph(name), quality=90)
-    write_picture(tmp_path / "maps" / "coffee.png", label_map(photograph("coffee"))[..., 0])
-    write_picture(tmp_path / "maps" / "chelsea.png", label_map(photograph("chelsea")))
+        write_image(tmp_path / "photos" / f"{name}.jpg", photograph(name), quality=90)
+    write_image(tmp_path / "maps" / "coffee.png", label_map(photograph("coffee"))[..., 0])
+    write_image(tmp_path / "maps" / "chelsea.png", label_map(photograph("chelsea")))
     rows = ["path,mask,label", "photos/coffee.jpg,maps/coffee.png,cup"]
     rows += ["photos/chelsea.jpg,maps/chelsea.png,cat", "photos/rocket.jpg,,rocket"]
     (tmp_path / "table.csv").write_text("\n".join(rows) + "\n")
@@ -42,7 +42,7 @@ def by_source(out: Path) -> dict[str, dict[str, Any]]:
     return {Path(str(sample["source"])).stem: sample for sample in read_samples(out)}
 
 
-def test_the_map_is_resized_with_its_picture_and_keeps_its_values(tmp_path: Path, table: Path) -> None:
+def test_the_map_is_resized_with_its_image_and_keeps_its_values(tmp_path: Path, table: Path) -> None:
     how = ("--preset", "images", "--size", 64, "--resize", "exact", "--also", "mask", "--quiet")
     for workers in (1, 2):
         run_packer("build", table, tmp_path / str(workers), *how, "--workers", workers)
@@ -87,12 +87,12 @@ def test_frames_of_a_video(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_is_a_reject_and_names_the_reason(tmp_path: Path, table: Path) -> None:
-    write_picture(tmp_path / "maps" / "chelsea.png", np.zeros((5, 5, 3), np.uint8))
+    write_image(tmp_path / "maps" / "chelsea.png", np.zeros((5, 5, 3), np.uint8))
     (tmp_path / "maps" / "coffee.png").write_bytes(b"\x89PNG\r\n\x1a\nnot really")
     how = ("--preset", "images", "--also", "mask", "--quiet", "--max-rejects", "100%")
     run_packer("build", table, tmp_path / "out", *how)
     reasons = {line["item"]: line["reason"] for line in read_jsonl(Layout(tmp_path / "out").rejects)}
-    assert "also: expected pictures of the same size, found 451 x 300 and 5 x 5" in reasons["photos/chelsea.jpg"]
+    assert "also: expected images of the same size, found 451 x 300 and 5 x 5" in reasons["photos/chelsea.jpg"]
     assert "also 'maps/coffee.png'" in reasons["photos/coffee.jpg"]
     with pytest.raises(UsageError, match="also: read only by the step 'decode' or 'faces'"):
         packer.Recipe.from_options({"steps": ["my:step"], "also": "mask"})

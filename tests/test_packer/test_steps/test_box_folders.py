@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.media import scene, write_picture
+from support.media import scene, write_image
 from support.packed import read_samples
 
 import packer
@@ -45,7 +45,7 @@ def test_the_digest_follows_links_as_the_look_up_does(tmp_path: Path) -> None:
 
 def test_an_item_with_the_longest_name_finds_its_boxes(tmp_path: Path) -> None:
     stem = "x" * (NAME_BYTES - len(".json"))
-    write_picture(tmp_path / "in" / f"{stem}.png", scene(0, (64, 48)))
+    write_image(tmp_path / "in" / f"{stem}.png", scene(0, (64, 48)))
     write_json(tmp_path / "boxes" / f"{stem}.json", {"0": [[4, 4, 44, 44]]})
     how: dict[str, Any] = {"preset": "faces", "size": 32, "engine": "inline", "progress": False}
     packer.build(tmp_path / "in", tmp_path / "out", boxes=str(tmp_path / "boxes"), **how)

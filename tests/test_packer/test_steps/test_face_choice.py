@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.face_source import pair
-from support.media import write_picture
+from support.media import write_image
 from support.packed import read_samples
 
 import packer
@@ -77,7 +77,7 @@ def test_the_forged_of_two_people(folder: Path) -> None:
     forgery, black = np.zeros_like(both), np.zeros_like(both)
     forgery[:, 512:] = both[:, 512:] // 64  # dim, as the difference of a forgery and its original is
     for name, picture in (("both", both), ("forgery", forgery), ("black", black)):
-        write_picture(folder / f"{name}.png", picture)
+        write_image(folder / f"{name}.png", picture)
     rows = [{"path": "both.png", "mask": mask} for mask in MASKS]
     samples = build(rows, folder / "out", also="mask", choose="masked")
     assert [bool(sample["box"][0] > 512) for sample in samples] == [True, False, False]
@@ -87,7 +87,7 @@ def test_the_forged_of_two_people(folder: Path) -> None:
 
 def test_the_central_of_two_people(folder: Path) -> None:
     for name, widths in (("a.png", (300, 0)), ("b.png", (0, 300))):
-        write_picture(folder / name, np.pad(pair(), ((0, 0), widths, (0, 0))))
+        write_image(folder / name, np.pad(pair(), ((0, 0), widths, (0, 0))))
     rows = [{"path": name} for name in ("a.png", "b.png")]
     samples = build(rows, folder / "out", choose="central")
     assert [bool(sample["box"][0] > 512) for sample in samples] == [False, True]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.command import read_jsonl, run_packer
 from support.face_source import FACE, FACELESS_FRAMES, SECOND, pair, write_frames
-from support.media import photograph, write_picture
+from support.media import photograph, write_image
 from support.packed import check_whole, fingerprints, read_samples
 
 import packer
@@ -102,7 +102,7 @@ class TestFields:
         assert sample["landmarks_valid"]
 
     def test_left_and_right_are_the_persons(self, samples: Samples, source: Path, tmp_path: Path) -> None:
-        write_picture(tmp_path / "in" / "mirrored.png", np.ascontiguousarray(photograph("astronaut")[:, ::-1]))
+        write_image(tmp_path / "in" / "mirrored.png", np.ascontiguousarray(photograph("astronaut")[:, ::-1]))
         (mirrored,) = build(tmp_path / "in", tmp_path / "out")
         names = get_layout("5").names
         for sample in (*samples, mirrored):
@@ -126,7 +126,7 @@ class TestFields:
             assert (sample["regions"] > 0).all()
             assert (sample["regions"] < SIZE).all()
 
-    def test_a_picture_has_no_track_and_frame_0(self, samples: Samples) -> None:
+    def test_a_image_has_no_track_and_frame_0(self, samples: Samples) -> None:
         for sample in (*of(samples, "astronaut.png"), *of(samples, "pair.png")):
             assert (int(sample["track"]), int(sample["frame"]), float(sample["time"])) == (-1, 0, 0.0)
 
@@ -215,7 +215,7 @@ class TestChoice:
         assert int(whole["track"]) == -1
         height, width = photograph("coffee").shape[:2]
         assert whole["box"].tolist() == [0, 0, width, height]
-        # All of the picture, centred on black.
+        # All of the image, centred on black.
         assert np.array_equal(whole["image"], cut(photograph("coffee"), whole["matrix"], SIZE))
         corners = apply(whole["matrix"], whole["box"].reshape(2, 2))
         assert corners[:, 0] == pytest.approx([0, SIZE], abs=0.5)

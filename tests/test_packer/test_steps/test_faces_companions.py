@@ -1,4 +1,4 @@
-"""Faces cut by the boxes of another item, and second pictures cut with them."""
+"""Faces cut by the boxes of another item, and second images cut with them."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.command import read_jsonl, run_packer
 from support.face_source import FACELESS_FRAMES, views, write_frames
-from support.media import FAST_START, Picture, cut_file, photograph, write_picture
+from support.media import FAST_START, Picture, cut_file, photograph, write_image
 from support.packed import check_whole, encoded_values, fingerprints, read_samples
 
 import packer
@@ -35,13 +35,13 @@ def blurred(picture: Picture) -> Picture:
 
 
 def mask_of(picture: Picture) -> Picture:
-    """White where the picture is bright: a picture that JPEG would not keep."""
+    """White where the image is bright: an image that JPEG would not keep."""
     return np.repeat(np.where(picture.mean(axis=2, keepdims=True) > 120, 255, 0), 3, axis=2).astype(np.uint8)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An original video, a forgery of it, a short one, and pictures of the same kinds, with masks."""
+    """An original video, a forgery of it, a short one, and images of the same kinds, with masks."""
     root = tmp_path_factory.mktemp("companions")
     frames = list(views(FRAMES, faceless=FACELESS_FRAMES))
     write_frames(root / "original.mp4", frames)
@@ -50,9 +50,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_frames(root / "small.mp4", (np.ascontiguousarray(frame[:200]) for frame in frames))
     write_frames(root / "mask.mp4", map(mask_of, frames))
     portrait = photograph("astronaut")
-    write_picture(root / "original.png", portrait)
-    write_picture(root / "forged.png", blurred(portrait))
-    write_picture(root / "mask.png", mask_of(portrait))
+    write_image(root / "original.png", portrait)
+    write_image(root / "forged.png", blurred(portrait))
+    write_image(root / "mask.png", mask_of(portrait))
     return root
 
 
@@ -106,7 +106,7 @@ class TestBoxesFrom:
         assert keys["forged.mp4"] != keys["cut-anew.mp4"]
         assert [int(sample["frame"]) for sample in samples] == keys["forged.mp4"]
 
-    def test_pictures(self, folder: Path, tmp_path: Path) -> None:
+    def test_images(self, folder: Path, tmp_path: Path) -> None:
         rows = [{"path": "original.png", "original": ""}, {"path": "forged.png", "original": "original.png"}]
         original, forged = build(folder, tmp_path / "out", rows, boxes_from="original")
         assert np.array_equal(forged["matrix"], original["matrix"])
@@ -202,10 +202,10 @@ class TestBoxesFrom:
         assert other.rpartition("/")[2] in reject["reason"]
 
     def test_the_plan_knows_the_original(self, folder: Path, tmp_path: Path) -> None:
-        write_picture(folder / "changing.png", photograph("astronaut"))
+        write_image(folder / "changing.png", photograph("astronaut"))
         rows = [{"path": "forged.png", "original": "changing.png"}]
         build(folder, tmp_path / "out", rows, boxes_from="original")
-        write_picture(folder / "changing.png", photograph("coffee"))
+        write_image(folder / "changing.png", photograph("coffee"))
         with pytest.raises(UsageError, match="made by another plan"):
             build(folder, tmp_path / "out", rows, boxes_from="original")
 
@@ -234,7 +234,7 @@ class TestBoxesFrom:
 
 
 class TestAlso:
-    def test_a_mask_is_cut_as_its_picture_and_kept_without_loss(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_mask_is_cut_as_its_image_and_kept_without_loss(self, folder: Path, tmp_path: Path) -> None:
         rows = [{"path": "original.png", "Forgery Mask": "mask.png"}]
         (sample,) = build(folder, tmp_path / "out", rows, also="Forgery Mask", encode="jpeg")
         field = Layout(tmp_path / "out").load().schema["forgery_mask_image"]
@@ -341,7 +341,7 @@ class TestAlso:
         assert "missing frame" in lines_of(tmp_path / "out", "damage")[0]["reason"]
 
     def test_a_faceless_frame_has_its_mask_whole(self, folder: Path, tmp_path: Path) -> None:
-        write_picture(folder / "coffee.png", photograph("coffee"))
+        write_image(folder / "coffee.png", photograph("coffee"))
         rows = [{"path": "coffee.png", "Forgery Mask": "coffee.png"}]
         (sample,) = build(folder, tmp_path / "out", rows, also="Forgery Mask", keep_faceless=True)
         assert np.array_equal(sample["forgery_mask_image"], sample["image"])
@@ -353,7 +353,7 @@ class TestAlso:
         ]
         build(folder, tmp_path / "out", rows, also="Forgery Mask")
         (reject,) = lines_of(tmp_path / "out", "item")
-        assert "also: expected pictures of the same size, found 320 x 240 and 320 x 200 at frame 0" in reject["reason"]
+        assert "also: expected images of the same size, found 320 x 240 and 320 x 200 at frame 0" in reject["reason"]
 
     def test_a_column_in_its_place(self, folder: Path, tmp_path: Path) -> None:
         rows = [{"path": "original.png", "mask": "mask.png", "mask_image": "x"}]

@@ -214,7 +214,7 @@ class TestTable:
         with pytest.raises(UsageError, match="min_face: expected 20 or more without boxes, found 5"):
             build(source, tmp_path / "found", min_face=5)
 
-    def test_points_whose_left_is_the_pictures_are_reported(
+    def test_points_whose_left_is_the_images_are_reported(
         self, source: Path, detected: Samples, tmp_path: Path
     ) -> None:
         """As CelebA names them: its lefteye is the person's right one."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.builds import QUIET
 from support.command import run_packer
-from support.media import scene, write_picture
+from support.media import scene, write_image
 from support.packed_files import samples_of
 
 from packer import build
@@ -60,7 +60,7 @@ def test_label_maps_of_rows_keep_their_values(tmp_path: Path, encode: str) -> No
 def test_label_maps_of_own_steps_keep_their_values(tmp_path: Path) -> None:
     (tmp_path / "my_maps.py").write_text(STEP)
     for number in range(3):
-        write_picture(tmp_path / "in" / f"{number}.jpg", scene(number, (24, 18)))
+        write_image(tmp_path / "in" / f"{number}.jpg", scene(number, (24, 18)))
     run_packer("build", tmp_path / "in", tmp_path / "out", "--steps", "decode,my_maps:add_map", python_path=tmp_path)
     expected = np.add.outer(np.arange(18), np.arange(24)) % 5
     for sample in samples_of(tmp_path / "out"):
@@ -82,10 +82,10 @@ def test_label_maps_of_rows_are_not_averaged_because_nobody_said_so(tmp_path: Pa
     build(rows, tmp_path / "as it is", **QUIET)
 
 
-def test_maps_that_are_no_pictures_keep_to_the_nearest_pixel_whatever_is_said_of_pictures(tmp_path: Path) -> None:
+def test_maps_that_are_no_images_keep_to_the_nearest_pixel_whatever_is_said_of_images(tmp_path: Path) -> None:
     maps = label_maps(2)
     rows = [{"image": scene(n, (24, 18)), "mask": labels, "deep_image": labels * 1.5} for n, labels in enumerate(maps)]
-    rows[0]["small_mask"] = rows[1]["small_mask"] = np.arange(6).reshape(2, 3)  # not as large as the picture
+    rows[0]["small_mask"] = rows[1]["small_mask"] = np.arange(6).reshape(2, 3)  # not as large as the image
     build(rows, tmp_path / "out", size=9, also_resample="area", **QUIET)
     for sample, row in zip(samples_of(tmp_path / "out"), rows, strict=True):
         assert sample["image"].shape == (9, 12, 3)
@@ -96,7 +96,7 @@ def test_maps_that_are_no_pictures_keep_to_the_nearest_pixel_whatever_is_said_of
 
 def test_label_maps_of_own_steps_are_not_averaged_because_nobody_said_so(tmp_path: Path) -> None:
     (tmp_path / "my_maps.py").write_text(STEP)
-    write_picture(tmp_path / "in" / "a.jpg", scene(0, (24, 18)))
+    write_image(tmp_path / "in" / "a.jpg", scene(0, (24, 18)))
     call = (tmp_path / "in", tmp_path / "out", "--steps", "decode,my_maps:add_map,resize", "--size", 9)
     done = run_packer("build", *call, python_path=tmp_path, expect=3)
     assert "also_resample: expected area or nearest to resize 'parts_image' as well" in done.stderr

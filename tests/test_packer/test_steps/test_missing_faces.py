@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.command import read_jsonl, run_packer
 from support.face_source import FACELESS_FRAMES, views, write_frames
-from support.media import photograph, write_picture
+from support.media import photograph, write_image
 from support.packed import check_whole, fingerprints
 
 import packer
@@ -91,8 +91,8 @@ def test_numbers_are_rounded_down(some: Faces, text: str) -> None:
 
 @pytest.mark.parametrize("parity", [False, True])
 def test_of_a_real_face_in_both_modes(tmp_path: Path, parity: bool) -> None:
-    """A picture whose face the detector finds, but with too low a score."""
-    write_picture(tmp_path / "in" / "astronaut.png", photograph("astronaut"))
+    """An image whose face the detector finds, but with too low a score."""
+    write_image(tmp_path / "in" / "astronaut.png", photograph("astronaut"))
     how: dict[str, Any] = {"preset": "faces", "min_score": 1, "parity": parity, "engine": "inline", "progress": False}
     said = r"largest face \d+ px \(score 0\.99\d?\).*\): a lower --min-score keeps more faces$"
     with pytest.raises(TooManyRejectsError, match=said):
@@ -105,7 +105,7 @@ def test_of_a_real_face_in_both_modes(tmp_path: Path, parity: bool) -> None:
 
 def test_the_same_at_any_number_of_workers(tmp_path: Path) -> None:
     write_frames(tmp_path / "in" / "clip.mp4", views(20, faceless=FACELESS_FRAMES))
-    write_picture(tmp_path / "in" / "astronaut.png", photograph("astronaut"))
+    write_image(tmp_path / "in" / "astronaut.png", photograph("astronaut"))
     how = ("--preset", "faces", "--every", 4, "--min-face", 105, "--parity", "--max-rejects", "100%", "--quiet")
     for workers in (1, 2):
         run_packer("build", tmp_path / "in", tmp_path / str(workers), *how, "--workers", workers)

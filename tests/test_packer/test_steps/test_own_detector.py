@@ -11,7 +11,7 @@ import pytest
 from support.command import REPOSITORY, read_jsonl
 from support.detectors import WEIGHTS
 from support.face_source import FACELESS_FRAMES, pair, views, write_frames
-from support.media import photograph, write_picture
+from support.media import photograph, write_image
 from support.models import write_scrfd, write_yunet
 from support.packed import fingerprints, read_samples
 
@@ -29,10 +29,10 @@ OWN = "support.detectors:Wrapped"
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two faces in a picture, a picture without one, and a video in which the face is away for some frames."""
+    """Two faces in an image, an image without one, and a video in which the face is away for some frames."""
     root = tmp_path_factory.mktemp("source")
-    write_picture(root / "pair.png", pair())
-    write_picture(root / "coffee.png", photograph("coffee"))
+    write_image(root / "pair.png", pair())
+    write_image(root / "coffee.png", photograph("coffee"))
     write_frames(root / "video.mp4", views(20, faceless=FACELESS_FRAMES))
     return root
 
@@ -153,7 +153,7 @@ def test_a_fault_of_it_rejects_the_item_and_names_both(
     tmp_path: Path, name: str, reason: str, shared: bool, leaks_allowed: None
 ) -> None:
     for number, picture in enumerate((np.zeros((64, 64, 3), np.uint8), photograph("astronaut"))):
-        write_picture(tmp_path / "in" / f"{number}.png", picture)
+        write_image(tmp_path / "in" / f"{number}.png", picture)
     how = {**QUIET, **({"engine": "processes", "workers": 1, "shared_detector": True} if shared else {})}
     packer.detect(tmp_path / "in", tmp_path / "out", detector=f"support.detectors:{name}", **how)
     (reject,) = (line for line in read_jsonl(tmp_path / "out" / "rejects.jsonl") if line["kind"] == "item")
@@ -260,14 +260,14 @@ class TestExamples:
     PAGE = (REPOSITORY / "docs" / "own_detector.md").read_text("utf-8")
 
     def detect(self, name: str, model: Path, picture: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-        """The faces of a picture, and what the manifest says of the detector."""
+        """The faces of an image, and what the manifest says of the detector."""
         module, _, variable = name.partition(":")
         (code,) = re.findall(rf"^```python\n(# {module}\.py\n.*?)^```$", self.PAGE, re.DOTALL | re.MULTILINE)
         assert f"--detector {name}" in self.PAGE
         (tmp_path / f"{module}.py").write_text(code)
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.setenv(f"{variable.upper()}_MODEL", str(model))
-        write_picture(tmp_path / "in" / "a.png", picture)
+        write_image(tmp_path / "in" / "a.png", picture)
         packer.detect(tmp_path / "in", tmp_path / "out", detector=name, min_score=0.5, min_face=1, **QUIET)
         runtime = Layout(tmp_path / "out").load().generations[0].runtime
         assert runtime["detector weights name"] == model.name

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.command import environment, read_jsonl, run_packer
 from support.face_source import FACELESS_FRAMES, views, write_frames
-from support.media import photograph, write_picture
+from support.media import photograph, write_image
 from support.packed import check_whole, read_samples
 
 import packer
@@ -315,14 +315,14 @@ class TestWhatDoesNotMatch:
     def test_items_on_either_side_alone(self, source: Path, crops: Path, tmp_path: Path) -> None:
         shutil.copytree(source, tmp_path / "in")
         (tmp_path / "in" / "pair.png").unlink()
-        write_picture(tmp_path / "in" / "more.png", photograph("astronaut"))
+        write_image(tmp_path / "in" / "more.png", photograph("astronaut"))
         result = build(tmp_path / "in", tmp_path / "out", boxes=str(crops))
         assert result.notes == ("crops: boxes of 1 item that are not in the source, such as 'pair.png'",)
         reason = "boxes: expected samples with source 'more.png' in crops, found none"
         assert ("item", "more.png", reason, None) in rejects(tmp_path / "out")
 
     def test_other_sources(self, crops: Path, tmp_path: Path) -> None:
-        write_picture(tmp_path / "in" / "other.png", photograph("astronaut"))
+        write_image(tmp_path / "in" / "other.png", photograph("astronaut"))
         done = run_packer(
             "build", tmp_path / "in", tmp_path / "out", "--preset", "faces", "--boxes", crops, "--quiet", expect=2
         )
@@ -372,13 +372,13 @@ class TestWhatDoesNotMatch:
 
 class TestWrong:
     def test_a_dataset_without_boxes(self, source: Path, tmp_path: Path) -> None:
-        packer.build(source, tmp_path / "pictures", every=10, engine="inline", progress=False)
+        packer.build(source, tmp_path / "images", every=10, engine="inline", progress=False)
         done = run_packer(
-            *("build", source, tmp_path / "out", "--preset", "faces", "--boxes", tmp_path / "pictures", "--quiet"),
+            *("build", source, tmp_path / "out", "--preset", "faces", "--boxes", tmp_path / "images", "--quiet"),
             expect=2,
         )
         assert done.stderr == (
-            f"packer build: {tmp_path}/pictures: expected a packed dataset of faces, with the fields source, frame, box, "
+            f"packer build: {tmp_path}/images: expected a packed dataset of faces, with the fields source, frame, box, "
             "found none called box: pack one with --preset faces, or with packer detect\n"
         )
 
@@ -456,7 +456,7 @@ class TestWrong:
         self, source: Path, crops: Path, tmp_path: Path
     ) -> None:
         done = run_packer("detect", crops, tmp_path / "out", "--quiet", expect=2)
-        assert done.stderr == "packer detect: detect: expected pictures and videos, found a packed dataset\n"
+        assert done.stderr == "packer detect: detect: expected images and videos, found a packed dataset\n"
         done = run_packer("detect", source, tmp_path / "out", "--margin", "0.5", expect=2)
         assert "there is no option --margin" in done.stderr
         with pytest.raises(UsageError, match="unknown option 'margin'"):

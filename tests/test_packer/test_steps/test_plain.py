@@ -1,4 +1,4 @@
-"""The short way of plain pictures gives the same datasets as the chain, for whatever it takes and whatever it refuses."""
+"""The short way of plain images gives the same datasets as the chain, for whatever it takes and whatever it refuses."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from packer.jobs.schedule import Schedule
 from packer.recipe import Recipe
 from packer.sources.item import Item
 from packer.steps.encode import Encoder
-from packer.steps.plain import PlainPictures
+from packer.steps.plain import PlainImages
 
 PLAIN = ("baseline.jpg", "capital.JPG", "exif.jpeg", "grey.jpg", "progressive.jpg", "tiny.jpg", "markers.jpg")
 OTHERS = (
@@ -37,7 +37,7 @@ OTHERS = (
 
 
 def jpeg(image: np.ndarray, mode: str = "RGB", **options: Any) -> bytes:
-    """A picture as JPEG, saved by Pillow."""
+    """An image as JPEG, saved by Pillow."""
     file = BytesIO()
     Image.fromarray(image).convert(mode).save(file, "JPEG", **{"quality": 90, **options})
     return file.getvalue()
@@ -51,7 +51,7 @@ def turned(orientation: int) -> Image.Exif:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures that may go the short way, and others, in two folders."""
+    """Images that may go the short way, and others, in two folders."""
     root = tmp_path_factory.mktemp("plain") / "in"
     small, noise = photograph("coffee")[:83, :61], np.random.default_rng(0).integers(0, 256, (500, 500, 3), np.uint8)
     png = BytesIO()
@@ -71,7 +71,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "other.png": png.getvalue(),
         "png.jpg": png.getvalue(),
         "renamed.jpe": jpeg(small),
-        "text.jpg": b"\xff\xd8\xff, and no picture",
+        "text.jpg": b"\xff\xd8\xff, and no image",
         "turned.jpg": jpeg(small, exif=turned(6)),
     }
     assert sorted(files) == sorted((*PLAIN, *OTHERS))
@@ -87,14 +87,14 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the items that go the short way."""
     found: list[str] = []
-    take = PlainPictures.take
+    take = PlainImages.take
 
-    def note(self: PlainPictures, *given: Any) -> Any:
+    def note(self: PlainImages, *given: Any) -> Any:
         made = take(self, *given)
         found.extend(Path(name).name for name in made.names)
         return made
 
-    monkeypatch.setattr(PlainPictures, "take", note)
+    monkeypatch.setattr(PlainImages, "take", note)
     return found
 
 
@@ -118,7 +118,7 @@ CASES: dict[str, Callable[[Path], tuple[Any, dict[str, Any]]]] = {
     "labels": lambda source: (source, {"label_from": "folder", "steps": "decode,resize", "shuffle": 3}),
     "restart markers": lambda source: (source, {"restart_markers": True}),
     "columns": lambda source: (rows(source), {"root": (str(source),)}),
-    "first pictures": lambda source: (source, {"limit": 5}),
+    "first images": lambda source: (source, {"limit": 5}),
 }
 
 
@@ -133,7 +133,7 @@ def test_the_short_way_and_the_chain_give_the_same_dataset(
     if case in ("folder", "labels", "restart markers"):
         assert sorted(taken) == sorted(PLAIN)
     check_whole(tmp_path / "short")
-    monkeypatch.setattr(PlainPictures, "of", lambda *_: None)
+    monkeypatch.setattr(PlainImages, "of", lambda *_: None)
     assert build(given, tmp_path / "long", **options) == short
 
 
@@ -147,14 +147,14 @@ MADE: dict[str, dict[str, Any]] = {
     "restart markers": {"restart_markers": True, "size": 32},
     "decoded alone": {"steps": "decode", "encode": "png"},
 }
-"""Recipes whose pictures are decoded, whatever their kind."""
+"""Recipes whose images are decoded, whatever their kind."""
 
 WHOLE = (*PLAIN, "cmyk.jpg", "other.png", "png.jpg", "renamed.jpe", "turned.jpg")
 
 
 @pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("case", MADE)
-def test_pictures_that_are_made_anew_are_the_same_by_the_short_way(
+def test_images_that_are_made_anew_are_the_same_by_the_short_way(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[str], case: str, columns: bool
 ) -> None:
     given, root = (rows(source), {"root": (str(source),)}) if columns else (source, {})
@@ -162,19 +162,19 @@ def test_pictures_that_are_made_anew_are_the_same_by_the_short_way(
     # Each is read by the decoder of its kind; what a field cannot hold goes the long way.
     assert sorted(taken) == sorted(set(WHOLE) - {"grey.jpg"} if columns else WHOLE)
     check_whole(tmp_path / "short")
-    monkeypatch.setattr(PlainPictures, "of", lambda *_: None)
+    monkeypatch.setattr(PlainImages, "of", lambda *_: None)
     assert build(given, tmp_path / "long", **root, **MADE[case]) == short
 
 
 @pytest.mark.parametrize("name", ["mask", "crop_mask"])
-def test_a_column_that_is_resized_with_its_picture_goes_the_long_way(
+def test_a_column_that_is_resized_with_its_image_goes_the_long_way(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[str], name: str
 ) -> None:
     path = next(source.rglob("baseline.jpg"))
     given = [{"path": str(path), name: np.arange(83 * 61, dtype=np.uint16).reshape(83, 61)}]
     short = build(given, tmp_path / "short", size=32, root=(str(source),))
     assert not taken
-    monkeypatch.setattr(PlainPictures, "of", lambda *_: None)
+    monkeypatch.setattr(PlainImages, "of", lambda *_: None)
     assert build(given, tmp_path / "long", size=32, root=(str(source),)) == short
 
 
@@ -189,14 +189,14 @@ def test_whatever_goes_wrong_on_the_short_way_is_tried_again_by_the_chain(
         failed.append(data)
         raise error
 
-    monkeypatch.setattr("packer.vision.decode.picture.decode_picture", fail)
+    monkeypatch.setattr("packer.vision.decode.image.decode_image", fail)
     assert build(source, tmp_path / "short", size=32) == long
     assert failed
 
 
 @pytest.mark.parametrize("options", [{}, {"size": 32}])
 @pytest.mark.parametrize(("limit", "value"), [("_TOGETHER_ITEMS", 1), ("_TOGETHER_BYTES", 1), ("_TOGETHER_S", 0.0)])
-def test_pictures_taken_one_by_one_or_together_give_the_same_dataset(
+def test_images_taken_one_by_one_or_together_give_the_same_dataset(
     source: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -205,14 +205,14 @@ def test_pictures_taken_one_by_one_or_together_give_the_same_dataset(
     value: float,
 ) -> None:
     counts: list[int] = []
-    take = PlainPictures.take
+    take = PlainImages.take
 
-    def count(self: PlainPictures, *given: Any) -> Any:
+    def count(self: PlainImages, *given: Any) -> Any:
         made = take(self, *given)
         counts.append(len(made))
         return made
 
-    monkeypatch.setattr(PlainPictures, "take", count)
+    monkeypatch.setattr(PlainImages, "take", count)
     monkeypatch.setattr("packer.steps.plain._TOGETHER_S", 3600.0)
     plain = [row for row in rows(source) if Path(row["path"]).name in PLAIN]
     together = build(plain, tmp_path / "together", root=(str(source),), **options)
@@ -232,22 +232,22 @@ def test_pictures_taken_one_by_one_or_together_give_the_same_dataset(
         {"steps": "decode,support.steps:add_field"},
     ],
 )
-def test_a_recipe_with_further_pictures_or_steps_has_no_short_way(options: dict[str, Any]) -> None:
+def test_a_recipe_with_further_images_or_steps_has_no_short_way(options: dict[str, Any]) -> None:
     recipe = Recipe.from_options(options)
-    assert PlainPictures.of(recipe, Encoder(recipe)) is None
+    assert PlainImages.of(recipe, Encoder(recipe)) is None
 
 
 @pytest.mark.parametrize("change", ["longer", "shorter", "same size", "newer", "gone"])
-def test_a_picture_that_has_changed_since_it_was_listed_is_rejected(
+def test_a_image_that_has_changed_since_it_was_listed_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     data = jpeg(photograph("coffee")[:40, :40])
     for name in ("a.jpg", "b.jpg"):
         tmp_path.joinpath("in").mkdir(exist_ok=True)
         tmp_path.joinpath("in", name).write_bytes(data)
-    take = PlainPictures.take
+    take = PlainImages.take
 
-    def changed(self: PlainPictures, items: Iterable[Item], begin: Callable[[Item], None], *more: Any) -> Any:
+    def changed(self: PlainImages, items: Iterable[Item], begin: Callable[[Item], None], *more: Any) -> Any:
         def change_and_begin(item: Item) -> None:
             path = Path(str(item.path))
             if item.name == "a.jpg" and change == "gone":
@@ -260,7 +260,7 @@ def test_a_picture_that_has_changed_since_it_was_listed_is_rejected(
 
         return take(self, items, change_and_begin, *more)
 
-    monkeypatch.setattr(PlainPictures, "take", changed)
+    monkeypatch.setattr(PlainImages, "take", changed)
     build(tmp_path / "in", tmp_path / "out")
     (line,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
     assert line["item"] == "a.jpg"

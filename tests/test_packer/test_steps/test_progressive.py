@@ -14,8 +14,8 @@ import pytest
 import simplejpeg
 from PIL import Image
 from support.command import read_jsonl, run_packer
-from support.media import photograph, write_picture
-from support.packed import stored_pictures
+from support.media import photograph, write_image
+from support.packed import stored_images
 
 from packer import Recipe, build, dry_run
 from packer.vision.decode.jpeg_header import is_progressive, read_header
@@ -53,31 +53,31 @@ def saved(height: int, width: int, *, grey: bool = False, **options: Any) -> byt
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Two progressive pictures, a baseline one, a PNG, and a progressive one that is cut off."""
+    """Two progressive images, a baseline one, a PNG, and a progressive one that is cut off."""
     root = tmp_path / "in"
     for name, progressive in (("a.jpg", True), ("b.jpg", False), ("c.jpg", True)):
-        write_picture(root / name, photograph("coffee"), progressive=progressive)
-    write_picture(root / "d.png", photograph("coffee"))
+        write_image(root / name, photograph("coffee"), progressive=progressive)
+    write_image(root / "d.png", photograph("coffee"))
     (root / "e.jpg").write_bytes((root / "a.jpg").read_bytes()[:-9000])
     return root
 
 
 def test_kept_ones_are_counted_and_reported(source: Path, tmp_path: Path) -> None:
     done = run_packer("build", source, tmp_path / "out", "--format", "npy", "--quiet", "--max-rejects", "100%")
-    assert "2 of 4 pictures came as progressive JPEGs and were stored as they are" in done.stdout
+    assert "2 of 4 images came as progressive JPEGs and were stored as they are" in done.stdout
     assert "--progressive baseline" in done.stdout
-    assert stored_pictures(tmp_path / "out")[0] == (source / "a.jpg").read_bytes()
+    assert stored_images(tmp_path / "out")[0] == (source / "a.jpg").read_bytes()
     assert Layout(tmp_path / "out").load().generations[-1].counts.progressive_jpegs == 2
     lines = read_jsonl(tmp_path / "out" / "items.jsonl")
     assert [line.get("progressive", 0) for line in lines] == [1, 0, 1, 0, 0]
     assert "2 progressive JPEGs" in run_packer("inspect", tmp_path / "out").stdout
 
 
-def test_pictures_that_are_encoded_anew_are_baseline_and_not_counted(source: Path, tmp_path: Path) -> None:
+def test_images_that_are_encoded_anew_are_baseline_and_not_counted(source: Path, tmp_path: Path) -> None:
     result = build(source, tmp_path / "out", size=64, max_rejects=1.0, **OPTIONS)
     assert result.counts.progressive_jpegs == 0
     assert "progressive" not in result.describe()
-    assert not any(map(is_progressive, stored_pictures(tmp_path / "out")))
+    assert not any(map(is_progressive, stored_images(tmp_path / "out")))
 
 
 def test_a_split_counts_its_own(source: Path, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_split_counts_its_own(source: Path, tmp_path: Path) -> None:
     run_packer("split", tmp_path / "out", tmp_path / "parts", "--by", "source", "--ratios", "x=0.5,y=0.5", "--seed", 0)
     for part in (tmp_path / "parts" / "x", tmp_path / "parts" / "y"):
         counts = Layout(part).load().generations[-1].counts
-        assert counts.progressive_jpegs == sum(map(is_progressive, stored_pictures(part)))
+        assert counts.progressive_jpegs == sum(map(is_progressive, stored_images(part)))
 
 
 def test_baseline_is_for_jpeg() -> None:
@@ -110,7 +110,7 @@ class TestBaseline:
 
     def coefficients(self, jpeglib: Any, folder: Path, data: bytes) -> dict[str, Any]:
         """Quantised DCT coefficients and quantisation tables."""
-        path = folder / "picture.jpg"
+        path = folder / "image.jpg"
         path.write_bytes(data)
         picture = jpeglib.read_dct(str(path))
         return {name: getattr(picture, name) for name in ("Y", "Cb", "Cr", "qt") if getattr(picture, name) is not None}
@@ -123,8 +123,8 @@ class TestBaseline:
         (tmp_path / "in").mkdir()
         (tmp_path / "in" / "a.jpg").write_bytes(before)
         result = build(tmp_path / "in", tmp_path / "out", progressive="baseline", **OPTIONS)
-        assert "1 of 1 picture came as progressive JPEGs: stored as baseline" in result.describe()
-        (after,) = stored_pictures(tmp_path / "out")
+        assert "1 of 1 image came as progressive JPEGs: stored as baseline" in result.describe()
+        (after,) = stored_images(tmp_path / "out")
         header = read_header(after)
         assert header is not None
         assert header.frame_marker == 0xC0
@@ -142,10 +142,10 @@ class TestBaseline:
     def test_the_command_line_in_worker_processes(self, source: Path, tmp_path: Path) -> None:
         call = ("--format", "npy", "--quiet", "--max-rejects", "100%", "--progressive", "baseline")
         done = run_packer("build", source, tmp_path / "out", *call, "--workers", "2")
-        assert "2 of 4 pictures came as progressive JPEGs: stored as baseline, without loss" in done.stdout
-        pictures = stored_pictures(tmp_path / "out")
-        assert not any(map(is_progressive, pictures))
-        assert pictures[1] == (source / "b.jpg").read_bytes()
+        assert "2 of 4 images came as progressive JPEGs: stored as baseline, without loss" in done.stdout
+        images = stored_images(tmp_path / "out")
+        assert not any(map(is_progressive, images))
+        assert images[1] == (source / "b.jpg").read_bytes()
         (reject,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
         assert (reject["item"], reject["step"]) == ("e.jpg", "decode")
         generation = Layout(tmp_path / "out").load().generations[-1]
@@ -153,13 +153,13 @@ class TestBaseline:
         assert generation.runtime["jpeglib"]
         run_packer("verify", tmp_path / "out", "--deep")
         run_packer("build", source, tmp_path / "again", *call)
-        assert stored_pictures(tmp_path / "again") == pictures
+        assert stored_images(tmp_path / "again") == images
 
-    def test_packed_progressive_pictures_become_baseline(self, source: Path, tmp_path: Path) -> None:
+    def test_packed_progressive_images_become_baseline(self, source: Path, tmp_path: Path) -> None:
         build(source, tmp_path / "kept", max_rejects=1.0, **OPTIONS)
         result = build(tmp_path / "kept", tmp_path / "out", progressive="baseline", **OPTIONS)
         assert result.counts.progressive_jpegs == 2
-        assert not any(map(is_progressive, stored_pictures(tmp_path / "out")))
+        assert not any(map(is_progressive, stored_images(tmp_path / "out")))
         kept, made = open_dataset(tmp_path / "kept"), open_dataset(tmp_path / "out")
         assert all(np.array_equal(kept[row]["image"], made[row]["image"]) for row in range(len(kept)))
 
@@ -172,7 +172,7 @@ class TestBaseline:
         (tmp_path / "in" / "a.jpg").write_bytes(before)
         build(tmp_path / "in", tmp_path / "out", progressive="baseline", **OPTIONS)
         assert is_progressive(before)
-        assert stored_pictures(tmp_path / "out") == [before]
+        assert stored_images(tmp_path / "out") == [before]
 
     @pytest.mark.parametrize("where", ["pathlib.Path.write_bytes", "jpeglib.DCTJPEG.load", "jpeglib.DCTJPEG.write_dct"])
     def test_no_room_for_temporary_files_stops_the_build_and_it_resumes(

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.command import read_jsonl, run_packer
 from support.face_source import views, write_frames
-from support.media import FAST_START, photograph, write_picture, write_video
+from support.media import FAST_START, photograph, write_image, write_video
 from support.packed import check_whole, fingerprints, read_samples
 from test_packer.test_steps.test_faces_tracks import damage
 
@@ -76,15 +76,15 @@ def count_searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return searched
 
 
-def test_a_video_in_an_archive_and_one_of_pictures_are_refilled_too(folder: Path, tmp_path: Path) -> None:
+def test_a_video_in_an_archive_and_one_of_images_are_refilled_too(folder: Path, tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "videos.tar", "w") as archive:
         archive.add(folder / "original.mp4", "000.mp4")
     build(tmp_path / "videos.tar", tmp_path / "tar", frames=len(SAMPLED), refill=True)
     assert frames_of(tmp_path / "tar") == TAKEN
     for number, frame in enumerate(views(FRAMES, faceless=FACELESS)):
-        write_picture(tmp_path / "frames" / "original" / f"{number}.png", frame)
-    build(tmp_path / "frames", tmp_path / "pictures", frames=len(SAMPLED), refill=True, frame_folders=25)
-    assert frames_of(tmp_path / "pictures") == TAKEN
+        write_image(tmp_path / "frames" / "original" / f"{number}.png", frame)
+    build(tmp_path / "frames", tmp_path / "images", frames=len(SAMPLED), refill=True, frame_folders=25)
+    assert frames_of(tmp_path / "images") == TAKEN
 
 
 class TestNeighbours:
@@ -187,7 +187,7 @@ class TestPacked:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write_frames(tmp_path / "in" / "coffee.mp4", views(60, faceless=range(60)))
-        write_picture(tmp_path / "in" / "portrait.png", photograph("astronaut"))
+        write_image(tmp_path / "in" / "portrait.png", photograph("astronaut"))
         searched = count_searched(monkeypatch)
         build(tmp_path / "in", tmp_path / "out", frames=3, refill=True)
         assert sum(searched) == 3 * 9 + 1

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from support.command import read_jsonl, run_packer
-from support.media import Picture, photograph, scene, write_picture
-from support.packed import stored_pictures
+from support.media import Picture, photograph, scene, write_image
+from support.packed import stored_images
 
 from packer.vision.decode.jpeg_header import restart_interval
 from readers.decode.jpeg_parts import crop_jpeg
@@ -53,19 +53,19 @@ def test_pixels_are_those_of_opencvs_encoder_with_markers_and_without(subsamplin
         assert np.array_equal(simplejpeg.decode_jpeg(found), simplejpeg.decode_jpeg(expected.tobytes()))
 
 
-def test_small_pictures_get_none() -> None:
+def test_small_images_get_none() -> None:
     assert [restart_interval(height, 400, "420") for height in (374, 375)] == [0, 5]
 
 
 def test_a_build_marks_what_it_encodes_and_keeps_what_it_keeps(tmp_path: Path) -> None:
     source = tmp_path / "source"
-    write_picture(source / "a.png", scene(0, (480, 360)))
-    kept = write_picture(source / "b.jpg", scene(1, (480, 360)), quality=90)
+    write_image(source / "a.png", scene(0, (480, 360)))
+    kept = write_image(source / "b.jpg", scene(1, (480, 360)), quality=90)
     done = run_packer(
         "build", source, tmp_path / "out", "--preset", "images", "--format", "npy", "--restart-markers", "--workers", 2
     )
-    assert "\nrestart markers: in 1 of 2 pictures: JPEGs whose bytes are kept stay as they came" in done.stdout
-    encoded, whole = stored_pictures(tmp_path / "out")
+    assert "\nrestart markers: in 1 of 2 images: JPEGs whose bytes are kept stay as they came" in done.stdout
+    encoded, whole = stored_images(tmp_path / "out")
     assert whole == kept.read_bytes()
     part = crop_jpeg(encoded, (100, 100, 200, 200), 3)
     assert part is not None
@@ -73,35 +73,35 @@ def test_a_build_marks_what_it_encodes_and_keeps_what_it_keeps(tmp_path: Path) -
     assert np.asarray(Image.open(BytesIO(encoded))).shape == (360, 480, 3)
 
 
-def test_a_build_says_if_its_pictures_got_none(tmp_path: Path) -> None:
+def test_a_build_says_if_its_images_got_none(tmp_path: Path) -> None:
     marked = encode(scene(0, (480, 360)), "420", 5)
     cases = {"kept": (480, 360), "small": (48, 36)}
     for name, size in cases.items():
-        write_picture(tmp_path / name / ("a.jpg" if name == "kept" else "a.png"), scene(0, size), quality=90)
+        write_image(tmp_path / name / ("a.jpg" if name == "kept" else "a.png"), scene(0, size), quality=90)
     (tmp_path / "had").mkdir()
     (tmp_path / "had" / "a.jpg").write_bytes(marked)
     options = ("--restart-markers", "--format", "npy", "--engine", "inline", "--quiet")
-    for name, pictures in (("kept", 0), ("small", 0), ("had", 1)):
+    for name, images in (("kept", 0), ("small", 0), ("had", 1)):
         done = run_packer("build", tmp_path / name, tmp_path / f"{name}.out", *options)
-        assert ("restart markers: in 0 of 1 picture: JPEGs" in done.stdout) == (not pictures), done.stdout
+        assert ("restart markers: in 0 of 1 image: JPEGs" in done.stdout) == (not images), done.stdout
         done = run_packer("build", tmp_path / name, tmp_path / f"{name}.out", *options, "--overwrite", "--json")
-        assert json.loads(done.stdout)["restart_marked"] == pictures
-    assert stored_pictures(tmp_path / "had.out") == [marked]
+        assert json.loads(done.stdout)["restart_marked"] == images
+    assert stored_images(tmp_path / "had.out") == [marked]
     done = run_packer("build", tmp_path / "kept", tmp_path / "out", *options[1:], "--json")
     assert json.loads(done.stdout)["restart_marked"] is None
 
 
-def test_a_picture_that_cannot_be_jpeg_is_a_reject(tmp_path: Path) -> None:
+def test_a_image_that_cannot_be_jpeg_is_a_reject(tmp_path: Path) -> None:
     source, out = tmp_path / "source", tmp_path / "out"
-    write_picture(source / "a.png", scene(0, (48, 36)))
-    write_picture(source / "b.png", np.zeros((1, 65_501, 3), np.uint8))
+    write_image(source / "a.png", scene(0, (48, 36)))
+    write_image(source / "b.png", np.zeros((1, 65_501, 3), np.uint8))
     options = ["--preset", "images", "--format", "npy", "--max-rejects", "50%", "--engine", "inline"]
     run_packer("build", source, out, *options, "--restart-markers")
     (reject,) = read_jsonl(out / "rejects.jsonl")
     assert (reject["item"], reject["step"]) == ("b.png", "encode")
-    assert "cannot encode the picture as JPEG" in reject["reason"]
+    assert "cannot encode the image as JPEG" in reject["reason"]
 
 
-def test_raw_pictures_have_none(tmp_path: Path) -> None:
+def test_raw_images_have_none(tmp_path: Path) -> None:
     done = run_packer("build", tmp_path, tmp_path / "out", "--encode", "raw", "--restart-markers", expect=2)
     assert "--restart-markers: read only with encode jpeg, found encode raw" in done.stderr

@@ -1,4 +1,4 @@
-"""A picture whose bytes are kept is checked without its pixels, and by the same verdicts as if they were made."""
+"""An image whose bytes are kept is checked without its pixels, and by the same verdicts as if they were made."""
 
 import io
 from collections.abc import Iterator
@@ -11,20 +11,20 @@ import pytest
 import skimage.data
 from PIL import Image
 
-from packer.vision.decode.limits import PictureError
-from packer.vision.decode.picture import check_kept, decode_picture
+from packer.vision.decode.image import check_kept, decode_image
+from packer.vision.decode.limits import ImageError
 
 MAX_PIXELS = 4_000_000
 
 
 def encode(image: npt.NDArray[np.uint8], **options: Any) -> bytes:
-    """A picture as a JPEG, with Pillow's options."""
+    """An image as a JPEG, with Pillow's options."""
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "JPEG", **options)
     return buffer.getvalue()
 
 
-def make_pictures() -> Iterator[bytes]:
+def make_images() -> Iterator[bytes]:
     """Small JPEGs of many kinds; three of them are not kept: coded as RGB, to be turned, CMYK."""
     photo = skimage.data.astronaut()[::3, ::4].copy()
     yield from (encode(photo[:side, : side + 3], quality=70) for side in (1, 7, 8, 64))
@@ -64,8 +64,8 @@ def damage(content: bytes, rng: np.random.Generator) -> bytes:
 def decoded_sides(content: bytes) -> tuple[int, ...] | None:
     """Height and width if the whole decoder would keep the bytes, else None."""
     try:
-        picture = decode_picture(content, max_pixels=MAX_PIXELS)
-    except PictureError:
+        picture = decode_image(content, max_pixels=MAX_PIXELS)
+    except ImageError:
         return None
     return None if picture.kept is None else picture.image.shape[:2]
 
@@ -78,22 +78,22 @@ def checked_sides(content: bytes) -> tuple[int, ...] | None:
 
 def compare(count: int, seed: int) -> dict[str, int]:
     """How many damaged files the whole decoder keeps, and of how many the check says something else."""
-    pictures, rng = list(make_pictures()), np.random.default_rng(seed)
+    images, rng = list(make_images()), np.random.default_rng(seed)
     kept = different = 0
     for number in range(count):
-        content = damage(pictures[number % len(pictures)], rng)
+        content = damage(images[number % len(images)], rng)
         expected = decoded_sides(content)
         kept += expected is not None
         different += checked_sides(content) != expected
     return {"files": count, "kept": kept, "different": different}
 
 
-PICTURES = list(make_pictures())
+IMAGES = list(make_images())
 
 
-def test_whole_pictures_are_kept_as_by_the_decoder():
-    found = [checked_sides(content) for content in PICTURES]
-    assert found == [decoded_sides(content) for content in PICTURES]
+def test_whole_images_are_kept_as_by_the_decoder():
+    found = [checked_sides(content) for content in IMAGES]
+    assert found == [decoded_sides(content) for content in IMAGES]
     assert sum(one is None for one in found) == 3  # coded as RGB, to be turned, CMYK
 
 
@@ -103,11 +103,11 @@ def test_damage_is_found_as_by_the_decoder():
     assert 400 < found["kept"] < 3000  # both verdicts were met
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", PICTURES[0][:40]])
+@pytest.mark.parametrize("content", [b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", IMAGES[0][:40]])
 def test_what_is_no_whole_jpeg_is_left_to_the_decoder(content):
     assert check_kept(content) is None
 
 
 def test_the_limit_of_pixels_is_left_to_the_decoder():
-    assert check_kept(PICTURES[3], max_pixels=64 * 67) is not None
-    assert check_kept(PICTURES[3], max_pixels=64 * 67 - 1) is None
+    assert check_kept(IMAGES[3], max_pixels=64 * 67) is not None
+    assert check_kept(IMAGES[3], max_pixels=64 * 67 - 1) is None

@@ -68,7 +68,7 @@ def test_frames_of_a_packed_bitstream(tmp_path, b_frames):
     assert_numbered(pack_bitstream(plain, tmp_path / "packed.avi"))
 
 
-def test_mpeg4_pictures_that_are_not_coded_are_no_frames(tmp_path):
+def test_mpeg4_images_that_are_not_coded_are_no_frames(tmp_path):
     plain, path = write_numbered(tmp_path / "v.avi", codec="mpeg4", options={"bf": "0"}), tmp_path / "dropped.avi"
     with av.open(str(plain)) as source, av.open(str(path), "w") as output:
         copy = output.add_stream_from_template(source.streams.video[0])

@@ -102,7 +102,7 @@ def test_skipping_what_is_not_sampled_changes_neither_indices_nor_pixels(tmp_pat
 @pytest.mark.parametrize(
     ("codec", "options"), [("libx264", {"x264-params": "interlaced=1"}), ("mpeg2video", {"flags": "+ildct+ilme"})]
 )
-def test_interlaced_video_keeps_its_pictures(tmp_path, codec, options):
+def test_interlaced_video_keeps_its_images(tmp_path, codec, options):
     path = write_video(tmp_path / "v.ts", codec=codec, options=options, frames=8)
     frames, _ = read(path)
     portrait = cv2.resize(data.astronaut(), (160, 120), interpolation=cv2.INTER_AREA)
@@ -273,7 +273,7 @@ def test_a_cut_file_still_gives_evenly_spread_frames(tmp_path):
     assert "announces 40 frames" in reader.damage
 
 
-def test_damage_in_the_middle_costs_no_more_than_its_group_of_pictures(tmp_path):
+def test_damage_in_the_middle_costs_no_more_than_its_group_of_images(tmp_path):
     path = write_video(tmp_path / "v.mp4", frames=60, options={"g": "20", "bf": "2"}, container=MP4_INDEX_FIRST)
     reference = opencv_frames(path)
     with av.open(str(path)) as container:
@@ -330,7 +330,7 @@ def test_a_file_without_video_is_an_error(tmp_path):
         VideoReader(path, EVERY_FRAME)
 
 
-def test_a_cover_picture_is_no_video(tmp_path):
+def test_a_cover_image_is_no_video(tmp_path):
     path = tmp_path / "cover.mp4"
     with av.open(str(path), "w") as output:
         sound, cover = output.add_stream("aac", rate=16000), output.add_stream("mjpeg", rate=1)

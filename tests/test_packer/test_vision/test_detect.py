@@ -271,7 +271,7 @@ def test_sampling_on_the_device_finds_the_same_faces():
     assert _equal(Detections.concatenate([detector.detect([frame]) for frame in frames]), found)
 
 
-def test_device_takes_only_pictures_that_fit(monkeypatch):
+def test_device_takes_only_images_that_fit(monkeypatch):
     torch_runtime = pytest.importorskip("packer.vision.detect.torch_runtime")
     monkeypatch.setattr(torch_runtime, "_MAX_DEVICE_PIXELS", 1000)
     runtime = torch_runtime.TorchRuntime(build_networks(load_weights().nets), sample_on_device=True)

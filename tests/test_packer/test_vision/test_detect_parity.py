@@ -28,7 +28,7 @@ def _rotated(image, degrees):
 
 
 PORTRAIT = skimage.data.astronaut()
-PICTURES = {
+IMAGES = {
     "portrait": PORTRAIT,
     "half": _resized(PORTRAIT, 0.5),
     "larger": _resized(PORTRAIT, 1.7),
@@ -75,7 +75,7 @@ def _detect(mtcnn, image):
 @pytest.fixture(scope="module")
 def reference():
     mtcnn = facenet_pytorch.MTCNN(keep_all=True)
-    return functools.cache(lambda name: _detect(mtcnn, PICTURES[name]))
+    return functools.cache(lambda name: _detect(mtcnn, IMAGES[name]))
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +96,10 @@ def detector(request):
     return Detector(runtime=request.param)
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", IMAGES)
 def test_finds_the_same_faces(name, detector, reference):
     expected = reference(name)
-    found = detector.detect([PICTURES[name]])
+    found = detector.detect([IMAGES[name]])
     agreement = compare(expected, found, min_side=40)
     assert not len(agreement.missing)
     assert not len(agreement.extra)
@@ -109,15 +109,15 @@ def test_finds_the_same_faces(name, detector, reference):
         assert agreement.iou.mean() >= 0.999
 
 
-def test_pictures_hold_faces(reference):
-    counts = {name: len(reference(name).boxes) for name in PICTURES}
+def test_images_hold_faces(reference):
+    counts = {name: len(reference(name).boxes) for name in IMAGES}
     assert sum(counts.values()) >= 20
     assert counts["cat"] == 0
 
 
 @pytest.mark.parametrize("name", ["portrait", "larger", "sizes"])
 def test_dataset_mode_keeps_the_boxes(name, detector, reference):
-    found = Detector.dataset(min_face=40, runtime=detector.describe()["runtime"].split()[0]).detect([PICTURES[name]])
+    found = Detector.dataset(min_face=40, runtime=detector.describe()["runtime"].split()[0]).detect([IMAGES[name]])
     expected = reference(name)
     agreement = compare(expected, found, min_side=60, min_score=0.95)
     assert len(agreement.iou)
@@ -133,7 +133,7 @@ def _assert_equal(found, expected):
 
 
 def test_order_and_scores_are_the_references(detector, reference):
-    _assert_equal(detector.detect([PICTURES["sizes"]]), reference("sizes"))
+    _assert_equal(detector.detect([IMAGES["sizes"]]), reference("sizes"))
 
 
 @pytest.mark.parametrize("mode", ["whole pyramid", "dataset mode"])

@@ -1,4 +1,4 @@
-"""No shape of a picture makes the detector fail."""
+"""No shape of an image makes the detector fail."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -64,20 +64,20 @@ def detector(runtime, request):
 @example([(20, MAX_SIDE), (MAX_SIDE, 20), (57, MAX_SIDE), (MAX_SIDE, 57)], "faces")
 @example([(1201, 1900), (2, 3), (331, 1000)], "faces")
 def test_no_shape_makes_the_detector_fail(detector: Detector, batch: Sequence[Shape], content: str) -> None:
-    pictures = [picture(shape, content) for shape in batch]
-    found = detector.detect(pictures)
+    images = [picture(shape, content) for shape in batch]
+    found = detector.detect(images)
     assert len(found) == len(batch)
     assert found.offsets[0] == 0
     assert found.offsets[-1] == len(found.boxes) == len(found.scores) == len(found.points)
     assert (np.diff(found.offsets) >= 0).all()
     assert all(np.isfinite(values).all() for values in (found.boxes, found.scores, found.points))
     assert ((found.scores > 0.7) & (found.scores <= 1)).all()
-    last = detector.detect(pictures[-1:])
+    last = detector.detect(images[-1:])
     assert np.array_equal(last.boxes, found[-1].boxes)
 
 
 def test_a_strip_of_faces_is_searched(detector: Detector) -> None:
-    """The pictures above do hold faces, so all three networks take part."""
+    """The images above do hold faces, so all three networks take part."""
     assert len(detector.detect([picture((300, MAX_SIDE), "faces"), picture((MAX_SIDE, 260), "faces")]).boxes) > 15
 
 

@@ -15,7 +15,7 @@ from shardspec.errors import UsageError
 from shardspec.points import LAYOUTS, REGION_FLIP, flip_permutation, hull_flip_permutation, hull_size
 
 MESH = np.load(Path(__file__).parent / "data" / "astronaut_mesh.npy")[0].astype(np.float64)
-"""The mesh of skimage's astronaut, in pixels of the picture, found by MediaPipe's face_landmark.tflite."""
+"""The mesh of skimage's astronaut, in pixels of the image, found by MediaPipe's face_landmark.tflite."""
 
 
 def points_of(layout: str) -> np.ndarray:
@@ -104,7 +104,7 @@ def test_the_margin_of_a_region_is_as_stated():
 
 def test_the_left_eye_comes_first_and_is_the_persons():
     boxes = regions(points_of("5"), "5")
-    assert boxes[0, 0] > boxes[1, 0]  # a face seen from the front: its left eye is on the right of the picture
+    assert boxes[0, 0] > boxes[1, 0]  # a face seen from the front: its left eye is on the right of the image
 
 
 def test_five_points_of_the_mesh_are_where_the_mean_face_is_placed():

@@ -39,8 +39,8 @@ def portraits():
     return found
 
 
-def in_picture(provider, portrait):
-    """The points that a provider finds, in pixels of the picture, and the frontal eye distance there."""
+def in_image(provider, portrait):
+    """The points that a provider finds, in pixels of the image, and the frontal eye distance there."""
     crop, five, matrix = portrait
     points, valid = provider(crop, five)
     assert valid
@@ -51,7 +51,7 @@ def in_picture(provider, portrait):
 
 
 def assert_mirrored(found, mirrored, layout, distance, share):
-    """Points of a picture are those of its mirror image, mirrored and renumbered, to a share of the eye distance."""
+    """Points of an image are those of its mirror image, mirrored and renumbered, to a share of the eye distance."""
     back = (mirrored * (-1, 1) + (512, 0))[flip_permutation(layout)]
     assert np.linalg.norm(back - found, axis=1).max() < share * distance
     unswapped = mirrored * (-1, 1) + (512, 0)
@@ -60,16 +60,16 @@ def assert_mirrored(found, mirrored, layout, distance, share):
 
 def test_five_points_of_a_mirrored_portrait(portraits):
     provider = make_provider("5")
-    found, distance = in_picture(provider, portraits[0])
-    mirrored, _ = in_picture(provider, portraits[1])
+    found, distance = in_image(provider, portraits[0])
+    mirrored, _ = in_image(provider, portraits[1])
     assert_mirrored(found, mirrored, "5", distance, 0.1)
-    assert found[0, 0] < found[1, 0]  # the person's right eye is on the left of the picture
+    assert found[0, 0] < found[1, 0]  # the person's right eye is on the left of the image
 
 
 def test_68_points_of_a_mirrored_portrait(portraits):
     provider = make_provider("68")
-    found, distance = in_picture(provider, portraits[0])
-    mirrored, _ = in_picture(provider, portraits[1])
+    found, distance = in_image(provider, portraits[0])
+    mirrored, _ = in_image(provider, portraits[1])
     assert_mirrored(found, mirrored, "68", distance, 0.15)
 
 
@@ -83,13 +83,13 @@ def test_the_mesh_of_a_mirrored_portrait():
 def test_the_mesh_finds_the_portrait(portraits):
     provider = make_provider("mesh", MESH_FILE)
     for portrait, expected in zip(portraits, MESH, strict=True):
-        found, distance = in_picture(provider, portrait)
+        found, distance = in_image(provider, portrait)
         assert np.linalg.norm(found - expected, axis=1).max() < 0.02 * distance
 
 
 def test_68_points_agree_with_the_mesh(portraits):
     """Two predictors that know nothing of each other."""
-    found, distance = in_picture(make_provider("68"), portraits[0])
+    found, distance = in_image(make_provider("68"), portraits[0])
     pairs = {36: 33, 39: 133, 42: 362, 45: 263, 30: 4, 48: 61, 54: 291, 8: 152}
     for mine, other in pairs.items():
         assert np.linalg.norm(found[mine] - MESH[0, other]) < 0.25 * distance
@@ -132,7 +132,7 @@ def test_points_of_the_mesh_come_back_to_the_crop(tmp_path):
 
 @pytest.mark.parametrize("aside", [-0.4, 0.4])
 def test_the_mesh_looks_at_a_turned_head_and_not_at_what_it_faces(tmp_path, aside):
-    """The five points of a turned head lie at its front edge; the model's picture is about the head."""
+    """The five points of a turned head lie at its front edge; the model's image is about the head."""
     provider = make_provider("mesh", write_mesh(tmp_path / "mesh.xml"))
     five = (MEAN_FIVE + np.array([[0, 0], [0, 0], [aside, 0], [aside / 2, 0], [aside / 2, 0]])) * 40 + (100, 120)
     quarter = five[:, ::-1] * (-1, 1) + (224, 0)  # and the same head lying on its side

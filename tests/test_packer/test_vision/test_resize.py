@@ -52,7 +52,7 @@ def test_averages_are_those_of_opencv(data):
     assert np.array_equal(resize_exact(image, size), expected)
 
 
-def test_averages_of_large_pictures_are_those_of_opencv():
+def test_averages_of_large_images_are_those_of_opencv():
     image = np.random.default_rng(0).integers(0, 256, (1201, 1801, 3), np.uint8)
     expected = cv2.resize(image, (640, 427), interpolation=cv2.INTER_AREA)
     assert np.array_equal(resize_exact(image, (427, 640)), expected)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builds import write_pictures
+from support.builds import write_images
 from support.packed import check_whole
 
 import packer
@@ -38,7 +38,7 @@ def test_what_the_shards_plan_goes_with_is_flushed_before_it(tmp_path: Path, mon
 
     monkeypatch.setattr(os, "fsync", note_flush)
     monkeypatch.setattr(os, "replace", note_plan)
-    write_pictures(tmp_path / "in", ["a.png", "b.png"])
+    write_images(tmp_path / "in", ["a.png", "b.png"])
     packer.build(tmp_path / "in", tmp_path / "out", shuffle=1, engine="inline", progress=False)
     index = ("index", "frame.npy", "frame_position.npy", "time.npy")
     assert left == dict.fromkeys(("order.npy", "items.jsonl", "rejects.jsonl", *index), True)
@@ -62,7 +62,7 @@ def test_a_part_is_flushed_before_it_gets_its_name(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "fsync", note_flush)
     monkeypatch.setattr(writer, "publish", note_part)
-    write_pictures(tmp_path / "in", ["a.png"])
+    write_images(tmp_path / "in", ["a.png"])
     packer.build(tmp_path / "in", tmp_path / "out", engine="inline", progress=False)
     assert parts == [True]
 
@@ -85,7 +85,7 @@ def test_what_is_flushed_was_opened_for_writing(tmp_path: Path, monkeypatch: pyt
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", note)
-    write_pictures(tmp_path / "in", ["a.png", "b.png"])
+    write_images(tmp_path / "in", ["a.png", "b.png"])
     for quality in (90, 91):
         options = {"quality": quality, "shuffle": 1, "format": format, "overwrite": True}
         packer.build(tmp_path / "in", tmp_path / "out", engine="inline", progress=False, **options)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builds import TESTS, parts_of, records_of, write_pictures
+from support.builds import TESTS, parts_of, records_of, write_images
 from support.command import environment
 from support.listeners import Listener, StopError, stop_when
 from support.packed import check_whole, fingerprints
@@ -34,7 +34,7 @@ def at(stage: str, done: int) -> Listener:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_pictures(tmp_path_factory.mktemp("fences") / "source", NAMES)
+    return write_images(tmp_path_factory.mktemp("fences") / "source", NAMES)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builds import TESTS, write_pictures
+from support.builds import TESTS, write_images
 from support.command import environment, run_packer
 from support.listeners import Listener
 from support.packed import check_whole
@@ -73,7 +73,7 @@ def claim(space: Workspace, *, process: str = OTHERS, attempt: int = 1, lease_s:
 
 
 def test_a_second_build_says_who_is_at_work(tmp_path: Path) -> None:
-    source = write_pictures(tmp_path / "source", ["a.png"])
+    source = write_images(tmp_path / "source", ["a.png"])
     space = Workspace(tmp_path / "out" / ".build")
     space.create()
     program = (
@@ -184,7 +184,7 @@ def test_of_two_that_take_a_lease_over_one_has_it(space: Workspace, monkeypatch:
 
 @pytest.mark.usefixtures("shared")
 def test_a_build_that_was_taken_over_does_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = write_pictures(tmp_path / "source", ["a.png", "b.png"])
+    source = write_images(tmp_path / "source", ["a.png", "b.png"])
     space = Workspace(tmp_path / "out" / ".build")
     monkeypatch.setattr(lock, "_CHECK_S", 0.0)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builds import write_pictures
+from support.builds import write_images
 from support.command import run_packer
 from support.listeners import StopError, stop_when
 from support.packed import check_whole
@@ -22,7 +22,7 @@ from shardspec.errors import BuildError
 @pytest.fixture
 def begun(tmp_path: Path) -> tuple[Path, Path]:
     """A source, and the folder of its build, which was interrupted after the first of two tasks."""
-    source, out = write_pictures(tmp_path / "source", [f"{n:03d}.png" for n in range(40)]), tmp_path / "out"
+    source, out = write_images(tmp_path / "source", [f"{n:03d}.png" for n in range(40)]), tmp_path / "out"
     with pytest.raises(StopError):
         packer.build(source, out, size=16, engine="inline", progress=stop_when(lambda progress: progress.done))
     return source, out

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.builds import TESTS, parts_of, write_pictures
+from support.builds import TESTS, parts_of, write_images
 from support.command import arguments, environment, run_packer
 from support.packed import check_whole, fingerprints
 from support.processes import wait_for, workers_in
@@ -73,7 +73,7 @@ def kill(build: "subprocess.Popen[str]", out: Path) -> None:
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = [f"{'ab'[n // 64]}/{n // 48}{n:03d}.png" for n in range(4 * TASK_ITEMS)]
-    return write_pictures(tmp_path_factory.mktemp("shared") / "source", names)
+    return write_images(tmp_path_factory.mktemp("shared") / "source", names)
 
 
 @pytest.fixture(scope="module")

@@ -99,7 +99,7 @@ def test_transforms_of_one_pipeline_draw_apart():
     assert len(found) == 4
 
 
-def test_points_outside_the_picture_are_kept():
+def test_points_outside_the_image_are_kept():
     sample = face_sample()
     found = Albumentations([A.CenterCrop(20, 20)])(sample, sample_rng(0, 0, 0))
     np.testing.assert_allclose(found["landmarks"], sample["landmarks"] - 102, atol=1e-4)

@@ -96,7 +96,7 @@ def test_the_input_is_not_written_to():
         assert torch.equal(batch[name], value), name
 
 
-def test_pictures_stay_in_channels_last_memory():
+def test_images_stay_in_channels_last_memory():
     batch = batch_of()
     for module in (BatchFlip(p=0.5), BatchCrop(100), BatchCrop(100, (0.5, 1)), BatchDropRegion(p=1), BatchNormalize()):
         found = module(batch, SEEDS)["image"]
@@ -116,7 +116,7 @@ def test_a_crop_copies_its_window():
         assert torch.equal(cropped["mask"][at], batch["mask"][at, y : y + 150, x : x + 150])
 
 
-def test_every_place_of_a_crop_is_possible_and_the_whole_picture_too():
+def test_every_place_of_a_crop_is_possible_and_the_whole_image_too():
     batch = batch_of()
     assert torch.equal(BatchCrop(SIZE)(batch)["image"], batch["image"])
     draws = RowDraws(ROWS)
@@ -149,7 +149,7 @@ def test_a_dropped_region_is_that_of_single_samples():
             assert np.array_equal(sample_of(found, at)["image"], expected["image"])
 
 
-def test_rows_without_valid_landmarks_keep_their_picture():
+def test_rows_without_valid_landmarks_keep_their_image():
     batch = batch_of()
     batch["landmarks_valid"] = torch.tensor([True, False] * 3)
     found = BatchDropRegion(p=1)(batch, SEEDS)["image"]

@@ -21,7 +21,7 @@ def batch_of():
 
 
 class UnitColours(torch.nn.Module):
-    """Stands for Kornia's colour operations: floating pictures from 0 to 1 alone, and what is above is cut off."""
+    """Stands for Kornia's colour operations: floating images from 0 to 1 alone, and what is above is cut off."""
 
     def forward(self, image):
         if not image.is_floating_point():
@@ -36,7 +36,7 @@ SAME = torch.nn.Hardtanh(0, 1)  # cuts off, as colours of other libraries do, an
 
 @pytest.mark.parametrize("begin", [[BatchCrop(50)], [BatchCrop(50, (0.8, 1))], [BatchFlip()], [BatchFlip(), TO_UNIT]])
 @pytest.mark.parametrize("change", [K.ColorJiggle(p=1.0), v2.RandomInvert(0.0), v2.Lambda(lambda image: image)])
-def test_pictures_are_in_the_range_that_each_module_expects(begin, change):
+def test_images_are_in_the_range_that_each_module_expects(begin, change):
     """A change by nothing, whatever stands around it, changes nothing: not by a factor of 255 either."""
     batch = batch_of()
     expected = BatchCompose([*begin, BatchNormalize()])(batch, SEEDS)["image"]
@@ -47,7 +47,7 @@ def test_pictures_are_in_the_range_that_each_module_expects(begin, change):
 
 
 @pytest.mark.parametrize("image", [lambda image: image, lambda image: image.float(), lambda image: image.float() / 255])
-def test_pictures_that_come_floating_are_looked_at(image):
+def test_images_that_come_floating_are_looked_at(image):
     batch, chain = batch_of(), BatchCompose([BatchFlip(p=0), SAME, BatchNormalize()])
     if batch["image"].dtype == image(batch["image"]).dtype:
         chain = BatchCompose([BatchFlip(p=0), BatchNormalize()])
@@ -59,7 +59,7 @@ def test_pictures_that_come_floating_are_looked_at(image):
 
 @pytest.mark.parametrize("end", [BatchNormalize(), K.ColorJiggle(p=1.0)])
 @pytest.mark.parametrize("begin", [BatchNormalize(), BatchCompose([TO_UNIT, NORMALIZE])])
-def test_normalised_pictures_are_neither_normalised_again_nor_cut_off(begin, end):
+def test_normalised_images_are_neither_normalised_again_nor_cut_off(begin, end):
     with pytest.raises(UsageError, match=r"found (others: they were already )?normalised"):
         BatchCompose([begin, end])(batch_of())
 
@@ -138,7 +138,7 @@ class Keep(BatchModule):
 @pytest.mark.parametrize("keep", [Keep(), BatchCompose([Keep()])])
 def test_a_tensor_of_two_names_is_not_written_to(keep):
     chain = BatchCompose([keep, BatchMixUp(num_classes=3, alpha=1.0)])
-    batch = TO_UNIT(batch_of())  # floating pictures are mixed in place
+    batch = TO_UNIT(batch_of())  # floating images are mixed in place
     found = chain.forward_({name: value.clone() for name, value in batch.items()}, SEEDS)
     assert torch.equal(found["clean"], batch["image"])
     assert not torch.equal(found["image"], batch["image"])
@@ -153,13 +153,13 @@ def test_a_tensor_of_two_names_is_not_written_to(keep):
         K.Denormalize(0.5 * torch.ones(3), 2 * torch.ones(3)),
     ],
 )
-def test_normalised_pictures_without_a_value_below_0_count_as_normalised(normalize):
+def test_normalised_images_without_a_value_below_0_count_as_normalised(normalize):
     batch = {"image": torch.full((2, 3, 8, 8), 200, dtype=torch.uint8)}
     with pytest.raises(UsageError, match="found others: they were already normalised"):
         BatchCompose([TO_UNIT, normalize, BatchNormalize()])(batch)
 
 
-def test_what_is_turned_back_from_normalised_pictures_may_be_normalised():
+def test_what_is_turned_back_from_normalised_images_may_be_normalised():
     mean, std = torch.tensor((0.485, 0.456, 0.406)), torch.tensor((0.229, 0.224, 0.225))
     back = BatchCompose([BatchNormalize(), K.Denormalize(mean, std), BatchNormalize()])
     expected = BatchNormalize()(batch_of())["image"]

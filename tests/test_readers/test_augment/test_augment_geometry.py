@@ -1,4 +1,4 @@
-"""Transforms that move things: what the picture shows and what the fields say stay together."""
+"""Transforms that move things: what the image shows and what the fields say stay together."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ SEEDS = st.integers(0, 2**40 - 1)
 
 
 def dotted(points, size=SIZE):
-    """A black picture with a grey dot of 5 pixels, of its own value, around each point."""
+    """A black image with a grey dot of 5 pixels, of its own value, around each point."""
     image = np.zeros((size, size, 3), np.uint8)
     for value, (x, y) in enumerate(points, 1):
         image[int(y) - 2 : int(y) + 3, int(x) - 2 : int(x) + 3] = 40 * value
@@ -25,7 +25,7 @@ def dotted(points, size=SIZE):
 
 
 def with_dots(layout="5"):
-    """A sample in which the picture itself shows where five points are."""
+    """A sample in which the image itself shows where five points are."""
     sample = face_sample(layout)
     sample["landmarks"] = np.array(
         [[80.5, 90.5], [140.5, 92.5], [110.5, 120.5], [90.5, 150.5], [130.5, 151.5]], np.float32
@@ -62,7 +62,7 @@ def test_two_flips_give_the_sample_back(layout):
         np.testing.assert_allclose(back[name], sample[name], atol=1e-4)
 
 
-def test_a_flip_puts_each_point_where_the_picture_shows_it():
+def test_a_flip_puts_each_point_where_the_image_shows_it():
     sample = with_dots()
     flipped = HorizontalFlip(p=1)(sample, sample_rng(0, 0, 0))
     for k, (x, y) in enumerate(flipped["landmarks"]):
@@ -86,7 +86,7 @@ def test_points_stay_at_their_place_in_the_frame(layout, seed):
 
 
 @given(seed=SEEDS, size=st.sampled_from([None, 112, 300]))
-def test_a_jitter_puts_each_point_where_the_picture_shows_it(seed, size):
+def test_a_jitter_puts_each_point_where_the_image_shows_it(seed, size):
     sample = with_dots()
     moved = CropJitter(scale=(0.7, 1), size=size)(sample, sample_rng(seed, 0, 0))
     side = SIZE if size is None else size

@@ -36,7 +36,7 @@ ANGLES = np.linspace(0, 6, 27)
 OUTLINE = np.stack([56 + 20 * np.cos(ANGLES), 50 + 25 * np.sin(ANGLES)], axis=-1).astype(np.float32)
 REGIONS = np.array([[60, 30, 80, 45], [30, 30, 50, 45], [50, 40, 60, 60], [40, 60, 72, 74]], np.float32)
 
-# Whether they bend the picture, so that no matrix can follow.
+# Whether they bend the image, so that no matrix can follow.
 STRAIGHT, BENT = False, True
 TORCHVISION = [
     (v2.RandomHorizontalFlip(1.0), STRAIGHT),
@@ -117,7 +117,7 @@ EVERY = [
 
 
 def painted(bent: bool) -> dict[str, np.ndarray]:
-    """A picture in which each pixel shows where it was: red is twice its column, green twice its row, blue 255.
+    """An image in which each pixel shows where it was: red is twice its column, green twice its row, blue 255.
 
     The masks show the same in whole pixels, up to numbers beyond what uint8 holds.
     """
@@ -138,7 +138,7 @@ def painted(bent: bool) -> dict[str, np.ndarray]:
 
 
 def shown(image: np.ndarray, point: np.ndarray) -> np.ndarray | None:
-    """Which place of the old picture a picture shows at a point; None at its rim and where it was filled."""
+    """Which place of the old image an image shows at a point; None at its rim and where it was filled."""
     x, y = np.floor(point - 0.5).astype(int)
     if not (0 <= x < image.shape[1] - 1 and 0 <= y < image.shape[0] - 1):
         return None
@@ -151,14 +151,14 @@ def shown(image: np.ndarray, point: np.ndarray) -> np.ndarray | None:
 
 
 def is_mirrored(image: np.ndarray) -> bool:
-    """Whether a picture of `painted` shows a mirror image: right and down have changed sides."""
+    """Whether an image of `painted` shows a mirror image: right and down have changed sides."""
     (red_down, red_right), (green_down, green_right) = (np.gradient(image[..., k].astype(float)) for k in (0, 1))
     turns = np.sign(red_right * green_down - red_down * green_right)
     return turns[image[..., 2] == 255].sum() < 0
 
 
 @pytest.mark.parametrize(("adapter", "transform", "bent"), EVERY)
-def test_everything_lies_where_the_picture_shows_what_it_marked(adapter, transform, bent):
+def test_everything_lies_where_the_image_shows_what_it_marked(adapter, transform, bent):
     adapted, seen = adapter(transform), 0
     for row in range(3):
         sample = painted(bent)
@@ -179,7 +179,7 @@ def test_everything_lies_where_the_picture_shows_what_it_marked(adapter, transfo
 
 
 def relabelled(sample: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The points in the order in which a mirrored picture names them."""
+    """The points in the order in which a mirrored image names them."""
     orders = {"landmarks": flip_permutation("5"), "hull": hull_flip_of(27), "regions": REGION_FLIP}
     return sample | {name: sample[name][order] for name, order in orders.items()}
 
@@ -197,7 +197,7 @@ def check_matrix(old: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> No
 
 
 def check_mask(found: dict[str, np.ndarray]) -> None:
-    """The mask has old numbers only, and shows the place that the picture shows there."""
+    """The mask has old numbers only, and shows the place that the image shows there."""
     image, mask = found["image"].astype(float), found["label_mask"]
     assert mask.dtype == np.int32
     assert mask.shape == image.shape[:2]
@@ -205,9 +205,7 @@ def check_mask(found: dict[str, np.ndarray]) -> None:
     assert both.sum() > 500
     row, column = np.divmod(mask[both] - 1, WIDTH)
     off = np.abs(image[both][:, :2] / 2 - np.stack([column, row], axis=-1) - 0.5)
-    assert (
-        np.quantile(off, 0.98) < 1.6
-    )  # the nearest pixel; at a rim, a picture is blended with what it was filled with
+    assert np.quantile(off, 0.98) < 1.6  # the nearest pixel; at a rim, an image is blended with what it was filled with
 
 
 @pytest.mark.parametrize("grid", [(2, 2), (3, 4), (5, 5), (8, 8)])
@@ -232,7 +230,7 @@ def test_a_small_mirror_image_is_mirrored_too(shrink):
     "scale",
     [A.RandomScale((0.3, 0.5), p=1), A.RandomScale((-0.6, -0.3), p=1), A.LongestMaxSize(65), A.SmallestMaxSize(65)],
 )
-def test_points_go_to_the_end_of_a_picture_of_whole_pixels(scale):
+def test_points_go_to_the_end_of_a_image_of_whole_pixels(scale):
     """Sides are rounded, so they grow by other numbers than the one that was drawn: half a pixel, at the far end."""
     found = Albumentations([scale])(painted(STRAIGHT), sample_rng(0, 0, 0))
     height, width = found["image"].shape[:2]
@@ -329,7 +327,7 @@ def test_their_flips_are_our_flips(layout, flips, ours):
 
 
 @pytest.mark.parametrize("crop", [Torchvision(v2.CenterCrop(20)), Kornia(K.CenterCrop((20, 20)))])
-def test_points_outside_the_picture_are_kept(crop):
+def test_points_outside_the_image_are_kept(crop):
     sample = face_sample()
     found = crop(sample, sample_rng(0, 0, 0))
     np.testing.assert_allclose(found["landmarks"], sample["landmarks"] - 102, atol=1e-3)
@@ -362,7 +360,7 @@ def test_pure_tensors_may_come_last():
     assert_same(found, expected)
 
 
-def test_floating_pictures_come_back_as_ours_make_them():
+def test_floating_images_come_back_as_ours_make_them():
     sample, rng = face_sample(), sample_rng(0, 0, 0)
     to_float = v2.ToDtype(torch.float32, scale=True)
     expected = Normalize()(sample, rng)["image"]
@@ -448,7 +446,7 @@ def test_what_cannot_move_this_sample_is_refused(adapted, message):
         adapted(sample, sample_rng(0, 0, 0))
 
 
-def test_pictures_without_geometry_take_what_moves_no_points():
+def test_images_without_geometry_take_what_moves_no_points():
     sample = {"image": face_sample()["image"]}
     for adapted in (Torchvision(v2.RandAugment()), Kornia(K.RandomThinPlateSpline(p=1.0))):
         assert adapted(sample, sample_rng(0, 0, 0))["image"].shape == (224, 224, 3)
@@ -462,7 +460,7 @@ class Own(v2.Transform):
 
 
 class OwnColours(v2.Transform):
-    """A transform of pictures, as torchvision's documentation says to write one."""
+    """A transform of images, as torchvision's documentation says to write one."""
 
     def transform(self, inpt, params):
         return inpt // 2

@@ -1,4 +1,4 @@
-"""Masks go where the picture goes: those of a dataset with ``--also``, those that are named, and no others."""
+"""Masks go where the image goes: those of a dataset with ``--also``, those that are named, and no others."""
 
 import numpy as np
 import pytest
@@ -24,11 +24,11 @@ from shardspec.errors import UsageError
 from shardspec.schema import Schema
 
 A = load_albumentations()
-_INNER = 200  # the coordinates of a picture of this size stay below 256
+_INNER = 200  # the coordinates of an image of this size stay below 256
 
 
 def places(size: int = _INNER, frames: int | None = None) -> dict[str, np.ndarray | str]:
-    """A picture whose pixels say where they lie, with masks that say the same."""
+    """An image whose pixels say where they lie, with masks that say the same."""
     y, x = np.mgrid[:size, :size].astype(np.uint8)
     image = np.stack([x, y, np.full_like(x, 7)], -1)
     if frames:
@@ -44,7 +44,7 @@ def places(size: int = _INNER, frames: int | None = None) -> dict[str, np.ndarra
 
 
 def assert_aligned(found, within, channel=-1):
-    """Where the picture shows a place, the masks show the same one."""
+    """Where the image shows a place, the masks show the same one."""
     image = found["image"].astype(int)
     assert np.abs(found["mask_image"].astype(int) - image).max() <= within
     assert np.abs(found["fake_mask"].astype(int) - image.take(0, channel)).max() <= within
@@ -62,7 +62,7 @@ EVERY = [
 
 @pytest.mark.parametrize(("transform", "within"), EVERY, ids=repr)
 @pytest.mark.parametrize("frames", [None, 2])
-def test_masks_stay_on_the_picture(transform, within, frames):
+def test_masks_stay_on_the_image(transform, within, frames):
     sample = places(frames=frames)
     for row in range(12):
         found = transform(sample, sample_rng(0, 0, row))
@@ -134,7 +134,7 @@ def test_autocast_rounds_no_geometry(module):
 
 
 @pytest.mark.parametrize("module", [BatchFlip(p=0.5), BatchCrop(150), BatchCrop(90, (0.5, 0.9))], ids=repr)
-def test_masks_of_batches_stay_on_the_pictures(module):
+def test_masks_of_batches_stay_on_the_images(module):
     one = places()
     batch = {
         "image": torch.from_numpy(np.stack([one["image"]] * 16)).permute(0, 3, 1, 2),
@@ -201,7 +201,7 @@ def test_masks_are_painted_if_asked_and_as_they_are_named():
 
 @pytest.fixture
 def packed(tmp_path):
-    """What ``packer build --also mask`` leaves: the mask's picture, and its path under the column's name."""
+    """What ``packer build --also mask`` leaves: the mask's image, and its path under the column's name."""
     schema = Schema(
         (
             text("key"),
@@ -223,7 +223,7 @@ def packed(tmp_path):
     return tmp_path / "d"
 
 
-def test_a_loaders_batches_have_masks_that_lie_on_their_pictures(packed):
+def test_a_loaders_batches_have_masks_that_lie_on_their_images(packed):
     dataset = open_dataset(packed, transform=Compose([HorizontalFlip(), CropJitter((0.7, 0.9), size=128)]))
     whole = BatchCompose([BatchFlip(), BatchCrop(96)])
     for batch in Loader(dataset, 6, batch_transform=whole, seed=1):

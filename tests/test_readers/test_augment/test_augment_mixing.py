@@ -74,7 +74,7 @@ def test_shares_are_of_the_beta_distribution(module):
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
+def images(tmp_path_factory):
     root = tmp_path_factory.mktemp("mixing") / "npy"
     schema = Schema((fixed("image", "|u1", 24, 24, 3), fixed("label", "<i8")))
     pixels = np.random.default_rng(0).integers(0, 256, (20, 24, 24, 3), np.uint8)
@@ -83,11 +83,11 @@ def pictures(tmp_path_factory):
 
 
 @pytest.mark.parametrize("mix", [BatchMixUp(5), BatchCutMix(5)], ids=["mixup", "cutmix"])
-def test_a_loader_repeats_them(pictures, mix):
+def test_a_loader_repeats_them(images, mix):
     chain = BatchCompose([BatchFlip(), BatchNormalize(), mix])
     runs = []
     for workers in (1, 3):
-        loader = Loader(open_dataset(pictures), 8, shuffle="full", seed=1, workers=workers, batch_transform=chain)
+        loader = Loader(open_dataset(images), 8, shuffle="full", seed=1, workers=workers, batch_transform=chain)
         runs.append(list(loader))
         assert [b["label"].shape for b in runs[-1]] == [(8, 5), (8, 5), (4, 5)]
     for one, two in zip(*runs, strict=True):
@@ -123,10 +123,10 @@ class Threads(BatchMixUp):
         return super().forward_(batch, seeds)
 
 
-def test_the_loaders_threads_mix_and_a_resumed_epoch_goes_on_alike(pictures):
+def test_the_loaders_threads_mix_and_a_resumed_epoch_goes_on_alike(images):
     mix = Threads(5)
     chain, later = BatchCompose([BatchFlip(), mix]), BatchCompose([mix, torch.nn.Identity()])
-    dataset = open_dataset(pictures, transform=Normalize())
+    dataset = open_dataset(images, transform=Normalize())
     loader = Loader(dataset, 4, seed=2, workers=2, batch_transform=chain)
     whole = list(loader)
     assert all(name.startswith("readers-loader-") for name in mix.names)

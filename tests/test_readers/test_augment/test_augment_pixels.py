@@ -42,7 +42,7 @@ def photo(size=96):
     return cv2.resize(skimage.data.astronaut(), (size, size), interpolation=cv2.INTER_AREA)
 
 
-PICTURES = {
+IMAGES = {
     "photo": photo(),
     "noise": np.random.default_rng(0).integers(0, 256, (40, 56, 3), np.uint8),
     "greys": np.arange(256, dtype=np.uint8).reshape(16, 16, 1).repeat(3, 2),
@@ -56,7 +56,7 @@ def as_torch(picture):
 
 
 def as_bits(array):
-    """A tensor in the memory order of a sample's picture."""
+    """A tensor in the memory order of a sample's image."""
     return (
         torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
         if array.dtype == BFLOAT16
@@ -64,10 +64,10 @@ def as_bits(array):
     )
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", IMAGES)
 @pytest.mark.parametrize("change", ["brightness", "contrast", "saturation", "hue"])
 def test_colours_are_torchvisions_within_one_level(name, change):
-    picture = PICTURES[name]
+    picture = IMAGES[name]
     factors = (-0.5, -0.3, -0.01, 0.0, 0.1, 0.37, 0.5) if change == "hue" else (0.0, 0.3, 0.6, 1.0, 1.4, 1.7, 2.0)
     for factor in factors:
         pixels = Pixels(picture)
@@ -109,7 +109,7 @@ def test_jitter_draws_as_torchvision_does():
 
 
 def test_levels_are_torchvisions_numbers_to_the_last_bit():
-    for picture in (photo(), PICTURES["noise"]):
+    for picture in (photo(), IMAGES["noise"]):
         unit = functional.to_dtype(as_torch(picture), torch.float32, scale=True)
         normal = functional.normalize(unit, MEAN, STD)
         for dtype in (torch.float32, torch.float16, torch.bfloat16):
@@ -117,8 +117,8 @@ def test_levels_are_torchvisions_numbers_to_the_last_bit():
                 found = transform({"image": picture}, sample_rng(0, 0, 0))["image"]
                 assert torch.equal(as_bits(found), wanted.permute(1, 2, 0).to(dtype))
     assert Normalize(0.5, 0.25, "float16").mean == (0.5,)
-    grey = Normalize(0.5, 0.25)({"image": PICTURES["grey"]}, sample_rng(0, 0, 0))["image"]
-    assert np.array_equal(grey, (PICTURES["grey"] * np.float32(1 / 255) - np.float32(0.5)) / np.float32(0.25))
+    grey = Normalize(0.5, 0.25)({"image": IMAGES["grey"]}, sample_rng(0, 0, 0))["image"]
+    assert np.array_equal(grey, (IMAGES["grey"] * np.float32(1 / 255) - np.float32(0.5)) / np.float32(0.25))
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=30))
@@ -130,7 +130,7 @@ def test_bfloat16_is_rounded_as_torch_rounds(numbers):
 
 @pytest.mark.parametrize(("kernel", "sigma"), [(3, 0.1), (5, 1.0), ((7, 3), 2.0), (23, 4.5)])
 def test_blur_is_torchvisions_within_one_level(kernel, sigma):
-    for picture in (photo(), PICTURES["noise"], PICTURES["grey"]):
+    for picture in (photo(), IMAGES["noise"], IMAGES["grey"]):
         blur = GaussianBlur(kernel, sigma)
         found = blur({"image": picture}, sample_rng(0, 0, 0))["image"]
         size = list(blur.kernel_size)
@@ -151,10 +151,10 @@ def test_erasing_is_torchvisions(value):
         fill = torch.tensor(value, dtype=torch.float32).reshape(-1, 1, 1)
         for image in (as_torch(picture), functional.to_dtype(as_torch(picture), torch.float32, scale=True)):
             wanted = functional.erase(image, box.top, box.left, box.height, box.width, fill.to(image.dtype))
-            given_picture = image.permute(1, 2, 0).numpy().copy()
-            found = erase.apply({"image": given_picture}, box)["image"]
+            given_image = image.permute(1, 2, 0).numpy().copy()
+            found = erase.apply({"image": given_image}, box)["image"]
             assert np.array_equal(found, wanted.permute(1, 2, 0).numpy())
-            assert np.array_equal(given_picture, image.permute(1, 2, 0).numpy())
+            assert np.array_equal(given_image, image.permute(1, 2, 0).numpy())
 
 
 def test_erased_boxes_have_torchvisions_sizes():
@@ -245,7 +245,7 @@ def test_a_chain_writes_its_numbers_where_the_batch_is(dtype):
 @given(st.floats(0, 3), st.floats(-400, 300))
 @settings(deadline=None)
 def test_vector_code_gives_what_the_table_does(factor, shift):
-    picture = PICTURES["noise"]
+    picture = IMAGES["noise"]
     quick, slow = Pixels(picture), Pixels(picture)
     colors._scale(quick, factor, shift)
     slow.look_up(np.arange(256, dtype=np.uint8))  # two tables, which nothing but a table can be
@@ -256,9 +256,9 @@ def test_vector_code_gives_what_the_table_does(factor, shift):
 @given(st.floats(-10, 300) | st.integers(-1, 257))
 @settings(deadline=None)
 def test_values_from_a_threshold_on_are_turned(threshold):
-    pixels, levels = Pixels(PICTURES["noise"]), np.arange(256)
+    pixels, levels = Pixels(IMAGES["noise"]), np.arange(256)
     colors.solarize(pixels, threshold)
-    wanted = np.where(levels >= threshold, 255 - levels, levels).astype(np.uint8)[PICTURES["noise"]]
+    wanted = np.where(levels >= threshold, 255 - levels, levels).astype(np.uint8)[IMAGES["noise"]]
     assert np.array_equal(pixels.values(), wanted)
 
 
@@ -272,7 +272,7 @@ def test_values_from_a_threshold_on_are_turned(threshold):
 )
 @settings(deadline=None)
 def test_tables_compose(tables):
-    picture = PICTURES["noise"]
+    picture = IMAGES["noise"]
     pixels, wanted = Pixels(picture), picture
     for channels, seed in tables:
         shape = (256,) if channels is None else (256, 3)
@@ -308,7 +308,7 @@ def test_a_vertical_flip_is_a_half_turn_and_a_mirror():
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
+def images(tmp_path_factory):
     root = tmp_path_factory.mktemp("pixels") / "npy"
     schema = Schema((fixed("image", "|u1", 32, 32, 3), fixed("label", "<i8")))
     pixels = np.random.default_rng(0).integers(0, 256, (24, 32, 32, 3), np.uint8)
@@ -318,9 +318,9 @@ def pictures(tmp_path_factory):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_batches_have_the_dtype_and_are_channels_last(pictures, dtype):
+def test_batches_have_the_dtype_and_are_channels_last(images, dtype):
     chain = Compose([HorizontalFlip(), ColorJitter(0.4, 0.4, 0.4), Normalize(dtype=dtype), RandomErasing()])
-    ds = open_dataset(pictures, transform=chain)
+    ds = open_dataset(images, transform=chain)
     batches = list(Loader(ds, 8, shuffle="full", seed=3, workers=2))
     assert len(batches) == 3
     for batch in batches:
@@ -372,7 +372,7 @@ def test_wrong_arguments_are_named(make, message):
         ([ToFloat(), Normalize()], photo(), "Normalize: expected image as uint8, found float32: put"),
         ([ToFloat("bfloat16"), ColorJitter(1)], photo(), "found bfloat16"),
         ([Normalize(), HorizontalFlip(p=1)], photo(), "normalise after augmenting"),
-        ([Normalize()], PICTURES["grey"], "found 3 for an image of 1"),
+        ([Normalize()], IMAGES["grey"], "found 3 for an image of 1"),
         ([ColorJitter(1)], np.zeros((9, 9, 4), np.uint8), "1 or 3 channels, found 4"),
         ([GaussianBlur(23)], np.zeros((9, 30, 3), np.uint8), "larger than half the kernel, found 30 x 9"),
         ([RandomErasing(p=1, value=(1, 2))], photo(), "found 2 for an image of 3"),
@@ -381,6 +381,6 @@ def test_wrong_arguments_are_named(make, message):
         ([ToFloat()], np.zeros((9, 9, 3), np.int32), "found int32"),
     ],
 )
-def test_pictures_that_do_not_fit_are_named(chain, image, message):
+def test_images_that_do_not_fit_are_named(chain, image, message):
     with pytest.raises(UsageError, match=message):
         Compose(chain)({"image": image}, sample_rng(0, 0, 0))

@@ -80,7 +80,7 @@ def test_magnitudes_are_torchvisions(policy):
 
 
 def dots():
-    """A face sample whose picture and mask show a dot of its own at each landmark."""
+    """A face sample whose image and mask show a dot of its own at each landmark."""
     sample = dict(face_sample())
     sample["landmarks"] = np.float32([[80, 90], [140, 90], [110, 120], [90, 150], [130, 150]])
     image = np.zeros((224, 224, 3), np.uint8)
@@ -91,7 +91,7 @@ def dots():
 
 @pytest.mark.parametrize("name", MOVING)
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_geometry_and_masks_go_where_the_picture_goes(name, sign):
+def test_geometry_and_masks_go_where_the_image_goes(name, sign):
     sample = dots()
     magnitude = sign * {"Rotate": 25.0, "TranslateX": 30.0, "TranslateY": 30.0}.get(name, 0.25)
     found = RandAugment(fill_mask=255).apply(sample, ((name, magnitude),))
@@ -154,6 +154,6 @@ def test_a_chain_is_what_its_transforms_give_one_by_one(policy):
         (lambda: Compose([Normalize(), RandAugment()])({"image": photo()}, sample_rng(0, 0, 0)), "found float32"),
     ],
 )
-def test_wrong_arguments_and_pictures_are_named(make, message):
+def test_wrong_arguments_and_images_are_named(make, message):
     with pytest.raises(UsageError, match=message):
         make()

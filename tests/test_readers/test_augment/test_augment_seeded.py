@@ -233,7 +233,7 @@ def test_generators_of_many_samples_are_those_of_each():
 
 
 def test_numbers_drawn_one_by_one_are_those_drawn_together():
-    """So pictures stay what they were when all numbers were drawn together."""
+    """So images stay what they were when all numbers were drawn together."""
     for row in range(300):
         one, other = sample_rng(1, 2, row), sample_rng(1, 2, row)
         order, shares = other.permutation(4).tolist(), other.random(4).tolist()

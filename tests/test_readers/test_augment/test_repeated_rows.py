@@ -43,7 +43,7 @@ class Repeated(Sampler[int]):
 
 @pytest.fixture
 def stills(tmp_path):
-    """A video of one picture, so that crops differ by their draws alone."""
+    """A video of one image, so that crops differ by their draws alone."""
     schema = Schema((text("key"), fixed("image", "|u1", 40, 40, 3), fixed("frame", "<i8")))
     images = np.stack([np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)] * 6)
     columns = {"key": [f"00000000-{i:06d}" for i in range(6)], "image": images, "frame": np.arange(6)}

@@ -52,7 +52,7 @@ def test_samples_changed_before_collate_are_taken_as_they_are(raw_path, workers)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_pictures_that_became_tensors_keep_their_axes(raw_path, workers):
+def test_images_that_became_tensors_keep_their_axes(raw_path, workers):
     dataset = open_dataset(raw_path, fields=["image"])
     collate = dataset.collate
 
@@ -177,16 +177,16 @@ def test_values_of_varying_shape_may_be_any_views(tmp_path, change):
         assert [value.tolist() for value in found] == [change(array).tolist() for array in arrays]
 
 
-def test_pictures_of_varying_size_in_clips_are_tensors_as_elsewhere(tmp_path):
+def test_images_of_varying_size_in_clips_are_tensors_as_elsewhere(tmp_path):
     sizes = [16 + i % 2 for i in range(8)]
     image = Field("image", "bytes", "|u1", (None, None, 3), NamedConfig("png"))
     schema = Schema((text("key"), fixed("frame", "<i8"), image))
-    pictures = [astronaut_crops(1, size)[0] for size in sizes]
-    columns = {"key": [f"00000000-{i:06d}" for i in range(8)], "frame": np.arange(8), "image": pictures}
+    images = [astronaut_crops(1, size)[0] for size in sizes]
+    columns = {"key": [f"00000000-{i:06d}" for i in range(8)], "frame": np.arange(8), "image": images}
     write_dataset(tmp_path / "d", "npy", schema, columns)
     clips = open_dataset(tmp_path / "d").clips(4, stride=4, by=None)
     for dataset in (clips, clips.with_transform(lambda sample: sample)):
         (batch,) = Loader(dataset, 2, shuffle=False)
         assert keys_of([batch]) == [columns["key"][0], columns["key"][4]]
-        for clip, expected in zip(batch["image"], (pictures[:4], pictures[4:]), strict=True):
+        for clip, expected in zip(batch["image"], (images[:4], images[4:]), strict=True):
             assert [np.array_equal(a.permute(1, 2, 0), b) for a, b in zip(clip, expected, strict=True)] == [True] * 4

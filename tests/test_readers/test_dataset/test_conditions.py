@@ -166,7 +166,7 @@ def test_a_callable_needs_fields_and_an_expression_none(table):
         table.where(5)
 
 
-def test_no_picture_is_decoded_for_a_condition(jpeg_path):
+def test_no_image_is_decoded_for_a_condition(jpeg_path):
     dataset = open_dataset(jpeg_path, fields=["label"])
     with pytest.raises(UsageError, match="expected a field of numbers or text, of key, label, found 'image'"):
         dataset.where("image == 1")

@@ -81,7 +81,7 @@ def test_a_changed_byte_of_the_index_is_found_by_digest_before_it_decides(tmp_pa
     assert dataset[0]["label"] == 0
 
 
-def test_a_damaged_picture_names_its_key_and_shard(tmp_path):
+def test_a_damaged_image_names_its_key_and_shard(tmp_path):
     crops = astronaut_crops(6, 24)
     schema = Schema((text("key"), picture("image", "jpeg", 24)))
     root = tmp_path / "d"
@@ -98,7 +98,7 @@ def test_a_damaged_picture_names_its_key_and_shard(tmp_path):
 
 
 @pytest.mark.parametrize("collated", [False, True])
-def test_a_damaged_picture_in_a_worker_process_names_its_key_and_shard(tmp_path, collated):
+def test_a_damaged_image_in_a_worker_process_names_its_key_and_shard(tmp_path, collated):
     schema = Schema((text("key"), picture("image", "jpeg", 24)))
     root = tmp_path / "d"
     write_dataset(root, "npy", schema, {"key": keys(6), "image": astronaut_crops(6, 24)}, shard_rows=4)

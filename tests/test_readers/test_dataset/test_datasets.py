@@ -85,7 +85,7 @@ def test_columns_without_an_index_are_read_through(raw_path):
     assert_equal(dataset.column("landmarks")[7], open_dataset(raw_path)[7]["landmarks"])
 
 
-def test_collate_gives_channels_last_pictures(raw_path):
+def test_collate_gives_channels_last_images(raw_path):
     dataset = open_dataset(raw_path)
     for samples in (dataset.__getitems__([5, 6, 59]), [dataset[5], dataset[6], dataset[59]]):
         batch = dataset.collate(samples)
@@ -97,10 +97,10 @@ def test_collate_gives_channels_last_pictures(raw_path):
         assert batch["key"] == [keys(60)[5], keys(60)[6], keys(60)[59]]
 
 
-def test_pictures_of_varying_size_are_listed(tmp_path):
-    pictures = [astronaut_crops(1, size)[0] for size in (20, 33, 20)]
+def test_images_of_varying_size_are_listed(tmp_path):
+    images = [astronaut_crops(1, size)[0] for size in (20, 33, 20)]
     schema = Schema((text("key"), picture("image", "png")))
-    write_dataset(tmp_path / "d", "lmdb", schema, {"key": keys(3), "image": pictures})
+    write_dataset(tmp_path / "d", "lmdb", schema, {"key": keys(3), "image": images})
     dataset = open_dataset(tmp_path / "d")
     batch = dataset.collate(dataset.__getitems__([0, 1, 2]))
     assert [tuple(image.shape) for image in batch["image"]] == [(3, 20, 20), (3, 33, 33), (3, 20, 20)]

@@ -213,7 +213,7 @@ print(int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) // 1024)
 
 
 @pytest.mark.parametrize("size", [None, 64])
-def test_a_picture_is_measured_before_it_is_decoded(tmp_path: Path, size: int | None) -> None:
+def test_a_image_is_measured_before_it_is_decoded(tmp_path: Path, size: int | None) -> None:
     schema = Schema((text("key"), picture("image", "jpeg", size)))
     image = np.zeros((64, 64, 3), np.uint8)
     write_dataset(tmp_path / "d", "npy", schema, {"key": ["a"], "image": [image]})
@@ -228,10 +228,10 @@ def test_a_picture_is_measured_before_it_is_decoded(tmp_path: Path, size: int | 
     assert len(errors) == 3, done.stdout
     assert int(megabytes) < 2_000
     if size is None:
-        assert "expected at most 178956970 pixels, found a picture of 65500 x 65500" in errors[0]
+        assert "expected at most 178956970 pixels, found an image of 65500 x 65500" in errors[0]
 
 
-def test_pictures_of_another_size_than_the_field_says(tmp_path: Path) -> None:
+def test_images_of_another_size_than_the_field_says(tmp_path: Path) -> None:
     for codec in ("png", "webp", "jpeg"):
         schema = Schema((text("key"), picture("image", codec)))
         write_dataset(tmp_path / codec, "npy", schema, {"key": ["a"], "image": [np.zeros((40, 30, 3), np.uint8)]})

@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """Two folders of pictures of one grey each, with the same names but for some that lie in the other class."""
+    """Two folders of images of one grey each, with the same names but for some that lie in the other class."""
     found = {}
     for grey in (OLD, NEW):
         root = found[grey] = tmp_path_factory.mktemp("source") / str(grey)

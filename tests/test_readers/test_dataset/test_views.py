@@ -61,7 +61,7 @@ def test_blocks_of_a_sparse_subset_have_as_many_rows_as_others(raw_path):
     assert len(dataset.subset([]).blocks) == 0
 
 
-def test_predicates_touch_no_pictures(raw_path, monkeypatch):
+def test_predicates_touch_no_images(raw_path, monkeypatch):
     dataset = open_dataset(raw_path)
     monkeypatch.setattr(ShardPool, "read", lambda *arguments: pytest.fail("a shard was read"))
     subset = dataset.where(lambda label: label == 2, ["label"])

@@ -1,4 +1,4 @@
-"""Decode plans and fields that lie on the stored picture: refused at once, unless these lie on the decoded one too."""
+"""Decode plans and fields that lie on the stored image: refused at once, unless these lie on the decoded one too."""
 
 import re
 from dataclasses import replace
@@ -18,7 +18,7 @@ RANDOM = RandomResizedCrop(24, scale=(0.2, 0.4), flip=0.5)
 
 
 @pytest.mark.parametrize("plan", MOVING)
-def test_geometry_of_the_stored_picture_is_refused(face_path, plan):
+def test_geometry_of_the_stored_image_is_refused(face_path, plan):
     for fields in (None, ["image", "landmarks", "hull", "regions", "matrix"]):
         with pytest.raises(UsageError) as caught:
             open_dataset(face_path, fields=fields, decode={"image": plan})
@@ -28,7 +28,7 @@ def test_geometry_of_the_stored_picture_is_refused(face_path, plan):
     assert dataset[0]["image"].shape == (20, 20, 3)
 
 
-def test_what_decodes_the_whole_picture_is_fine(face_path):
+def test_what_decodes_the_whole_image_is_fine(face_path):
     plain, planned = open_dataset(face_path), open_dataset(face_path, decode={"image": Whole()})
     assert np.array_equal(plain[3]["image"], planned[3]["image"])
     assert np.array_equal(plain[3]["landmarks"], planned[3]["landmarks"])
@@ -41,7 +41,7 @@ def test_columns_of_fields_that_are_not_read_can_still_be_had(face_path):
 
 @pytest.fixture
 def masked(tmp_path):
-    """Pictures whose masks are the very same pixels, one of them stored in another way, beside what is no mask."""
+    """Images whose masks are the very same pixels, one of them stored in another way, beside what is no mask."""
     crops = astronaut_crops(8, 48)
     schema = Schema(
         (
@@ -82,7 +82,7 @@ def test_masks_with_another_plan_are_refused(masked, decode, found):
 
 
 @pytest.mark.parametrize("plan", [*MOVING, RANDOM])
-def test_masks_with_the_pictures_plan_stay_on_it(masked, plan):
+def test_masks_with_the_images_plan_stay_on_it(masked, plan):
     fields = ["image", "mask", "mask_image", "small_image", "matrix"]
     dataset = open_dataset(masked, fields=fields, decode={"image": plan, "mask_image": plan})
     for batch in Loader(dataset, 4, seed=3):
@@ -91,8 +91,8 @@ def test_masks_with_the_pictures_plan_stay_on_it(masked, plan):
 
 
 @pytest.mark.parametrize("plan", [CenterCrop(20), Resize((60, 30)), replace(RANDOM, antialias=True)])
-def test_masks_follow_the_picture_by_their_nearest_pixels(tmp_path, plan):
-    """The pictures and the label maps say where each pixel was; label maps say it exactly, whatever their type."""
+def test_masks_follow_the_image_by_their_nearest_pixels(tmp_path, plan):
+    """The images and the label maps say where each pixel was; label maps say it exactly, whatever their type."""
     y, x = np.mgrid[:48, :64]
     places = (x + 64 * y).astype(np.uint16)
     image = np.stack([4 * x, 4 * y, 0 * x], axis=2).astype(np.uint8)
@@ -133,7 +133,7 @@ def test_masks_follow_the_picture_by_their_nearest_pixels(tmp_path, plan):
 )
 @pytest.mark.parametrize("kind", ["png", "jpeg", "raw"])
 def test_masks_of_other_sides_are_cropped_in_proportion(tmp_path, plan, kind):
-    """The mask has pixels of 3 x 2 of the picture's, and says where they are; so does the picture, up to its codec."""
+    """The mask has pixels of 3 x 2 of the image's, and says where they are; so does the image, up to its codec."""
     y, x = np.mgrid[:96, :120]
     image = np.stack([2 * x, 2 * y, 0 * x], axis=2).astype(np.uint8)
     rows, columns = np.mgrid[:48, :40]
@@ -160,14 +160,14 @@ def test_masks_of_other_sides_are_cropped_in_proportion(tmp_path, plan, kind):
         if kind == "raw":
             flat = batch["raw_mask"].numpy()
             assert np.array_equal(found, np.stack([flat % 40, flat // 40], axis=1))
-        # the nearest pixel is half a pixel away at most, the picture's own edges are whole pixels of the picture
+        # the nearest pixel is half a pixel away at most, the image's own edges are whole pixels of the image
         sides = np.array([3, 2])
         away = np.abs((batch["image"].numpy()[:, :2] / 2 + 0.5) / sides.reshape(2, 1, 1) - (found + 0.5))
         assert (away.max((0, 2, 3)) <= 0.5 + (2 if kind == "jpeg" else 1) / sides + 1e-6).all()
         assert away.mean() < 0.4
 
 
-def test_raw_masks_of_varying_sides_follow_raw_pictures_of_varying_sides(tmp_path):
+def test_raw_masks_of_varying_sides_follow_raw_images_of_varying_sides(tmp_path):
     sides = [(40, 60), (50, 30), (64, 64)]
     raw, rng = NamedConfig("raw"), np.random.default_rng(0)
     schema = Schema(

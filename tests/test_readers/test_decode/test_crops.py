@@ -193,7 +193,7 @@ def test_fast_decoding_is_nearly_the_same(jpeg_path):
     assert 0 < difference < 4
 
 
-def test_a_plan_of_pictures_of_varying_size_keeps_them_listed(tmp_path):
+def test_a_plan_of_images_of_varying_size_keeps_them_listed(tmp_path):
     schema = Schema((text("key"), FIELD))
     write_encoded(tmp_path / "d", "lmdb", schema, {"key": [k.encode() for k in keys(4)], "image": JPEGS})
     dataset = open_dataset(tmp_path / "d", decode={"image": Whole()})
@@ -215,6 +215,6 @@ def test_wrong_plans(make, message):
         make()
 
 
-def test_a_plan_for_a_field_that_is_no_picture(raw_path):
-    with pytest.raises(UsageError, match=r"expected the names of picture fields \(image\), found 'label'"):
+def test_a_plan_for_a_field_that_is_no_image(raw_path):
+    with pytest.raises(UsageError, match=r"expected the names of image fields \(image\), found 'label'"):
         open_dataset(raw_path, decode={"label": Whole()})

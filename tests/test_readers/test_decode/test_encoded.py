@@ -1,4 +1,4 @@
-"""`Encoded`: the stored bytes of a picture field, through every format, loader and view, and into other decoders."""
+"""`Encoded`: the stored bytes of an image field, through every format, loader and view, and into other decoders."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.command import REPOSITORY
-from support.media import photograph, write_picture
+from support.media import photograph, write_image
 from support.packed_files import read_all, write_faces
 from torch.utils.data import DataLoader
 from torchvision.io import decode_jpeg
@@ -53,7 +53,7 @@ def test_a_batch_has_the_stored_bytes(faces: Path, format: str) -> None:
 
 
 @OLD_NAME
-def test_they_decode_to_the_pictures(faces: Path) -> None:
+def test_they_decode_to_the_images(faces: Path) -> None:
     (batch,) = Loader(open_dataset(faces / "lmdb", decode=PLAN), batch_size=ROWS, shuffle=False)
     (decoded,) = Loader(open_dataset(faces / "lmdb"), batch_size=ROWS, shuffle=False)
     assert all(value.dtype == torch.uint8 and value.ndim == 1 for value in batch["image"])
@@ -88,7 +88,7 @@ def test_views_clips_parts_and_mixtures_have_them_too(faces: Path) -> None:
     assert as_bytes([mixed[SampledIndex(0, 0, 0)]["image"]])[0] in stored
 
 
-def test_raw_pictures_have_no_such_bytes(faces: Path) -> None:
+def test_raw_images_have_no_such_bytes(faces: Path) -> None:
     with pytest.raises(UsageError, match="found 'image', stored raw"):
         open_dataset(faces / "raw", decode=PLAN)
     with pytest.raises(UsageError, match="found 'image', stored raw"):
@@ -100,7 +100,7 @@ def test_raw_pictures_have_no_such_bytes(faces: Path) -> None:
 @OLD_NAME
 def test_the_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, name in enumerate(("coffee", "chelsea", "rocket", "astronaut")):
-        write_picture(tmp_path / "photos" / "ab"[number % 2] / f"{name}.jpg", photograph(name))
+        write_image(tmp_path / "photos" / "ab"[number % 2] / f"{name}.jpg", photograph(name))
     build(tmp_path / "photos", tmp_path / "packed", label_from="folder", engine="inline", progress=False)
     page = (REPOSITORY / "docs" / "training.md").read_text("utf-8")
     (example,) = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "Encoded()" in code]

@@ -115,7 +115,7 @@ def test_parts_of_every_sampling(name, eighths):
         part = crop_jpeg(data, box, margin, least_saved=1)
         assert (
             part is not None or margin > 3
-        )  # at smaller scales most of so small a picture is needed, or a few pixels at its edge
+        )  # at smaller scales most of so small an image is needed, or a few pixels at its edge
         if part is not None:
             assert_same_pixels(data, part, box, eighths, fast=False)
 
@@ -166,7 +166,7 @@ def test_damaged_markers_leave_the_decision_to_the_decoder():
 @pytest.mark.parametrize("whole", [MARKED, encode(PHOTO)], ids=["markers", "none"])
 @given(draws=st.data())
 @examples(250)
-def test_damaged_bytes_give_a_picture_or_an_error_that_says_so(whole, draws):
+def test_damaged_bytes_give_a_image_or_an_error_that_says_so(whole, draws):
     data = bytearray(whole)
     for _ in range(draws.draw(st.integers(1, 4))):
         at = draws.draw(st.integers(2, len(HEADER) + 40) | st.integers(2, len(data) - 1))
@@ -267,7 +267,7 @@ def test_of_other_jpegs_no_upper_rows_are_cut_out(data):
 
 @pytest.mark.parametrize("place", ["comment", "progressive"])
 def test_what_only_looks_like_a_header_is_left_alone(place):
-    """A comment with the picture's sides; a progressive picture whose header says that it is none."""
+    """A comment with the image's sides; a progressive image whose header says that it is none."""
     height, width = PHOTO.shape[:2]
     data = encode(PHOTO)
     if place == "comment":
@@ -285,7 +285,7 @@ def test_what_only_looks_like_a_header_is_left_alone(place):
 
 
 def plan_at(top, bottom):
-    """The middle of a picture between two rows."""
+    """The middle of an image between two rows."""
 
     class Rows(Resize):
         def box(self, height, width, rng):
@@ -295,7 +295,7 @@ def plan_at(top, bottom):
 
 
 def test_damage_counts_as_far_as_rows_are_decoded():
-    """Two bytes in the middle of the coded picture that end it, and a file that ends early."""
+    """Two bytes in the middle of the coded image that end it, and a file that ends early."""
     data = encode(PHOTO)
     scan = data.index(b"\xff\xda")
     at = (scan + len(data)) // 2

@@ -1,4 +1,4 @@
-"""Datasets in a notebook: pictures, geometry and fields as HTML that is harmless; text elsewhere."""
+"""Datasets in a notebook: images, geometry and fields as HTML that is harmless; text elsewhere."""
 
 import base64
 import io
@@ -16,7 +16,7 @@ from readers.augment import HorizontalFlip, Normalize, ToFloat
 from readers.drawing.notebook import Strip
 
 
-def pictures_of(page: Page) -> list[np.ndarray]:
+def images_of(page: Page) -> list[np.ndarray]:
     found = []
     for image in page.find("image"):
         kind, data = image.attributes["href"].split(",")
@@ -31,7 +31,7 @@ def test_rows_are_shown_with_their_pixels_points_and_fields(tmp_path: Path) -> N
     columns, dataset = face_columns(20), open_dataset(tmp_path / "faces")
     strip = dataset.show([3, 17])
     page = Page(strip._repr_html_())
-    for row, found in zip((3, 17), pictures_of(page), strict=True):
+    for row, found in zip((3, 17), images_of(page), strict=True):
         assert np.array_equal(found, columns["image"][row])
     drawn = re.findall(r"M(-?[0-9.]+) (-?[0-9.]+)h0", " ".join(e.attributes["d"] for e in page.find("path")))
     expected = [point for row in (3, 17) if columns["landmarks_valid"][row] for point in columns["landmarks"][row]]
@@ -39,8 +39,8 @@ def test_rows_are_shown_with_their_pixels_points_and_fields(tmp_path: Path) -> N
     cells = {line.children[0].text: [cell.text for cell in line.children[1:]] for line in page.find("tr")}
     assert cells["label"] == [("real", "fake")[columns["label"][row]] for row in (3, 17)]
     assert cells["key"] == [columns["key"][row] for row in (3, 17)]
-    assert len(pictures_of(Page(dataset.subset([1, 2])._repr_html_()))) == 2
-    assert len(pictures_of(Page(dataset._repr_html_()))) == 8
+    assert len(images_of(Page(dataset.subset([1, 2])._repr_html_()))) == 2
+    assert len(images_of(Page(dataset._repr_html_()))) == 8
     assert repr(dataset).startswith("LMDBDataset(")
     assert repr(strip).startswith("<2 samples of LMDBDataset(")
     with pytest.raises(IndexError):
@@ -50,7 +50,7 @@ def test_rows_are_shown_with_their_pixels_points_and_fields(tmp_path: Path) -> N
 def test_samples_are_shown_as_the_transform_gives_them(tmp_path: Path) -> None:
     write_faces(tmp_path / "faces", 4)
     dataset = open_dataset(tmp_path / "faces", fields=["image"], transform=HorizontalFlip(p=1))
-    (found,) = pictures_of(Page(dataset.show([1])._repr_html_()))
+    (found,) = images_of(Page(dataset.show([1])._repr_html_()))
     assert np.array_equal(found, face_columns(4)["image"][1][:, ::-1])
 
 
@@ -61,12 +61,12 @@ def test_normalised_samples_and_clips_are_shown_as_they_are_packed(tmp_path: Pat
     expected = face_columns(4)["image"]
     for numbers in (Normalize(), Normalize(dtype="bfloat16"), ToFloat("float16")):
         page = Page(plain.with_transform(numbers).show([1, 3])._repr_html_())
-        for row, found in zip((1, 3), pictures_of(page), strict=True):
+        for row, found in zip((1, 3), images_of(page), strict=True):
             assert np.abs(found.astype(int) - expected[row]).max() <= 1
         assert len(page.find("path")) == len(Page(plain.show([1, 3])._repr_html_()).find("path")) > 2
     clip = {name: np.stack([plain[row][name] for row in (1, 3)]) for name in plain[1]}
     page = Page(Strip((0,), (clip,), "clips")._repr_html_())
-    assert np.array_equal(pictures_of(page), expected[[1, 3]])
+    assert np.array_equal(images_of(page), expected[[1, 3]])
     assert len(page.find("path")) == len(Page(plain.show([1, 3])._repr_html_()).find("path"))
 
 

@@ -34,7 +34,7 @@ def pixels(drawing: Any) -> np.ndarray:
     return np.asarray(drawing.image).astype(int)
 
 
-def pictures(count: int = 3, side: int = 64) -> np.ndarray:
+def photos(count: int = 3, side: int = 64) -> np.ndarray:
     """(N, side, side, 3), cut from a photograph."""
     photo = photograph("coffee")
     return np.stack([photo[40 * n : 40 * n + side, 90 * n : 90 * n + side] for n in range(count)])
@@ -60,8 +60,8 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_pictures_of_every_form_are_those_of_the_samples(form: str) -> None:
-    images = pictures()
+def test_the_images_of_every_form_are_those_of_the_samples(form: str) -> None:
+    images = photos()
     expected = sheet_of([draw(image, {}, scale=3) for image in images], [[f"sample {n}", str(n)] for n in range(3)], 2)
     found = pixels(readers.show({"image": FORMS[form](images), "label": torch.arange(3)}))
     assert found.shape == expected.shape
@@ -69,7 +69,7 @@ def test_the_pictures_of_every_form_are_those_of_the_samples(form: str) -> None:
 
 
 def test_other_means_are_undone_if_they_are_given() -> None:
-    images = pictures()
+    images = photos()
     given = [Normalize(MEAN, STD)({"image": image}, np.random.default_rng(0)) for image in images]
     plain = pixels(readers.show([{"image": image} for image in images]))
     assert np.abs(pixels(readers.show(given, mean=MEAN, std=STD)) - plain).max() <= 1
@@ -96,7 +96,7 @@ def test_a_loader_s_batch_shows_its_augmented_faces_with_their_geometry(tmp_path
 
 
 def test_clips_and_views_are_strips_whose_frames_have_their_own_geometry() -> None:
-    images, points = pictures(6, 56).reshape(2, 3, 56, 56, 3), np.zeros((2, 3, 5, 2), np.float32)
+    images, points = photos(6, 56).reshape(2, 3, 56, 56, 3), np.zeros((2, 3, 5, 2), np.float32)
     points += np.arange(6).reshape(2, 3, 1, 1) * 5 + 10
     valid = np.array([[True, False, True], [True, True, True]])
     columns = {"image": images, "landmarks": points, "landmarks_valid": valid}
@@ -140,7 +140,7 @@ def test_masks_tint_what_they_cover() -> None:
 
 
 def test_boxes_pairs_lists_and_soft_labels() -> None:
-    images = torch.from_numpy(pictures()).movedim(-1, 1)
+    images = torch.from_numpy(photos()).movedim(-1, 1)
     box = torch.tensor([[[10.0, 10.0, 50.0, 50.0]]] * 3)
     boxed = pixels(readers.show({"image": images, "boxes": box}))
     assert (boxed != pixels(readers.show(images))).any()
@@ -149,10 +149,10 @@ def test_boxes_pairs_lists_and_soft_labels() -> None:
     assert not np.array_equal(pair, pixels(readers.show((images, torch.arange(3)))))
     mixed = {"image": images, "label": torch.tensor([[0.3, 0.7], [1.0, 0.0], [0.5, 0.5]])}
     soft = pixels(readers.show(mixed, classes=["real", "fake"]))
-    cells = [draw(image, {}, scale=3) for image in pictures()]
+    cells = [draw(image, {}, scale=3) for image in photos()]
     captions = [["sample 0", "0.70 fake, 0.30 real"], ["sample 1", "1.00 real"], ["sample 2", "0.50 real, 0.50 fake"]]
     assert np.array_equal(soft, sheet_of(cells, captions, 2))
-    small = [{"image": pictures(1, side)[0]} for side in (20, 33)]
+    small = [{"image": photos(1, side)[0]} for side in (20, 33)]
     assert readers.show(small).samples == 2
     assert readers.show([ToFloat("bfloat16")(sample, np.random.default_rng(0)) for sample in small]).samples == 2
 
@@ -162,7 +162,7 @@ def test_it_is_written_shown_in_a_notebook_or_opened_in_a_window(
 ) -> None:
     opened: list[Any] = []
     monkeypatch.setattr(Image.Image, "show", lambda image: opened.append(image))
-    images = pictures()
+    images = photos()
     drawing = readers.show(images, tmp_path / "sheet.png")
     with Image.open(tmp_path / "sheet.png") as written, Image.open(io.BytesIO(drawing._repr_png_())) as shown:
         assert np.array_equal(np.asarray(written), np.asarray(drawing.image))
@@ -194,10 +194,10 @@ def test_it_is_written_shown_in_a_notebook_or_opened_in_a_window(
 @pytest.mark.parametrize(
     ("given", "how", "message"),
     [
-        ({"label": np.zeros(3)}, {}, "field: expected that of the pictures, one of label, found 'image'"),
+        ({"label": np.zeros(3)}, {}, "field: expected that of the images, one of label, found 'image'"),
         ([], {}, "expected one or more, found none"),
         (iter([]), {}, "of a Loader give a batch"),
-        ({"image": ["a", "b"]}, {}, "expected pictures"),
+        ({"image": ["a", "b"]}, {}, "expected images"),
         ({"image": np.zeros((2, 8, 8, 5), np.uint8)}, {}, "one channel or three"),
         ({"image": np.zeros((2, 0, 8, 3), np.uint8)}, {}, "one pixel or more"),
         ({"image": np.zeros((2, 8, 8, 3))}, {"mean": (0, 0)}, "mean, std"),

@@ -1,4 +1,4 @@
-"""Values as text, the same on pages, under pictures and in notebooks."""
+"""Values as text, the same on pages, under images and in notebooks."""
 
 from typing import Any
 

@@ -35,7 +35,7 @@ def test_batches_are_those_of_a_dataloader(raw_path, jpeg_path, workers):
             assert one["image"].is_contiguous(memory_format=torch.channels_last)
 
 
-def test_unshuffled_pictures_are_the_packed_ones(raw_path):
+def test_unshuffled_images_are_the_packed_ones(raw_path):
     dataset = open_dataset(raw_path)
     images = torch.cat([batch["image"] for batch in Loader(dataset, 7, shuffle=False)])
     assert np.array_equal(images.permute(0, 2, 3, 1).numpy(), dataset.column("image"))

@@ -22,12 +22,12 @@ def count():
 
 
 def transform(sample):
-    picture = torch.from_numpy(sample["image"]).float().repeat(8, 8, 1)
+    image = torch.from_numpy(sample["image"]).float().repeat(8, 8, 1)
     for _ in range(3):
-        picture = torch.sigmoid(picture) * 2
-    square = picture[..., 0] @ picture[..., 0].T
+        image = torch.sigmoid(image) * 2
+    square = image[..., 0] @ image[..., 0].T
     seen.append(count())
-    return {"mean": float(picture.mean() + square.mean())}
+    return {"mean": float(image.mean() + square.mean())}
 
 
 dataset = open_dataset(sys.argv[1], fields=["image"], transform=transform)

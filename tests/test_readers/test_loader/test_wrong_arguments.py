@@ -169,7 +169,7 @@ def test_a_field_that_is_misspelt(raw_path):
 
 
 def test_what_was_never_packed(tmp_path):
-    (tmp_path / "a.jpg").write_bytes(b"a picture")
+    (tmp_path / "a.jpg").write_bytes(b"an image")
     for name in ("train", "val"):
         (tmp_path / "split" / name).mkdir(parents=True)
         (tmp_path / "split" / name / "manifest.json").touch()

@@ -19,8 +19,8 @@ from packer.vision.decode.jpeg import check_cmyk, check_strict, coded_as, decode
 from packer.vision.decode.jpeg_header import JpegHeader, read_header, without_metadata, without_trailer
 from packer.vision.decode.limits import (
     MAX_PIXELS,
+    ImageError,
     Input,
-    PictureError,
     check_file_size,
     check_size,
     needing_memory,
@@ -65,12 +65,12 @@ class DecodedImage:
     kept: bytes | None = None
 
 
-def read_picture(source: Input, *, max_pixels: int = MAX_PIXELS) -> bytes:
+def read_image(source: Input, *, max_pixels: int = MAX_PIXELS) -> bytes:
     """Read the file of an image, after checking its size and its first bytes.
 
     Raises
     ------
-    PictureError
+    ImageError
         If the first bytes belong to no known type of image, or if the file is larger than an image of `max_pixels` can
         be. If a file has more than 256 kB, also if its first 256 kB announce more pixels.
     OSError
@@ -92,7 +92,7 @@ def read_picture(source: Input, *, max_pixels: int = MAX_PIXELS) -> bytes:
         return file.read()
 
 
-def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS, bgr: bool = False) -> DecodedImage:
+def decode_image(data: bytes, *, max_pixels: int = MAX_PIXELS, bgr: bool = False) -> DecodedImage:
     """Decode one image.
 
     Safe to call from several threads, with one reservation: while a file that is not an ordinary JPEG is decoded,
@@ -107,7 +107,7 @@ def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS, bgr: bool = Fal
 
     Raises
     ------
-    PictureError
+    ImageError
         If the bytes are empty, no known type of image, cut off, damaged, larger than `max_pixels`, or have a kind of
         pixel that the rule excludes. A JPEG that libjpeg calls corrupt is refused even if Pillow would show a half-grey
         image.
@@ -129,7 +129,7 @@ def check_kept(data: bytes, *, max_pixels: int = MAX_PIXELS) -> tuple[JpegHeader
     """Check a JPEG whose bytes may be stored (`DecodedImage.kept`) without making its pixels (`check_strict`).
 
     Returns the header and the bytes to store. Returns None for any other image, and for a damaged one, for which
-    `decode_picture` gives the reason.
+    `decode_image` gives the reason.
     """
     header = read_header(data)
     if header is None or not header.ordinary or not 0 < header.width * header.height <= max_pixels:
@@ -145,12 +145,10 @@ def check_kept(data: bytes, *, max_pixels: int = MAX_PIXELS) -> tuple[JpegHeader
 
 def _sniff(data: bytes) -> str:
     if not data:
-        raise PictureError(expected="a picture", found="an empty file")
+        raise ImageError(expected="an image", found="an empty file")
     kind = file_type(data)
     if kind is None:
-        raise PictureError(
-            expected=f"a picture ({', '.join(FILE_TYPES)})", found=f"a file that begins with {data[:12]!r}"
-        )
+        raise ImageError(expected=f"an image ({', '.join(FILE_TYPES)})", found=f"a file that begins with {data[:12]!r}")
     return kind
 
 
@@ -167,7 +165,7 @@ def _finish(image: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.ui
 def _decode_jpeg(data: bytes, max_pixels: int, bgr: bool) -> DecodedImage:
     header = read_header(data)
     if header is None:
-        raise PictureError(
+        raise ImageError(
             expected="a JPEG's frame header and its pixels", found="a file that lacks one of them", hint="cut off?"
         )
     check_size(header.width, header.height, max_pixels)
@@ -182,7 +180,7 @@ def _decode_jpeg(data: bytes, max_pixels: int, bgr: bool) -> DecodedImage:
             keeps = header.ordinary and coding in ("YCbCr", "Gray") and orientation == UPRIGHT
             return DecodedImage(_finish(image, orientation), without_trailer(form) if keeps else None)
         if _CORRUPT.search(warning) and _HARMLESS not in warning:
-            raise PictureError(expected="a whole JPEG", found="a damaged one", hint=warning)
+            raise ImageError(expected="a whole JPEG", found="a damaged one", hint=warning)
         image, _ = _decode_by_pillow(form, "JPEG", max_pixels)
         return DecodedImage(_finish(_in_order(image, bgr), orientation))
 
@@ -208,16 +206,16 @@ def _decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDAr
         _check_heic(data, max_pixels)
     if kind == "WebP":  # its plugin allocates the canvas on opening
         check_size(*_webp_size(data), max_pixels)
-    decode = import_target("packer.vision.decode.rgb:decode_by_pillow", what=f"a {kind} picture", extra="pack")
+    decode = import_target("packer.vision.decode.rgb:decode_by_pillow", what=f"a {kind} image", extra="pack")
     try:
         pixels, exif = decode(data, kind, max_pixels)
-    except (PictureError, MemoryError, MissingDependencyError):
+    except (ImageError, MemoryError, MissingDependencyError):
         raise
     except Exception as error:
         # A damaged file can make Pillow raise anything: SyntaxError, struct.error, EOFError.
         if kind == "WebP":
             _check_webp_memory(*_webp_size(data))
-        raise PictureError(
+        raise ImageError(
             f"expected a whole {kind} of a kind that can be decoded, found: {str(error) or type(error).__name__}"
         ) from error
     return pixels, exif_orientation(exif)
@@ -233,7 +231,7 @@ def _decode_by_codec(data: bytes, kind: str, max_pixels: int) -> npt.NDArray[np.
             image: npt.NDArray[np.uint8] = codec.decode(data)
             return image
     except CodecError as error:
-        raise PictureError(str(error)) from error
+        raise ImageError(str(error)) from error
 
 
 def _check_heic(data: bytes, max_pixels: int) -> None:
@@ -246,7 +244,7 @@ def _check_heic(data: bytes, max_pixels: int) -> None:
     at = 0
     while (size := _box_size(data, at)) >= _BOX_BYTES:
         if data[at + 4 : at + _BOX_BYTES] == b"mdat" and at + size > len(data):
-            raise PictureError(expected="a whole HEIC", found="one that is cut off")
+            raise ImageError(expected="a whole HEIC", found="one that is cut off")
         at += size
 
 
@@ -271,4 +269,4 @@ def _webp_size(data: bytes) -> tuple[int, int]:
         return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
     if chunk == b"VP8 " and len(body) == 10 and body[3:6] == b"\x9d\x01\x2a":
         return int.from_bytes(body[6:8], "little") & 0x3FFF, int.from_bytes(body[8:10], "little") & 0x3FFF
-    raise PictureError(expected="a WebP image header", found="none")
+    raise ImageError(expected="a WebP image header", found="none")

@@ -14,11 +14,11 @@ from skimage import data
 from support.fuzz import examples
 
 from packer.vision.decode import rgb
+from packer.vision.decode.image import check_kept, decode_image
 from packer.vision.decode.jpeg import decode_strict
 from packer.vision.decode.jpeg_header import read_header
-from packer.vision.decode.limits import PictureError
+from packer.vision.decode.limits import ImageError
 from packer.vision.decode.orientation import orient
-from packer.vision.decode.picture import check_kept, decode_picture
 from shardspec.errors import MissingDependencyError
 
 PORTRAIT = data.astronaut()[::4, ::3].copy()  # (128, 171, 3): odd, and not square
@@ -67,7 +67,7 @@ def png(width, height, bits, colour, rows, *extra):
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"quality": 30}, {"restart_marker_blocks": 5}])
 def test_jpeg_has_pillows_pixels_and_passes_through(subsampling, options):
     content = saved(PORTRAIT, "JPEG", subsampling=subsampling, **options)
-    picture = decode_picture(content)
+    picture = decode_image(content)
     np.testing.assert_array_equal(picture.image, np.asarray(Image.open(io.BytesIO(content))))
     assert picture.kept == content
     assert picture.image.flags.c_contiguous
@@ -76,13 +76,13 @@ def test_jpeg_has_pillows_pixels_and_passes_through(subsampling, options):
 
 def test_grey_jpeg_passes_through():
     content = saved(GREY, "JPEG")
-    picture = decode_picture(content)
+    picture = decode_image(content)
     np.testing.assert_array_equal(picture.image, grey3(np.asarray(Image.open(io.BytesIO(content)))))
     assert picture.kept is not None
 
 
 def test_rgb_coded_jpeg_does_not_pass_through():
-    picture = decode_picture(saved(PORTRAIT, "JPEG", keep_rgb=True, quality=100))
+    picture = decode_image(saved(PORTRAIT, "JPEG", keep_rgb=True, quality=100))
     assert np.abs(picture.image.astype(int) - PORTRAIT).max() <= 3
     assert picture.kept is None
 
@@ -90,17 +90,17 @@ def test_rgb_coded_jpeg_does_not_pass_through():
 def test_cmyk_jpeg_with_adobes_inverted_values():
     cmyk = Image.fromarray(PORTRAIT).convert("CMYK")
     content = saved(cmyk, "JPEG", quality=100, subsampling=0)
-    picture = decode_picture(content)
+    picture = decode_image(content)
     assert picture.kept is None
     assert np.abs(picture.image.astype(int) - PORTRAIT).max() <= 6
     damaged = content[: len(content) // 2] + b"\xff\xd9"
-    with pytest.raises(PictureError, match="damaged"):
-        decode_picture(damaged)
+    with pytest.raises(ImageError, match="damaged"):
+        decode_image(damaged)
 
 
 def test_cmyk_rule():
     cmyk = np.stack([GREY, 255 - GREY, GREY[::-1], GREY[:, ::-1] // 2], axis=2)
-    picture = decode_picture(saved(Image.fromarray(cmyk, "CMYK"), "TIFF"))
+    picture = decode_image(saved(Image.fromarray(cmyk, "CMYK"), "TIFF"))
     ink, black = cmyk[..., :3].astype(float), cmyk[..., 3:].astype(float)
     assert np.abs(picture.image - (255 - ink) * (255 - black) / 255).max() <= 0.51
 
@@ -112,9 +112,9 @@ def test_exif_orientation(orientation, kind):
     exif[0x0112] = orientation
     options = {"lossless": True} if kind == "WebP" else {}
     plain, turned = saved(PORTRAIT, kind, **options), saved(PORTRAIT, kind, exif=exif, **options)
-    stored = Image.fromarray(decode_picture(plain).image)
+    stored = Image.fromarray(decode_image(plain).image)
     stored.getexif()[0x0112] = orientation
-    picture = decode_picture(turned)
+    picture = decode_image(turned)
     np.testing.assert_array_equal(picture.image, np.asarray(ImageOps.exif_transpose(stored)))
     assert (picture.kept is not None) == (kind == "JPEG" and orientation == 1)
 
@@ -127,7 +127,7 @@ def test_a_heic_is_turned_once(orientation):
     image.info["exif"] = exif.tobytes()
     buffer = io.BytesIO()
     image.save(buffer, quality=-1, chroma=444)
-    assert abs_difference(decode_picture(buffer.getvalue()).image, orient(PORTRAIT, orientation)) <= 1
+    assert abs_difference(decode_image(buffer.getvalue()).image, orient(PORTRAIT, orientation)) <= 1
 
 
 def raw_profile(exif):
@@ -143,10 +143,10 @@ def test_a_png_is_turned_as_imagemagicks_text_chunk_says(packed):
     exif[0x0112] = 6
     info = PngImagePlugin.PngInfo()
     info.add_text("Raw profile type exif", raw_profile(b"Exif\0\0" + exif.tobytes()[6:]), zip=packed)
-    turned = decode_picture(saved(PORTRAIT, "PNG", pnginfo=info)).image
+    turned = decode_image(saved(PORTRAIT, "PNG", pnginfo=info)).image
     np.testing.assert_array_equal(turned, orient(PORTRAIT, 6))
     exif[0x0112] = 3  # the EXIF chunk comes before the text
-    turned = decode_picture(saved(PORTRAIT, "PNG", pnginfo=info, exif=exif)).image
+    turned = decode_image(saved(PORTRAIT, "PNG", pnginfo=info, exif=exif)).image
     np.testing.assert_array_equal(turned, orient(PORTRAIT, 3))
 
 
@@ -158,7 +158,7 @@ def test_a_broken_text_chunk_counts_as_none(text, packed):
     whole = saved(PORTRAIT, "PNG", pnginfo=info)
     damaged = whole.replace(b"exif\0\0\x78", b"exif\0\0\x00")  # no zlib stream
     for content in (whole, damaged):
-        np.testing.assert_array_equal(decode_picture(content).image, PORTRAIT)
+        np.testing.assert_array_equal(decode_image(content).image, PORTRAIT)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
@@ -171,8 +171,8 @@ def test_the_channels_may_come_in_opencvs_order(mode, kind):
     picture = saved(Image.fromarray(PORTRAIT).convert(mode), kind, **({} if kind == "PPM" else {"exif": exif}))
     stray = picture[:-2] + b"\xff\x00" * 40 + picture[-2:]  # for which Pillow decodes a JPEG
     for content in (picture, *([stray] if kind == "JPEG" and mode == "RGB" else [])):
-        found = decode_picture(content, bgr=True)
-        np.testing.assert_array_equal(found.image[:, :, ::-1], decode_picture(content).image)
+        found = decode_image(content, bgr=True)
+        np.testing.assert_array_equal(found.image[:, :, ::-1], decode_image(content).image)
         assert found.image.flags.c_contiguous
         assert not found.image.flags.writeable
 
@@ -180,7 +180,7 @@ def test_the_channels_may_come_in_opencvs_order(mode, kind):
 def test_orientation_six_by_hand():
     exif = Image.Exif()
     exif[0x0112] = 6  # shown after a quarter turn clockwise: the stored left column becomes the top row
-    picture = decode_picture(saved(PORTRAIT, "PNG", exif=exif))
+    picture = decode_image(saved(PORTRAIT, "PNG", exif=exif))
     np.testing.assert_array_equal(picture.image[0], PORTRAIT[::-1, 0])
 
 
@@ -188,7 +188,7 @@ def test_orientation_six_by_hand():
     "exif", [b"Exif\0\0", b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0MM\0*\0\0\0\x08\xff\xff\x01", b"junk"]
 )
 def test_broken_exif_counts_as_none(exif):
-    picture = decode_picture(saved(PORTRAIT, "JPEG", exif=exif))
+    picture = decode_image(saved(PORTRAIT, "JPEG", exif=exif))
     assert picture.kept is not None
     assert picture.image.shape == PORTRAIT.shape
 
@@ -207,7 +207,7 @@ def test_broken_exif_counts_as_none(exif):
     ],
 )
 def test_lossless_colour(content):
-    picture = decode_picture(content)
+    picture = decode_image(content)
     np.testing.assert_array_equal(picture.image, PORTRAIT)
     assert picture.kept is None
 
@@ -223,23 +223,23 @@ def test_avif_and_heic(layers):
     expected = over_white(colour, layers[..., 3]) if layers.shape[2:] == (4,) else colour
     avif = saved(layers, "AVIF", quality=100, subsampling="4:4:4")
     for content in (avif, heic(layers, quality=-1, chroma=444)):
-        picture = decode_picture(content)
+        picture = decode_image(content)
         assert abs_difference(picture.image, expected) <= 2
         assert picture.kept is None
 
 
-def test_a_pillow_without_avif_is_no_fault_of_the_picture(monkeypatch):
+def test_a_pillow_without_avif_is_no_fault_of_the_image(monkeypatch):
     monkeypatch.setattr(AvifImagePlugin, "SUPPORTED", False)
     monkeypatch.setattr(rgb, "_PLUGINS", {})
     with pytest.raises(MissingDependencyError, match="a Pillow with AVIF"):
-        decode_picture(SAMPLES["avif"])
+        decode_image(SAMPLES["avif"])
 
 
 def test_a_heic_of_ten_bits_keeps_the_high_byte():
     for mode, values in (("I;16", RAMP16), ("RGB;16", grey3(RAMP16))):
         buffer = io.BytesIO()
         pillow_heif.from_bytes(mode, (128, 64), values.tobytes()).save(buffer, quality=-1, chroma=444)
-        np.testing.assert_array_equal(decode_picture(buffer.getvalue()).image, grey3((RAMP16 >> 8).astype(np.uint8)))
+        np.testing.assert_array_equal(decode_image(buffer.getvalue()).image, grey3((RAMP16 >> 8).astype(np.uint8)))
 
 
 BIG = bytes(3 << 20)
@@ -261,7 +261,7 @@ def commented(zipped, *, international=False):
     ],
 )
 def test_large_metadata_do_not_decide_over_pixels(content):
-    np.testing.assert_array_equal(decode_picture(content).image, PORTRAIT)
+    np.testing.assert_array_equal(decode_image(content).image, PORTRAIT)
 
 
 @pytest.mark.parametrize("kind", [b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"iCCP", b"gAMA", b"pHYs", b"acTL", b"fcTL"])
@@ -270,37 +270,37 @@ def test_damaged_metadata_do_not_decide_over_pixels(kind, early):
     content = saved(PORTRAIT, "PNG")
     at = content.index(b"IDAT" if early else b"IEND") - 4
     damaged = png_chunk(kind, b"x\0\1?")[:-1] + b"?"  # with a wrong checksum
-    np.testing.assert_array_equal(decode_picture(content[:at] + damaged + content[at:]).image, PORTRAIT)
+    np.testing.assert_array_equal(decode_image(content[:at] + damaged + content[at:]).image, PORTRAIT)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM", "GIF"])
 def test_lossless_grey(kind):
-    np.testing.assert_array_equal(decode_picture(saved(GREY, kind)).image, grey3(GREY))
+    np.testing.assert_array_equal(decode_image(saved(GREY, kind)).image, grey3(GREY))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM", "GIF"])
 def test_one_bit(kind):
     bits = np.array(GREY > 100)
-    picture = decode_picture(saved(Image.fromarray(bits), kind))
+    picture = decode_image(saved(Image.fromarray(bits), kind))
     np.testing.assert_array_equal(picture.image, grey3(bits * np.uint8(255)))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "GIF"])
 def test_palette(kind):
     quantised = Image.fromarray(PORTRAIT).quantize(60)
-    np.testing.assert_array_equal(decode_picture(saved(quantised, kind)).image, np.asarray(quantised.convert("RGB")))
+    np.testing.assert_array_equal(decode_image(saved(quantised, kind)).image, np.asarray(quantised.convert("RGB")))
 
 
 @pytest.mark.parametrize("suffix", [".png", ".tiff", ".pgm"])
 def test_sixteen_bit_grey_keeps_the_high_byte(suffix):
-    picture = decode_picture(by_opencv(RAMP16, suffix))
+    picture = decode_image(by_opencv(RAMP16, suffix))
     np.testing.assert_array_equal(picture.image, grey3((RAMP16 >> 8).astype(np.uint8)))
 
 
 @pytest.mark.parametrize("suffix", [".png", ".tiff", ".ppm"])
 def test_sixteen_bit_colour_keeps_the_high_byte(suffix):
     deep = np.stack([RAMP16, RAMP16[::-1], RAMP16[:, ::-1]], axis=2)
-    picture = decode_picture(by_opencv(deep[..., ::-1], suffix))
+    picture = decode_image(by_opencv(deep[..., ::-1], suffix))
     np.testing.assert_array_equal(picture.image, (deep >> 8).astype(np.uint8))
 
 
@@ -317,11 +317,11 @@ def test_sixteen_bit_tiff_in_either_byte_order_and_sense(order, white_is_zero):
         content += struct.pack(order + "HHI", tag, kind, 1) + packed
     content += struct.pack(order + "I", 0)
     if white_is_zero and order == ">":
-        with pytest.raises(PictureError, match="unknown pixel mode"):  # Pillow lacks this one; refused, not guessed
-            decode_picture(content)
+        with pytest.raises(ImageError, match="unknown pixel mode"):  # Pillow lacks this one; refused, not guessed
+            decode_image(content)
         return
     high = (RAMP16 >> 8).astype(np.uint8)
-    np.testing.assert_array_equal(decode_picture(content).image, grey3(255 - high if white_is_zero else high))
+    np.testing.assert_array_equal(decode_image(content).image, grey3(255 - high if white_is_zero else high))
 
 
 def over_white(colour, alpha):
@@ -333,18 +333,18 @@ def over_white(colour, alpha):
 def test_alpha_lies_over_white(kind):
     options = {"lossless": True, "exact": True} if kind == "WebP" else {}
     content = saved(np.dstack([PORTRAIT, GREY]), kind, **options)
-    np.testing.assert_array_equal(decode_picture(content).image, over_white(PORTRAIT, GREY))
+    np.testing.assert_array_equal(decode_image(content).image, over_white(PORTRAIT, GREY))
 
 
 def test_grey_with_alpha_lies_over_white():
     layers = np.dstack([GREY, GREY[:, ::-1]])
     content = saved(Image.fromarray(layers, "LA"), "PNG")
-    np.testing.assert_array_equal(decode_picture(content).image, over_white(grey3(GREY), GREY[:, ::-1]))
+    np.testing.assert_array_equal(decode_image(content).image, over_white(grey3(GREY), GREY[:, ::-1]))
 
 
 def test_sixteen_bit_alpha_keeps_the_high_bytes():
     deep = np.stack([RAMP16, RAMP16[::-1], RAMP16[:, ::-1], RAMP16.T.reshape(64, 128)], axis=2)
-    picture = decode_picture(by_opencv(deep[..., [2, 1, 0, 3]], ".png"))
+    picture = decode_image(by_opencv(deep[..., [2, 1, 0, 3]], ".png"))
     high = (deep >> 8).astype(np.uint8)
     np.testing.assert_array_equal(picture.image, over_white(high[..., :3], high[..., 3]))
 
@@ -355,36 +355,36 @@ def test_a_transparent_palette_entry_becomes_white(kind):
     content = saved(quantised, kind, transparency=3)
     expected = np.asarray(quantised.convert("RGB")).copy()
     expected[np.asarray(quantised) == 3] = 255
-    np.testing.assert_array_equal(decode_picture(content).image, expected)
+    np.testing.assert_array_equal(decode_image(content).image, expected)
 
 
 def test_colour_keys_become_white_and_those_of_sixteen_bits_are_ignored():
     key = tuple(int(v) for v in PORTRAIT[5, 7])
     expected = PORTRAIT.copy()
     expected[(key == PORTRAIT).all(axis=2)] = 255
-    np.testing.assert_array_equal(decode_picture(saved(PORTRAIT, "PNG", transparency=key)).image, expected)
+    np.testing.assert_array_equal(decode_image(saved(PORTRAIT, "PNG", transparency=key)).image, expected)
 
     rows = b"\0" + struct.pack(">6H", 1, 2, 3, 0x1234, 0x5678, 0x9ABC)
     content = png(2, 1, 16, 2, rows, png_chunk(b"tRNS", struct.pack(">3H", 0x1234, 0x5678, 0x9ABC)))
-    assert decode_picture(content).image.tolist() == [[[0, 0, 0], [0x12, 0x56, 0x9A]]]
+    assert decode_image(content).image.tolist() == [[[0, 0, 0], [0x12, 0x56, 0x9A]]]
     content = png(2, 1, 16, 0, b"\0" + struct.pack(">2H", 1, 0x1234), png_chunk(b"tRNS", struct.pack(">H", 0x1234)))
-    assert decode_picture(content).image.tolist() == [[[0] * 3, [0x12] * 3]]
+    assert decode_image(content).image.tolist() == [[[0] * 3, [0x12] * 3]]
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WebP", "PNG", "TIFF", "AVIF"])
-def test_of_several_pictures_the_first_counts(kind):
+def test_of_several_images_the_first_counts(kind):
     first, second = Image.fromarray(PORTRAIT).quantize(64).convert("RGB"), Image.fromarray(255 - PORTRAIT)
     options = {"lossless": True} if kind == "WebP" else {"quality": 100, "subsampling": "4:4:4"}
     content = saved(first, kind, save_all=True, append_images=[second], **(options if kind in ("WebP", "AVIF") else {}))
     assert Image.open(io.BytesIO(content)).n_frames == 2
-    assert abs_difference(decode_picture(content).image, np.asarray(first)) <= (3 if kind == "AVIF" else 0)
+    assert abs_difference(decode_image(content).image, np.asarray(first)) <= (3 if kind == "AVIF" else 0)
 
 
-def test_of_a_multi_picture_jpeg_the_first_counts_and_is_kept_alone():
+def test_of_a_multi_image_jpeg_the_first_counts_and_is_kept_alone():
     first = saved(PORTRAIT, "JPEG")
     content = saved(PORTRAIT, "MPO", save_all=True, append_images=[Image.fromarray(255 - PORTRAIT)])
-    picture = decode_picture(content)
-    np.testing.assert_array_equal(picture.image, decode_picture(first).image)
+    picture = decode_image(content)
+    np.testing.assert_array_equal(picture.image, decode_image(first).image)
     assert content.startswith(picture.kept)
     assert len(picture.kept) < 0.6 * len(content)
     with Image.open(io.BytesIO(picture.kept)) as kept:
@@ -396,14 +396,14 @@ def test_of_a_multi_picture_jpeg_the_first_counts_and_is_kept_alone():
 def test_what_follows_a_jpegs_end_marker_is_not_kept(progressive, trailer):
     thumbnail = saved(GREY[:8, :8].copy(), "JPEG")  # with an end marker of its own
     content = saved(PORTRAIT, "JPEG", progressive=progressive, exif=b"Exif\0\0" + thumbnail, restart_marker_blocks=7)
-    assert decode_picture(content + trailer).kept == content
+    assert decode_image(content + trailer).kept == content
     assert check_kept(content + trailer)[1] == content
 
 
 @pytest.mark.parametrize("image", [Image.new("F", (4, 4)), Image.new("I", (4, 4)), Image.new("LAB", (4, 4))])
 def test_pixels_without_a_rule_are_refused(image):
-    with pytest.raises(PictureError, match="expected 1 to 16 unsigned bits"):
-        decode_picture(saved(image, "TIFF"))
+    with pytest.raises(ImageError, match="expected 1 to 16 unsigned bits"):
+        decode_image(saved(image, "TIFF"))
 
 
 @pytest.mark.parametrize("largest", [1, 3, 255, 256, 1000, 4095, 65535])
@@ -413,7 +413,7 @@ def test_netpbm_scales_by_its_largest_value(largest):
     content = f"P6 # a comment\n10\t10\n# another\n{largest}\n".encode() + values.astype(dtype).tobytes()
     full = 65535 if largest > 255 else 255
     expected = np.floor(values * full / largest + 0.5).astype(int) >> (8 if largest > 255 else 0)
-    np.testing.assert_array_equal(decode_picture(content).image, expected)
+    np.testing.assert_array_equal(decode_image(content).image, expected)
 
 
 def bmp_with_masks():
@@ -428,7 +428,7 @@ def bmp_with_masks():
     ("content", "message"),
     [
         (b"", "empty file"),
-        (b"not a picture at all", "begins with b'not a pictur'"),
+        (b"not an image at all", "begins with b'not a pictur'"),
         (b"P3 1 1 255 0 0 0\n", "binary Netpbm"),
         (b"P5 4 4 255\n123", "16 bytes of pixels, found 3"),
         (b"P5 4 4 300\n" + b"\xff" * 32, "samples of at most 300"),
@@ -440,9 +440,9 @@ def bmp_with_masks():
         (bmp_with_masks(), "whole BMP of a kind that can be decoded, found: Unsupported BMP bitfields layout"),
     ],
 )
-def test_what_is_no_picture_says_so(content, message):
-    with pytest.raises(PictureError, match=message):
-        decode_picture(content)
+def test_what_is_no_image_says_so(content, message):
+    with pytest.raises(ImageError, match=message):
+        decode_image(content)
 
 
 def bombs():
@@ -478,16 +478,16 @@ def test_decompression_bombs_are_refused_by_their_header(content, monkeypatch):
     assert len(content) < 300_000
     monkeypatch.setattr(Image.core, "new", None)  # no pixels may be allocated
     monkeypatch.setattr(Image.core, "fill", None)
-    with pytest.raises(PictureError, match=r"at most 178956970 pixels"):
-        decode_picture(content)
+    with pytest.raises(ImageError, match=r"at most 178956970 pixels"):
+        decode_image(content)
 
 
 def test_the_limit_counts_pixels():
     content = saved(PORTRAIT, "PNG")
     pixels = PORTRAIT.shape[0] * PORTRAIT.shape[1]
-    assert decode_picture(content, max_pixels=pixels).image.shape == PORTRAIT.shape
-    with pytest.raises(PictureError, match="128 = 21888"):
-        decode_picture(content, max_pixels=pixels - 1)
+    assert decode_image(content, max_pixels=pixels).image.shape == PORTRAIT.shape
+    with pytest.raises(ImageError, match="128 = 21888"):
+        decode_image(content, max_pixels=pixels - 1)
 
 
 SAMPLES = {
@@ -513,13 +513,13 @@ SAMPLES = {
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_file_that_is_cut_off_never_gives_other_pixels(name):
     content = SAMPLES[name]
-    whole = decode_picture(content).image
+    whole = decode_image(content).image
     refused = 0
     cuts = sorted({*range(0, len(content), max(len(content) // 40, 1)), *range(len(content) - 12, len(content))})
     for cut in cuts:
         try:
-            picture = decode_picture(content[:cut])
-        except PictureError:
+            picture = decode_image(content[:cut])
+        except ImageError:
             refused += 1
         else:
             np.testing.assert_array_equal(picture.image, whole, err_msg=f"cut at {cut} of {len(content)}")
@@ -534,8 +534,8 @@ def test_flipped_bits_never_give_another_error(data):
     for _ in range(data.draw(st.integers(1, 6))):
         content[data.draw(st.integers(0, min(reach, len(content)) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     try:
-        picture = decode_picture(bytes(content), max_pixels=4_000_000)
-    except PictureError as error:
+        picture = decode_image(bytes(content), max_pixels=4_000_000)
+    except ImageError as error:
         message = str(error)
     else:
         message = "expected"
@@ -550,15 +550,15 @@ def test_a_half_grey_jpeg_is_refused_though_pillow_shows_it():
     content = saved(PORTRAIT, "JPEG")
     damaged = content[: len(content) // 2] + b"\xff\xd9"
     assert Image.open(io.BytesIO(damaged)).convert("RGB").size == (171, 128)
-    with pytest.raises(PictureError, match="premature end of data segment"):
-        decode_picture(damaged)
+    with pytest.raises(ImageError, match="premature end of data segment"):
+        decode_image(damaged)
 
 
 def test_stray_bytes_behind_the_pixels_of_a_jpeg_keep_it_from_passing_through():
     content = saved(PORTRAIT, "JPEG")
     stray = content[:-2] + b"\xff\x00" * 40 + content[-2:]
-    picture = decode_picture(stray)
-    np.testing.assert_array_equal(picture.image, decode_picture(content).image)
+    picture = decode_image(stray)
+    np.testing.assert_array_equal(picture.image, decode_image(content).image)
     assert picture.kept is None
 
 
@@ -592,10 +592,10 @@ METADATA = [
 @pytest.mark.parametrize("progressive", [False, True])
 def test_stray_bytes_and_damaged_metadata_before_a_marker_do_not_decide_over_pixels(mode, progressive):
     content = saved(Image.fromarray(PORTRAIT[:40, :40]).convert(mode), "JPEG", progressive=progressive)
-    expected = decode_picture(content).image
+    expected = decode_image(content).image
     for added in STRAY + (METADATA[:-1] if mode == "CMYK" else METADATA):  # the last one makes it YCCK
         for at in segments(content):
-            picture = decode_picture(content[:at] + added + content[at:])
+            picture = decode_image(content[:at] + added + content[at:])
             np.testing.assert_array_equal(picture.image, expected, err_msg=f"{added!r} at {at}")
             if picture.kept is not None:
                 np.testing.assert_array_equal(decode_strict(picture.kept), expected)
@@ -606,8 +606,8 @@ def test_damage_behind_stray_bytes_is_found():
     content = saved(PORTRAIT, "JPEG")
     at = segments(content)[1]
     for damaged in (content[: len(content) // 2], content[: len(content) // 2] + b"\xff\xd9"):
-        with pytest.raises(PictureError, match=r"damaged one: .*[Pp]remature end"):
-            decode_picture(damaged[:at] + STRAY[0] + damaged[at:])
+        with pytest.raises(ImageError, match=r"damaged one: .*[Pp]remature end"):
+            decode_image(damaged[:at] + STRAY[0] + damaged[at:])
 
 
 @pytest.mark.parametrize("head", [b"\xff" * 3_000_000 + b"\0", b"\xff\xfe\0\2" * 300_000, b"\xff\0" * 1_000_000])
@@ -624,14 +624,14 @@ def test_tiles_of_a_heic_that_are_cut_off_are_not_shown_black():
         pillow_heif.options.GRID_TILE_SIZE = tile
     large = b"\0\0\0\1mdat" + (100).to_bytes(8, "big")
     for cut_off in (content[:-1], content + large):
-        with pytest.raises(PictureError, match="whole HEIC"):
-            decode_picture(cut_off)
-    assert decode_picture(content + b"a trailer").image.shape == PORTRAIT.shape
+        with pytest.raises(ImageError, match="whole HEIC"):
+            decode_image(cut_off)
+    assert decode_image(content + b"a trailer").image.shape == PORTRAIT.shape
 
 
 def test_no_warning_leaks_and_no_filter_stays(recwarn):
     before = list(warnings.filters)
     content = saved(Image.fromarray(PORTRAIT).quantize(20), "PNG", transparency=bytes(range(20)))
-    decode_picture(content)
+    decode_image(content)
     assert warnings.filters == before
     assert not recwarn.list

@@ -1,13 +1,13 @@
-"""The rate of ``packer build`` on pictures, against the loop that people write today, and against what limits both.
+"""The rate of ``packer build`` on images, against the loop that people write today, and against what limits both.
 
-    python -m benchmarks.pack_pictures --folder /somewhere [PHOTOS] [--kinds ...] [--runs 3] [--json FILE]
+    python -m benchmarks.pack_images --folder /somewhere [PHOTOS] [--kinds ...] [--runs 3] [--json FILE]
 
 PHOTOS is any folder of JPEGs; without it, photos of about 500 × 400 pixels are cut out of scikit-image's photographs.
 What is made of them, and the photos, are kept in the folder and used again: JPEG crops of 224 × 224, JPEGs of 64 × 64,
 and the crops as one array.
 
-* **resized**: photos with ``--size 256``, JPEG of quality 95. *loop*: ``benchmarks/picture_loop.py``.
-* **kept**, **crops**, **small**: the bytes of photos, crops and tiny pictures are kept, each decoded once for the
+* **resized**: photos with ``--size 256``, JPEG of quality 95. *loop*: ``benchmarks/image_loop.py``.
+* **kept**, **crops**, **small**: the bytes of photos, crops and tiny images are kept, each decoded once for the
   check. *decode*: the same files read and decoded in as many processes, and nothing else: the limit.
   *loop*: bytes kept unseen.
 * **raw npy**, **raw lmdb**: a step hands out 50 crops an item from the array. *FFCV*: its writer over the same array.
@@ -40,7 +40,7 @@ import skimage.data
 
 from benchmarks.crop_step import ITEM_CROPS
 from benchmarks.measure import machine, per, spread, versions, without_start
-from benchmarks.tables import pictures_table
+from benchmarks.tables import images_table
 
 LIBRARIES = ("numpy", "opencv-python-headless", "simplejpeg", "lmdb", "pillow", "ffcv")
 KINDS = ("resized", "kept", "crops", "small", "raw npy", "raw lmdb")
@@ -65,7 +65,7 @@ def make_photos(folder: Path, count: int) -> None:
 
 
 def write(path: Path, image: np.ndarray) -> None:
-    """Encode a picture."""
+    """Encode an image."""
     path.write_bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(image), 90, colorsubsampling="420"))
 
 
@@ -126,7 +126,7 @@ def _wants_raw(options: argparse.Namespace) -> bool:
 
 def commands(kind: str, source: Path, out: Path, workers: int) -> dict[str, list[str]]:
     """The rows of a group with so many workers, the one that ours is compared with first."""
-    others = ["benchmarks.picture_loop"]
+    others = ["benchmarks.image_loop"]
     ours = ["packer", "build", str(source), str(out), "--workers", str(workers), "--quiet"]
     ends = [str(source), str(out), str(workers)]
     if kind.startswith("raw"):
@@ -245,14 +245,14 @@ def main() -> None:
     counts = {"crops": options.crops, "small": options.small, "raw npy": options.crops, "raw lmdb": options.crops}
     photos = sum(1 for _ in sources["kept"].rglob("*.jpg"))
     found: dict[str, Any] = {
-        "benchmark": "pack_pictures",
+        "benchmark": "pack_images",
         "machine": machine(),
         "versions": versions(LIBRARIES),
         "settings": {name: getattr(options, name) for name in ("crops", "small", "workers", "runs")},
         "groups": [compare(kind, sources[kind], counts.get(kind, photos), options) for kind in options.kinds],
     }
     for group in found["groups"]:
-        print(f"\n{pictures_table(group)}")
+        print(f"\n{images_table(group)}")
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
 

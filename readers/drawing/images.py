@@ -1,4 +1,4 @@
-"""Pictures of samples and batches, in whatever form a network gets them, as uint8 (H, W, 3)."""
+"""Images of samples and batches, in whatever form a network gets them, as uint8 (H, W, 3)."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -12,11 +12,11 @@ from shardspec.wording import shorten
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _BFLOAT16 = np.dtype("V2")
 _ROUNDING = 0.01
-"""By how much pictures from 0 to 1 may leave that range: resampling overshoots, and half precision rounds."""
+"""By how much images from 0 to 1 may leave that range: resampling overshoots, and half precision rounds."""
 
 
 class ImageFrames(NamedTuple):
-    """One sample's picture, before its values are brought to 0 … 255.
+    """One sample's image, before its values are brought to 0 … 255.
 
     Attributes
     ----------
@@ -44,20 +44,20 @@ def as_array(value: Any) -> Any:
     return value
 
 
-def as_picture(value: Any, name: str) -> ImageFrames:
-    """A value of a picture field: (H, W, 3), (3, H, W) or (H, W), for clips and views after one more axis.
+def as_image(value: Any, name: str) -> ImageFrames:
+    """A value of an image field: (H, W, 3), (3, H, W) or (H, W), for clips and views after one more axis.
 
     Where both axes could be that of the channels, a tensor has them first, an array last.
 
     Raises
     ------
     UsageError
-        If it is not a picture.
+        If it is not an image.
     """
     first = is_tensor(value)
     array = as_array(value)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):  # frames of a clip that vary in size
-        frames = [as_picture(frame, name).frames[0] for frame in value]
+        frames = [as_image(frame, name).frames[0] for frame in value]
         if len({frame.shape for frame in frames}) != 1:
             raise UsageError(
                 place=name, expected="frames of one size in each sample", found="several", hint="resize them"
@@ -65,9 +65,9 @@ def as_picture(value: Any, name: str) -> ImageFrames:
         return ImageFrames(np.stack(frames), True)
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf" or array.ndim not in (2, 3, 4):
         found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else shorten(value)
-        raise UsageError(place=name, expected="pictures (H, W, 3) or (3, H, W)", found=found)
+        raise UsageError(place=name, expected="images (H, W, 3) or (3, H, W)", found=found)
     if array.size == 0:
-        raise UsageError(place=name, expected="pictures of one pixel or more", found=f"shape {array.shape}")
+        raise UsageError(place=name, expected="images of one pixel or more", found=f"shape {array.shape}")
     if array.ndim == 2:
         return ImageFrames(array[None, ..., None], False)
     leads, trails = array.shape[-3] in (1, 3), array.shape[-1] in (1, 3)
@@ -90,30 +90,30 @@ def normalisation_of(transform: Any) -> tuple[Any, Any]:
 
 
 class Scale:
-    """How values become 0 … 255, one way for all pictures of a call.
+    """How values become 0 … 255, one way for all images of a call.
 
     Integers are taken as they are, and floating numbers by their range: 0 to 1, 0 to 255, or normalised.
 
     Parameters
     ----------
-    pictures : iterable of ndarray
+    images : iterable of ndarray
     mean, std : sequence of float or None
-        What the pictures were normalised by; ImageNet's if they have values below 0.
+        What the images were normalised by; ImageNet's if they have values below 0.
 
     Raises
     ------
     UsageError
-        If `mean` and `std` do not fit each other, or the pictures.
+        If `mean` and `std` do not fit each other, or the images.
     """
 
     def __init__(
         self,
-        pictures: Iterable[npt.NDArray[Any]],
+        images: Iterable[npt.NDArray[Any]],
         mean: Sequence[float] | float | None = None,
         std: Sequence[float] | float | None = None,
     ) -> None:
         low, high, channels = 0.0, 0.0, 1
-        for picture in pictures:
+        for picture in images:
             if picture.dtype.kind == "f":
                 finite = picture[np.isfinite(picture)]
                 low, high = min(low, float(finite.min(initial=0))), max(high, float(finite.max(initial=0)))
@@ -121,7 +121,7 @@ class Scale:
         normalised = mean is not None or std is not None or low < -_ROUNDING
         if not normalised:
             self._mean, self._std = np.zeros(1), np.ones(1)
-        elif mean is None and std is None and channels == 1:  # of grey pictures nobody's are known
+        elif mean is None and std is None and channels == 1:  # of grey images nobody's are known
             self._mean, self._std = np.full(1, low), np.full(1, max(high - low, 1e-9))
         else:
             self._mean = np.atleast_1d(np.asarray(IMAGENET_MEAN if mean is None else mean, np.float64))
@@ -136,7 +136,7 @@ class Scale:
         self._factor = 1.0 if whole else 255.0
 
     def __call__(self, picture: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-        """A picture (H, W, C) as uint8 (H, W, 3)."""
+        """An image (H, W, C) as uint8 (H, W, 3)."""
         if picture.dtype == np.bool_:
             picture = picture.astype(np.uint8) * np.uint8(255)
         elif picture.dtype.kind == "f":

@@ -1,8 +1,8 @@
-"""What people write today to pack pictures, and the limits of any way of packing them, each as a command.
+"""What people write today to pack images, and the limits of any way of packing them, each as a command.
 
-    python -m benchmarks.picture_loop loop FOLDER OUT WORKERS [--size 256]
-    python -m benchmarks.picture_loop decode FOLDER OUT WORKERS
-    python -m benchmarks.picture_loop ffcv PIXELS OUT WORKERS
+    python -m benchmarks.image_loop loop FOLDER OUT WORKERS [--size 256]
+    python -m benchmarks.image_loop decode FOLDER OUT WORKERS
+    python -m benchmarks.image_loop ffcv PIXELS OUT WORKERS
 
 *loop*: a ``ProcessPoolExecutor`` over the files of a folder. With `--size` each is read by OpenCV, its shorter side
 brought to that many pixels (area average) and encoded as JPEG of quality 95; without, its bytes are kept unseen. The
@@ -25,7 +25,7 @@ QUALITY, CHUNK = 95, 16
 
 
 def resized(size: int, path: str) -> bytes:
-    """A picture whose shorter side has `size` pixels."""
+    """An image whose shorter side has `size` pixels."""
     cv2.setNumThreads(1)
     image = cv2.imread(path)
     height, width = image.shape[:2]
@@ -41,7 +41,7 @@ def kept(path: str) -> bytes:
 
 
 def decoded(path: str) -> int:
-    """The number of a picture's pixels, once it is read and decoded."""
+    """The number of an image's pixels, once it is read and decoded."""
     with open(path, "rb") as file:  # noqa: PTH123 -- the quickest way: this is a limit
         return int(simplejpeg.decode_jpeg(file.read(), "RGB").size)
 

@@ -1,4 +1,4 @@
-"""Pictures as a browser gets them."""
+"""Images as a browser gets them."""
 
 import io
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ MEDIA_TYPES: Mapping[str, str] = {
 """Codecs whose bytes go to the browser as they are."""
 
 
-class StoredPicture(NamedTuple):
-    """A picture as the browser gets it.
+class StoredImage(NamedTuple):
+    """An image as the browser gets it.
 
     Attributes
     ----------
@@ -30,17 +30,17 @@ class StoredPicture(NamedTuple):
     media_type: str
 
 
-def as_png(value: npt.NDArray[Any]) -> StoredPicture:
+def as_png(value: npt.NDArray[Any]) -> StoredImage:
     """An array as PNG.
 
     Raises
     ------
     CodecError
-        If it is no picture that PNG can hold.
+        If it is no image that PNG can hold.
     """
     file = io.BytesIO()
     try:
         Image.fromarray(np.ascontiguousarray(value)).save(file, "PNG", compress_level=1)
     except (OSError, ValueError, TypeError, SystemError, KeyError) as error:
-        raise CodecError(expected="a picture", found=f"an array of shape {value.shape}", hint=error) from error
-    return StoredPicture(file.getvalue(), MEDIA_TYPES["png"])
+        raise CodecError(expected="an image", found=f"an array of shape {value.shape}", hint=error) from error
+    return StoredImage(file.getvalue(), MEDIA_TYPES["png"])
