@@ -6,7 +6,7 @@ Method: one sample with the fields of the faces preset (five landmarks, image an
 applied always (p=1). One thread in Python, OpenCV and torch. After a warm-up, all transforms run in turn, round after
 round, each for about 20 ms a round with generators made beforehand; the table gives the median of the rounds and their
 10th and 90th percentile, and the CPU time of the process, which other programs on the machine disturb less. The first
-row, a copy of the image, is what every transform costs that must not write into its input. The batched rows are times
+row, a copy of the picture, is what every transform costs that must not write into its input. The batched rows are times
 per sample of a whole batch on the device, including the draws on the CPU.
 """
 
@@ -106,7 +106,7 @@ def contenders(size: int) -> dict[str, Run]:
         "Albumentations([Affine(rotate, scale)])": Albumentations([A.Affine(rotate=(-15, 15), scale=(0.9, 1.1), p=1)]),
     }
     runs: dict[str, Run] = {
-        "copy of the image": lambda call: sample["image"].copy(),
+        "copy of the picture": lambda call: sample["image"].copy(),
         "sample_rng": lambda call: sample_rng(0, 0, call),
     }
     for name, transform in transforms.items():

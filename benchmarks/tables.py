@@ -196,7 +196,7 @@ TABLES: Mapping[str, Callable[[Found], list[str]]] = {
     "detector": lambda found: [faces_table(found)],
     "formats": _formats,
     "pack_faces": lambda found: [rates_table(found), stages_table(found)],
-    "pack_images": lambda found: [images_table(group) for group in found["groups"]],
+    "pack_pictures": lambda found: [images_table(group) for group in found["groups"]],
     "pack_scale": lambda found: scale_tables(found["groups"]),
     **dict.fromkeys(READING, lambda found: [group_text(group) for group in found["groups"]]),
 }

@@ -122,4 +122,4 @@ def _check_options(recipe: Recipe, found: str) -> None:
     for options, readers, sources in _READ_BY:
         chosen = [name for name in options if getattr(recipe, name)]
         if chosen and found not in sources:
-            raise UsageError(f"applies only to {readers}, found {found}", place=chosen[0])
+            raise UsageError(f"applies only to {readers}, found {found}", option=chosen[0])

@@ -13,7 +13,7 @@ from support.command import REPOSITORY, environment
 from benchmarks.measure import document, summarise
 from benchmarks.tables import READING, TABLES
 
-DOCUMENTED = (*READING, "augment", "pack_faces", "pack_images", "pack_scale")
+DOCUMENTED = (*READING, "augment", "pack_faces", "pack_pictures", "pack_scale")
 LIMITS = {"gather, reused buffers": [100.0, 50.0, 80.0], "gather, fresh memory": [40.0, 20.0, 50.0]}
 
 

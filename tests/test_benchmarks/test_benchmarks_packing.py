@@ -104,7 +104,7 @@ def test_formats_are_measured_on_the_same_rows(tmp_path: Path) -> None:
 def test_every_way_of_packing_images_is_measured(tmp_path: Path) -> None:
     kinds = ("resized", "crops", "raw npy")
     few = ("--count", 3, "--crops", 4, "--workers", 1, "--runs", 1)
-    found = run("pack_images", tmp_path, "--folder", tmp_path / "work", "--kinds", *kinds, *few)
+    found = run("pack_pictures", tmp_path, "--folder", tmp_path / "work", "--kinds", *kinds, *few)
     rows = {(group["kind"], row["name"]): row for group in found["groups"] for row in group["rows"]}
     for kind, others in (("resized", ["loop"]), ("crops", ["decode", "loop"]), ("raw npy", [])):
         for name in ("packer", *others):

@@ -291,7 +291,7 @@ def _with_boxes(recipe: Recipe, boxes: str | os.PathLike[str] | None) -> Recipe:
             option="boxes",
             expected=f"those that the dataset was built with ({shorten(recipe.boxes)})",
             found=f"nothing at {place}",
-            hint="say where they are (--boxes)",
+            hint="say where they are with `boxes`",
         )
     return replace(recipe, boxes=str(place))
 

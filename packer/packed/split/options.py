@@ -28,14 +28,12 @@ def check_options(
     if into is not None and fields:
         raise UsageError("read only without `by`, which keeps groups whole in shares, found both", option="into")
     if into is not None and besides:
-        raise UsageError(f"read only without into, found into {shorten(into)}", option=besides[0])
+        raise UsageError(f"read only without `into`, found {shorten(into)}", option=besides[0])
     if folds is not None and ratios is not None:
         raise UsageError("read only without `ratios`, since the shares of folds are equal, found both", option="folds")
     if not fields and all(option is None for option in (into, folds, stratify)):
         raise UsageError(
-            expected=(
-                "by (--by: what stays together), into (--into: a dataset for each value), folds (--folds) or `stratify`"
-            ),
+            expected="`by` (what stays together), `into` (a dataset for each value), `folds` or `stratify`",
             found="none of them",
         )
 

@@ -389,7 +389,7 @@ class TestRefusals:
         (tmp_path / "source" / "notes.txt").write_text("x")
         with pytest.raises(
             UsageError,
-            match=r"^expected items to pack, found none \(looked for pict.* in .*source and below\); "
+            match=r"^expected items to pack, found none \(looked for images .* in .*source and below\); "
             r"ignored: 1 \.txt \(such as 'notes.txt'\)$",
         ):
             packer.build(tmp_path / "source", tmp_path / "out", progress=False)

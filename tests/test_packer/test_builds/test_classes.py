@@ -151,7 +151,7 @@ def test_integer_labels_get_the_names_of_a_column(tmp_path: Path) -> None:
     [
         ([0, 1, 1], ["a", "b", "c"], "expected one name for each label, found 'b' and 'c' for 1"),
         ([0, 1, 2], ["crane", "b", "crane"], "expected one label for each name, found 0 and 2 for 'crane'"),
-        ([0, 3, 3], ["a", "b", "b"], "expected labels 0, 1, 2 and so on, found 3 after 0.*--classes-from"),
+        ([0, 3, 3], ["a", "b", "b"], "expected labels 0, 1, 2 and so on, found 3 after 0.*`classes_from`"),
         ([1, 2, 2], ["a", "b", "b"], "expected labels from 0 on, found 1"),
         ([0, 1, 1], ["a", None, None], "expected a name for every label, found none for 1"),
         ([0, 1, 1], [7, 8, 8], "expected names in column 'name', found 7"),

@@ -143,7 +143,7 @@ class TestOption:
     def test_help_shows_the_default(self) -> None:
         reported = " ".join(run_packer("build", "--help").stdout.split())
         assert "--shared-detector, --no-shared-detector" in reported
-        assert "(default: with the processes engine, for any device but cpu)" in reported
+        assert "(default: for any --device but cpu)" in reported
 
 
 def running(source: Path, folder: Path) -> Any:

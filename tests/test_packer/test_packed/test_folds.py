@@ -124,7 +124,7 @@ def test_several_fields_keep_together_what_shares_any_of_them(videos: Path, tmp_
         (["--folds", "6", "--by", "person", "--stratify", "label"], "expected 6 groups or more with each value, one for each part, found 5 with 'real'"),
         (["--folds", "99", "--stratify", "label"], "expected 99 samples or more with each value, one for each part, found 60 with 'real'"),
         (["--folds", "1"], "folds: expected an integer of 2 to 100, found 1"),
-        (["--folds", "3", "--ratios", "a=0.5,b=0.5"], "--folds: read only without ratios (--ratios), since the shares of folds are equal, found both"),
+        (["--folds", "3", "--ratios", "a=0.5,b=0.5"], "--folds: read only without --ratios, since the shares of folds are equal, found both"),
         (["--folds", "3", "--into", "person"], "folds: read only without into, found into 'person'"),
         (["--stratify", "label", "--into", "person"], "stratify: read only without into"),
         (["--ratios", "a=0.5,b=0.5"], "found none of them"),

@@ -190,7 +190,7 @@ def test_rejected_items_are_drawn_from_the_source_with_their_reasons(tmp_path: P
     assert (low[28:36, 12:52] == 200).all()
     assert (none == none[0, 0]).all()
     error = run_packer(*call, expect=2).stderr
-    assert "--rejects: expected source (--source), from which rejected items are drawn, found none" in error
+    assert "--rejects: expected --source, from which rejected items are drawn, found none" in error
 
 
 def test_a_transform_is_shown_with_the_draws_of_a_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

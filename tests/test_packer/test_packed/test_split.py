@@ -385,7 +385,7 @@ def test_wrong_calls_of_into(tmp_path: Path) -> None:
     _write_official(tmp_path / "in", rows=303)
     where = (tmp_path / "in", tmp_path / "out")
     for more, message in (
-        ({}, "expected by .*, into .*, folds .* or stratify .*, found none of them"),
+        ({}, "expected `by` .*, `into` .*, `folds` or `stratify`, found none of them"),
         ({"by": "number", "into": "split"}, "found both"),
         ({"into": "split", "ratios": RATIOS}, "ratios: read only without into"),
         ({"into": "split", "seed": 3}, "seed: read only without into"),

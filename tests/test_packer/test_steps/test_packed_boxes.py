@@ -255,7 +255,7 @@ class TestDetect:
             patch.setattr(packer.Detector, "detect", stop)
             with pytest.raises(KeyboardInterrupt):
                 packer.detect(source, tmp_path / "out", **how)
-        with pytest.raises(DatasetError, match=r"found an unfinished build: repeat the command that began it"):
+        with pytest.raises(DatasetError, match=r"found an unfinished build: repeat its command"):
             build(source, tmp_path / "early", boxes=str(tmp_path / "out"))
         result = packer.detect(source, tmp_path / "out", **how)
         assert result.resumed

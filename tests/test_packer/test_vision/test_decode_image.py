@@ -428,7 +428,7 @@ def bmp_with_masks():
     ("content", "message"),
     [
         (b"", "empty file"),
-        (b"not an image at all", "begins with b'not a pictur'"),
+        (b"not an image at all", "begins with b'not an image'"),
         (b"P3 1 1 255 0 0 0\n", "binary Netpbm"),
         (b"P5 4 4 255\n123", "16 bytes of pixels, found 3"),
         (b"P5 4 4 300\n" + b"\xff" * 32, "samples of at most 300"),

@@ -1,12 +1,12 @@
 """The rate of ``packer build`` on images, against the loop that people write today, and against what limits both.
 
-    python -m benchmarks.pack_images --folder /somewhere [PHOTOS] [--kinds ...] [--runs 3] [--json FILE]
+    python -m benchmarks.pack_pictures --folder /somewhere [PHOTOS] [--kinds ...] [--runs 3] [--json FILE]
 
 PHOTOS is any folder of JPEGs; without it, photos of about 500 × 400 pixels are cut out of scikit-image's photographs.
 What is made of them, and the photos, are kept in the folder and used again: JPEG crops of 224 × 224, JPEGs of 64 × 64,
 and the crops as one array.
 
-* **resized**: photos with ``--size 256``, JPEG of quality 95. *loop*: ``benchmarks/image_loop.py``.
+* **resized**: photos with ``--size 256``, JPEG of quality 95. *loop*: ``benchmarks/picture_loop.py``.
 * **kept**, **crops**, **small**: the bytes of photos, crops and tiny images are kept, each decoded once for the
   check. *decode*: the same files read and decoded in as many processes, and nothing else: the limit.
   *loop*: bytes kept unseen.
@@ -126,7 +126,7 @@ def _wants_raw(options: argparse.Namespace) -> bool:
 
 def commands(kind: str, source: Path, out: Path, workers: int) -> dict[str, list[str]]:
     """The rows of a group with so many workers, the one that ours is compared with first."""
-    others = ["benchmarks.image_loop"]
+    others = ["benchmarks.picture_loop"]
     ours = ["packer", "build", str(source), str(out), "--workers", str(workers), "--quiet"]
     ends = [str(source), str(out), str(workers)]
     if kind.startswith("raw"):
@@ -245,7 +245,7 @@ def main() -> None:
     counts = {"crops": options.crops, "small": options.small, "raw npy": options.crops, "raw lmdb": options.crops}
     photos = sum(1 for _ in sources["kept"].rglob("*.jpg"))
     found: dict[str, Any] = {
-        "benchmark": "pack_images",
+        "benchmark": "pack_pictures",
         "machine": machine(),
         "versions": versions(LIBRARIES),
         "settings": {name: getattr(options, name) for name in ("crops", "small", "workers", "runs")},

@@ -1,8 +1,8 @@
 """What people write today to pack images, and the limits of any way of packing them, each as a command.
 
-    python -m benchmarks.image_loop loop FOLDER OUT WORKERS [--size 256]
-    python -m benchmarks.image_loop decode FOLDER OUT WORKERS
-    python -m benchmarks.image_loop ffcv PIXELS OUT WORKERS
+    python -m benchmarks.picture_loop loop FOLDER OUT WORKERS [--size 256]
+    python -m benchmarks.picture_loop decode FOLDER OUT WORKERS
+    python -m benchmarks.picture_loop ffcv PIXELS OUT WORKERS
 
 *loop*: a ``ProcessPoolExecutor`` over the files of a folder. With `--size` each is read by OpenCV, its shorter side
 brought to that many pixels (area average) and encoded as JPEG of quality 95; without, its bytes are kept unseen. The
