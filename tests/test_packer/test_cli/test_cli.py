@@ -689,7 +689,7 @@ def test_a_wrong_value_is_named_by_its_option(source: Path, tmp_path: Path) -> N
         "--seed: expected 0 or more, found -1": ("preview", out, *sheet, "--seed", -1),
         "--columns: expected 1 or more, found 0": ("preview", out, *sheet, "--columns", 0),
         "--source: read only with --rejects": ("preview", out, *sheet, "--source", source),
-        "--masks: read only without transform": (*("preview", out, *sheet, "--masks", "over", "--transform", "x:y"),),
+        "--masks: read only without --transform": (*("preview", out, *sheet, "--masks", "over", "--transform", "x:y"),),
         "--count: expected 0 or more": ("report", out, "--out", tmp_path / "r.html", "--count", -1),
         "--port: expected 0 to 65535": ("view", out, "--port", -1),
         "--seconds: expected more than 0": ("bench", source, out, "--seconds", 0),

@@ -387,8 +387,8 @@ def test_wrong_calls_of_into(tmp_path: Path) -> None:
     for more, message in (
         ({}, "expected `by` .*, `into` .*, `folds` or `stratify`, found none of them"),
         ({"by": "number", "into": "split"}, "found both"),
-        ({"into": "split", "ratios": RATIOS}, "ratios: read only without into"),
-        ({"into": "split", "seed": 3}, "seed: read only without into"),
+        ({"into": "split", "ratios": RATIOS}, "ratios: read only without `into`"),
+        ({"into": "split", "seed": 3}, "seed: read only without `into`"),
         ({"into": "image"}, "another kind"),
         ({"into": "number"}, "at most 100 values, each of which becomes a dataset, found 303 .*--by number"),
     ):
