@@ -26,6 +26,7 @@ from support.datasets import (
     values_for,
     write_encoded,
 )
+from support.errors import raises
 
 from packer.assembly.writers.base import ShardSize
 from shardspec.columns import Columns
@@ -406,7 +407,7 @@ def test_files_that_are_missing_empty_or_something_else(tmp_path: Path, format: 
             with pytest.raises(ShardCorruptError, match=r"expected .*, found "):
                 read_rows(open_shard(tmp_path, manifest), schema, range(3))
         path.unlink()
-        with pytest.raises(ShardMissingError, match="found none"):
+        with raises(ShardMissingError, expected="a file", found="none"):
             read_rows(open_shard(tmp_path, manifest), schema, range(3))
         path.write_bytes(whole)
     read_rows(open_shard(tmp_path, manifest), schema, range(3))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.errors import raises
 
 from readers.formats.checks import gather, take_bytes
 from readers.formats.mapping import let_go_of_pages, map_file
@@ -63,7 +64,7 @@ def test_what_was_read_can_be_let_go_of_and_read_again(tmp_path: Path) -> None:
 def test_empty_and_missing_files(tmp_path: Path) -> None:
     (tmp_path / "empty").write_bytes(b"")
     assert map_file(tmp_path / "empty").shape == (0,)
-    with pytest.raises(ShardMissingError, match="found none"):
+    with raises(ShardMissingError, expected="a file", found="none"):
         map_file(tmp_path / "none")
 
 

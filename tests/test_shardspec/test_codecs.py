@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 from skimage import data as photographs
+from support.errors import raises
 from support.strategies import fields, json_values
 
 from shardspec.codecs import CODECS, codec_for, codecs_of
@@ -69,7 +70,7 @@ def test_raw_bytes_are_little_endian_and_in_c_order(value: Any) -> None:
 def test_blobs_come_back(value: bytes) -> None:
     codec = codec_for(Field("blob", "bytes", "|u1", (None,)))
     assert codec.decode(codec.encode(bytearray(value))) == value
-    with pytest.raises(CodecError, match="expected bytes, found str"):
+    with raises(CodecError, place="field 'blob'", found="str"):
         codec.encode("text")
 
 

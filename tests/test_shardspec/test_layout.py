@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.datasets import face_schema, values_for, write_dataset
+from support.errors import raises
 
 from shardspec.errors import DatasetError, ManifestError, NotADatasetError, ShardCorruptError, ShardMissingError
 from shardspec.formats import FORMATS
@@ -98,18 +99,24 @@ def test_a_flipped_bit_is_found_by_the_digest_alone(dataset: Path) -> None:
 
 
 def test_a_folder_that_is_no_dataset_says_what_it_is(tmp_path: Path) -> None:
-    with pytest.raises(NotADatasetError, match="no such folder"):
+    with raises(NotADatasetError, expected="a packed dataset with a manifest.json", found="no such folder"):
         Layout(tmp_path / "missing").load()
-    with pytest.raises(NotADatasetError, match=r"found a folder without one"):
+    with raises(
+        NotADatasetError,
+        expected="a packed dataset with a manifest.json",
+        found="a folder without one: pack it first ('packer build')",
+    ):
         Layout(tmp_path).load()
     (tmp_path / "file").write_text("x")
-    with pytest.raises(NotADatasetError, match="found a file"):
+    with raises(NotADatasetError, expected="the folder of a packed dataset", found="a file"):
         Layout(tmp_path / "file").load()
     (tmp_path / ".build").mkdir()
     with pytest.raises(NotADatasetError, match="an interrupted writer that cannot be resumed"):
         Layout(tmp_path).load()
     (tmp_path / ".build" / "plan.json").write_text("{}")
-    with pytest.raises(NotADatasetError, match="unfinished build: repeat its command to resume"):
+    with raises(
+        NotADatasetError, expected="a packed dataset", found="an unfinished build: repeat its command to resume it"
+    ):
         Layout(tmp_path).load()
     (tmp_path / "manifest.json").mkdir()
     with pytest.raises(DatasetError, match="cannot be read"):

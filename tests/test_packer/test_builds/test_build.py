@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from support.builds import IMAGES, OPTIONS, TESTS, write_images
 from support.command import environment, read_jsonl, run_packer
+from support.errors import raises
 from support.media import CODECS, scene, write_image, write_video
 from support.packed import check_whole, encoded_values, fingerprints, read_samples
 from support.steps import add_measures
@@ -426,8 +427,6 @@ class TestRefusals:
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "mine.txt").write_text("mine")
         for overwrite in (False, True):
-            with pytest.raises(
-                UsageError, match=r"expected a new or empty folder, found 'mine.txt', which no build made"
-            ):
+            with raises(UsageError, expected="a new or empty folder", found="'mine.txt', which no build made"):
                 packer.build(mixed, tmp_path / "out", limit=1, overwrite=overwrite, progress=False)
         assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.builds import QUIET, write_images
 from support.command import read_jsonl, run_packer
+from support.errors import raises
 from support.media import FAST_START, cut_file, scene, write_image, write_video
 from support.packed import check_whole, encoded_values, fingerprints, read_samples
 
@@ -337,7 +338,11 @@ def test_an_update_that_would_leave_no_sample_is_refused(tmp_path: Path) -> None
     packer.build(source, out, **how)
     before = fingerprints(out)
     (source / "0.png").write_bytes(b"nothing")
-    with pytest.raises(UsageError, match="expected an update that leaves samples"):
+    with raises(
+        UsageError,
+        expected="an update that leaves samples",
+        found="that all 1 would be removed and no item gave a new one",
+    ):
         packer.build(source, out, **how, **MIRROR)
     shutil.rmtree(out / ".build", ignore_errors=True)
     assert fingerprints(out) == before

@@ -10,6 +10,7 @@ import cv2
 import pytest
 from support.builds import write_images
 from support.command import read_jsonl, run_packer
+from support.errors import raises
 from support.media import photograph, scene, write_image
 from support.packed import check_whole, fingerprints, read_samples
 
@@ -273,7 +274,11 @@ def test_a_column_that_is_new_is_named_with_the_ways_out(source: Path, tmp_path:
         build(grown, out, update=True)
     added = write_table(tmp_path / "age.csv", [{"source": row["path"], "age": 7} for row in rows])
     run_packer("add", out, added, "--on", "source", "--allow-missing", "--quiet")
-    with pytest.raises(UsageError, match="'age' is in no shard, since 'packer add' has added it"):
+    with raises(
+        UsageError,
+        expected="the columns that the dataset has in its shards",
+        found="others ('age' is in no shard, since 'packer add' has added it)",
+    ):
         build(grown, out, update=True)
     build(write_table(table, [*rows, {"path": "a/06.png", "label": "x"}]), out, update=True)
     assert open_dataset(out).column("age_valid").tolist() == [True, True, False]
@@ -302,7 +307,7 @@ def test_arrays_of_rows_grow(tmp_path: Path) -> None:
 
 def test_wrong_calls(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(UsageError, match="expected a packed dataset, whose rejects"):
+    with raises(UsageError, expected="a packed dataset, whose rejects to try again", found="none"):
         build(source, out, retry_rejects=True)
     assert build(source, out, update=True).growth is None  # the first batch
     for options, message in (
@@ -314,7 +319,7 @@ def test_wrong_calls(source: Path, tmp_path: Path) -> None:
             build(source, out, update=True, **options)
     with pytest.raises(UsageError, match="read only with update"):
         build(source, out, new_classes=True)
-    with pytest.raises(UsageError, match="found a packed dataset"):
+    with raises(UsageError, option="update", found="a packed dataset"):
         build(out, tmp_path / "other", update=True) and build(out, tmp_path / "other", update=True)
     write_images(source, ["z.png"])
     with pytest.raises(UsageError, match=r"'z\.png' new.*or --update to add what is new"):
@@ -322,9 +327,9 @@ def test_wrong_calls(source: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"option size: was 16, now 8.*or --overwrite\Z"):
         build(source, out, size=8)
     packer.convert(out, tmp_path / "npy", format="npy", workers=1, engine="inline", progress=False)
-    with pytest.raises(UsageError, match="found a convert"):
+    with raises(UsageError, found="a convert"):
         build(source, tmp_path / "npy", format="npy", update=True)
-    with pytest.raises(UsageError, match="option shard_size: was 4000"):
+    with raises(UsageError, found="others (option shard_size: was 4000, now None)"):
         packer.dry_run(source, out, size=16, update=True, progress=False)
     assert not (out / ".build").exists()
 
@@ -351,7 +356,7 @@ def test_added_fields_come_off_before_a_dataset_grows_and_on_again(source: Path,
     keys = [row["key"] for row in read_samples(out)]
     packer.add(out, {"key": keys, "guess": [0.5] * len(keys)}, progress=False)
     write_images(source, ["a/new.png"])
-    with pytest.raises(UsageError, match=r"added fields that new samples may lack, found others \(guess\)"):
+    with raises(UsageError, expected="added fields that new samples may lack", found="others (guess)"):
         build(source, out, update=True)
     assert check_whole(out).samples == len(keys)
     packer.drop_field(out, "guess", progress=False)
@@ -408,9 +413,9 @@ def test_a_retry_may_change_what_decides_on_rejects(tmp_path: Path) -> None:
 
     assert call().manifest.samples == 1
     before = shard_files(out)
-    with pytest.raises(UsageError, match="min_face"):
+    with raises(UsageError, found="others (option min_face: was 80, now 40)"):
         call(retry_rejects=True, update=True, min_face=40)
-    with pytest.raises(UsageError, match="size"):
+    with raises(UsageError, found="others (option size: was 32, now 48)"):
         call(retry_rejects=True, size=48)
     result = call(retry_rejects=True, min_face=40, engine="processes", workers=1, item_timeout=900)
     assert result.growth is not None

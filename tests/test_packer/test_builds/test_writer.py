@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.command import environment, run_packer
 from support.datasets import assert_equal
+from support.errors import raises
 from support.fuzz import SEED
 from support.listeners import Listener
 from support.media import scene, write_image
@@ -211,13 +212,13 @@ def test_keys(tmp_path: Path) -> None:
                 writer.write(x=2, **({} if key is None else {"key": key}))
         for number in range(300):
             writer.write(key=f"k{number}", x=number)
-        with pytest.raises(SchemaError, match="sample 'k17': expected a key that no other sample has"):
+        with raises(SchemaError, place="sample 'k17'", found="it before"):
             writer.write(key="k17", x=5)
     with Writer(tmp_path / "numbered", progress=False) as writer:
         with pytest.raises(SchemaError):
             writer.write(key="wrong", x=object())
         writer.write(x=1)
-        with pytest.raises(SchemaError, match="expected no key, as the samples before have none, found 'a'"):
+        with raises(SchemaError, place="sample 1 (counted from 0)", found="'a'"):
             writer.write(key="a", x=2)
         writer.write(x=2)
     assert list(encoded_values(tmp_path / "numbered", "key")) == ["00000000-000000", "00000001-000000"]
@@ -445,19 +446,22 @@ def test_no_sample_is_an_error(tmp_path: Path) -> None:
 
 def test_a_writer_is_used_once_and_in_its_block(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "out", progress=False)
-    with pytest.raises(UsageError, match="inside the with statement of the writer, found one before it"):
+    with raises(UsageError, expected="a call inside the with statement of the writer", found="one before it"):
         writer.write(x=1)
     with writer:
         writer.write(x=1)
         with pytest.raises(BuildLockedError), Writer(tmp_path / "out", progress=False):
             pass
-    with pytest.raises(UsageError, match="found one after it"):
+    with raises(UsageError, expected="a call inside the with statement of the writer", found="one after it"):
         writer.write(x=1)
     with pytest.raises(UsageError, match="each is used once"), writer:
         pass
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("x", "utf-8")
-    with pytest.raises(UsageError, match=r"found 'mine\.txt', which no build made"), Writer(tmp_path / "other"):
+    with (
+        raises(UsageError, expected="a new or empty folder", found="'mine.txt', which no build made"),
+        Writer(tmp_path / "other"),
+    ):
         pass
     assert left_in(tmp_path / "other") == ["mine.txt"]
 

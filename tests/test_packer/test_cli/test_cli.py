@@ -14,6 +14,7 @@ import pytest
 from support.archives import write_tar
 from support.builds import OPTIONS, write_images
 from support.command import arguments, environment, run_packer
+from support.errors import raises
 from support.hooks import at_start_of, before_each
 from support.media import scene, write_image, write_video
 from support.packed import check_whole, fingerprints, read_samples
@@ -468,7 +469,7 @@ def test_a_variable_that_is_not_set_is_not_the_current_folder(source: Path, refe
         ("list", "imagefolder", ""),
     ):
         assert ": expected a path, found an empty text" in run_packer(*words, cwd=reference, expect=2).stderr
-    with pytest.raises(UsageError, match="path: expected a path, found an empty text"):
+    with raises(UsageError, option="path", found="an empty text; '.' is the current folder"):
         open_dataset("")
     for command in ("build", "submit"):
         refused = run_packer(command, source, tmp_path / "out", "--config", "", expect=2)

@@ -14,6 +14,7 @@ import pytest
 from support.builds import write_images
 from support.cluster import LEASE_S, TASKS, Case, Shared, end, share
 from support.command import run_packer, start_packer
+from support.errors import raises
 from support.packed import fingerprints
 from support.processes import wait_for
 
@@ -249,7 +250,10 @@ def test_a_call_that_refuses_leaves_the_build_to_its_agents(tmp_path: Path) -> N
     assert is_open()
     foreign = out / "mine.txt"
     foreign.touch()
-    with pytest.raises(UsageError, match=r"mine\.txt"), packer.Writer(out, overwrite=True):
+    with (
+        raises(UsageError, expected="a new or empty folder", found="'mine.txt', which no build made"),
+        packer.Writer(out, overwrite=True),
+    ):
         pass
     assert is_open()
     foreign.unlink()

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from support.builds import OPTIONS, TESTS, parts_of, write_images
 from support.command import environment, read_jsonl, run_packer, start_packer
+from support.errors import raises
 from support.media import scene, write_image
 from support.packed import check_whole, fingerprints
 from support.processes import wait_for
@@ -349,7 +350,11 @@ def test_a_finished_build_is_found_and_left_alone(source: Path, tmp_path: Path) 
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     assert build(source, out, engine="processes", workers=4).resumed
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
-    with pytest.raises(UsageError, match=r"packed dataset \(made by another plan: option size: was 16, now 17\)"):
+    with raises(
+        UsageError,
+        expected="a new or empty folder",
+        found="a packed dataset (made by another plan: option size: was 16, now 17)",
+    ):
         build(source, out, size=17)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
 
@@ -582,7 +587,7 @@ def test_parts_that_are_damaged_are_reported(
     begin(source, out, monkeypatch)
     part = parts_of(out)[0]
     part.write_bytes(part.read_bytes()[:left])
-    with pytest.raises(BuildError, match="expected a finished part of this build"):
+    with raises(BuildError, expected="a finished part of this build", found="something else"):
         build(source, out)
     shutil.rmtree(out / ".build")
     build(source, out)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support.builds import write_images
 from support.command import run_packer
+from support.errors import raises
 
 from packer import BenchReport, bench, build, convert
 from packer.packed.bench.bench import MeasuredProcess, gather
@@ -133,12 +134,16 @@ def test_a_converted_dataset_is_compared_with_what_it_was_built_from(tmp_path: P
 
 
 def test_what_cannot_be_compared_is_refused(mixed: Path, reference: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="runs: expected 1 or more, found 0"):
+    with raises(UsageError, option="runs", found="0"):
         bench(mixed, reference, runs=0)
-    with pytest.raises(UsageError, match="seconds: expected a finite number, found nan"):
+    with raises(UsageError, option="seconds", found="nan"):
         bench(mixed, reference, seconds=float("nan"))
     run_packer("split", reference, tmp_path / "parts", "--by", "source", "--quiet", "--engine", "inline")
-    with pytest.raises(UsageError, match="found one of 'split', which has no recipe to run"):
+    with raises(
+        UsageError,
+        expected="a dataset that `packer build` made",
+        found="one of 'split', which has no recipe to run over raw items",
+    ):
         bench(mixed, tmp_path / "parts" / "train")
     reported = (
         r"expected items that give samples, found none among the 1 tried \('real/a.jpg', decode: expected an image"
@@ -153,7 +158,7 @@ def test_the_boxes_of_the_build_are_named_again(tmp_path: Path) -> None:
     boxes.write_text("path,frame,x0,y0,x1,y1\na.png,0,1,1,9,9\n")
     build(source, tmp_path / "out", preset="faces", boxes=boxes, min_face=1, size=8, engine="inline", progress=False)
     quick = {"seconds": 0.01, "runs": 1, "workers": 1, "progress": False}
-    with pytest.raises(UsageError, match=r"those that the dataset was built with \('boxes.csv'\), found nothing at"):
+    with raises(UsageError, option="boxes", found="nothing at boxes.csv"):
         bench(source, tmp_path / "out", **quick)
     report = bench(source, tmp_path / "out", boxes=boxes, **quick)
     assert report.raw.samples_per_s > 0
@@ -179,7 +184,7 @@ def test_a_process_that_fails_says_why(mixed: Path, reference: Path) -> None:
         ask(process)
     with (
         MeasuredProcess("packer.packed.bench.raw", {}) as process,
-        pytest.raises(BuildError, match=r"expected an answer, found that it ended \(exit status 1: KeyError"),
+        raises(BuildError, place="packer.packed.bench.raw", found="that it ended (exit status 1: KeyError: 'recipe')"),
     ):
         ask(process)
 

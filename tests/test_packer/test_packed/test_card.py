@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.builds import QUIET
 from support.command import run_packer
+from support.errors import raises
 from support.media import scene
 from support.packed_files import read_all, write_faces
 
@@ -54,7 +55,7 @@ def test_it_comes_and_goes_with_the_dataset(tmp_path: Path) -> None:
     assert any("README.md" in problem for problem in verify(out).problems)
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "README.md").write_text("mine")
-    with pytest.raises(UsageError, match=r"found 'README.md', which no build made"):
+    with raises(UsageError, expected="a new or empty folder", found="'README.md', which no build made"):
         build(ROWS, tmp_path / "own", format="parquet", overwrite=True, **QUIET)
     assert (tmp_path / "own" / "README.md").read_text() == "mine"
 

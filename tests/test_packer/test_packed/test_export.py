@@ -14,6 +14,7 @@ from PIL import Image
 from support.builds import QUIET
 from support.command import environment, run_packer, start_packer
 from support.datasets import every_kind_schema, face_schema, fixed, picture, text, values_for, write_dataset
+from support.errors import raises
 from support.hooks import before_each
 from support.media import scene, write_image, write_video
 from support.packed_files import face_columns, read_all, write_faces
@@ -305,7 +306,7 @@ def test_names_of_the_source_are_kept(tmp_path: Path) -> None:
     assert result.images == 7
     assert (tmp_path / "out" / "real/b.JPG").read_bytes() == read_all(tmp_path / "ds")["image"][4]
     assert export(tmp_path / "ds", tmp_path / "out", names="source", progress=False).found_finished
-    with pytest.raises(UsageError, match=r"found one with .*--names source"):
+    with raises(UsageError, expected="a new or empty folder", found="one with --table csv --names source"):
         export(tmp_path / "ds", tmp_path / "out", progress=False)
     with pytest.raises(UsageError, match="names: read only with --to files"):
         export(tmp_path / "ds", tmp_path / "mds", names="source", to="mds", progress=False)

@@ -14,6 +14,7 @@ from PIL import Image
 from support.builds import QUIET
 from support.command import run_packer
 from support.datasets import every_kind_schema, values_for, write_dataset
+from support.errors import raises
 from support.packed_files import read_all, samples_of, write_faces
 from support.tar_streams import stream_tars
 
@@ -111,7 +112,7 @@ def test_shards_hold_the_stored_bytes_and_are_the_same_at_any_run(
     for how in ({"to": to}, {}, {"to": "mds" if to == "litdata" else "litdata", "shard_size": SIZE}):
         with pytest.raises(UsageError, match=f"found one with --to {to} --shard-size 8000"):
             export(faces / codec, tmp_path / "a", progress=False, **how)
-    with pytest.raises(UsageError, match="found an export of another dataset"):
+    with raises(UsageError, expected="a new or empty folder", found="an export of another dataset"):
         export(faces / "None", tmp_path / "a", to=to, shard_size=SIZE, progress=False)
 
 

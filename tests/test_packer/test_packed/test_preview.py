@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 from support.command import run_packer
 from support.datasets import fixed, text, write_dataset
+from support.errors import raises
 from support.media import write_image
 from support.packed_files import face_columns, write_faces
 
@@ -92,10 +93,10 @@ def test_what_cannot_be_shown_is_an_error(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             preview(tmp_path / "faces", sheet, **options)
-    with pytest.raises(UsageError, match=r"\.png"):
+    with raises(UsageError, expected="a name that ends in .png", found=".jpg"):
         preview(tmp_path / "faces", tmp_path / "s.jpg")
     write_dataset(tmp_path / "text", "npy", Schema((text("key"),)), {"key": ["a"]})
-    with pytest.raises(UsageError, match="field with images"):
+    with raises(UsageError, expected="a field with images", found="key"):
         preview(tmp_path / "text", sheet)
     shard = tmp_path / "faces" / manifest.shards[0].files[0].name
     data = bytearray(shard.read_bytes())
@@ -124,9 +125,9 @@ def test_where_and_one_per_choose_the_samples(tmp_path: Path) -> None:
     one = preview(tmp_path / "faces", tmp_path / "s.png", one_per="source", cell=CELL).rows
     by_source = [[row for row in range(30) if columns["source"][row] == columns["source"][first]] for first in range(4)]
     assert one == tuple(sorted(rows[(len(rows) - 1) // 2] for rows in by_source))
-    with pytest.raises(UsageError, match="did you mean 'source'"):
+    with raises(UsageError, option="one_per", found="'sauce'; did you mean 'source'?"):
         preview(tmp_path / "faces", tmp_path / "s.png", one_per="sauce")
-    with pytest.raises(UsageError, match="found 0 in all"):
+    with raises(UsageError, expected="samples from row 0 on", found="0 in all, as selected"):
         preview(tmp_path / "faces", tmp_path / "s.png", where="score > 5")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.builds import write_images
 from support.command import run_packer, run_unprivileged
+from support.errors import raises
 from support.media import photograph, scene, write_image
 
 import packer
@@ -208,7 +209,7 @@ def test_wrong_calls(source: Path, tmp_path: Path) -> None:
     build(source, tmp_path / "out")
     with pytest.raises(NotADatasetError):
         packer.rejects(source)
-    with pytest.raises(UsageError, match=r"\.csv or \.jsonl"):
+    with raises(UsageError, expected="a name that ends in .csv or .jsonl", found=".txt"):
         packer.rejects(tmp_path / "out", out=tmp_path / "retry.txt")
     with pytest.raises(UsageError, match="outside the dataset"):
         packer.rejects(tmp_path / "out", out=tmp_path / "out" / "retry.csv")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support.builds import QUIET
 from support.command import run_packer
 from support.datasets import assert_same, encode, face_schema, fixed, text, write_dataset
+from support.errors import raises
 from support.listeners import Listener
 from support.packed_files import face_columns, read_all, write_faces
 
@@ -201,9 +202,9 @@ def test_wrong_calls(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=message):
             split(tmp_path / "in", tmp_path / "out", by=by, ratios=RATIOS, **QUIET)
     _write(tmp_path / "packed")
-    with pytest.raises(UsageError, match="found a packed dataset"):
+    with raises(UsageError, expected="a folder for the splits", found="a packed dataset"):
         split(tmp_path / "in", tmp_path / "packed", by="source", ratios=RATIOS, **QUIET)
-    with pytest.raises(UsageError, match="inside the other"):
+    with raises(UsageError, found="one inside the other"):
         split(tmp_path / "in", tmp_path / "in" / "out", by="source", ratios=RATIOS, **QUIET)
 
 
@@ -260,7 +261,9 @@ def test_samples_without_a_value_belong_nowhere(tmp_path: Path, capsys: pytest.C
     ]
     packer.build(rows, tmp_path / "forged", **QUIET)
     packer.build(rows[2:], tmp_path / "other", **QUIET)
-    with pytest.raises(UsageError, match=r"expected a value of 'original' in every sample, found none in 2 of 5"):
+    with raises(
+        UsageError, expected="a value of 'original' in every sample", found="none in 2 of 5, so they belong to no split"
+    ):
         split(tmp_path / "forged", tmp_path / "out", by="original", ratios={"train": 0.5, "test": 0.5}, **QUIET)
     assert main(["inspect", str(tmp_path / "forged"), str(tmp_path / "other"), "--by", "original"]) == 1
     reported = capsys.readouterr().out
@@ -299,7 +302,7 @@ def test_official_splits_are_no_groups(tmp_path: Path, values: tuple[str, ...]) 
 
 def test_a_field_that_names_the_ratios_splits_is_no_group(tmp_path: Path) -> None:
     _write_official(tmp_path / "in", ("fold_a", "fold_b"))
-    with pytest.raises(UsageError, match=r"found splits \('fold_a', 'fold_b'\)"):
+    with raises(UsageError, option="by", found="splits ('fold_a', 'fold_b'), which would be put into others"):
         split(tmp_path / "in", tmp_path / "out", by="split", ratios={"fold_a": 0.5, "fold_b": 0.5}, **QUIET)
     split(tmp_path / "in", tmp_path / "out", by="split", ratios={"a": 0.5, "b": 0.5}, **QUIET)
 
@@ -348,7 +351,11 @@ def test_many_parts_have_one_progress(tmp_path: Path, parts: int) -> None:
 def test_what_differs_is_named_without_digests(tmp_path: Path) -> None:
     _write(tmp_path / "in")
     split(tmp_path / "in", tmp_path / "out", by="source", **QUIET)
-    with pytest.raises(UsageError, match=r"made by another plan: option seed: was 0, now 4\)"):
+    with raises(
+        UsageError,
+        expected="a new or empty folder",
+        found="a packed dataset (made by another plan: option seed: was 0, now 4)",
+    ):
         split(tmp_path / "in", tmp_path / "out", by="source", seed=4, **QUIET)
 
 
@@ -396,7 +403,7 @@ def test_wrong_calls_of_into(tmp_path: Path) -> None:
             split(*where, **more, **QUIET)
     assert "expected either" not in run_packer("split", *where, expect=2).stderr
     done = run_packer("split", *where, "--into", "split", "--ratios", "a=0.5,b=0.5", expect=2)
-    assert "ratios: read only without into, found into 'split'" in done.stderr
+    assert "ratios: read only without --into, found 'split'" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

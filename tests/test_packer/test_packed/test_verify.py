@@ -10,6 +10,7 @@ import pytest
 from support.command import environment, run_packer
 from support.crafted import CraftedIndex
 from support.datasets import every_kind_schema, face_schema, values_for, write_dataset
+from support.errors import raises
 from support.hooks import at_start_of
 from support.packed_files import face_columns, read_all, write_faces
 
@@ -303,5 +304,5 @@ def test_a_format_that_is_not_known_is_an_error_of_the_manifest(tmp_path: Path) 
     write_faces(tmp_path, 3)
     document = json.loads((tmp_path / "manifest.json").read_bytes())
     (tmp_path / "manifest.json").write_text(json.dumps({**document, "format": "zip"}))
-    with pytest.raises(ManifestError, match="found 'zip'"):
+    with raises(ManifestError, place="format", found="'zip'"):
         verify(tmp_path)

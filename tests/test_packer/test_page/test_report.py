@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.command import run_packer
 from support.datasets import fixed, picture, text, write_dataset
+from support.errors import raises
 from support.packed_files import face_columns, read_all, write_faces
 from support.pages import HOSTILE, Page, assert_harmless, descendants, write_hostile
 
@@ -140,7 +141,7 @@ def test_a_dataset_without_images_labels_or_rows_has_a_report(tmp_path: Path) ->
 
 
 def test_damage_and_wrong_calls_are_errors_without_a_file(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="expected a packed dataset"):
+    with raises(DatasetError, expected="a packed dataset with a manifest.json", found="no such folder"):
         report(tmp_path / "none", tmp_path / "r.html")
     write_faces(tmp_path / "faces", 3)
     for out, message in (
@@ -150,9 +151,9 @@ def test_damage_and_wrong_calls_are_errors_without_a_file(tmp_path: Path) -> Non
     ):
         with pytest.raises(UsageError, match=message):
             report(tmp_path / "faces", tmp_path / out, progress=False)
-    with pytest.raises(UsageError, match="0 or more"):
+    with raises(UsageError, option="count", found="-1"):
         report(tmp_path / "faces", tmp_path / "r.html", count=-1)
-    with pytest.raises(UsageError, match="found none"):
+    with raises(UsageError, expected="a packed dataset or several", found="none"):
         report([], tmp_path / "r.html")
     assert not (tmp_path / "r.html").exists()
     assert run_packer("report", tmp_path / "none", "-o", tmp_path / "r.html", expect=2).stderr.count("\n") == 1

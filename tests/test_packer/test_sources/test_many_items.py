@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.archives import rec_header, write_lmdb, write_rec, write_tar
 from support.command import environment
+from support.errors import raises
 from support.listeners import Listener
 
 import packer
@@ -186,7 +187,9 @@ def test_a_label_that_the_first_pass_has_not_seen_is_no_class() -> None:
     rows = [{"label": "fake"}, {"label": None}]
     columns = read_columns(lambda: chunks_of(rows), "auto", {}, str)
     assert [row["label"] for row, _ in columns.rows(chunks_of(rows))] == [0, None]
-    with pytest.raises(UsageError, match="expected rows that are the same every time, found 'real'"):
+    with raises(
+        UsageError, place="label column 'label'", found="'real', which was not there when the classes were numbered"
+    ):
         list(columns.rows(chunks_of([{"label": "real"}])))
 
 

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builds import write_images
 from support.command import run_packer, run_unprivileged
+from support.errors import raises
 
 import packer
 from packer.sources.tables import chunks as chunks_module
@@ -136,7 +137,7 @@ class TestEveryKind:
             opened = open_table(table)
             read(opened)
             WRITERS[table.suffix](table, [*ROWS, *ROWS])
-            with pytest.raises(UsageError, match="expected a file that does not change"):
+            with raises(UsageError, expected="a file that does not change", found="one that changed while it was read"):
                 read(opened)
 
     def test_a_file_that_is_not_there(self, table: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from support import builds
 from support.builds import QUIET
 from support.command import read_jsonl, run_packer
+from support.errors import raises
 from support.media import scene, write_image
 
 import packer
@@ -332,8 +333,8 @@ class TestSeparators:
 
     def test_what_is_not_clear_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "t.csv").write_text("path;age|name\n0.png;1|x\n")
-        with pytest.raises(
-            UsageError, match="expected commas between the cells, found semicolons and vertical bars in"
+        with raises(
+            UsageError, expected="commas between the cells", found="semicolons and vertical bars in the header"
         ):
             build(tmp_path / "t.csv", tmp_path / "out", **QUIET)
 
@@ -356,7 +357,7 @@ class TestNames:
         )
         made = build(table, tmp_path / "out", path_column="Path", **QUIET)
         assert made.manifest.schema["label"].classes == ("a",)
-        with pytest.raises(UsageError, match="found 'label'; did you mean 'Label'"):
+        with raises(UsageError, option="label_from", found="'label'; did you mean 'Label'?"):
             build(table, tmp_path / "no", path_column="Path", label_from="label", **QUIET)
 
     def test_two_spellings_of_one_name_are_both_named(self, tmp_path: Path) -> None:

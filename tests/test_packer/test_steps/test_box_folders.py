@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
+from support.errors import raises
 from support.media import scene, write_image
 from support.packed import read_samples
 
@@ -50,5 +50,5 @@ def test_an_item_with_the_longest_name_finds_its_boxes(tmp_path: Path) -> None:
     how: dict[str, Any] = {"preset": "faces", "size": 32, "engine": "inline", "progress": False}
     packer.build(tmp_path / "in", tmp_path / "out", boxes=str(tmp_path / "boxes"), **how)
     assert [sample["box"].tolist() for sample in read_samples(tmp_path / "out")] == [[4, 4, 44, 44]]
-    with pytest.raises(UsageError, match="found none for any item"):
+    with raises(UsageError, option="boxes", found="none for any item"):
         packer.build(tmp_path / "in", tmp_path / "none", boxes=str(tmp_path / "in"), **how)

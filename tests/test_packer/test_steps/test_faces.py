@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.command import read_jsonl, run_packer
+from support.errors import raises
 from support.face_source import FACE, FACELESS_FRAMES, SECOND, pair, write_frames
 from support.media import photograph, write_image
 from support.packed import check_whole, fingerprints, read_samples
@@ -261,5 +262,5 @@ class TestKinds:
         assert np.array_equal(sample["hull"], sample["landmarks"][list(layout.outline)])
 
     def test_a_mesh_without_its_file_is_refused(self, source: Path, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match="landmark_model"):
+        with raises(UsageError, option="landmark_model", found="none"):
             build(source, tmp_path / "out", landmarks="mesh")

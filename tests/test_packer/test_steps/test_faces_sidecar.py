@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.command import read_jsonl, run_packer
+from support.errors import raises
 from support.packed import check_whole, read_samples
 
 import packer
@@ -211,7 +212,7 @@ class TestTable:
         table = str(write_table(tmp_path / "boxes.csv", [row]))
         (tiny,) = build(source, tmp_path / "tiny", boxes=table, min_face=5)
         assert tiny["box"].tolist() == [100, 100, 105, 109]
-        with pytest.raises(UsageError, match="min_face: expected 20 or more without boxes, found 5"):
+        with raises(UsageError, option="min_face", found=5):
             build(source, tmp_path / "found", min_face=5)
 
     def test_points_whose_left_is_the_images_are_reported(
@@ -326,7 +327,7 @@ class TestJson:
             sidecar.faces("bad.mp4")
         good = sidecar.faces("good.mp4")
         assert {frame: faces.boxes.tolist() for frame, faces in good.items()} == {0: [[1, 2, 3, 4]], 3: []}
-        with pytest.raises(ItemError, match=r"expected an entry 'else\.mp4'"):
+        with raises(ItemError, place="boxes", found="none"):
             sidecar.faces("else.mp4")
 
     def test_the_nearer_file_counts_and_one_file_is_not_for_two(self, tmp_path: Path) -> None:
@@ -339,7 +340,7 @@ class TestJson:
         assert right == [2, 3, 1]
         with pytest.raises(UsageError, match=r"would be for 'c/clip.mp4' and for 'e/clip.mp4'"):
             sidecar.check(["c/clip.mp4", "e/clip.mp4"])
-        with pytest.raises(UsageError, match="found none for any item"):
+        with raises(UsageError, option="boxes", found="none for any item"):
             sidecar.check(["d/other.mp4"])
 
 
@@ -363,14 +364,14 @@ class TestPlan:
         self, source: Path, detected: Samples, tmp_path: Path, options: dict[str, Any]
     ) -> None:
         boxes = write_json(tmp_path / "boxes.json", {"clip.mp4": frames_of(of(detected, "clip.mp4"))})
-        with pytest.raises(UsageError, match="expected points beside the boxes"):
+        with raises(UsageError, found="none"):
             build(source, tmp_path / "out", boxes=str(boxes), **options)
 
     def test_a_file_that_is_not_there_or_of_another_kind(self, source: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="found nothing at"):
             build(source, tmp_path / "out", boxes=str(tmp_path / "none.csv"))
         (tmp_path / "boxes.txt").write_text("")
-        with pytest.raises(UsageError, match=r"found 'boxes\.txt'"):
+        with raises(UsageError, option="boxes", found="'boxes.txt'"):
             build(source, tmp_path / "out", boxes=str(tmp_path / "boxes.txt"))
         (tmp_path / "boxes.json").write_text("{")
         with pytest.raises(UsageError, match=r"expected JSON, found a syntax error: .* \(line 1 column 2\)"):

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.command import environment, read_jsonl, run_packer
+from support.errors import raises
 from support.face_source import FACELESS_FRAMES, views, write_frames
 from support.media import photograph, write_image
 from support.packed import check_whole, read_samples
@@ -406,7 +407,7 @@ class TestWrong:
         build(source, tmp_path / "plain", boxes=str(tmp_path / "boxes.json"))
         build(source, tmp_path / "again", boxes=str(tmp_path / "plain"))
         assert shards(tmp_path / "again") == shards(tmp_path / "plain")
-        with pytest.raises(UsageError, match="expected points beside the boxes, which --align needs"):
+        with raises(UsageError, expected="points beside the boxes, which --align needs", found="none"):
             build(source, tmp_path / "aligned", boxes=str(tmp_path / "plain"), align=True)
 
     @pytest.mark.parametrize(

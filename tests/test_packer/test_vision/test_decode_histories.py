@@ -12,6 +12,7 @@ import av.logging
 import numpy as np
 import pytest
 from support.command import read_jsonl, run_packer
+from support.errors import raises
 from support.fuzz import thirds
 from support.histories import Decoded, decode_apart
 from support.media import scene
@@ -336,7 +337,7 @@ def test_copies_of_a_damaged_video_are_packed_alike_by_any_number_of_workers(tmp
 
 def test_an_empty_video_is_called_empty(tmp_path: Path) -> None:
     (tmp_path / "v.mp4").touch()
-    with pytest.raises(VideoError, match=r"^expected a video, found an empty file$"):
+    with raises(VideoError, expected="a video", found="an empty file"):
         VideoReader(tmp_path / "v.mp4", Sampling(every=1))
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.errors import raises
 from support.faces import SIZE, assert_same, face_sample, in_frame
 
 from readers.augment import Albumentations, HorizontalFlip
@@ -155,7 +156,7 @@ def test_compose_gives_its_transforms_and_its_probability():
     assert is_seeded(never)
     assert np.array_equal(never(face_sample(), sample_rng(0, 0, 0))["image"], face_sample()["image"])
     assert repr(never) == "Albumentations(['InvertImg'])"
-    with pytest.raises(UsageError, match="without keypoint_params and bbox_params"):
+    with raises(UsageError, place="Albumentations", found="keypoints"):
         Albumentations(A.Compose([A.Rotate()], keypoint_params=A.KeypointParams(format="xy")))
     for wrong in ([], [3], A.InvertImg()):
         with pytest.raises(UsageError, match="expected a list of its transforms"):

@@ -3,6 +3,7 @@
 import kornia.augmentation as K  # noqa: N812 -- as its own documentation does
 import pytest
 import torch
+from support.errors import raises
 from support.faces import portrait
 from torchvision.transforms import v2
 
@@ -74,7 +75,7 @@ def test_a_module_that_takes_no_uint8_is_refused_with_the_way():
 def test_functions_get_the_image_alone():
     chain = BatchCompose([BatchFlip(p=0), lambda image: image // 2])
     assert torch.equal(chain(batch_of())["image"], batch_of()["image"] // 2)
-    with pytest.raises(UsageError, match="expected len to give back the image as a tensor, found int"):
+    with raises(UsageError, place="BatchCompose", found="int"):
         BatchCompose([len])(batch_of())
     with pytest.raises(UsageError, match=r"<lambda> failed with .*functions in BatchCompose get the image alone"):
         BatchCompose([lambda batch: batch["image"]])(batch_of())

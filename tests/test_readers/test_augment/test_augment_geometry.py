@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.errors import raises
 from support.faces import SIZE, assert_same, face_sample, in_frame
 
 from readers.augment import CropJitter, HorizontalFlip
@@ -157,17 +158,19 @@ def test_wrong_samples_and_settings_are_refused():
     rng = sample_rng(0, 0, 0)
     with pytest.raises(UsageError, match="no point layout has 81 points"):
         HorizontalFlip(p=1)({**face_sample(), "landmarks": np.zeros((81, 2), np.float32)}, rng)
-    with pytest.raises(UsageError, match="needs the field 'image'"):
+    with raises(
+        UsageError, place="HorizontalFlip needs the field 'image'", found="none; read it with fields=[..., 'image']"
+    ):
         HorizontalFlip(p=1)({"label": 1}, rng)
-    with pytest.raises(UsageError, match="normalise after augmenting"):
+    with raises(UsageError, place="HorizontalFlip", found="float32 (4, 4, 3); normalise after augmenting"):
         HorizontalFlip(p=1)({"image": np.zeros((4, 4, 3), np.float32)}, rng)
-    with pytest.raises(UsageError, match="probability p from 0 to 1, found 2"):
+    with raises(UsageError, place="HorizontalFlip", found=2):
         HorizontalFlip(p=2)
-    with pytest.raises(UsageError, match="list of names"):
+    with raises(UsageError, place="HorizontalFlip", found="'mask'"):
         HorizontalFlip(masks="mask")
-    with pytest.raises(UsageError, match="scales"):
+    with raises(UsageError, place="CropJitter", found="(0.9, 0.5)"):
         CropJitter(scale=(0.9, 0.5))
-    with pytest.raises(UsageError, match="shift"):
+    with raises(UsageError, place="CropJitter", found=1.5):
         CropJitter(shift=1.5)
-    with pytest.raises(UsageError, match="size"):
+    with raises(UsageError, option="CropJitter: size", found=0):
         CropJitter(size=0)

@@ -10,6 +10,7 @@ import pytest
 from support.batches import error_of
 from support.crops import astronaut_crops, keys
 from support.datasets import face_schema, picture, text, values_for, write_dataset
+from support.errors import raises
 from torch.utils.data import DataLoader
 
 import readers
@@ -143,9 +144,9 @@ def test_newer_versions_and_other_formats_are_refused(tmp_path, raw_path):
     assert isinstance(open_dataset(tmp_path / "d"), readers.NpyDataset)
     path = Layout(tmp_path / "d").manifest
     path.write_text(json.dumps({**json.loads(path.read_text()), "spec_version": 99}))
-    with pytest.raises(VersionError, match="expected spec_version 1 or less, found 99"):
+    with raises(VersionError, expected="spec_version 1 or less", found=99):
         open_dataset(tmp_path / "d")
-    with pytest.raises(NotADatasetError, match="found no such folder"):
+    with raises(NotADatasetError, expected="a packed dataset with a manifest.json", found="no such folder"):
         open_dataset(tmp_path / "nowhere")
 
 

@@ -10,6 +10,7 @@ import skimage.data
 import torch
 from support.crops import keys, write_crops
 from support.datasets import picture, text, write_encoded
+from support.errors import raises
 from torchvision.transforms import v2
 
 from readers import CenterCrop, Loader, RandomResizedCrop, Resize, Whole, open_dataset
@@ -216,5 +217,5 @@ def test_wrong_plans(make, message):
 
 
 def test_a_plan_for_a_field_that_is_no_image(raw_path):
-    with pytest.raises(UsageError, match=r"expected the names of image fields \(image\), found 'label'"):
+    with raises(UsageError, option="decode", found="'label'"):
         open_dataset(raw_path, decode={"label": Whole()})

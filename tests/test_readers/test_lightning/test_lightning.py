@@ -19,6 +19,7 @@ from lightning.pytorch.utilities import CombinedLoader
 from support.batches import woven
 from support.crops import keys
 from support.datasets import fixed, text, write_dataset
+from support.errors import raises
 from support.lightning_ddp import (
     BATCH_SIZE,
     LIGHTNINGS_WARNINGS,
@@ -447,7 +448,7 @@ def test_numbers_that_cannot_be_meant_are_refused_at_once(jpeg_path, options, me
 
 
 def test_options_that_exclude_each_other_are_refused(jpeg_path):
-    with pytest.raises(UsageError, match="loader: expected 'threads' or 'processes', found 'fork'"):
+    with raises(UsageError, option="loader", found="'fork'"):
         PackedDataModule(jpeg_path, batch_size=8, loader="fork")
     with pytest.raises(UsageError, match="batch_transform: expected none with loader='processes'"):
         PackedDataModule(jpeg_path, batch_size=8, loader="processes", batch_transform=dict)

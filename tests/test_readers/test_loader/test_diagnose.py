@@ -7,6 +7,7 @@ import types
 
 import pytest
 import torch
+from support.errors import raises
 
 from readers import Loader, Whole, diagnose, open_dataset
 from readers.formats.base import reader_class
@@ -191,7 +192,7 @@ def test_an_epoch_no_longer_than_the_warm_up(raw_path):
 
 
 def test_an_epoch_without_batches_is_refused(raw_path):
-    with pytest.raises(UsageError, match="expected an epoch of one batch or more"):
+    with raises(UsageError, option="diagnose", found="none"):
         diagnose(Loader(open_dataset(raw_path), 64, drop_last=True), lambda batch: None)
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from support.batches import Noise, error_of, keys_of
 from support.crops import keys
+from support.errors import raises
 from torch.utils.data import BatchSampler, DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -153,7 +154,7 @@ def test_a_state_behind_an_epoch_that_left_samples_out_goes_on_with_the_next(raw
 def test_a_state_of_another_order_is_refused(raw_path):
     dataset = open_dataset(raw_path, fields=["key"])
     state = Loader(dataset, 4, seed=1).state_dict()
-    with pytest.raises(UsageError, match="they differ in seed"):
+    with raises(UsageError, option="state", found="another; they differ in seed"):
         Loader(dataset, 4, seed=2).load_state_dict(state)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from support.crops import write_crops
+from support.errors import raises
 
 from readers import Loader, MixedDataset, open_dataset
 from readers.formats.mapping import ask_for, map_file, read_only_asked
@@ -182,7 +183,7 @@ def test_errors_come_from_the_read_itself(tmp_path, monkeypatch):
 def test_leaving_early_ends_the_thread_and_rubbish_is_refused(raw_path):
     for _ in range(5):
         next(iter(Loader(open_dataset(raw_path), 2, read_ahead=4)))
-    with pytest.raises(UsageError, match="read_ahead: expected 0 batches or more, found -1"):
+    with raises(UsageError, option="read_ahead", found=-1):
         Loader(open_dataset(raw_path), 2, read_ahead=-1)
 
 

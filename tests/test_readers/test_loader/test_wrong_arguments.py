@@ -7,6 +7,7 @@ from collections import UserList
 import numpy as np
 import pytest
 import torch
+from support.errors import raises
 
 from readers import CenterCrop, Loader, MixedDataset, NpyDataset, RandomResizedCrop, Resize, open_dataset
 from readers.augment import BatchCrop, BatchFlip, Compose, CropJitter, HorizontalFlip, LandmarkCutout, OneOf
@@ -111,7 +112,7 @@ def test_a_misspelt_name(raw_path):
         "prefetsh: expected an argument of Loader, found none of that name; did you mean 'prefetch'?",
         lambda: Loader(open_dataset(raw_path), 4, prefetsh=3),
     )
-    with pytest.raises(UsageError, match=r"found none of that name$"):
+    with raises(UsageError, option="unknow", found="none of that name"):
         Loader(open_dataset(raw_path), 4, unknow=3)
 
 
@@ -174,11 +175,19 @@ def test_what_was_never_packed(tmp_path):
         (tmp_path / "split" / name).mkdir(parents=True)
         (tmp_path / "split" / name / "manifest.json").touch()
     for open_ in (open_dataset, NpyDataset):
-        with pytest.raises(NotADatasetError, match=r"found a folder without one: pack it first \('packer build'\)"):
+        with raises(
+            NotADatasetError,
+            expected="a packed dataset with a manifest.json",
+            found="a folder without one: pack it first ('packer build')",
+        ):
             open_(tmp_path)
         with pytest.raises(NotADatasetError, match=r"found a file: give the folder that holds its manifest\.json"):
             open_(tmp_path / "a.jpg")
-        with pytest.raises(NotADatasetError, match=r"a folder that holds packed datasets \(train, val\): give one of"):
+        with raises(
+            NotADatasetError,
+            expected="a packed dataset with a manifest.json",
+            found="a folder that holds packed datasets (train, val): give one of them",
+        ):
             open_(tmp_path / "split")
 
 

@@ -8,6 +8,7 @@ import pytest
 from support.batches import keys_of
 from support.crops import astronaut_crops, write_crops
 from support.datasets import fixed, text, write_dataset
+from support.errors import raises
 from support.ranks import run_ranks
 from torch.utils.data import DataLoader
 
@@ -133,7 +134,7 @@ def test_a_resume_on_another_machine_keeps_the_order(raw_path, monkeypatch, befo
     batches = DataLoader(dataset, 8, sampler=resumed, collate_fn=dataset.collate) if with_sampler else resumed
     assert sorted(first + keys_of(batches)) == sorted(whole)
     other = {"full": "blocks", "blocks": "full"}[loader.order]
-    with pytest.raises(UsageError, match="differ in shuffle"):
+    with raises(UsageError, option="state", found="another; they differ in shuffle, window"):
         Loader(dataset, 8, seed=1, shuffle=other).load_state_dict(state)
 
 
@@ -145,7 +146,7 @@ def test_a_state_from_before_the_first_epoch_decides_nothing(raw_path, monkeypat
     assert loader.order == "auto"
     next(iter(loader))
     assert loader.order == "blocks"
-    with pytest.raises(UsageError, match="differ in shuffle"):
+    with raises(UsageError, option="state", found="another; they differ in shuffle, window"):
         Loader(open_dataset(raw_path), 8, shuffle=False).load_state_dict(loader.state_dict())
 
 
@@ -153,7 +154,7 @@ def test_a_state_that_is_refused_decides_nothing(raw_path, monkeypatch):
     memory_is(monkeypatch, TINY)
     loader, other = (Loader(open_dataset(raw_path), 8, seed=seed) for seed in (1, 2))
     next(iter(other))
-    with pytest.raises(UsageError, match="differ in seed"):
+    with raises(UsageError, option="state", found="another; they differ in seed"):
         loader.load_state_dict(other.state_dict())
     assert loader.order == "auto"
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.errors import raises
 from support.fuzz import examples
 
 from readers import BalancedBatches, PairBatches, PKBatches
@@ -68,7 +69,7 @@ def test_every_batch_has_p_values_with_k_rows_each(values, p, k, epoch, seed):
 def test_pairs_have_one_value_and_nobody_with_a_partner_is_missing(values, half, seed):
     partners = [row for row, value in enumerate(values) if value and values.count(value) > 1]
     if not partners:
-        with pytest.raises(UsageError, match="found no pair"):
+        with raises(UsageError, option="values", found="no pair"):
             PairBatches(values, 2 * half)
         return
     order = PairBatches(values, 2 * half)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.errors import raises
 from support.fuzz import examples
 
 from readers.order.blocks import Blocks
@@ -223,9 +224,9 @@ def test_wrong_arguments(arguments, message):
 
 
 def test_wrong_ranks_and_epochs():
-    with pytest.raises(UsageError, match="found rank 2 of world_size 2"):
+    with raises(UsageError, option="rank", found="rank 2 of world_size 2"):
         RankShare(2, 2)
-    with pytest.raises(UsageError, match="epoch: expected 0 to"):
+    with raises(UsageError, option="epoch", found=-1):
         Order(10).epoch(-1)
 
 

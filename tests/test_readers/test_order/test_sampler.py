@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from support.batches import keys_of, woven
+from support.errors import raises
 from support.ranks import run_ranks
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -211,7 +212,7 @@ def test_more_than_an_epoch_has_is_refused(dataset, make):
     assert len([*second]) in (8, 2), "samples, or batches of seven"
     assert second.state_dict(consumed=64)["consumed"] == 60
     state = make(dataset).state_dict(consumed=60)
-    with pytest.raises(UsageError, match="state: expected 0 to 60 samples consumed, found 61"):
+    with raises(UsageError, option="state", found=61):
         make(dataset).load_state_dict({**state, "consumed": 61})
 
 
