@@ -62,7 +62,7 @@ def submit(words: Sequence[str]) -> str:
     printed = _run("sbatch", "--parsable", *words)
     match = _NUMBER.match(printed.strip().rpartition("\n")[2])
     if match is None:
-        raise BuildError(f"Slurm's sbatch: expected the number of a job, found {cut(repr(printed.strip()), LONG)}")
+        raise BuildError(place="Slurm's sbatch", expected="the number of a job", found=cut(repr(printed.strip()), LONG))
     return match[1]
 
 
@@ -121,11 +121,11 @@ def _run(program: str, *arguments: str) -> str:
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise BuildError(f"Slurm's {program}: no answer within {_ANSWER_S:g} s") from error
+        raise BuildError(f"no answer within {_ANSWER_S:g} s", place=f"Slurm's {program}") from error
     except OSError as error:
-        raise BuildError(f"Slurm's {program}: cannot be run: {error.strerror}") from error
+        raise BuildError(f"cannot be run: {error.strerror}", place=f"Slurm's {program}") from error
     if done.returncode:
         said = (done.stderr or done.stdout).strip().rpartition("\n")[2].removeprefix(f"{program}: ")
         said = said.removeprefix("error: ")
-        raise BuildError(f"Slurm's {program}: {cut(said, LONG) or f'exit status {done.returncode}'}")
+        raise BuildError(cut(said, LONG) or f"exit status {done.returncode}", place=f"Slurm's {program}")
     return done.stdout
