@@ -1,8 +1,8 @@
-"""``packer preview``: a contact sheet of samples with their geometry, or of rejected items."""
+"""``packer preview``: a contact sheet of samples with their geometry or of rejected items, or an animated track."""
 
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ import numpy.typing as npt
 from packer.assembly.samples import PackedSamples
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
+from packer.packed.animation import animate
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.packed.browse.originals import Originals
+from packer.packed.browse.tracks import pauses_ms, sound_of, track_rows
 from packer.packed.rejects import planned, report_lines
 from packer.recipe.checks import checked
 from packer.vision.faults import describe_error
@@ -36,6 +38,7 @@ from shardspec.schema import Field, Schema
 from shardspec.wording import LONG, counted, cut, did_you_mean, list_some, shorten
 
 DEFAULT_COUNT = 64
+_ANIMATED = ".webp"
 DEFAULT_CELL = 224
 """Side in pixels of the square that each image is fitted into."""
 
@@ -48,12 +51,12 @@ _CHUNK = 64
 
 @dataclass(frozen=True, repr=False)
 class PreviewResult(Result):
-    """A contact sheet, and the samples that it shows.
+    """A contact sheet or an animation, and the samples that it shows.
 
     Attributes
     ----------
     path : Path
-        The sheet.
+        The file.
     rows : tuple of int
         Rows of the samples, in the order shown.
     items : tuple of str
@@ -68,7 +71,9 @@ class PreviewResult(Result):
         """Describe the sheet in one line."""
         if self.items:
             return f"{self.path}: {counted(len(self.items), 'rejected item')}, each above its name and reason"
-        rows = f"rows {self.rows[0]} to {self.rows[-1]}"
+        rows = f"rows {min(self.rows)} to {max(self.rows)}"
+        if self.path.suffix.lower() == _ANIMATED:
+            return f"{self.path}: a track of {counted(len(self.rows), 'sample')}, {rows}"
         return f"{self.path}: {counted(len(self.rows), 'sample')}, {rows}, each above its key"
 
     def to_json(self) -> dict[str, Any]:
@@ -90,20 +95,21 @@ def preview(
     plain: bool = False,
     where: str | None = None,
     one_per: str | None = None,
+    track: int | None = None,
     masks: str | None = None,
     rejects: bool = False,
     source: str | os.PathLike[str] | None = None,
     transform: str | AnyTransform | None = None,
     progress: bool | ProgressListener = True,
 ) -> PreviewResult:
-    """Write a contact sheet of samples as PNG, replacing the file if it exists.
+    """Write a contact sheet of samples as PNG, or a track as animated WebP, replacing the file if it exists.
 
     Parameters
     ----------
     dataset : path
         A packed dataset with an image in each sample.
     out : path
-        File of the sheet, ``.png``, in an existing folder outside the dataset.
+        File of the sheet, ``.png``, or of the animation, ``.webp``, in an existing folder outside the dataset.
     count : int
         Samples to show, at least 1.
     all : bool
@@ -124,6 +130,10 @@ def preview(
     one_per : str, optional
         A field of text or single values. Show the middle sample of each of its values, such as of each video
         (``"source"``).
+    track : int, optional
+        Write an animation of the samples that have the same source and track as the sample in this row, in the order of
+        their frames and at their pace. If the dataset has ``audio``, the waveform is drawn below. Of the other options
+        `cell`, `plain`, `masks`, `transform` and `seed` apply.
     masks : {"beside", "over"}, optional
         How to show masks and other extra images of the sample: next to its image, or as a tint of it where they are not
         black. Label maps get a colour for each value. By default, do not show them.
@@ -153,7 +163,8 @@ def preview(
         If the dataset cannot be read.
     """
     path, sheet_path = given_path("dataset", dataset), given_path("out", out)
-    check_output(sheet_path, ".png", datasets=[path])
+    track = checked("track", track, int | None, minimum=0)
+    check_output(sheet_path, ".png" if track is None else _ANIMATED, datasets=[path])
     start, count = checked("start", start, int, minimum=0), checked("count", count, int, minimum=1)
     cell, columns = checked("cell", cell, int, minimum=16), checked("columns", columns, int | None, minimum=1)
     seed = checked("seed", seed, int | None, minimum=0)
@@ -169,7 +180,17 @@ def preview(
         raise UsageError(option="rejects", expected="`source`, from which rejected items are drawn", found="none")
     if source is not None and not rejects:
         raise UsageError("read only with `rejects`, which are drawn from it", option="source")
-    most = None if all else count
+    if track is not None:
+        for name, given in (
+            ("rejects", rejects),
+            ("where", where),
+            ("one_per", one_per),
+            ("start", start),
+            ("all", all),
+        ):
+            if given:
+                raise UsageError("not read with `track`, which selects the samples", option=name)
+    most = None if all or track is not None else count
     if source is not None:
         lines = [line for line in report_lines(path) if line.get("kind") == "item"]
         chosen = lines[start:] if most is None else lines[start : start + most]
@@ -188,24 +209,40 @@ def preview(
     further = _further(manifest.schema, shown) if masks else []
     wanted = [shown, *_wanted(manifest.schema, captioned, geometry=not plain), *further]
     samples = PackedSamples(path, list(dict.fromkeys(wanted)) if augment is None else None)
-    found = _selected(path, len(samples), where, one_per)
-    rows = [int(found[place]) for place in _choose(len(found), most, start, seed)]
-    if not rows:
-        selected = "" if where is None and one_per is None else ", as selected"
-        raise UsageError(place=path, expected=f"samples from row {start} on", found=f"{len(found)} in all{selected}")
-    sheet = _new_sheet(len(rows), columns, cell)
-    with Stage(listener_of(progress), "drawing", len(rows), "samples") as stage:
-        for first in range(0, len(rows), _CHUNK):
-            chunk = rows[first : first + _CHUNK]
-            read = samples.read(chunk)
-            if augment is None:
-                images = [_draw(np.asarray(sample[shown], np.uint8), sample, further, masks, cell) for sample in read]
-            else:
-                images = augment.draw(read, chunk, shown, cell, plain=plain)
-            for place, (row, sample, picture) in enumerate(zip(chunk, read, images, strict=True), first):
-                sheet.put(place, picture, _caption(sample, samples.schema, row, captioned))
-                stage.advance()
-    _write(sheet, sheet_path)
+    browsed = BrowsedDataset(path) if track is not None or where is not None or one_per is not None else None
+    if browsed is None or track is None:
+        found = np.arange(len(samples)) if browsed is None else _selected(browsed, where or "", one_per)
+        rows = [int(found[place]) for place in _choose(len(found), most, start, seed)]
+        if not rows:
+            selected = "" if browsed is None else ", as selected"
+            text = f"samples from row {start} on"
+            raise UsageError(place=path, expected=text, found=f"{len(found)} in all{selected}")
+    elif track < len(samples):
+        rows = track_rows(browsed, track).tolist()
+    else:
+        raise UsageError(option="track", expected=f"a row of the dataset, 0 to {len(samples) - 1}", found=track)
+
+    def drawn() -> Iterator[tuple[dict[str, Any], npt.NDArray[np.uint8]]]:
+        with Stage(listener_of(progress), "drawing", len(rows), "samples") as stage:
+            for first in range(0, len(rows), _CHUNK):
+                chunk = rows[first : first + _CHUNK]
+                read = samples.read(chunk)
+                if augment is None:
+                    images = [_draw(np.asarray(one[shown], np.uint8), one, further, masks, cell) for one in read]
+                else:
+                    images = augment.draw(read, chunk, shown, cell, plain=plain)
+                for sample, image in zip(read, images, strict=True):
+                    yield sample, image
+                    stage.advance()
+
+    if browsed is not None and track is not None:
+        images = (image for _, image in drawn())
+        write_output(sheet_path, animate(images, cell, pauses_ms(browsed, rows), sound_of(browsed, rows)))
+    else:
+        sheet = _new_sheet(len(rows), columns, cell)
+        for place, (sample, image) in enumerate(drawn()):
+            sheet.put(place, image, _caption(sample, samples.schema, rows[place], captioned))
+        _write(sheet, sheet_path)
     return PreviewResult(sheet_path, tuple(rows))
 
 
@@ -217,12 +254,9 @@ def image_field(schema: Schema, path: Path) -> Field:
     return next((field for field in images if field.name == "image"), images[0])
 
 
-def _selected(path: Path, total: int, where: str | None, one_per: str | None) -> IntArray:
+def _selected(dataset: BrowsedDataset, where: str, one_per: str | None) -> IntArray:
     """Return the rows that a condition selects; with `one_per`, only the middle one of each value of that field."""
-    if where is None and one_per is None:
-        return np.arange(total)
-    dataset = BrowsedDataset(path)
-    rows = dataset.select(where or "").rows()
+    rows = dataset.select(where).rows()
     if one_per is None:
         return rows
     if one_per not in dataset.small_fields:

@@ -1,4 +1,4 @@
-"""A dataset for pages: neighbours of samples, the frames that they were cut from, rejects."""
+"""A dataset for pages: the frames that samples were cut from, rejects."""
 
 import io
 import threading
@@ -27,8 +27,6 @@ from shardspec.wording import program
 LINES = 60
 """Rejects per page."""
 
-_TRACK = 240
-"""Most neighbours shown for a sample."""
 _LONGEST = 1600
 """Longest side of a whole frame in pixels, as shown."""
 _KEPT = 8
@@ -153,27 +151,6 @@ class DatasetView:
         before = int(selection.rows(place - 1, place)[0]) if place else None
         return before, int(selection.rows(place + 1, place + 2)[0]) if place + 1 < len(selection) else None
 
-    def track(self, row: int) -> list[int]:
-        """Return the rows of the same source, and of the same track if there are tracks, in order of their frames."""
-        dataset = self.dataset
-        same = self._same_source(row)
-        if "track" in dataset.small_fields:
-            tracks = np.ma.getdata(dataset.column("track"))[same]
-            same = same[tracks == tracks[same == row][0]]
-        if "frame" in dataset.small_fields:
-            same = same[np.argsort(np.ma.getdata(dataset.column("frame"))[same], kind="stable")]
-        at = int(np.flatnonzero(same == row)[0])
-        first = max(0, min(at - _TRACK // 2, len(same) - _TRACK))
-        return [int(found) for found in same[first : first + _TRACK]]
-
-    def pause_ms(self, rows: Sequence[int]) -> int:
-        """Return the milliseconds between two frames of a track, by their times."""
-        if "time" not in self.dataset.small_fields or len(rows) < 2 or self.dataset.field("time").kind == "text":
-            return 200
-        steps = np.diff(self.dataset.numbers("time")[np.array(rows, np.int64)].astype(np.float64))
-        steps = steps[np.isfinite(steps) & (steps > 0)]
-        return int(min(1000, max(40, 1000 * float(np.median(steps))))) if len(steps) else 200
-
     def original(self, row: int) -> Original:
         """Return the frame that a sample was cut from.
 
@@ -260,13 +237,6 @@ class DatasetView:
                     self._drawn.pop(next(iter(self._drawn)))
                 self._drawn[key] = drawn
             return self._drawn[key]
-
-    def _same_source(self, row: int) -> IntArray:
-        if "source" not in self.dataset.small_fields:
-            return np.array([row])
-        is_text = self.dataset.field("source").kind == "text"
-        sources = self.dataset.texts("source").codes if is_text else self.dataset.numbers("source")
-        return np.flatnonzero(sources == sources[row])
 
 
 def _draw_jpeg(found: npt.NDArray[np.uint8]) -> tuple[bytes, tuple[int, int]]:

@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from packer.packed.browse.selection import Selection
+from packer.packed.browse.tracks import pause_ms, sound_of, track_rows
 from packer.page.cards import shown_text
 from packer.page.counts import Bar, spread
 from packer.page.dataset_view import DatasetView
@@ -24,6 +25,11 @@ from packer.page.summary import find_shared
 from shardspec.errors import CodecError, ItemError, ShardspecError
 
 PAGE_SAMPLES = 100
+
+_TRACK = 240
+"""Most samples of a track on a page."""
+_WAVEFORM = 400
+"""Points of a waveform."""
 
 _STATIC = {"page.css": "text/css", "page.js": "text/javascript"}
 _CACHED = {"cache-control": "private, max-age=3600"}
@@ -138,6 +144,7 @@ class _Pages:
             "find": self.find,
             "row/{row:int}": self.sample,
             "row/{row:int}/track": self.track,
+            "row/{row:int}/track.wav": self.sound,
             "row/{row:int}/original": self.original,
             "row/{row:int}/original.jpg": self.original_image,
             "row/{row:int}/{name}": self.picture,
@@ -258,15 +265,22 @@ class _Pages:
 
     def track(self, request: Request, one: DatasetView, row: int) -> Response:
         """The neighbours of a sample, as a part of a page."""
-        neighbours = one.track(row)
+        neighbours = track_rows(one.dataset, row, _TRACK)
+        sound = sound_of(one.dataset, neighbours)
         return self._page(
             "track.html",
             request,
             cards=one.cards(neighbours),
             row=row,
-            pause=one.pause_ms(neighbours),
+            pause=pause_ms(one.dataset, neighbours),
             in_track="track" in one.dataset.schema,
+            peaks=None if sound is None else sound.peaks(_WAVEFORM).tolist(),
         )
+
+    def sound(self, _request: Request, one: DatasetView, row: int) -> Response:
+        """The sound of the neighbours of a sample."""
+        found = sound_of(one.dataset, track_rows(one.dataset, row, _TRACK))
+        return _missing() if found is None else Response(found.wav(), media_type="audio/wav", headers=_CACHED)
 
     def original(self, request: Request, one: DatasetView, row: int) -> Response:
         """The frame that a sample was cut from, with its box, as a part of a page."""

@@ -1,4 +1,4 @@
-"""``packer preview DATASET -o SHEET.png``."""
+"""``packer preview DATASET -o SHEET.png``, or ``-o TRACK.webp --track ROW``."""
 
 import argparse
 
@@ -8,7 +8,13 @@ from packer.packed.preview import DEFAULT_CELL, DEFAULT_COUNT, preview
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dataset", metavar="DATASET", help="folder of a packed dataset")
-    parser.add_argument("-o", "--out", metavar="SHEET.png", required=True, help="file to write, replaced if it exists")
+    parser.add_argument(
+        "-o",
+        "--out",
+        metavar="FILE",
+        required=True,
+        help="sheet to write (.png), or animation (.webp, with --track); replaced if it exists",
+    )
     parser.add_argument(
         "--count", metavar="N", type=int, default=DEFAULT_COUNT, help=f"samples to show (default: {DEFAULT_COUNT})"
     )
@@ -31,6 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--one-per", metavar="FIELD", help="show the middle sample of each value of this field, such as source"
+    )
+    parser.add_argument(
+        "--track",
+        metavar="ROW",
+        type=int,
+        help="write an animated WebP of the track of this row, with the waveform of its sound",
     )
     parser.add_argument(
         "--masks",

@@ -75,16 +75,23 @@
     const target = document.getElementById("large");
     if (!button || !target || frames.length < 2) return;
     const overlay = document.querySelector("#image > svg");
-    const pause = Math.max(40, Number(strip.dataset.strip) || 200);
+    const pause = Math.max(16, Number(strip.dataset.strip) || 200);
     const first = target.getAttribute("src");
+    const sound = strip.querySelector("audio");
     let timer = null, at = 0;
-    const stop = () => { clearInterval(timer); timer = null; button.textContent = "▶ Play"; target.src = first; if (overlay) overlay.style.visibility = ""; };
+    const stop = () => { clearInterval(timer); timer = null; if (sound) sound.pause(); button.textContent = "▶ Play"; target.src = first; if (overlay) overlay.style.visibility = ""; };
     button.hidden = false;
     button.addEventListener("click", () => {
       if (timer) { stop(); return; }
       button.textContent = "■ Stop";
       if (overlay) overlay.style.visibility = "hidden"; // it belongs to one frame
-      timer = setInterval(() => { target.src = frames[at++ % frames.length]; }, pause);
+      const show = () => {
+        if (sound && at % frames.length === 0) { sound.currentTime = 0; sound.play().catch(() => {}); }
+        target.src = frames[at++ % frames.length];
+      };
+      at = 0;
+      show();
+      timer = setInterval(show, pause);
     });
   }
 

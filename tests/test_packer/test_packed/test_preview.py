@@ -236,3 +236,32 @@ def test_a_transform_is_shown_with_the_draws_of_a_loader(tmp_path: Path, monkeyp
 def test_names_that_the_system_cannot_take_are_those_of_no_file(tmp_path: Path) -> None:
     for name in ("a" * 300, "\ud800.png", "a\0.png"):
         assert Originals(tmp_path).find(name) is None
+
+
+def test_a_track_is_animated_in_the_order_and_at_the_pace_of_its_frames(tmp_path: Path) -> None:
+    write_faces(tmp_path / "faces", 12)  # row, row + 3, ... are of one source, 1.2 s apart
+    out = tmp_path / "track.webp"
+    assert (
+        main(["preview", str(tmp_path / "faces"), "-o", str(out), "--track", "4", "--cell", str(CELL), "--plain"]) == 0
+    )
+    columns = face_columns(12)
+    with Image.open(out) as animation:
+        assert animation.n_frames == 4
+        for number, row in enumerate((1, 4, 7, 10)):
+            animation.seek(number)
+            valid = {"landmarks_valid": columns["landmarks_valid"][row]}
+            expected = draw(columns["image"][row], valid, scale=2).astype(int)
+            assert np.abs(np.asarray(animation.convert("RGB"), int) - expected).mean() < 12, row
+            assert animation.info["duration"] == 1000  # the longest
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [({"track": 12}, "track"), ({"track": 1, "where": "score > 0"}, "where"), ({"track": -1}, "track")],
+)
+def test_a_track_that_cannot_be_shown_is_an_error(tmp_path: Path, options: dict[str, object], option: str) -> None:
+    write_faces(tmp_path / "faces", 12)
+    with raises(UsageError, option=option):
+        preview(tmp_path / "faces", tmp_path / "track.webp", **options)
+    with pytest.raises(UsageError):
+        preview(tmp_path / "faces", tmp_path / "track.png", track=1)

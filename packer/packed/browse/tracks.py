@@ -1,0 +1,112 @@
+"""The samples of one track in the order of time, and their sound."""
+
+import io
+import wave
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.packed.browse.dataset import BrowsedDataset
+from shardspec.columns import IntArray
+
+_PAUSE_MS = 200
+_SHORTEST_PAUSE_MS, _LONGEST_PAUSE_MS = 16, 1000
+_LONGEST_SOUND_S = 600
+
+
+class Sound(NamedTuple):
+    """The sound of a track.
+
+    Attributes
+    ----------
+    samples : ndarray, (N,), int16
+        Mono. It begins with the first sample of the track. Frames that are missing are silent.
+    rate : int
+        Samples a second.
+    """
+
+    samples: npt.NDArray[np.int16]
+    rate: int
+
+    def peaks(self, columns: int) -> npt.NDArray[np.int16]:
+        """Return the lowest and the highest value in each of `columns` equal parts, (columns, 2)."""
+        edges = np.linspace(0, len(self.samples), columns + 1).astype(np.int64)
+        parts = [self.samples[a : max(b, a + 1)] for a, b in pairwise(edges)]
+        return np.array([(part.min(initial=0), part.max(initial=0)) for part in parts], np.int16)
+
+    def wav(self) -> bytes:
+        """Return a WAV file."""
+        file = io.BytesIO()
+        with wave.open(file, "wb") as out:
+            out.setnchannels(1)
+            out.setsampwidth(2)
+            out.setframerate(self.rate)
+            out.writeframes(self.samples.astype("<i2").tobytes())
+        return file.getvalue()
+
+
+def track_rows(dataset: BrowsedDataset, row: int, most: int | None = None) -> IntArray:
+    """Return the rows of the same source and track as `row`, in the order of their frames.
+
+    If there are more than `most`, return the nearest to `row`. A dataset without tracks has one per source.
+    """
+    same = np.array([row])
+    if "source" in dataset.small_fields:
+        is_text = dataset.field("source").kind == "text"
+        sources = dataset.texts("source").codes if is_text else dataset.numbers("source")
+        same = np.flatnonzero(sources == sources[row])
+    if "track" in dataset.small_fields:
+        tracks = np.ma.getdata(dataset.column("track"))[same]
+        same = same[tracks == tracks[same == row][0]]
+    order = next((name for name in ("frame_position", "frame") if name in dataset.small_fields), None)
+    if order is not None:
+        same = same[np.argsort(np.ma.getdata(dataset.column(order))[same], kind="stable")]
+    if most is None:
+        return same
+    at = int(np.flatnonzero(same == row)[0])
+    first = max(0, min(at - most // 2, len(same) - most))
+    return same[first : first + most]
+
+
+def pause_ms(dataset: BrowsedDataset, rows: Sequence[int] | IntArray) -> int:
+    """Return the usual number of milliseconds from one sample of a track to the next, between 16 and 1000."""
+    return int(np.median(pauses_ms(dataset, rows)))
+
+
+def pauses_ms(dataset: BrowsedDataset, rows: Sequence[int] | IntArray) -> list[int]:
+    """Return the milliseconds from each sample of a track to the next, between 16 and 1000; after the last, the median.
+
+    Without times, 200 for each.
+    """
+    times = _times(dataset, rows)
+    if times is None or len(rows) < 2 or not np.isfinite(times).all():
+        return [_PAUSE_MS] * len(rows)
+    # Rounded times are subtracted, not rounded differences, so that errors do not add up.
+    steps = np.diff(np.rint(1000 * times)).clip(_SHORTEST_PAUSE_MS, _LONGEST_PAUSE_MS).astype(np.int64)
+    return [*steps.tolist(), int(np.median(steps))]
+
+
+def sound_of(dataset: BrowsedDataset, rows: Sequence[int] | IntArray) -> Sound | None:
+    """Return the sound of a track; None if the dataset has none, or if it is longer than ten minutes."""
+    times = _times(dataset, rows)
+    rates = [generation.recipe.get("audio") for generation in dataset.manifest.generations]
+    rate = next((rate for rate in rates if isinstance(rate, int) and rate > 0), None)
+    if "audio" not in dataset.schema or rate is None or times is None or not len(rows):
+        return None
+    parts = [np.asarray(sample["audio"], np.int16).reshape(-1) for sample in dataset.read(rows, ["audio"])]
+    if not np.isfinite(times).all() or not 0 <= times[-1] - times[0] <= _LONGEST_SOUND_S:
+        return None
+    starts = np.rint((times - times[0]) * rate).astype(np.int64)
+    samples = np.zeros(max(start + len(part) for start, part in zip(starts, parts, strict=True)), np.int16)
+    for start, part in zip(starts, parts, strict=True):
+        samples[start : start + len(part)] = part
+    return Sound(samples, rate)
+
+
+def _times(dataset: BrowsedDataset, rows: Sequence[int] | IntArray) -> npt.NDArray[np.float64] | None:
+    if "time" not in dataset.small_fields or dataset.field("time").kind == "text":
+        return None
+    return np.asarray(dataset.numbers("time")[np.asarray(rows, np.int64)], np.float64)
