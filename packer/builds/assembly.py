@@ -21,8 +21,8 @@ from packer.builds.parts.part import Columns
 from packer.builds.parts.rows import PartRows, describe_rows
 from packer.builds.parts.schema import SchemaSettler
 from packer.builds.parts.summary import PartsReader, PartsSummary
-from packer.builds.planning.item_digests import DIGEST_BYTES, digest_lines
-from packer.builds.planning.plan import BuildPlan, read_item_lines, source_row
+from packer.builds.planning.item_digests import DIGEST_BYTES
+from packer.builds.planning.plan import BuildPlan, source_row
 from packer.builds.reports import ReportWriter
 from packer.builds.update.base_reports import BaseReports, ItemIdentity
 from packer.builds.update.compare import Comparison
@@ -85,13 +85,6 @@ class BuildAssembler:
         self._rejects = rejects
         fits = None if comparison is None else partial(self._make_settler().fits, schema=comparison.base.shard_schema)
         self._parts = PartsReader(space, plan.tasks, self._make_summary, fits)
-
-    @classmethod
-    def of_workspace(cls, space: Workspace, document: Mapping[str, Any], *, rejects: bool) -> "BuildAssembler":
-        """Return the assembler of the plan in a workspace, which must be whole (`BuildPlan.is_whole`)."""
-        plan = BuildPlan.from_json(document)
-        assert plan.is_whole
-        return cls(space, plan, digest_lines(read_item_lines(space)), None, None, rejects=rejects)
 
     def read(self, made: Iterable[int]) -> None:
         """Read the parts of finished tasks (`PartsReader.read`)."""

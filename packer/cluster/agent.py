@@ -4,38 +4,33 @@ import json
 import os
 import signal
 import threading
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from operator import add
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from packer.assembly.plan import ShardPlan
-from packer.assembly.shard import published_shard
-from packer.builds.assembly import BuildAssembler
 from packer.builds.job import shares_detector
 from packer.builds.planning.plan import BuildPlan
-from packer.cluster.claiming import PAUSE_S, BlockClaimer, TimedEngine, TimeLimit, UnitBlocks
+from packer.cluster.claiming import BlockClaimer, TimedEngine, TimeLimit
 from packer.jobs.engines.base import Event
 from packer.jobs.hosts.base import UNTIL_INPUT_ENDS
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
-from packer.jobs.schedule import Gain, ItemTally, Schedule, describe_lost
-from packer.jobs.stages.shards import cut_into_shards
-from packer.jobs.stages.tasks import done_line, failed_item
+from packer.jobs.schedule import Gain, Schedule, describe_lost
+from packer.jobs.stages.tasks import TaskEvents
 from packer.recipe import Recipe
 from packer.recipe.engines import Team
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
-from packer.workspace import Workspace, append_line
-from packer.workspace.durable import remove_tree, writing
+from packer.workspace import Workspace
+from packer.workspace.durable import writing
 from packer.workspace.folder import committed, output_folder
 from packer.workspace.machines import enter_plan
-from packer.workspace.sharing.array import block_size, describe_closed, read_terms, take_cut
+from packer.workspace.sharing.array import count_blocks, describe_closed, read_terms
 from packer.workspace.sharing.claims import Claims
 from packer.workspace.sharing.leases import Agent, Lease, Observer
 from shardspec.errors import BuildError, UsageError
@@ -54,7 +49,7 @@ class WorkResult(Result):
     ----------
     path : Path
         The dataset's folder.
-    tasks, items, samples, rejected, shards : int
+    tasks, items, samples, rejected : int
         Work that this agent has finished.
     ended : str
         Why the agent ended: ``"nothing is left"``, ``"the time is up"``, ``"the build is finished"``, or the process
@@ -66,13 +61,12 @@ class WorkResult(Result):
     items: int
     samples: int
     rejected: int
-    shards: int
     ended: str
 
     def describe(self) -> str:
         """Return one line with the work done and the reason for the end."""
         done = [counted(self.tasks, "task"), counted(self.items, "item"), f"{self.rejected} rejected"]
-        return f"{self.path}: {', '.join(done)}, {counted(self.shards, 'shard')}; ended: {self.ended}"
+        return f"{self.path}: {', '.join(done)}; ended: {self.ended}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the attributes as JSON."""
@@ -124,7 +118,7 @@ def work(
     document = _read_plan(space)
     terms = None if document is None else read_terms(space)
     if document is None or terms is None or "closed" in terms:
-        return WorkResult(target, 0, 0, 0, 0, 0, _why_closed(space, document, terms))
+        return WorkResult(target, 0, 0, 0, 0, _why_closed(space, document, terms))
     options = BuildOptions(workers=workers, **terms["options"])
     agent = Agent.here()
     space, document = enter_plan(space.of_plan(document["fingerprint"]).of_owner(agent.name))
@@ -200,7 +194,7 @@ class _AgentRun:
         self._workers = 0
         self._asked = False
         self._failed = ""
-        self._done = {"task": 0, "shard": 0}
+        self._done = 0
         self._gained = Gain(0, 0, 0)
 
     def run(self) -> WorkResult:
@@ -223,143 +217,69 @@ class _AgentRun:
             if not why:
                 raise
         items, samples, rejected = self._gained
-        return WorkResult(space.out, self._done["task"], items, samples, rejected, self._done["shard"], why)
+        return WorkResult(space.out, self._done, items, samples, rejected, why)
 
     def _work(self) -> str:
-        space = self._space
-        space.logs.mkdir()
+        """Run tasks until none is left or the time is up, and return why this agent ends."""
+        self._space.logs.mkdir()
         self._check()
-        if not space.assembly.exists():
-            if not self._run_tasks():
-                return "the time is up"
-            if not self._cut():
-                return f"nothing is left but the shards, which {program()} build writes"
-        if not self._write_shards():
-            return "the time is up"
-        return "nothing is left"
-
-    def _run_tasks(self) -> bool:
-        """Run tasks, and return whether the tasks of all agents are done."""
-        space, tasks = self._space, self._tasks
-        before = {path.name for path in space.part_files()}
-        tally = ItemTally(tasks)
-
-        def is_done(number: int, first: bool) -> bool:
-            # Looking up each file would cost a shared file system as much as the claims do.
-            return space.part(number).name in before or (not first and space.part(number).exists())
-
-        blocks = UnitBlocks("task", len(tasks), block_size(len(tasks)), is_done)
-        with self._claim(blocks, "packing", "items") as (claimer, stage):
-
-            def on_event(event: Event) -> None:
-                self._note(event)
-                reasons = [ended.reason for ended in event.ends if ended.rejected]
-                gain, frames = tally.take(event), event.frames if event.kind == "tick" else None
-                self._gained = Gain(*map(add, self._gained, gain))
-                stage.advance(*gain, size=event.result.get("bytes", 0), reasons=reasons, frames=frames)
-                failed = next((ended for ended in event.ends if ended.rejected), None)
-                if failed is not None and self._options.on_error == "fail":
-                    assert event.unit is not None
-                    error = failed_item(item_name(space.items, tasks[event.unit.number], failed.item), failed.reason)
-                    self._failed = str(error)
-                    raise error
-                if event.kind == "done" and event.unit is not None:
-                    append_line(space.journal, done_line(event))
-                    self._done["task"] += event.unit.do in ("task", "join")
-                claimer.take(event, schedule)
-
-            schedule = self._schedule(on_event)
-            return claimer.run(schedule)
-
-    def _cut(self) -> bool:
-        """Cut the rows into shards, or wait until another agent has; return False if only the build itself can."""
-        space, claims = self._space, Claims(self._space.claims, self._agent.name, "cut", 1)
-        if not self._plan.is_whole or not any(line.get("rows") for line in space.read_journal()):
-            return False
-        while not space.assembly.exists():
-            self._check()
-            claims.look()
-            self._observer.look()
-            if (claims.fresh() or claims.freed(self._observer)) and claims.take(0):
-                try:
-                    self._cut_alone()
-                finally:
-                    if space.assembly.exists():
-                        claims.finish(0)
-                    claims.give_back(list(claims.held))
-            else:
-                time.sleep(PAUSE_S)
-        return True
-
-    def _cut_alone(self) -> None:
-        space = self._space
-        self._listener.on_message(f"{program()}: all tasks are done; this agent cuts the rows into shards")
-        cut = space.set_aside()
-        cut.final.parent.mkdir()
-        try:
-            cut.final.mkdir()
-            rejects = self._options.on_error != "fail"
-            with closing(BuildAssembler.of_workspace(cut, self._document, rejects=rejects)) as assembler:
-                cut_into_shards(assembler.assemble, cut).staging.mkdir()
-            take_cut(cut, space)
-        finally:
-            remove_tree(cut.final.parent)
-
-    def _write_shards(self) -> bool:
-        """Write shards, and return whether all shards are written."""
-        space = self._space
-        plan = ShardPlan.load(space)
-
-        def is_done(number: int, first: bool) -> bool:
-            return published_shard(plan.published(number)) is not None
-
-        blocks = UnitBlocks("shard", len(plan.sizes), 1, is_done)
-        with self._claim(blocks, "writing", "shards") as (claimer, stage):
-
-            def on_event(event: Event) -> None:
-                self._note(event)
-                done = event.kind == "done"
-                if done:
-                    append_line(space.journal, done_line(event))
-                    self._done["shard"] += 1
-                stage.advance(int(done), size=event.result.get("bytes", 0) if done else 0)
-                claimer.take(event, schedule)
-
-            schedule = self._schedule(on_event)
-            return claimer.run(schedule)
-
-    @contextmanager
-    def _claim(self, blocks: UnitBlocks, stage: str, unit: str) -> Iterator[tuple[BlockClaimer, Stage]]:
-        """Open an engine, and a claimer of blocks for it."""
-        options = self._options
+        if self._space.assembly.exists():
+            return "nothing is left"
+        options, count = self._options, len(self._tasks)
         recipe = Recipe.from_options(self._plan.recipe)
-        workers = self._workers = count_workers(options.workers, recipe.preset, blocks.count)
-        shares = blocks.do == "task" and shares_detector(recipe, options)
-        team = Team(workers, options.item_timeout, shares or has_core_to_spare(workers), shares)
-        self._engine = TimedEngine(self._space, team)
-        claims = Claims(self._space.claims, self._agent.name, blocks.do, blocks.block_count)
-        claimer = BlockClaimer(
-            blocks, claims, self._observer, self._engine, workers, lambda: self._limit.left_s, self._check
+        workers = self._workers = count_workers(options.workers, recipe.preset, count)
+        shares = shares_detector(recipe, options)
+        engine = TimedEngine(
+            self._space, Team(workers, options.item_timeout, shares or has_core_to_spare(workers), shares)
         )
-        self._listener.on_message(f"{stage}: agent {self._agent.name}, with {counted(workers, 'worker')}")
+        claims = Claims(self._space.claims, self._agent.name, "task", count_blocks(count))
+        claimer = BlockClaimer(
+            count,
+            self._make_is_done(),
+            claims,
+            self._observer,
+            engine,
+            workers,
+            lambda: self._limit.left_s,
+            self._check,
+        )
+        self._listener.on_message(f"packing: agent {self._agent.name}, with {counted(workers, 'worker')}")
+        self._engine = engine
         try:
-            with claimer, Stage(self._listener, stage, None, unit) as shown:
+            with claimer, Stage(self._listener, "packing", None, "items") as stage:
                 try:
-                    yield claimer, shown
+                    done = self._run_tasks(engine, claimer, stage)
                 finally:
-                    self._engine.close()
+                    engine.close()
         finally:
             self._engine = None
+        return "nothing is left" if done else "the time is up"
 
-    def _schedule(self, on_event: Any) -> Schedule:
-        assert self._engine is not None
+    def _run_tasks(self, engine: TimedEngine, claimer: BlockClaimer, stage: Stage) -> bool:
+        """Run tasks, and return whether the tasks of all agents are done."""
+        events = TaskEvents(self._tasks, self._space, stage, rejects=self._options.on_error != "fail")
 
-        def report(event: Event) -> None:
+        def on_event(event: Event) -> None:
             if lost := describe_lost(event, self._space, self._tasks):
                 self._listener.on_message(lost)
-            on_event(event)
+            self._note(event)
+            try:
+                self._gained = Gain(*map(add, self._gained, events.take(event)))
+            except BuildError as error:
+                self._failed = str(error)
+                raise
+            self._done += event.ends_task
+            claimer.take(event, schedule)
 
-        return Schedule(self._engine, self._space, self._tasks, report, self._options.item_timeout)
+        schedule = Schedule(engine, self._space, self._tasks, on_event, self._options.item_timeout)
+        return claimer.run(schedule)
+
+    def _make_is_done(self) -> Callable[[int, bool], bool]:
+        """Return a function that tells whether a task is done. It looks up as few files as possible."""
+        space = self._space
+        before = {path.name for path in space.part_files()}
+        # Looking up each file would cost a shared file system as much as the claims do.
+        return lambda number, first: space.part(number).name in before or (not first and space.part(number).exists())
 
     def _note(self, event: Event) -> None:
         """Record which items are under way, and end the agent if necessary."""
@@ -421,8 +341,7 @@ class _AgentRun:
             doing.append(f"{unit.do} {unit.number}{named}")
         more = 0 if engine is None else len(engine.running) - len(units)
         doing += [f"and {more} more"] if more > 0 else []
-        done = {"tasks": self._done["task"], "shards": self._done["shard"]}
-        return {"doing": tuple(doing), "workers": self._workers, "failed": self._failed, **done}
+        return {"doing": tuple(doing), "workers": self._workers, "failed": self._failed, "tasks": self._done}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Claims of an agent to blocks of tasks or shards, until its time is nearly up."""
+"""Claims of an agent to blocks of tasks, until its time is nearly up."""
 
 import bisect
 import math
@@ -9,9 +9,8 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 from packer.jobs.engines.base import Event
 from packer.jobs.engines.processes import ProcessesEngine
@@ -19,6 +18,7 @@ from packer.jobs.plan import Unit, Verdicts
 from packer.jobs.schedule import Schedule
 from packer.recipe.engines import Team
 from packer.workspace import Workspace
+from packer.workspace.sharing.array import block_size, count_blocks
 from packer.workspace.sharing.claims import Claims
 from packer.workspace.sharing.leases import Observer, slurm_job
 from shardspec.errors import UsageError
@@ -84,41 +84,15 @@ class TimedEngine(ProcessesEngine):
         self.running.clear()
 
 
-@dataclass(frozen=True)
-class UnitBlocks:
-    """Units of work of one kind, which are claimed in blocks.
-
-    Attributes
-    ----------
-    do : {"task", "shard"}
-    count : int
-        Number of units.
-    size : int
-        Number of units in a block.
-    is_done : callable
-        Returns whether a unit is done already, given its number and whether this is the first claim to its block.
-    """
-
-    do: Literal["task", "shard"]
-    count: int
-    size: int
-    is_done: Callable[[int, bool], bool]
-
-    @property
-    def block_count(self) -> int:
-        """The number of blocks."""
-        return -(-self.count // self.size)
-
-    def units(self, block: int) -> range:
-        """The numbers of the units in a block."""
-        return range(block * self.size, min(self.count, (block + 1) * self.size))
-
-
 class BlockClaimer:
-    """Claims blocks of units while workers are idle. Use as a context manager; the end gives unfinished blocks back.
+    """Claims blocks of tasks while workers are idle. Use as a context manager; the end gives unfinished blocks back.
 
     Parameters
     ----------
+    tasks : int
+        Number of tasks of the plan.
+    is_done : callable
+        Returns whether a task is done already, given its number and whether this is the first claim to its block.
     claims : Claims
         Claims to the blocks.
     left_s : callable
@@ -135,7 +109,8 @@ class BlockClaimer:
 
     def __init__(
         self,
-        blocks: UnitBlocks,
+        tasks: int,
+        is_done: Callable[[int, bool], bool],
         claims: Claims,
         observer: Observer,
         engine: TimedEngine,
@@ -143,14 +118,16 @@ class BlockClaimer:
         left_s: Callable[[], float],
         check: Callable[[], bool],
     ) -> None:
-        self._blocks = blocks
+        self._tasks = tasks
+        self._is_done = is_done
+        self._size = block_size(tasks)
         self._claims = claims
         self._observer = observer
         self._engine = engine
         self._workers = workers
         self._left_s = left_s
         self._check = check
-        self._next = random.randrange(max(1, blocks.block_count))  # noqa: S311 -- no secret
+        self._next = random.randrange(max(1, count_blocks(tasks)))  # noqa: S311 -- no secret
         self._missing: dict[int, set[int]] = {}
         self._look_s = 0.0
         self.stopping = False
@@ -162,7 +139,7 @@ class BlockClaimer:
         self._claims.give_back(list(self._claims.held))
 
     def run(self, schedule: Schedule) -> bool:
-        """Run units until all agents are done or the time is nearly up; return whether all are done."""
+        """Run tasks until all agents are done or the time is nearly up; return whether all are done."""
         self._claims.look()
         while not self._claims.all_done:
             schedule.run((), self._more)
@@ -173,13 +150,12 @@ class BlockClaimer:
         return True
 
     def take(self, event: Event, schedule: Schedule) -> None:
-        """Record a finished unit, and stop claiming if the time is nearly up."""
-        unit = event.unit
-        if event.kind == "done" and unit is not None and unit.do in (self._blocks.do, "join"):
-            block = unit.number // self._blocks.size
+        """Record a finished task, and stop claiming if the time is nearly up."""
+        if event.ends_task and event.unit is not None:
+            block = event.unit.number // self._size
             missing = self._missing.get(block)
             if missing is not None:
-                missing.discard(unit.number)
+                missing.discard(event.unit.number)
                 if not missing:
                     del self._missing[block]
                     self._claims.finish(block)
@@ -188,7 +164,7 @@ class BlockClaimer:
             schedule.withdraw()
 
     def _more(self) -> list[Unit]:
-        """Claim more blocks, and return their units."""
+        """Claim more blocks, and return their tasks."""
         if self.stopping or time.monotonic() < self._look_s:
             return []
         lost = self._check()
@@ -222,20 +198,21 @@ class BlockClaimer:
         """Return the number of blocks that keep the workers busy for a while; near the end, at most a fair share."""
         idle, mean_s = max(1, self._engine.idle()), self._engine.mean_s
         if not mean_s:
-            return -(-idle // self._blocks.size)
+            return -(-idle // self._size)
         seconds = max(0.0, min(BATCH_S, self._left_s()))
-        fair = fresh * self._blocks.size / (2 * max(1, len(self._observer.at_work())))
-        return math.ceil(max(idle, min(self._workers * seconds / mean_s, fair)) / self._blocks.size)
+        fair = fresh * self._size / (2 * max(1, len(self._observer.at_work())))
+        return math.ceil(max(idle, min(self._workers * seconds / mean_s, fair)) / self._size)
 
     def _open(self, block: int) -> list[Unit]:
-        """Return the unfinished units of a claimed block. A block without any is marked as finished."""
+        """Return the unfinished tasks of a claimed block. A block without any is marked as finished."""
         first = self._claims.held[block] == 1
-        missing = [number for number in self._blocks.units(block) if not self._blocks.is_done(number, first)]
+        numbers = range(block * self._size, min(self._tasks, (block + 1) * self._size))
+        missing = [number for number in numbers if not self._is_done(number, first)]
         if missing:
             self._missing[block] = set(missing)
         else:
             self._claims.finish(block)
-        return [Unit(self._blocks.do, number) for number in missing]
+        return [Unit("task", number) for number in missing]
 
 
 class TimeLimit:

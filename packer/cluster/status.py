@@ -61,8 +61,7 @@ class AgentStatus:
             "gone": "gone, so other agents may take its work",
             "ended": f"ended: {agent.ended}",
         }[self.state]
-        done = f"{counted(agent.tasks, 'task')}, {counted(agent.shards, 'shard')} done"
-        return f"{agent.describe()}: {done}; {state}"
+        return f"{agent.describe()}: {counted(agent.tasks, 'task')} done; {state}"
 
 
 @dataclass(frozen=True, repr=False)

@@ -98,7 +98,7 @@ class Job:
         return JobResult(self.layout.root, made, resumed=True, found_finished=True)
 
     def _run_agents(self) -> JobResult | None:
-        """Have agents on the hosts of a cluster do the tasks and shards; return the dataset if it is finished already."""
+        """Have agents on the hosts of a cluster do the tasks; return the dataset if it is finished already."""
         kind = self.plan.settings.kind
         if kind != "build":
             raise UsageError(

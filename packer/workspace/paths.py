@@ -42,14 +42,11 @@ class Workspace:
     owner : str
         The process on whose behalf the work is done, in the names of what is half-written, of the journal and of the
         verdicts; empty for the coordinating process and its workers. Letters, digits, ``_`` and ``-``, 64 at most.
-    aside : str
-        The folder of the root in which the plan of the shards is made, with what goes with it; empty for the root.
     """
 
     root: Path
     key: str = ""
     owner: str = ""
-    aside: str = ""
 
     def __post_init__(self) -> None:
         if self.owner and not _OWNER.match(self.owner):
@@ -62,10 +59,6 @@ class Workspace:
     def of_owner(self, owner: str) -> "Workspace":
         """The workspace as another process writes to it."""
         return replace(self, owner=owner)
-
-    def set_aside(self) -> "Workspace":
-        """The workspace with a new plan of the shards, in a folder of its own (`take_cut` moves it into place)."""
-        return replace(self, aside=attempt_beside(Path("cut"), self.owner).name)
 
     def promised(self, path: Path) -> Path:
         """Return a path that the plan or a message promises. An agent waits for it: another host may have made it.
@@ -186,17 +179,17 @@ class Workspace:
     @property
     def assembly(self) -> Path:
         """The plan of the shards; once it exists, every task is done."""
-        return self.root / self.aside / "assembly.json"
+        return self.root / "assembly.json"
 
     @property
     def counts(self) -> Path:
         """Counts of the items; the file exists once every task is done."""
-        return self.root / self.aside / "counts.json"
+        return self.root / "counts.json"
 
     @property
     def order(self) -> Path:
         """The stored order of the rows, int64, if it differs from the order of the tasks."""
-        return self.root / self.aside / "order.npy"
+        return self.root / "order.npy"
 
     @property
     def columns(self) -> Path:
@@ -211,7 +204,7 @@ class Workspace:
     @property
     def final(self) -> Path:
         """Finished files that belong to no shard, moved into the dataset's folder at the commit."""
-        return self.root / self.aside / "final"
+        return self.root / "final"
 
     @property
     def reasons(self) -> Path:
@@ -230,7 +223,7 @@ class Workspace:
 
     @property
     def claims(self) -> Path:
-        """The claims of agents to the plan's tasks and shards (`packer.workspace.sharing.claims`)."""
+        """The claims of agents to the plan's tasks (`packer.workspace.sharing.claims`)."""
         return self.root / "claims" / self.key
 
     @property

@@ -1,7 +1,7 @@
 """Digests of everything that a source says about an item. They identify the item in later calls."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from packer.sources.item import QUOTE, Item
@@ -45,14 +45,6 @@ def _describe_files(item: Item) -> list[Any]:
         [option, file.name, file.bytes, file.mtime_ns, *([] if file.member is None else [file.member])]
         for option, file in item.files.items()
     )
-
-
-def digest_lines(lines: Iterable[str]) -> bytearray:
-    """Return the first `DIGEST_BYTES` of the digest of each item in some lines, one after another."""
-    digests = bytearray()
-    for item in map(Item.from_line, lines):
-        digests += digest_item(item, item.columns)[:DIGEST_BYTES]
-    return digests
 
 
 def is_storable(item: Item) -> bool:

@@ -95,11 +95,6 @@ class BuildPlan:
         return sha256_json({**decides, "classes": dict(self.classes), **more})
 
     @property
-    def is_whole(self) -> bool:
-        """True if it says all that cutting shards needs: not if it adds to a dataset, or packs a function's samples."""
-        return not self.base and not self.declared
-
-    @property
     def terms(self) -> str:
         """SHA-256 of what decides, beside the item itself, what becomes of an item."""
         return sha256_json([self.manifest_recipe, dict(self.runtime), dict(self.arrays), dict(self.declared)])

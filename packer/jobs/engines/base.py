@@ -82,6 +82,11 @@ class Event:
     follows: str = ""
     frames: int = 0
 
+    @property
+    def ends_task(self) -> bool:
+        """True if the event ends a whole task."""
+        return self.kind == "done" and self.unit is not None and self.unit.do in ("task", "join")
+
 
 class Engine(Protocol):
     """Runs units, several at a time, and reports what happens."""

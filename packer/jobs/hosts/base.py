@@ -39,7 +39,7 @@ _PENDING_S = 10.0
 """Seconds after which an agent that still waits for resources is reported."""
 
 _GRACE_S = 10.0
-"""Seconds that agents may take to end by themselves once all tasks and shards are done."""
+"""Seconds that agents may take to end by themselves once all tasks are done."""
 
 _SAID = f"{PROGRAM}: "
 """The beginning of a message of an agent, which is started as ``python -m packer``."""

@@ -1,13 +1,12 @@
 """Builds that are open to agents: the terms of their work, and how one process takes over a build from them."""
 
-import errno
 import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from packer.workspace.durable import fsync_folder, publish, remove_tree, write_durably
+from packer.workspace.durable import write_durably
 from packer.workspace.paths import Workspace
 from packer.workspace.process_identity import host
 from packer.workspace.sharing.claims import Claims
@@ -47,9 +46,6 @@ def open_to_agents(space: Workspace, terms: Mapping[str, Any], tasks: int, is_do
         if folder.exists():
             space.take_away(folder)
         folder.mkdir(parents=True)
-    if not space.assembly.exists():
-        space.take_away(space.final)  # a killed call may have left some files
-        space.final.mkdir()
     claims, size = Claims(space.claims, "", "task", count_blocks(tasks)), block_size(tasks)
     for block in range(count_blocks(tasks)):
         if all(map(is_done, range(block * size, min(tasks, (block + 1) * size)))):
@@ -135,28 +131,3 @@ def describe_agents(agents: Iterable[Agent], *, may: bool = False) -> str:
     more = f"; and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
     verb = "may still be" if may else "is" if len(known) == 1 else "are"
     return f"{counted(len(known), 'agent')} {verb} at work here ({shown}{more})"
-
-
-def take_cut(cut: Workspace, space: Workspace) -> None:
-    """Move a plan of the shards and its files into place, unless another agent was faster.
-
-    The plans of any two agents are alike and every file is complete, so files of both may be mixed.
-
-    Parameters
-    ----------
-    cut : Workspace
-        From `Workspace.set_aside`.
-    space : Workspace
-    """
-    try:
-        os.rename(cut.final, space.final)  # noqa: PTH104 -- over an empty folder
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-    for mine, place in ((cut.order, space.order), (cut.counts, space.counts)):
-        if mine.exists():
-            os.replace(mine, place)
-    fsync_folder(space.root)
-    publish(cut.assembly, space.assembly)
-    fsync_folder(space.root)
-    remove_tree(cut.root / cut.aside)

@@ -69,8 +69,8 @@ class Agent:
     workers : int
     doing : tuple of str
         Units and items that its workers are processing.
-    tasks, shards : int
-        Numbers of finished tasks and shards.
+    tasks : int
+        Number of finished tasks.
     failed : str
         Error that must end all agents; empty if there is none.
     command : str
@@ -90,7 +90,6 @@ class Agent:
     workers: int = 0
     doing: tuple[str, ...] = ()
     tasks: int = 0
-    shards: int = 0
     failed: str = ""
     command: str = ""
 

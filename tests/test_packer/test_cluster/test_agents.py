@@ -31,7 +31,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
     return share(tmp_path_factory.mktemp("shared"))
 
 
-def test_agents_share_a_build_and_write_its_shards(shared: Shared, tmp_path: Path) -> None:
+def test_agents_share_the_tasks_of_a_build(shared: Shared, tmp_path: Path) -> None:
     case = shared.begin(tmp_path)
     case.gate.touch()
     refused = run_packer("work", case.out, env=with_other_numpy(case), expect=1)
@@ -41,8 +41,8 @@ def test_agents_share_a_build_and_write_its_shards(shared: Shared, tmp_path: Pat
     assert sum(one["tasks"] for one in done) >= 4
     assert {one["ended"] for one in done} == {"nothing is left"}
     found = case.status()
-    assert (found["stage"], found["done"], found["samples"]) == ("writing shards", 128, 128)
-    assert found["shards_done"] == found["shards"] > 3
+    assert (found["stage"], found["done"], found["samples"]) == ("packing", 128, 128)
+    assert found["tasks_done"] == found["tasks"] == TASKS
     case.finish()
     assert case.status()["stage"] == "finished"
     again = run_packer("work", case.out, env=case.env)
