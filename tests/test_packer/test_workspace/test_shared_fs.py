@@ -92,7 +92,7 @@ def wait_until_finished(real: Path, again: Callable[[], "subprocess.Popen[str]"]
     wait_for("the dataset", (real / "manifest.json").exists)
     time.sleep(SEEN_S)
     if (real / ".build").exists():
-        assert {path.name for path in (real / ".build").iterdir()} <= {"plan.json", "array.json"}
+        assert {path.name for path in (real / ".build").iterdir()} <= {"plan.json", "array.json", "holder.json"}
         build = again()
         _, said = build.communicate(timeout=LEASE_S * 4)
         assert not build.returncode, said
