@@ -34,8 +34,24 @@ def strip_aside(name: str) -> str:
     return name
 
 
+class JSONObject:
+    """Base of the entries of a manifest: JSON objects whose keys are the attributes of a dataclass."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object, with the keys in the order of the attributes."""
+        return {name: _to_json(value) for name, value in vars(self).items()}
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, JSONObject):
+        return value.to_json()
+    if isinstance(value, tuple):
+        return [_to_json(entry) for entry in value]
+    return dict(value) if isinstance(value, Mapping) else value
+
+
 @dataclass(frozen=True)
-class FileEntry:
+class FileEntry(JSONObject):
     """A file of the dataset.
 
     Attributes
@@ -56,10 +72,6 @@ class FileEntry:
         """Name without `ASIDE`."""
         return strip_aside(self.name)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry as a JSON object."""
-        return {"name": self.name, "bytes": self.bytes, "sha256": self.sha256}
-
     @classmethod
     def from_json(cls, document: Any, problems: Problems) -> "FileEntry | None":
         """Read an entry. Names that could lead out of the folder are problems."""
@@ -74,11 +86,22 @@ class FileEntry:
             problems.add("bytes", expected="0 or more", found=document["bytes"])
         if not SHA256.match(document["sha256"]):
             problems.add("sha256", expected="64 hexadecimal digits", found=f"{document['sha256']!r}")
-        return cls(document["name"], document["bytes"], document["sha256"])
+        return cls(**document)
+
+
+class _Part(JSONObject):
+    """Base of shards and columns, which consist of files."""
+
+    files: tuple[FileEntry, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(entry.bytes for entry in self.files)
 
 
 @dataclass(frozen=True)
-class Shard:
+class Shard(_Part):
     """A shard.
 
     Attributes
@@ -97,20 +120,6 @@ class Shard:
     samples: int
     block_rows: int
     files: tuple[FileEntry, ...]
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all files."""
-        return sum(entry.bytes for entry in self.files)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the shard as a JSON object."""
-        return {
-            "name": self.name,
-            "samples": self.samples,
-            "block_rows": self.block_rows,
-            "files": [entry.to_json() for entry in self.files],
-        }
 
     @classmethod
     def from_json(cls, document: Any, problems: Problems) -> "Shard | None":
@@ -135,7 +144,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Column:
+class Column(_Part):
     """A field stored outside the shards, with a value for every row, in files of the npy format.
 
     Readers open it like a shard with one field and all rows.
@@ -158,20 +167,6 @@ class Column:
     samples: int
     files: tuple[FileEntry, ...]
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of all files."""
-        return sum(entry.bytes for entry in self.files)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the column as a JSON object."""
-        return {
-            "name": self.name,
-            "field": self.field,
-            "samples": self.samples,
-            "files": [entry.to_json() for entry in self.files],
-        }
-
     @classmethod
     def from_json(cls, document: Any, problems: Problems) -> "Column | None":
         """Read a column's entry."""
@@ -187,7 +182,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Counts:
+class Counts(JSONObject):
     """Counts of the items of a generation, where ``items == packed_items + rejected_items``.
 
     Attributes
@@ -214,10 +209,6 @@ class Counts:
     damaged_items: int
     progressive_jpegs: int
 
-    def to_json(self) -> dict[str, int]:
-        """Return the counts as a JSON object."""
-        return dict(vars(self))
-
     @classmethod
     def from_json(cls, document: Any, problems: Problems) -> "Counts | None":
         """Read counts. A wrong sum is a problem."""
@@ -234,7 +225,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Generation:
+class Generation(JSONObject):
     """Output of one plan. The first build is a generation; an update or a retry adds another.
 
     An item counts in the generation that packed it, or that first rejected it.
@@ -261,17 +252,6 @@ class Generation:
     counts: Counts
     shards: tuple[Shard, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the generation as a JSON object."""
-        return {
-            "kind": self.kind,
-            "fingerprint": self.fingerprint,
-            "recipe": dict(self.recipe),
-            "runtime": dict(self.runtime),
-            "counts": self.counts.to_json(),
-            "shards": [shard.to_json() for shard in self.shards],
-        }
-
     @classmethod
     def from_json(cls, document: Any, problems: Problems) -> "Generation | None":
         """Read a generation."""
@@ -292,18 +272,12 @@ class Generation:
 def read_entries(kind: Any, documents: list[Any], place: str, problems: Problems) -> tuple[Any, ...]:
     """Read a list of entries of one kind, without those that cannot be read."""
     entries = []
-    trial = Problems()
     for position, document in enumerate(documents):
         if problems.full:
             break
-        entry = kind.from_json(document, trial)
-        if trial:  # read once more, to report the problems with their place
-            trial = Problems()
-            with problems.at(f"{place}[{position}]"):
-                entry = kind.from_json(document, problems)
-        if entry is not None:
-            entries.append(entry)
-    return tuple(entries)
+        with problems.at(f"{place}[{position}]"):
+            entries.append(kind.from_json(document, problems))
+    return tuple(entry for entry in entries if entry is not None)
 
 
 def total(generations: Iterable[Generation]) -> Counts:
