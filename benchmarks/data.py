@@ -21,7 +21,7 @@ import skimage.data
 
 import packer
 from packer.vision.decode.jpeg_header import restart_interval
-from shardspec.codecs.jpeg import JPEGCodec
+from shardspec.codecs.image import JPEGCodec
 from shardspec.schema import Field
 
 PHOTOS = ("photo", "photo500")

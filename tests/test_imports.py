@@ -62,7 +62,7 @@ FLOORS: Mapping[str, tuple[str | tuple[str, ...], ...]] = {
 }
 """The stages of a package from the ground up. Each imports only what stands below it; neighbours do not know each other."""
 
-_CODEC_FILES = tuple(f"shardspec.codecs.{name}" for name in ("base", "image", "jpeg", "raw", "text"))
+_CODEC_FILES = tuple(f"shardspec.codecs.{name}" for name in ("base", "image", "raw", "text"))
 
 MUST_NOT_IMPORT: Mapping[str, tuple[str, ...]] = {
     # what steps are made of could stand alone

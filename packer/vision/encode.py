@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardspec.codecs.base import check_image
-from shardspec.codecs.jpeg import JPEGCodec
+from shardspec.codecs.image import JPEGCodec
 from shardspec.columns import Buffer
 
 _FACTORS: Mapping[str, int] = {

@@ -1,6 +1,6 @@
-"""Codecs: how one value becomes bytes and back. This is the table of them; each has a file that is loaded on first use.
+"""The table of codecs, which encode one value as bytes. The modules of codecs are imported on first use.
 
-A new codec of images is a file of this folder and an entry of `CODECS`. Everything else follows from the entry.
+To add a codec of images, add a module to this folder and an entry to `CODECS`. Everything else follows from the entry.
 """
 
 import re
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ImageType:
-    """The image files that a codec makes.
+    """Properties of the image files that a codec writes.
 
     Attributes
     ----------
     title : str
-        Their name in messages.
+        Name in messages.
     suffixes : tuple of str
-        Suffixes of such files, in lower case. Exported files get the first one.
+        File suffixes in lower case. Exported files get the first one.
     magic : re.Pattern
-        Matches the first bytes of such a file, and of no other.
+        Matches the first bytes of these files and of no others.
     media_type : str or None
         None if browsers cannot show the files.
     lossy : bool
     options : tuple of str
-        The options of a recipe that the codec's configuration holds: ``quality``, ``subsampling``.
+        Options of a recipe that are stored in the codec's configuration: ``quality``, ``subsampling``.
     """
 
     title: str
@@ -44,14 +44,14 @@ class ImageType:
 
 @dataclass(frozen=True)
 class CodecEntry(Entry):
-    """A codec's place in the table.
+    """An entry in the table of codecs.
 
     Attributes
     ----------
     kinds : tuple of str
         Kinds of the fields (`shardspec.schema.Kind`) whose values it encodes.
     image : ImageType or None
-        None if it does not encode images only.
+        None if the codec is not limited to images.
     """
 
     kinds: tuple[str, ...] = ("bytes",)
@@ -77,7 +77,7 @@ WEBP = ImageType(
 )
 
 CODECS: dict[str, CodecEntry] = {
-    "jpeg": CodecEntry("shardspec.codecs.jpeg:JPEGCodec", image=JPEG),
+    "jpeg": CodecEntry("shardspec.codecs.image:JPEGCodec", image=JPEG),
     "json": CodecEntry("shardspec.codecs.text:JSONCodec", kinds=("text",)),
     "png": CodecEntry("shardspec.codecs.image:PNGCodec", image=PNG),
     "raw": CodecEntry("shardspec.codecs.raw:RawCodec", kinds=("fixed", "ragged", "bytes")),
@@ -87,12 +87,12 @@ CODECS: dict[str, CodecEntry] = {
 
 
 def codecs_of(kind: str) -> tuple[str, ...]:
-    """The codecs that encode values of a kind of field, by name."""
+    """Return the names of the codecs for a kind of field."""
     return tuple(name for name, entry in CODECS.items() if kind in entry.kinds)
 
 
 def image_types() -> Mapping[str, ImageType]:
-    """The codecs of images, by name, and the files that they make."""
+    """Return the codecs of images by name."""
     return {name: entry.image for name, entry in CODECS.items() if entry.image is not None}
 
 
@@ -103,7 +103,7 @@ def is_lossy(codec: str) -> bool:
 
 
 def codec_for(field: "Field") -> "Codec":
-    """The codec of a field, ready to encode and decode its values.
+    """Return the codec of a field.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The protocol of a codec."""
+"""The interface of codecs, and checks of images."""
 
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ from shardspec.schema import IMAGE_PIXELS_MAX, Field
 
 
 class Codec(Protocol):
-    """Turns one value of a field into bytes and back. Safe to share between threads; holds no open resources.
+    """Encodes one value of a field as bytes, and decodes it. Thread-safe; holds no open resources.
 
     A codec is made from its `Field`, whose ``codec.configuration`` it reads. Two codecs may share a name only if each
     decodes what the other encodes.
@@ -20,28 +20,17 @@ class Codec(Protocol):
     def __init__(self, field: Field) -> None: ...
 
     def encode(self, value: Any) -> Buffer:
-        """The bytes of one value.
-
-        Raises
-        ------
-        CodecError
-            If the value does not fit the field.
-        """
+        """Encode a value; `CodecError` if it does not fit the field."""
         ...
 
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> Any:
-        """The value that some bytes encode.
+        """Decode a value; `CodecError` if the bytes are damaged or do not fit the field.
 
         Parameters
         ----------
         data : Buffer
         out : ndarray, optional
-            Of the value's shape and dtype. The value is written into it, and it is returned.
-
-        Raises
-        ------
-        CodecError
-            If the bytes do not decode to what the field promises.
+            Array of the value's shape and dtype, to write the value into and to return.
         """
         ...
 
@@ -50,29 +39,22 @@ class ImageCodec(Codec, Protocol):
     """A codec of images."""
 
     def sides(self, data: Buffer) -> tuple[int, int]:
-        """Height and width of an encoded image, by its header alone.
-
-        Raises
-        ------
-        CodecError
-            If there is no such header.
-        """
+        """Read height and width from the header of an encoded image; `CodecError` if it has none."""
         ...
 
 
-def check_image(field: Field, value: Any) -> npt.NDArray[np.uint8]:
-    """An image as a C-contiguous array, (H, W, 3) uint8.
+def codec_error(field: Field, problem: str = "", **parts: Any) -> CodecError:
+    """Return an error about a value of a field. The other arguments are those of `CodecError`."""
+    return CodecError(problem, place=f"field {field.name!r}", **parts)
 
-    Raises
-    ------
-    CodecError
-        If the value is not an image, or does not have the field's shape.
-    """
+
+def check_image(field: Field, value: Any) -> npt.NDArray[np.uint8]:
+    """Return an image as a C-contiguous array, uint8 (H, W, 3); `CodecError` if it is none or does not fit the field."""
     array = np.asarray(value)
     fits = array.ndim == 3 and all(e in (None, a) for e, a in zip(field.shape, array.shape, strict=True))
     if not fits or array.dtype != np.uint8 or not array.size:
-        raise CodecError(
-            place=f"field {field.name!r}",
+        raise codec_error(
+            field,
             expected=f"an image, uint8 of shape {field.shape}",
             found=f"{array.dtype.str} of shape {array.shape}",
         )
@@ -81,23 +63,23 @@ def check_image(field: Field, value: Any) -> npt.NDArray[np.uint8]:
 
 
 def check_sides(field: Field, height: int, width: int) -> None:
-    """Check the sides of an image before its pixels are allocated.
+    """Check the sides of an image before memory for its pixels is allocated.
 
     Raises
     ------
     CodecError
-        If the sides are not those that the field promises, or the image has more than `IMAGE_PIXELS_MAX` pixels.
+        If the sides differ from the field's, or the image has more than `IMAGE_PIXELS_MAX` pixels.
     """
     for expected, found in zip(field.shape, (height, width), strict=False):  # not any(): this runs for every image
         if expected is not None and expected != found:
-            raise CodecError(
-                place=f"field {field.name!r}",
-                expected=f"an image of shape {field.shape}",
-                found=f"one of {width} x {height} pixels",
+            raise codec_error(
+                field, expected=f"an image of shape {field.shape}", found=f"one of {width} x {height} pixels"
             )
     if height * width > IMAGE_PIXELS_MAX:
-        raise CodecError(
-            place=f"field {field.name!r}",
-            expected=f"at most {IMAGE_PIXELS_MAX} pixels",
-            found=f"an image of {width} x {height}",
-        )
+        raise codec_error(field, expected=f"at most {IMAGE_PIXELS_MAX} pixels", found=f"an image of {width} x {height}")
+
+
+def check_decoded(field: Field, image: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> None:
+    """Check that a decoded image has the shape of the array that it is for."""
+    if image.shape != out.shape:
+        raise codec_error(field, expected=f"an image of shape {out.shape}", found=image.shape)

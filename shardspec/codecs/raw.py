@@ -5,18 +5,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardspec.codecs.base import codec_error
 from shardspec.columns import Buffer, fixed_bytes
-from shardspec.errors import CodecError
 from shardspec.schema import Field
 
 SHAPE_DTYPE = np.dtype("<u4")
-"""Of the sizes of the axes that precede an array of varying shape."""
+"""Dtype of the sizes of the axes, which precede an array of varying shape."""
 
 
 class RawCodec:
-    """Arrays as their little-endian C-order bytes; blobs as they are.
+    """Arrays as little-endian C-order bytes; blobs unchanged.
 
-    *fixed* and *ragged* values are the array's bytes alone; the field gives the shape. A *bytes* value whose shape has
+    A *fixed* or *ragged* value is stored without its shape, which follows from the field. A *bytes* value whose shape has
     one axis is a blob, a ``bytes`` object. Other *bytes* values are arrays of varying shape: one little-endian uint32
     per axis, then the array's bytes.
     """
@@ -26,10 +26,10 @@ class RawCodec:
         self._blob = field.kind == "bytes" and len(field.shape) == 1
 
     def encode(self, value: Any) -> Buffer:
-        """The bytes of an array of the field's dtype and shape, or of a blob."""
+        """Encode an array of the field's dtype and shape, or a blob."""
         if self._blob:
             if not isinstance(value, Buffer):
-                raise CodecError(place=f"field {self.field.name!r}", expected="bytes", found=type(value).__name__)
+                raise codec_error(self.field, expected="bytes", found=type(value).__name__)
             return bytes(value)
         array = np.asarray(value)
         self._check(array)
@@ -38,15 +38,15 @@ class RawCodec:
         return fixed_bytes(array)
 
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> Any:
-        """The array (read-only where it is a view of `data`), or the blob."""
+        """Decode an array, which may be a read-only view of `data`, or a blob."""
         if self._blob:
             return bytes(data)
         view = np.frombuffer(data, np.uint8)
         try:
             array = view[self._header_bytes() :].view(self.field.numpy_dtype).reshape(self._shape_of(view))
         except ValueError as error:
-            raise CodecError(
-                place=f"field {self.field.name!r}",
+            raise codec_error(
+                self.field,
                 expected=f"{self.field.dtype} values of shape {self.field.shape}",
                 found=f"{len(view)} bytes",
             ) from error
@@ -59,11 +59,10 @@ class RawCodec:
         return len(self.field.shape) * SHAPE_DTYPE.itemsize if self.field.kind == "bytes" else 0
 
     def _shape_of(self, view: npt.NDArray[np.uint8]) -> tuple[int, ...]:
-        """The shape of the value whose bytes are `view`."""
         if self.field.kind == "fixed":
             return self.field.fixed_shape
         if self.field.kind == "ragged":
-            # Written out, since reshape cannot infer -1 beside an axis of size 0.
+            # Computed here, because reshape cannot infer -1 if another axis is 0.
             return (len(view) // self.field.row_bytes if self.field.row_bytes else 0, *self.field.fixed_shape)
         shape = tuple(int(axis) for axis in view[: self._header_bytes()].view(SHAPE_DTYPE))
         if any(axis is not None and axis != found for axis, found in zip(self.field.shape, shape, strict=True)):
@@ -76,8 +75,8 @@ class RawCodec:
             e is None or e == a for e, a in zip(expected, array.shape, strict=True)
         )
         if not fits or array.dtype != self.field.numpy_dtype:
-            raise CodecError(
-                place=f"field {self.field.name!r}",
+            raise codec_error(
+                self.field,
                 expected=f"{self.field.dtype} of shape {expected}",
                 found=f"{array.dtype.str} of shape {array.shape}",
             )

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy.typing as npt
 
+from shardspec.codecs.base import codec_error
 from shardspec.columns import Buffer
-from shardspec.errors import CodecError
 from shardspec.schema import Field
 from shardspec.wording import found_instead
 
@@ -18,16 +18,16 @@ class UTF8Codec:
         self.field = field
 
     def encode(self, value: Any) -> Buffer:
-        """The UTF-8 bytes of a string."""
+        """Encode a string as UTF-8."""
         if not isinstance(value, str):
-            raise CodecError(place=f"field {self.field.name!r}", expected="str", found=type(value).__name__)
+            raise codec_error(self.field, expected="str", found=type(value).__name__)
         try:
             return value.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError as error:
-            raise CodecError(error, place=f"field {self.field.name!r}") from error
+            raise codec_error(self.field, str(error)) from error
 
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> str:
-        """The string; `out` is not used."""
+        """Decode a string; `out` is not used."""
         return bytes(data).decode("utf-8", "surrogateescape")
 
 
@@ -38,17 +38,17 @@ class JSONCodec:
         self.field = field
 
     def encode(self, value: Any) -> Buffer:
-        """The JSON text of objects, lists, strings, numbers, booleans and None."""
+        """Encode objects, lists, strings, numbers, booleans and None."""
         try:
             return json.dumps(
                 value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
             ).encode()
         except (TypeError, ValueError, RecursionError) as error:
-            raise CodecError(place=f"field {self.field.name!r}", expected="JSON values", hint=error) from error
+            raise codec_error(self.field, expected="JSON values", hint=error) from error
 
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> Any:
-        """The document; `out` is not used."""
+        """Decode a document; `out` is not used."""
         try:
             return json.loads(bytes(data))
         except (ValueError, RecursionError) as error:
-            raise CodecError(f"expected JSON, {found_instead(error)}", place=f"field {self.field.name!r}") from error
+            raise codec_error(self.field, f"expected JSON, {found_instead(error)}") from error

@@ -17,7 +17,7 @@ from support.packed import stored_images
 
 from packer.vision.decode.jpeg_header import restart_interval
 from readers.decode.jpeg_parts import crop_jpeg
-from shardspec.codecs.jpeg import JPEGCodec
+from shardspec.codecs.image import JPEGCodec
 from shardspec.schema import Field, NamedConfig
 
 FACTORS = {name: getattr(cv2, f"IMWRITE_JPEG_SAMPLING_FACTOR_{name}") for name in ("420", "422", "444")}

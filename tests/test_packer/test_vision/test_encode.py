@@ -5,7 +5,7 @@ import pytest
 import skimage.data
 
 from packer.vision.encode import jpeg_encoder
-from shardspec.codecs.jpeg import JPEGCodec
+from shardspec.codecs.image import JPEGCodec
 from shardspec.errors import CodecError
 from shardspec.schema import Field, NamedConfig
 
