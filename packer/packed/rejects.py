@@ -434,7 +434,7 @@ def _option_words(recipe: Mapping[str, Any], columns: Sequence[str] | None, text
     if "frame_folders" in options and (recipe.get("include") or recipe.get("exclude")):
         return None  # a table does not take the patterns that have chosen the frames
     if columns is not None:
-        for kind in ("text", "int", "float"):
+        for kind in ("text", "int", "float", "intervals"):
             named = [*options.get(kind, ()), *(texts if kind == "text" else ())]
             options[kind] = [name for name in dict.fromkeys(named) if name in columns]
         if Recipe.path_column in columns:

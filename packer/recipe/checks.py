@@ -22,7 +22,7 @@ SAMPLING = ("every", "fps", "frames", "keyframes")
 """Options that choose the frames of a video; at most one may be given."""
 
 _STEPS: Mapping[str, tuple[str, ...]] = {
-    "decode": SAMPLING,
+    "decode": (*SAMPLING, "intervals"),
     "decode|faces": ("also", "also_missing"),
     "detect|faces": ("min_face", "min_score", "detector", "device", "parity"),
     "faces": (

@@ -46,7 +46,7 @@ DEFAULT_SUBSAMPLING = "420"
 TRACK_RULES = ("track", "main")
 """Values of ``choose`` that keep one track per video."""
 
-TEXT_LISTS = ("root", "drop", "text", "int", "float", "include", "exclude", "encode_field")
+TEXT_LISTS = ("root", "drop", "text", "int", "float", "intervals", "include", "exclude", "encode_field")
 """Options that may be repeated."""
 
 MAX_SIZE = 8192
@@ -288,6 +288,13 @@ class Recipe:
         (),
         "column of a table, a path or sidecars to read as text, even if it looks like numbers (repeatable)",
         metavar="COLUMN",
+    )
+    intervals: tuple[str, ...] = option(
+        (),
+        "videos: column with a list of [start, end] in seconds; its field says whether the frame's time lies in one "
+        "of them, start included (repeatable)",
+        metavar="COLUMN",
+        late=True,
     )
     # Last, because they hide the builtin types in the lines after them.
     int: tuple[str, ...] = option((), "column to read as integers (repeatable)", metavar="COLUMN")

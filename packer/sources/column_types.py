@@ -34,7 +34,7 @@ class Column:
     Parameters
     ----------
     wanted : str or None
-        Requested type: text, int or float.
+        Requested type: text, int, float or intervals.
     is_cells : bool
         Whether its values are the texts of cells.
     missing : bool
@@ -166,7 +166,7 @@ class Column:
 
     def _make_stand_in(self) -> Any:
         """Return the value that replaces missing ones: zeros if all lists have one length, else zero or nothing."""
-        kind = self.python_type or str
+        kind = self.python_type or (list if self._wanted == "intervals" else str)
         if issubclass(kind, np.ndarray):
             row = 0 if self._missing_before else self._values.first_missing or 0
             raise UsageError(

@@ -1,10 +1,12 @@
-"""The types that a user requests for columns of a source: text, int or float, or to leave the column out."""
+"""The types that a user requests for columns of a source: text, numbers, intervals, or to leave the column out."""
 
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from packer.recipe import Recipe
 from shardspec.errors import UsageError
@@ -12,7 +14,7 @@ from shardspec.typing.cells import BLANKS, is_no_number, spells_number
 from shardspec.wording import LENGTH, cut, shorten
 
 DROP = "drop"
-TYPES = ("text", "int", "float", DROP)
+TYPES = ("text", "int", "float", "intervals", DROP)
 """Options of a recipe that name columns: the type of a column regardless of its values, or that it is left out."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?\Z")
@@ -41,26 +43,26 @@ def column_types(recipe: Recipe) -> dict[str, str]:
 
 
 def convert(values: Sequence[Any], kind: str, column: str, where: Callable[[int], str], first: int = 0) -> list[Any]:
-    """Convert a column's values to text, integers or floats; the first one is in row `first`.
+    """Convert a column's values to a type of `TYPES`; the first one is in row `first`.
 
-    None and NaN are missing and become None; for numbers, so do blank texts and the text NaN.
+    None and NaN are missing and become None; so do blank texts and the text NaN, unless the type is text.
 
     Raises
     ------
     UsageError
         If a value cannot be converted to that type.
     """
-    one = {"text": _as_text, "int": _as_integer, "float": _as_float}[kind]
+    one, expected = _CONVERTERS[kind]
     found = []
     for row, value in enumerate(values, first):
         missing = value is None or (isinstance(value, float) and math.isnan(value))
         missing |= kind != "text" and isinstance(value, str) and is_no_number(value)
         try:
             found.append(None if missing else one(value))
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError, RecursionError):
             raise UsageError(
                 place=f"column {shorten(column)}, {where(row)}",
-                expected=f"{kind} (--{kind} {cut(column, LENGTH)})",
+                expected=f"{expected} (--{kind} {cut(column, LENGTH)})",
                 found=shorten(value),
             ) from None
     return found
@@ -91,3 +93,24 @@ def _as_float(value: Any) -> float:
     if not math.isfinite(number):
         raise ValueError(value)
     return number
+
+
+def _as_intervals(value: Any) -> list[list[float]]:
+    """Read a list of ``[start, end]``, or its JSON, in the order of the list."""
+    found = np.asarray(json.loads(value) if isinstance(value, str) else value)
+    if found.shape == (0,):
+        return []
+    if found.dtype.kind not in "iuf" or found.shape[1:] != (2,) or not np.isfinite(found).all():
+        raise ValueError(value)
+    if (found[:, 0] > found[:, 1]).any():
+        raise ValueError(value)
+    return [list(map(float, pair)) for pair in found]
+
+
+_CONVERTERS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
+    "text": (_as_text, "text"),
+    "int": (_as_integer, "int"),
+    "float": (_as_float, "float"),
+    "intervals": (_as_intervals, "[[start, end], …] in seconds, start <= end"),
+}
+"""Converter of each type, and the name of the type in messages."""

@@ -139,7 +139,7 @@ def read_columns(
     label_from : str
         See `Source`. If it names a column other than ``label``, that one takes the place of a column ``label``.
     types : dict of str to str
-        Columns that become text, int or float regardless of their values, or are dropped.
+        Columns that become text, int, float or intervals regardless of their values, or are dropped.
     where : callable
         Names a row in messages.
     cells : callable

@@ -1,7 +1,7 @@
 """``decode``: read the image of an item, or the sampled frames of its video."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import chain
@@ -22,12 +22,16 @@ from packer.vision.decode.jpeg_header import PROGRESSIVE
 from packer.vision.decode.limits import ImageError, VideoError
 from packer.vision.decode.sampling import Sampling, VideoFrame
 from shardspec.errors import ItemError, system_reason
+from shardspec.fields import field_name
 
 if TYPE_CHECKING:
     from packer.steps.companion import Reader
 
 FRAMES_AHEAD = 4
 """Decoded frames that may wait while later steps work: as many as the detector gets at a time."""
+
+_LATE_S = 0.5
+"""Seconds by which an interval may end after the video: published times are rounded, and audio is padded."""
 
 _NO_PIXEL = bytes(1)
 
@@ -38,9 +42,11 @@ def make(recipe: Recipe, resources: StepResources) -> Step:
     """Make the decode step of a recipe.
 
     It adds ``image``, (H, W, 3) uint8 RGB, ``frame``, the frame's true index, ``time`` in seconds, and
-    ``frame_position`` among the sampled frames. For an image these numbers are 0.
+    ``frame_position`` among the sampled frames. For an image these numbers are 0. In place of the intervals in the
+    columns of ``intervals``, each frame gets whether its ``time`` lies in one of them.
     """
     sampling = _sampling(recipe)
+    intervals = tuple(map(field_name, recipe.intervals))
     take = _take_ahead if resources.decodes_ahead else nullcontext
     refills = recipe.frames if recipe.refill else None
     checks = resources.only_encodes and keeps_images(recipe)
@@ -52,16 +58,39 @@ def make(recipe: Recipe, resources: StepResources) -> Step:
                 sample[REPORT].frames += 1
                 yield sample if "frame" in sample else {**sample, **STILL}
             elif item.medium.is_sequence:
-                yield from _frames(sample, item, sample[REPORT], sampling, take, refills)
+                yield from _frames(sample, item, sample[REPORT], sampling, take, refills, intervals)
             else:
                 yield _image(sample, item, sample[REPORT], checks)
 
-    def read_with_second(samples: Iterator[Sample]) -> Iterator[Sample]:
-        with closing(read(samples)) as frames:
-            yield from _add_second(frames, recipe)
-
     cuts = any(step.use == "faces" for step in recipe.chain)  # that step reads companion images and cuts them
-    return read if recipe.also is None or cuts else read_with_second
+    has_second = recipe.also is not None and not cuts
+
+    def read_more(samples: Iterator[Sample]) -> Iterator[Sample]:
+        with closing(read(samples)) as frames:
+            marked = (_mark(frame, intervals) for frame in frames)
+            yield from _add_second(marked, recipe) if has_second else marked
+
+    return read_more if has_second or intervals else read
+
+
+def _mark(frame: Sample, fields: Sequence[str]) -> Sample:
+    """Replace the intervals in some fields by whether the frame's time lies in one of them: start <= time < end."""
+    marks = {}
+    for field in fields:
+        starts, ends = np.reshape(frame[field], (-1, 2)).T
+        marks[field] = bool(((starts <= frame["time"]) & (frame["time"] < ends)).any())
+    return {**frame, **marks}
+
+
+def _check_intervals(sample: Sample, fields: Sequence[str], duration: float) -> None:
+    for field in fields:
+        end = np.max(sample[field], initial=0.0)
+        if end > duration + _LATE_S:
+            raise ItemError(
+                place=f"intervals {field}",
+                expected=f"times in seconds within the video, which lasts {duration:.3f} s",
+                found=f"{end:g}",
+            )
 
 
 def _add_second(frames: Iterator[Sample], recipe: Recipe) -> Iterator[Sample]:
@@ -116,7 +145,13 @@ def _take_ahead(video: "Reader") -> AbstractContextManager[Iterable[VideoFrame]]
 
 
 def _frames(
-    sample: Sample, item: Item, report: ItemReport, sampling: Sampling, take: _Take, refills: int | None
+    sample: Sample,
+    item: Item,
+    report: ItemReport,
+    sampling: Sampling,
+    take: _Take,
+    refills: int | None,
+    intervals: Sequence[str],
 ) -> Iterator[Sample]:
     """Yield the sampled frames of a video.
 
@@ -125,6 +160,8 @@ def _frames(
     """
     try:
         with closing(open_reader(item.file, sampling)) as video, take(video) as frames:
+            if video.damage is None:
+                _check_intervals(sample, intervals, video.duration)
             known: Sample = {SAMPLED: video.sampled}
             if refills is not None:
                 known[NEIGHBOURS] = video.neighbours(refills)

@@ -26,6 +26,8 @@ class FramesReader:
     ----------
     frames_seen : int
         Number of frames in the folder.
+    duration : float
+        Time in seconds at which the last frame ends, whether it is sampled or not.
     sampled : tuple of int
         Numbers of the frames that the sampling asks for.
     damage : str or None
@@ -58,6 +60,7 @@ class FramesReader:
         self._chosen: list[int] = chosen
         self.sampled = tuple(self._numbers[place] for place in chosen)
         self._positions = _positions(self._numbers, chosen)
+        self.duration = (self._numbers[-1] + 1) / self._rate
 
     @property
     def damage(self) -> str | None:

@@ -103,7 +103,8 @@ class PlainImages:
         """The short way of a recipe; None if it has none."""
         steps = [step.use for step in recipe.chain]
         plain = steps[:1] == ["decode"] and set(steps[1:]) <= {"resize"}
-        return cls(recipe, encoder) if plain and recipe.also is None and not recipe.field_codecs else None
+        plain = plain and not (recipe.also or recipe.field_codecs or recipe.intervals)
+        return cls(recipe, encoder) if plain else None
 
     def take(self, items: Iterable[Item], begin: Callable[[Item], None], key_of: Callable[[Item], str]) -> PlainItems:
         """The first of some items, as far as they can go the short way, have the same columns, and are not too many.

@@ -19,7 +19,7 @@ from packer.workspace.machines import describe_others
 from packer.workspace.spool import Mapped
 from shardspec.entries import BUILD_KINDS
 from shardspec.errors import UsageError
-from shardspec.fields import RESERVED
+from shardspec.fields import RESERVED, field_name
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.schema import NO_CLASS, Schema, class_name
@@ -139,6 +139,7 @@ def check_columns(layout: Layout, base: Manifest, listing: Listing, recipe: Reci
         return
     settler = SchemaSettler(image_codec(recipe), listing.classes, {}, codecs_by_field(recipe))
     columns = {name: value for name, value in with_arrays(item.columns, listing.arrays).items() if name != "image"}
+    columns |= {field_name(column): False for column in recipe.intervals}
     values = Encoder(recipe).encode(columns, whole=False)
     schema, beside = base.shard_schema, {column.field for column in base.columns}
     # A field that marks missing values is no column of the source: what is new there is that values are missing.

@@ -60,6 +60,8 @@ class Timeline:
         Number of shown frames; number of packets if the number of frames is not known.
     start : Fraction, seconds
         The beginning of the file, from which `time` counts.
+    end : Fraction, seconds
+        The end of the last packet of any stream, on the same clock as `time`.
     unit : Fraction, seconds
         The stream's time base.
     rate : Fraction, frames per second
@@ -80,6 +82,7 @@ class Timeline:
     positions: npt.NDArray[np.int64]
     count: int
     start: Fraction
+    end: Fraction
     unit: Fraction
     rate: Fraction
     clock: FrameClock
@@ -157,13 +160,13 @@ def _scan(source: Input, max_pixels: int) -> tuple[Timeline, av.error.FFmpegErro
         if damage is not None and due is not None:
             rows = [row for row in rows if row[0] is None or row[0] <= due]
         cut_off = frozenset(find_cut_off(source, places))
-        return _timeline(stream, rows, start, damage, cut_off, timed=timed, packed=shown.packed), stopped
+        return _timeline(stream, rows, (start, end), damage, cut_off, timed=timed, packed=shown.packed), stopped
 
 
 def _timeline(
     stream: VideoStream,
     rows: list[_Row],
-    start: Fraction,
+    span: tuple[Fraction, Fraction],
     damage: str | None,
     cut_off: frozenset[int],
     *,
@@ -190,7 +193,8 @@ def _timeline(
         keys=np.array([key for _, key, _ in shown], np.bool_),
         positions=np.array([position for *_, position in shown], np.int64),
         count=len(rows),
-        start=start,
+        start=span[0],
+        end=span[1] - span[0],
         unit=unit,
         rate=rate,
         clock=FrameClock.of_times(times, float(unit), [float(r) for r in rates])

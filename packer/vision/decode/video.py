@@ -63,6 +63,11 @@ class VideoReader:
         self.frames_read = 0
 
     @property
+    def duration(self) -> float:
+        """Length in seconds of the longest stream of the file, as far as its packets can be read."""
+        return float(self._timeline.end)
+
+    @property
     def damage(self) -> str | None:
         """Description of what was missing or damaged so far, None if nothing was."""
         found = [self._timeline.damage] if self._timeline.damage else []
