@@ -141,7 +141,7 @@ def probe_layout(
     """Return the layout of transformed values in a batch, judged by a few transformed samples.
 
     A field with one shape in all of them is stacked, unless its shape varies in the dataset and the transform has not
-    changed it.
+    changed it, or only not its length in time.
 
     Parameters
     ----------
@@ -157,11 +157,15 @@ def probe_layout(
         before = raw.get(name)
         value = layout_of_value(first, picture=before is not None and before.picture)
         shapes = [layout_of_value(sample.get(name)).shape for sample in outputs]
+        stored = [sample.get(name) for sample in inputs]
         varied = before is not None and before.shape is None
-        untouched = varied and shapes == [sample.get(name) for sample in inputs]
+        untouched = varied and shapes == stored
+        time = "" if before is None else before.time
+        as_long = time != "" and [s and s[0] for s in shapes] == [s and s[0] for s in stored]
         same = all(shape == shapes[0] for shape in shapes)
         encoded = before is not None and before.encoded and untouched
-        layout[name] = value if same and not untouched else ValueLayout(None, None, value.picture, encoded)
+        stacks = same and not untouched and not as_long
+        layout[name] = value if stacks else ValueLayout(None, None, value.picture, encoded, time)
     return layout
 
 

@@ -1,52 +1,72 @@
-"""Clips: consecutive samples of one video, or of one track of a face, as one sample."""
+"""Clips: samples of one video, or of one track of a face, as one sample."""
 
 import logging
 from collections.abc import Sequence
 from copy import copy
-from itertools import pairwise
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from readers.arguments import as_count
 from readers.dataset.base import SampleDataset
+from readers.dataset.collate import mirrored
 from readers.dataset.derived import DerivedDataset, stacked, ungrouped
 from readers.dataset.parts import WithParts, as_rows
-from readers.decode.values import BatchLayout
+from readers.dataset.runs import find_runs, find_starts, ranges
+from readers.decode.values import BatchLayout, ValueLayout, allocate_values
 from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order.order import Picks, count_occurrences
+from readers.order.permutation import mix_array, mix_words
 from readers.order.shares import MixtureShares
 from readers.order.store import Store
 from readers.transforms import AnyTransform
-from shardspec.columns import Columns, IntArray, fill_missing, missing_in
-from shardspec.errors import SchemaError, UsageError
+from shardspec.columns import Columns, IntArray
+from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
 ONCE = ("key", "label", "source", "track")
 """Fields that a clip has once by default: the value of its first sample."""
+JOINED = ("audio",)
+"""Fields whose values follow each other in time: a clip has them as one array, (T · n,), and not as (T, n)."""
+
+Dilation = int | Literal["spread"]
+Start = Literal["first", "middle", "random"]
+ClipCollate = Literal["list", "pad", "mirror"]
+
+_START_TAG, _SPREAD_TAG = range(0x636C69700, 0x636C69702)
 
 _log = logging.getLogger("readers")
 
-_GAP = 1.5  # times the median distance between neighbours
-
 
 class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
-    """Clips of consecutive samples: fields get a leading axis of `length` samples, except for those in `once`.
+    """Clips of samples of one track: fields get a leading axis of time, T samples, except for those in `once`.
 
-    The samples of a clip have the same item (the part of the key before the ``-``), the same value of `by` and, if
-    ``label`` is among `once`, the same label. They are in the order of ``frame``, without a gap. Random decode plans
-    draw once per clip. The base dataset's transform is for single samples and is not applied; the transform of the
-    clips gets the whole clip, with ``image`` as (T, H, W, 3).
+    The samples of a track have the same item (the part of the key before the ``-``), the same value of `by` and, if
+    ``label`` is among `once`, the same label. They are in the order of ``frame_position``, or of ``frame`` in datasets
+    without it. The field ``audio`` of all samples becomes one array, (T · n,). Random decode plans draw once per clip.
+    The base dataset's transform is for single samples and is not applied; the transform of the clips gets the whole
+    clip, with ``image`` as (T, H, W, 3).
+
+    Which clips there are is fixed: their rows can be selected, weighted and ordered like those of any dataset. With
+    ``start="random"``, each clip begins at a place drawn from (seed, epoch, row).
 
     Parameters
     ----------
     base : SampleDataset
         With the columns ``key`` and ``frame``, and `by`.
-    length : int
-        Samples of a clip.
-    stride : int
-        Samples from the start of one clip to the start of the next clip of the same track.
+    length : int or None
+        Samples of a clip. None: all samples of a track, across gaps unless `max_step` is given.
+    stride : int or None
+        Samples from the start of one clip to the start of the next clip of the same track. None: one clip of each
+        track.
+    dilation : int or "spread"
+        Samples from one sample of a clip to the next. ``"spread"``: the track is divided into `length` equal parts, and
+        the clip has one sample of each; gaps do not matter unless `max_step` is given.
+    start : {"first", "middle", "random"}
+        Which of the `stride` samples begins the clip; with ``dilation="spread"``, which sample of each part belongs to
+        the clip. With ``stride=None``, a clip may begin wherever the track has `length` samples.
     by : str or None
         A field of integers or of text; samples with a negative integer, or without a value, belong to no clip. None: by
         item alone.
@@ -56,6 +76,11 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         Maximum number of frames from one sample to the next; a longer step is a gap. By default a missing sampled frame
         is a gap (``frame_position``). In a dataset without that field, a step of more than 1.5 times the track's median
         step is a gap.
+    collate : {"list", "pad", "mirror"}
+        How clips of different lengths become a batch: as lists, or as arrays padded to the longest clip of the batch
+        with zeros, or with the clip backwards and forwards in turn. The bool field ``frame_valid``, (T,), is added to
+        padded clips, and tells which samples are not padding; ``audio`` is padded with zeros. If `length` is given,
+        padding also gives one clip of `length` samples to each track that is too short for any.
     transform : callable, optional
         Transform of clips (`readers.transforms`).
 
@@ -71,70 +96,88 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
     def __init__(
         self,
         base: SampleDataset,
-        length: int,
-        stride: int = 1,
+        length: int | None,
+        stride: int | None = 1,
+        dilation: Dilation = 1,
+        start: Start = "first",
         by: str | None = "track",
         once: Sequence[str] = ONCE,
         max_step: int | None = None,
+        collate: ClipCollate = "list",
         transform: AnyTransform | None = None,
     ) -> None:
         super().__init__(base, transform)
-        self.length = as_count("length", length, unit="sample")
-        stride = as_count("stride", stride, unit="sample")
+        self.length = None if length is None else as_count("length", length, unit="sample")
+        stride = None if stride is None else as_count("stride", stride, unit="sample")
+        self._dilation = dilation if dilation == "spread" else as_count("dilation", dilation, unit="sample")
+        self._start = _one_of("start", start, ("first", "middle", "random"))
+        self._padding = _one_of("collate", collate, ("list", "pad", "mirror"))
         if max_step is not None:
             max_step = as_count("max_step", max_step, unit="frame")
         self._once = frozenset(once)
-        column = base.column("frame")
-        frames = np.asarray(column, np.int64)
-        items = base.item_numbers()
-        groups = _groups(base, items, by, "label" in self._once and "label" in base.raw_layout)
-        groups[missing_in(column)] = -1
-        positions = None if max_step is not None else _positions(base)
-        self._sequence, runs = _runs(groups, frames, positions, max_step)
-        firsts = [np.arange(a, b - length + 1, stride) for a, b in pairwise(runs.tolist()) if b - a >= length]
-        self._firsts: IntArray = np.concatenate(firsts) if firsts else np.empty(0, np.int64)
-        self._all = len(self._firsts)
+        with_label = "label" in self._once and "label" in base.raw_layout
+        sliding = self.length is not None and self._dilation != "spread"
+        least = self.length or 1
+        if sliding and isinstance(self._dilation, int):
+            least = (least - 1) * self._dilation + 1
+        runs = find_runs(base, by, with_label, max_step, gaps=not sliding)
+        starts = find_starts(runs, least, sliding, stride, short=self._padding != "list")
+        self._sequence, self._firsts, self._sizes = runs.rows, starts.firsts, starts.sizes
+        self._lows, self._counts = starts.lows, starts.counts
+        if self._start != "random":
+            self._lows = starts.lows + ((starts.counts - 1) // 2 if self._start == "middle" else 0)
+            self._counts = np.ones_like(starts.counts)
+        self._all = len(self._lows)
         self._occurrences: IntArray | None = None
+        items = base.item_numbers()
         self.videos = len(np.unique(items))
-        self.videos_without = self.videos - len(np.unique(items[self._sequence[self._firsts]]))
+        self.videos_without = self.videos - len(np.unique(items[self._heads_of()]))
         if self.videos_without:
             advice = "take a smaller length, a larger max_step or another by=, or pack more frames"
-            if self.videos == len(base) and self.length > 1:  # as in datasets of `packer.Writer`
+            if self.videos == len(base) and least > 1:  # as in datasets of `packer.Writer`
                 advice = "every sample is a separate video, according to the number before the '-' of its key"
             _log.warning(
-                "%d of %d videos have no clip of %d samples: %s", self.videos_without, self.videos, self.length, advice
+                "%d of %d videos have no clip of %d samples: %s", self.videos_without, self.videos, least, advice
             )
 
     def __len__(self) -> int:
-        return len(self._firsts)
+        return len(self._lows)
 
     def __repr__(self) -> str:
         without = f", none from {self.videos_without} of {self.videos} videos" if self.videos_without else ""
         part = "" if len(self) == self._all else f" of {self._all}"
-        return (
-            f"{type(self).__name__}: {len(self)}{part} clips of {self.length} samples each{without}, from {self.base!r}"
-        )
+        samples = "all samples of a track" if self.length is None else f"{self.length} samples each"
+        return f"{type(self).__name__}: {len(self)}{part} clips of {samples}{without}, from {self.base!r}"
 
     def subset(self, rows: npt.ArrayLike) -> "ClipDataset":
         """Return some of the clips, in the given order. Every copy of a repeated clip has separate draws."""
         other = copy(self)
-        other._firsts = self._firsts[as_rows(rows, len(self))]
-        repeated = len(np.unique(other._firsts)) < len(other._firsts)
-        other._occurrences = count_occurrences(other._firsts) if repeated else None
+        chosen = as_rows(rows, len(self))
+        other._lows, other._counts = self._lows[chosen], self._counts[chosen]
+        repeated = len(np.unique(other._lows)) < len(other._lows)
+        other._occurrences = count_occurrences(other._lows) if repeated else None
         other._layout = None
         return other
 
     @property
-    def rows(self) -> IntArray:
-        """Rows of every clip in the base dataset: int64, (N, length). Made on demand."""
-        return self._rows_of(np.arange(len(self)))
+    def rows(self) -> IntArray | list[IntArray]:
+        """Rows of every clip in the base dataset: int64, (N, length), or a list of (T,) if `length` is None.
+
+        Made on demand. Padding repeats the rows that it mirrors. With ``start="random"``, these are the rows of seed 0
+        and epoch 0.
+        """
+        clips = Picks(np.arange(len(self)), np.zeros(len(self), np.uint64), 0)
+        if self.length is not None:
+            return self._cut(clips, self.length)[0]
+        rows, counts = self._whole(clips)
+        return np.split(rows, np.cumsum(counts)[:-1]) if len(self) else []
 
     @property
     def blocks(self) -> Blocks | None:
         """Runs of neighbouring clips; None if the clips of a part do not ascend."""
-        if bool((self._firsts[1:] <= self._firsts[:-1]).any()):
+        if bool((self._lows[1:] <= self._lows[:-1]).any()):
             return None
-        return Blocks.even(len(self), max(1, MIN_BLOCK_ROWS // self.length))
+        return Blocks.even(len(self), max(1, int(MIN_BLOCK_ROWS // self._mean_length)))
 
     @property
     def shares(self) -> MixtureShares | None:
@@ -143,22 +186,81 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
 
     def item_numbers(self) -> IntArray:
         """Return the number of each clip's item: int64, (N,)."""
-        return self.base.item_numbers()[self._sequence[self._firsts]]
+        return self.base.item_numbers()[self._heads_of()]
 
     @property
     def raw_layout(self) -> BatchLayout:
         """Layout of the base dataset, with a leading axis for every field that is not in `once`."""
-        return stacked(self.base.raw_layout, self.length, self._once)
+        base = self.base.raw_layout
+        pads = self._padding != "list"
+        if self.length is None:
+            layout = {name: self._in_time(name, value) for name, value in base.items()}
+        else:
+            layout = dict(stacked(base, self.length, self._once))
+        for name in self._joined(base):
+            shape = base[name].shape
+            if self.length is None or shape is None:
+                layout[name] = ValueLayout(None, None, time="pad" if pads else "list")
+            else:
+                layout[name] = replace(base[name], shape=(self.length * shape[0], *shape[1:]))
+        if pads and self.length is None:
+            layout["frame_valid"] = ValueLayout(None, None, time="pad")
+        elif pads and self.length is not None:
+            layout["frame_valid"] = ValueLayout((self.length,), np.dtype(np.bool_))
+        return layout
+
+    def _in_time(self, name: str, value: ValueLayout) -> ValueLayout:
+        if name in self._once or value.shape is None:
+            return value
+        return ValueLayout(None, None, value.picture, time=self._padding)
+
+    def _joined(self, layout: BatchLayout) -> list[str]:
+        return [name for name in JOINED if name in layout and name not in self._once]
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
-        """Read clips, clip i into place ``at[i]``; images go straight into the batch."""
-        rows = self._rows_of(picks.rows)
+        """Read clips, clip i into place ``at[i]``; images of clips of one length go straight into the batch."""
+        if self.length is None:
+            self._read_whole(picks, out, at)
+            return
+        length, layout = self.length, self.base.raw_layout
+        rows, valid = self._cut(picks, length)
+        read = valid | (self._padding == "mirror")
+        places = at[:, None] * length + np.arange(length)
+        with ungrouped(out, layout, at, length, self._once) as columns:
+            self.base.read_raw(self._flat(picks, rows[read], read.sum(axis=1)), columns, places[read])
+            for name, column in columns.items():
+                silent = ~valid if name in JOINED else ~read
+                if isinstance(column, np.ndarray) and silent.any():
+                    column[places[silent]] = 0
+        for name in self._joined(layout):
+            if layout[name].shape is None:
+                for place, known in zip(at.tolist(), valid, strict=True):
+                    out[name][place] = np.concatenate(out[name][place][: known.sum()])
+        if "frame_valid" in out:
+            out["frame_valid"][at] = valid
+
+    def _read_whole(self, picks: Picks, out: Columns, at: IntArray) -> None:
+        layout = self.base.raw_layout
+        rows, counts = self._whole(picks)
+        columns = allocate_values(layout, len(rows))
+        self.base.read_raw(self._flat(picks, rows, counts), columns, np.arange(len(rows)))
+        joined = self._joined(layout)
+        ends = np.cumsum(counts).tolist()
+        for place, start, end in zip(at.tolist(), [0, *ends[:-1]], ends, strict=True):
+            for name, column in columns.items():
+                if name in self._once:
+                    out[name][place] = column[start]
+                elif name in joined:
+                    out[name][place] = np.concatenate(column[start:end])
+                else:
+                    out[name][place] = column[start:end]
+            if "frame_valid" in out:
+                out["frame_valid"][place] = np.ones(end - start, np.bool_)
+
+    def _flat(self, picks: Picks, rows: IntArray, counts: IntArray) -> Picks:
+        """Return the picks of clips' samples, all of which share the key of their clip."""
         origins = self.origins(picks)
-        keys, seeds = np.repeat(origins.rows, self.length), np.repeat(origins.seeds, self.length)
-        flat = Picks(rows.reshape(-1), seeds, picks.epoch, keys)
-        places = (at[:, None] * self.length + np.arange(self.length)).reshape(-1)
-        with ungrouped(out, self.base.raw_layout, at, self.length, self._once) as columns:
-            self.base.read_raw(flat, columns, places)
+        return Picks(rows, np.repeat(origins.seeds, counts), picks.epoch, np.repeat(origins.rows, counts))
 
     @property
     def stores(self) -> tuple[Store, ...]:
@@ -168,19 +270,34 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
     @property
     def sample_bytes(self) -> float:
         """Mean number of bytes of a clip's samples in the stores."""
-        return self.length * self.base.sample_bytes
+        return self._mean_length * self.base.sample_bytes
+
+    @property
+    def _mean_length(self) -> float:
+        if self.length is not None:
+            return float(self.length)
+        return float(self._sizes[self._lows].mean()) if len(self) else 1.0
 
     def read_ahead(self, picks: Picks) -> None:
         """Ask the system for the bytes of clips that will be read soon."""
-        rows = self._rows_of(picks.rows).reshape(-1)
-        self.base.read_ahead(Picks(rows, np.repeat(picks.seeds, self.length), picks.epoch))
+        if self.length is None:
+            rows, counts = self._whole(picks)
+        else:
+            cut, valid = self._cut(picks, self.length)
+            rows, counts = cut[valid], valid.sum(axis=1)
+        self.base.read_ahead(Picks(rows, np.repeat(picks.seeds, counts), picks.epoch))
 
     def origins(self, picks: Picks) -> Picks:
-        """Return each clip's first row in the base dataset, which keys its transforms' random draws."""
-        firsts = Picks(self._sequence[self._firsts[picks.rows]], picks.seeds, picks.epoch)
+        """Return the row of each clip's first possible start in the base dataset, which keys its random draws."""
+        firsts = Picks(self._heads_of(picks.rows), picks.seeds, picks.epoch)
         if self._occurrences is not None:
             firsts = firsts.again(self._occurrences[picks.rows], self.nesting)
         return self.base.origins(firsts)
+
+    @property
+    def draws_at_random(self) -> bool:
+        """True if reading draws from a sample's generator."""
+        return super().draws_at_random or self._start == "random"
 
     @property
     def nesting(self) -> int:
@@ -189,73 +306,59 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
 
     def describe(self, row: int) -> str:
         """Describe where a clip begins, for messages."""
-        first = int(self._sequence[self._firsts[row]])
-        return f"clip {row} of {self.length} samples; its first {self.base.describe(first)}"
+        size = self.length or int(self._sizes[self._lows[row]])
+        return f"clip {row} of {size} samples; its first {self.base.describe(int(self._heads_of(row)))}"
 
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
-        """Return a field of every clip's first sample."""
+        """Return a field of every clip's first sample; with ``start="random"``, of the first one it may begin with."""
         column = self.base.column(name)
-        rows = self._sequence[self._firsts]
+        rows = self._heads_of()
         return column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows]
 
-    def _rows_of(self, clips: IntArray) -> IntArray:
-        rows: IntArray = self._sequence[self._firsts[clips][:, None] + np.arange(self.length)]
-        return rows
+    def _heads_of(self, clips: IntArray | slice | int = slice(None)) -> IntArray:
+        """Return the row of some clips' first possible start in the base dataset: int64, (n,)."""
+        heads: IntArray = self._sequence[self._firsts[self._lows[clips]]]
+        return heads
+
+    def _starts_of(self, picks: Picks) -> tuple[IntArray, IntArray, npt.NDArray[np.uint64]]:
+        """Return where clips begin in the sequence, the samples of the run from there, and a random number of each."""
+        lows, draws = self._lows[picks.rows], np.zeros(len(picks), np.uint64)
+        if self._start == "random":
+            origins = self.origins(picks)
+            draws = mix_array(origins.seeds ^ mix_array(origins.rows, mix_words(picks.epoch, _START_TAG)), 0)
+            lows = lows + (_unit(draws) * self._counts[picks.rows]).astype(np.int64)
+        return self._firsts[lows], self._sizes[lows], draws
+
+    def _whole(self, picks: Picks) -> tuple[IntArray, IntArray]:
+        """Return the rows of clips of any length, one clip after the other, and the number of samples of each."""
+        firsts, sizes, _ = self._starts_of(picks)
+        return self._sequence[ranges(firsts, sizes)], sizes
+
+    def _cut(self, picks: Picks, length: int) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+        """Return the rows of clips of one length, (n, length), and which samples are not padding."""
+        firsts, sizes, draws = self._starts_of(picks)
+        steps, sizes = np.arange(length), sizes[:, None]
+        if isinstance(self._dilation, int):
+            known = np.minimum(-(-sizes // self._dilation), length)
+            within = mirrored(steps, known) * self._dilation
+        else:
+            known = np.minimum(sizes, length)
+            shift: Any = 0.5 if self._start == "middle" else 0.0
+            if self._start == "random":
+                shift = _unit(mix_array(draws[:, None] ^ mix_array(steps, _SPREAD_TAG), 0))
+            # A product just below the size of the run may be rounded up to it.
+            spread = np.minimum(((steps + shift) * sizes / length).astype(np.int64), sizes - 1)
+            within = np.where(sizes >= length, spread, mirrored(steps, known))
+        return self._sequence[firsts[:, None] + within], steps < known
 
 
-def _groups(base: SampleDataset, items: IntArray, by: str | None, with_label: bool) -> IntArray:
-    """Number the samples by the groups of which clips are made: int64, (N,); −1 for samples that belong to no clip."""
-    parts = [items]
-    if by is not None:
-        parts.append(_numbers(by, base.column(by)))
-    if with_label:
-        parts.append(fill_missing(base.column("label")))
-    _, numbers = np.unique(np.stack(parts, axis=1), axis=0, return_inverse=True)
-    numbers = numbers.reshape(-1).astype(np.int64)
-    if by is not None:
-        numbers[parts[1] < 0] = -1
+def _unit(draws: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
+    """Turn random numbers of 64 bits into numbers in [0, 1)."""
+    numbers: npt.NDArray[Any] = (draws >> np.uint64(11)) * 2.0**-53
     return numbers
 
 
-def _numbers(by: str, column: npt.NDArray[Any] | list[Any]) -> IntArray:
-    """Return a column's integers, or number its texts: int64, (N,); −1 where a value is missing."""
-    if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "iub":
-        return fill_missing(column)
-    if isinstance(column, list) and all(value is None or isinstance(value, str) for value in column):
-        seen: dict[str | None, int] = {None: -1}
-        return np.array([seen.setdefault(value, len(seen)) for value in column], np.int64)
-    found = f"{column.dtype} {column.shape[1:]}" if isinstance(column, np.ndarray) else "one of varying shape"
-    raise UsageError(
-        option="by", expected="a field of one integer or of text, such as 'track'", found=f"{shorten(by)}, {found}"
-    )
-
-
-def _positions(base: SampleDataset) -> IntArray | None:
-    """Return each sample's position among the sampled frames of its video; None if the dataset lacks it."""
-    try:
-        return np.asarray(base.column("frame_position"), np.int64)
-    except (SchemaError, UsageError):
-        return None
-
-
-def _runs(
-    groups: IntArray, frames: IntArray, positions: IntArray | None, max_step: int | None
-) -> tuple[IntArray, IntArray]:
-    """Return the samples sorted by group and frame, and the starts of runs without a gap, with the end of the last."""
-    order = np.lexsort((np.arange(len(groups)), frames, groups))
-    order = order[groups[order] >= 0]
-    group, frame = groups[order], frames[order]
-    same = group[1:] == group[:-1]
-    steps = frame[1:] - frame[:-1]
-    if positions is not None:
-        steps = np.diff(positions[order])
-        limit = np.ones(len(steps))
-    elif max_step is None:
-        limit = np.full(len(steps), np.inf)
-        for a, b in pairwise([0, *(np.flatnonzero(~same) + 1).tolist(), len(order)]):
-            if b - a > 1:
-                limit[a : b - 1] = _GAP * max(1.0, float(np.median(steps[a : b - 1])))
-    else:
-        limit = np.full(len(steps), float(max_step))
-    broken = np.flatnonzero(~same | (steps > limit) | (steps <= 0)) + 1
-    return order, np.concatenate([[0], broken, [len(order)]]).astype(np.int64)
+def _one_of(option: str, value: Any, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise UsageError(option=option, expected=f"one of {', '.join(map(repr, known))}", found=shorten(value))
+    return str(value)

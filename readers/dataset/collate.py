@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from readers.decode.values import BFLOAT16, BatchLayout, ValueLayout
-from shardspec.columns import Columns
+from shardspec.columns import Columns, IntArray
 from shardspec.errors import SchemaError
 
 _KINDS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
@@ -173,9 +173,30 @@ def layout_of_value(value: Any, picture: bool = False) -> ValueLayout:
     return ValueLayout(None, None)
 
 
+def mirrored(places: IntArray, counts: IntArray) -> IntArray:
+    """Return places in sequences of `counts` values that are run through backwards and forwards in turn: 0 1 2 1 0 1."""
+    turns = np.maximum(2 * counts - 2, 1)
+    within = places % turns
+    return np.minimum(within, turns - within)
+
+
+def _padded(values: Sequence[Any], how: str) -> npt.NDArray[Any]:
+    """Stack arrays of different lengths, padded to the longest one with zeros, or by mirroring them in time."""
+    arrays = [as_array(value) for value in values]
+    longest = max(map(len, arrays))
+    out = _empty((len(arrays), longest, *arrays[0].shape[1:]), arrays[0].dtype)
+    for place, array in zip(out, arrays, strict=True):
+        place[: len(array)] = array
+        rest = np.arange(len(array), longest)
+        place[len(array) :] = array[mirrored(rest, np.array(len(array)))] if how == "mirror" and len(array) else 0
+    return out
+
+
 def _tensor_of_column(column: Any, layout: ValueLayout) -> Any:
     if layout.encoded:
         return EncodedValues(_tensor_of_value(value, False) for value in column)
+    if layout.time in ("pad", "mirror") and len(column):
+        column = _padded(column, layout.time)
     if not isinstance(column, np.ndarray):
         return [_tensor_of_value(value, layout.picture) for value in column]
     tensor = as_tensor(column)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from readers.dataset.base import SampleDataset
 from readers.decode.plans import DecodePlan
-from readers.decode.values import BatchLayout, allocate_values
+from readers.decode.values import BatchLayout, ValueLayout, allocate_values
 from readers.order.blocks import Blocks
 from readers.order.order import Picks
 from readers.order.shares import MixtureShares
@@ -118,10 +118,11 @@ class DerivedDataset(SampleDataset):
 
 def stacked(layout: BatchLayout, length: int, once: Container[str]) -> BatchLayout:
     """Return the layout of groups of `length` samples, with a leading axis for fields of fixed shape, except `once`."""
-    return {
-        name: value if name in once or value.shape is None else replace(value, shape=(length, *value.shape))
-        for name, value in layout.items()
-    }
+    return {name: value if name in once else _stacked(value, length) for name, value in layout.items()}
+
+
+def _stacked(value: ValueLayout, length: int) -> ValueLayout:
+    return replace(value, time="") if value.shape is None else replace(value, shape=(length, *value.shape))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from readers.dataset.base import SampleDataset
-from readers.dataset.clips import ONCE, ClipDataset
+from readers.dataset.clips import ONCE, ClipCollate, ClipDataset, Dilation, Start
 from readers.dataset.derived import DerivedDataset
 from readers.dataset.labels import Relabelling, map_classes, name_classes
 from readers.dataset.parts import WithParts, as_rows
@@ -27,15 +27,18 @@ class DivisibleDataset(WithParts["Subset"]):
 
     def clips(
         self,
-        length: int,
-        stride: int = 1,
+        length: int | None,
+        stride: int | None = 1,
+        dilation: Dilation = 1,
+        start: Start = "first",
         by: str | None = "track",
         once: Sequence[str] = ONCE,
         max_step: int | None = None,
+        collate: ClipCollate = "list",
         transform: AnyTransform | None = None,
     ) -> ClipDataset:
-        """Return clips of consecutive samples of a video, or of a track in it (`readers.dataset.clips.ClipDataset`)."""
-        return ClipDataset(self, length, stride, by, once, max_step, transform)
+        """Return clips of samples of a video, or of a track in it (`readers.dataset.clips.ClipDataset`)."""
+        return ClipDataset(self, length, stride, dilation, start, by, once, max_step, collate, transform)
 
     def subset(self, rows: npt.ArrayLike) -> "Subset":
         """Return some rows of this dataset, in the given order."""

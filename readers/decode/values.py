@@ -43,6 +43,9 @@ class ValueLayout:
         Whether the last three axes are (H, W, 3): torch gets them as (3, H, W), in channels_last memory.
     encoded : bool
         Whether the values are encoded bytes: in a batch they stay in the CPU's memory, where decoders want them.
+    time : str
+        How clips of different lengths become a batch, if that is what the values are: ``"list"``, or padded with zeros
+        (``"pad"``) or by mirroring in time (``"mirror"``).
     begin : int
         Bytes after the start of a cache line at which a batch of these values should begin; this affects only speed.
     """
@@ -51,6 +54,7 @@ class ValueLayout:
     dtype: np.dtype[Any] | None
     picture: bool = False
     encoded: bool = False
+    time: str = ""
     begin: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
