@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from packer.known.tree import Choice, Found, Tree, join, read_csv, read_json, relative_path
+from packer.known.tree import Choice, Found, Tree, join, read_csv, read_json, relative_path, text_of
 from packer.vision.media import VIDEO
 from shardspec.errors import UsageError
 from shardspec.wording import counted, list_some, shorten
@@ -75,7 +75,7 @@ def _read_list(tree: Tree, folder: str, kind: str) -> Iterator[dict[str, Any]]:
         entry = {"path": path, "label": label, "split": _SPLITS.get(split, "train"), "original": None}
         if kind == PREVIEW:
             entry["method"] = "real" if label == "real" else PurePosixPath(inside).parts[0]
-            entry |= {"person": _text(facts.get("target_id")), "donor": _text(facts.get("swapped_id"))}
+            entry |= {"person": text_of(facts.get("target_id")), "donor": text_of(facts.get("swapped_id"))}
         elif label == "real":
             entry["original"] = path
         elif isinstance(original := facts.get("original"), str) and original.strip():
@@ -99,7 +99,3 @@ def _read_test_labels(tree: Tree, where: str) -> Iterator[tuple[str, object]]:
     for cells in rows:
         row = dict(zip(columns, cells, strict=False))
         yield row.get("filename", ""), {"label": row.get("label", ""), "split": "test"}
-
-
-def _text(value: object) -> str | None:
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) and value != "" else None

@@ -12,8 +12,19 @@ from typing import Any, NamedTuple
 
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
-from packer.known import celeb_df, deepfakebench, dfdc, faceforensics, imagefolder, imagenet, lrs, lrw
-from packer.known.tree import COLUMNS, NO_LISTS, Choice, Found, Tree
+from packer.known import (
+    av_deepfake1m,
+    celeb_df,
+    deepfakebench,
+    dfdc,
+    faceforensics,
+    imagefolder,
+    imagenet,
+    lav_df,
+    lrs,
+    lrw,
+)
+from packer.known.tree import COLUMNS, INTERVALS, NO_LISTS, Choice, Found, Tree
 from packer.packed.export.tables import TABLES
 from packer.workspace.output import check_output, writing_output
 from shardspec.errors import UsageError
@@ -34,22 +45,28 @@ class Known(NamedTuple):
 _THREE = ("train", "val", "test")
 _ALL_OPTIONS = ("compression", "methods", "splits", "lists")
 
-_FACES = "--preset faces --frames {} --size 256 --margin 0.3 --choose largest --encode png"
+_BOXES = "--boxes-from original"
+"""Part of a recipe that is left out if the table has no originals."""
+
+_FACES = f"--preset faces --frames {{}} --size 256 --margin 0.3 --choose largest --encode png {_BOXES}"
+_FACES_IN_TIME = "--preset faces --size 224 --choose main"
 _IMAGES = "--preset images --size {}"
 
 KNOWN: Mapping[str, Known] = {
-    "celeb-df": Known(celeb_df.find, ("splits", "lists"), ("train", "test"), _FACES.format(32)),
+    "av-deepfake1m": Known(av_deepfake1m.find, ("splits",), _THREE, _FACES_IN_TIME),
+    "celeb-df": Known(celeb_df.find, ("methods", "splits", "lists"), ("train", "test"), _FACES.format(32)),
     "deepfakebench": Known(deepfakebench.find, _ALL_OPTIONS, _THREE, "--preset images --encode png"),
     "dfdc": Known(dfdc.find, ("splits",), _THREE, _FACES.format(16)),
     "faceforensics": Known(faceforensics.find, _ALL_OPTIONS, _THREE, _FACES.format(32)),
     "imagefolder": Known(imagefolder.find, ("splits",), _THREE, f"{_IMAGES.format(256)} --resize exact"),
     "imagenet": Known(imagenet.find, ("splits", "lists"), _THREE, _IMAGES.format(256)),
+    "lav-df": Known(lav_df.find, ("splits",), _THREE, _FACES_IN_TIME),
     "lrs": Known(lrs.find, ("splits", "lists"), ("pretrain", "trainval", *_THREE), _IMAGES.format(128)),
     "lrw": Known(lrw.find, ("splits",), _THREE, _IMAGES.format(128)),
 }
 """Datasets by their names on the command line."""
 
-_COUNTED = ("label", "split", "method", "compression")
+_COUNTED = ("label", "split", "method", "modified", "compression")
 
 REAL_OR_FAKE = ("real", "fake")
 """Labels of originals and forgeries, in the order of their usual class numbers."""
@@ -95,7 +112,7 @@ class DatasetList(Result):
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """Number of rows with each label, split, method and compression, by column and value."""
+        """Number of rows with each label, split, method, modified stream and compression, by column and value."""
         counts = {}
         for column in _COUNTED:
             if column in self.columns:
@@ -147,10 +164,11 @@ class DatasetList(Result):
         label = [] if "label" in self.columns else ["--label-from", "none"]
         if "label" in self.columns and {row["label"] for row in self.rows} <= {None, *REAL_OR_FAKE}:
             label += ["--classes", ",".join(REAL_OR_FAKE)]
-        how = KNOWN[self.name].recipe.split()
+        recipe = KNOWN[self.name].recipe
+        how = (recipe if "original" in self.columns else recipe.removesuffix(_BOXES)).split()
         if "faces" in how:
-            how += ["--boxes-from", "original"] if "original" in self.columns else []
             how += self._describe_masks()
+        how += [word for column in INTERVALS if column in self.columns for word in ("--intervals", column)]
         texts = [word for column in self._numeric_texts() for word in ("--text", column)]
         typed = texts if table.suffix == ".csv" else []
         return shlex.join(["packer", "build", str(table), "OUT", "--root", str(self.root), *label, *how, *typed])
@@ -207,8 +225,8 @@ def list_dataset(
     Parameters
     ----------
     name : str
-        ``"celeb-df"``, ``"deepfakebench"``, ``"dfdc"``, ``"faceforensics"``, ``"imagefolder"``, ``"imagenet"``,
-        ``"lrs"`` or ``"lrw"``.
+        ``"av-deepfake1m"``, ``"celeb-df"``, ``"deepfakebench"``, ``"dfdc"``, ``"faceforensics"``, ``"imagefolder"``,
+        ``"imagenet"``, ``"lav-df"``, ``"lrs"`` or ``"lrw"``.
     root : path
         Folder of the dataset. Paths in rows are relative to it.
     out : path, optional
@@ -261,6 +279,12 @@ def list_dataset(
         raise UsageError(
             place=folder, expected=f"files of {name}{part} to list", found=f"none{f': {why}' if why else ''}"
         )
+    for what, paths in (
+        ("files that a list names again, whose first entry counts", found.repeated),
+        ("files whose intervals are malformed, and left out", list(dict.fromkeys(found.malformed))),
+    ):
+        if paths:
+            found.notes.append(f"{what}: {len(paths)}: {list_some(paths, 3)}")
     rows = _complete(found.rows)
     _note_unknown_originals(found, rows)
     result = DatasetList(
@@ -313,7 +337,7 @@ def _complete(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
 
 
 def _note_unknown_originals(found: Found, rows: Sequence[Mapping[str, Any]]) -> None:
-    unknown = [row["path"] for row in rows if "original" in row and row["label"] == "fake" and row["original"] is None]
+    unknown = [row["path"] for row in rows if row.get("label") == "fake" and row.get("original", "") is None]
     if unknown:
         found.notes.append(
             f"forgeries whose original is unknown or missing: {len(unknown)}: {list_some(unknown, 3)} "
@@ -323,7 +347,8 @@ def _note_unknown_originals(found: Found, rows: Sequence[Mapping[str, Any]]) -> 
 
 def _write(path: Path, result: DatasetList) -> None:
     """Write the table to a temporary file, and rename it when it is complete."""
-    kinds = {column: "<f8" if column == "duration" else "text" for column in result.columns}
+    kinds = dict.fromkeys(result.columns, "text") | {"duration": "<f8"}
+    kinds = {column: "intervals" if column in INTERVALS else kinds[column] for column in result.columns}
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     write = resolve("table", path.suffix.lower().removeprefix("."), TABLES)
     with writing_output(path):

@@ -6,16 +6,20 @@ Functions that read a list raise `UsageError` if the file cannot be read, is too
 import csv
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from packer.jobs.progress import ProgressListener, Stage
+from packer.sources.requested_types import parse_intervals
 from packer.sources.walking import walk
-from packer.vision.media import VIDEO, medium_of
+from packer.vision.media import VIDEO
 from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.wording import did_you_mean, found_instead, list_some, shorten
+
+INTERVALS = ("fake_periods", "fake_segments", "visual_fake_segments", "audio_fake_segments")
+"""Columns of intervals in seconds, ``[[start, end], …]``, for ``--intervals``."""
 
 COLUMNS = (
     "path",
@@ -24,10 +28,14 @@ COLUMNS = (
     "original",
     "mask",
     "method",
+    "modified",
+    *INTERVALS,
     "compression",
     "person",
     "donor",
     "group",
+    "gender",
+    "race",
     "clip",
     "text",
     "duration",
@@ -94,6 +102,10 @@ class Found:
         Files that the dataset's lists name but that do not exist.
     unlisted : list of str
         Images and videos that no list names.
+    repeated : list of str
+        Files that a list names again; the first entry counts.
+    malformed : list of str
+        Files whose intervals are malformed.
     notes : list of str
         Sentences for the user.
     """
@@ -101,6 +113,8 @@ class Found:
     rows: list[dict[str, Any]] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     unlisted: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
+    malformed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def forget_unlisted(self, absent: Sequence[str]) -> None:
@@ -109,6 +123,20 @@ class Found:
             self.unlisted.clear()
             self.notes.append(f"files that no list names are not counted, since {list_some(absent)} does not exist")
 
+    def read_intervals(self, value: object, name: str) -> list[list[float]] | None:
+        """Return intervals ``[[start, end], …]``; None, with the file's name recorded, if they are malformed."""
+        try:
+            return None if value is None else parse_intervals(value)
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            self.malformed.append(name)
+            return None
+
+    def drop_missing_originals(self, there: Collection[str]) -> None:
+        """Forget the originals that do not exist."""
+        for row in self.rows:
+            if row.get("original") not in there:
+                row["original"] = None
+
     def note_new_classes(self, split: str, classes: set[str], train: set[str]) -> None:
         """Note the classes of a split that train, if it has any classes, lacks."""
         if train and classes - train:
@@ -116,7 +144,7 @@ class Found:
 
     def sort_by_original(self) -> None:
         """Put forgeries after their original, so that a build with --boxes-from original searches it only once."""
-        self.rows.sort(key=lambda row: (row["original"] or row["path"], row["label"] == "fake", row["path"]))
+        self.rows.sort(key=lambda row: (row.get("original") or row["path"], row.get("label") == "fake", row["path"]))
 
 
 class Tree:
@@ -161,6 +189,10 @@ class Tree:
         """Return the sorted names of the folders in a folder, which need not exist."""
         return sorted(entry.name for entry in self._entries(folder) if entry.is_dir())
 
+    def all_videos(self, found: Found, top: str = "") -> set[str]:
+        """Return the paths of all videos below a folder, which need not exist."""
+        return {join(folder, name) for folder, names in self.walk(found, top) for name in names if VIDEO.holds(name)}
+
     def files(self, folder: str, wanted: Callable[[str], object]) -> list[str]:
         """Return the sorted names of the wanted files in a folder, which need not exist."""
         return sorted(entry.name for entry in self._entries(folder) if wanted(entry.name) and not entry.is_dir())
@@ -178,10 +210,13 @@ class Tree:
                 self.doubles.append(path)
         return dict(sorted(found.items()))
 
-    def walk(self, found: Found) -> Iterator[tuple[str, list[str]]]:
-        """Yield every folder below the root with the names of its files. Links are not followed, but noted."""
+    def walk(self, found: Found, top: str = "") -> Iterator[tuple[str, list[str]]]:
+        """Yield every folder below `top`, and itself, with the names of its files. Links are not followed, but noted.
+
+        `top` need not exist.
+        """
         links = []
-        for folder, folders, files in walk(self.root, self._fail):
+        for folder, folders, files in walk(self.root / top, self._fail) if (self.root / top).is_dir() else ():
             relative = os.path.relpath(folder, self.root).replace(os.sep, "/")
             relative = "" if relative == "." else relative
             links += [join(relative, name) for name in folders if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
@@ -303,6 +338,6 @@ def _read(path: Path, most: int) -> bytes:
     return data
 
 
-def is_media(name: str) -> bool:
-    """Return whether a file name has the suffix of an image or a video."""
-    return medium_of(name) is not None
+def text_of(value: object) -> str | None:
+    """Return a text or an integer of a list as text; None for anything else, and for an empty text."""
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) and value != "" else None

@@ -95,8 +95,8 @@ def _as_float(value: Any) -> float:
     return number
 
 
-def _as_intervals(value: Any) -> list[list[float]]:
-    """Read a list of ``[start, end]``, or its JSON, in the order of the list."""
+def parse_intervals(value: Any) -> list[list[float]]:
+    """Read a list of ``[start, end]``, or its JSON, in the order of the list; `ValueError` if it is none."""
     found = np.asarray(json.loads(value) if isinstance(value, str) else value)
     if found.shape == (0,):
         return []
@@ -111,6 +111,6 @@ _CONVERTERS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
     "text": (_as_text, "text"),
     "int": (_as_integer, "int"),
     "float": (_as_float, "float"),
-    "intervals": (_as_intervals, "[[start, end], …] in seconds, start <= end"),
+    "intervals": (parse_intervals, "[[start, end], …] in seconds, start <= end"),
 }
 """Converter of each type, and the name of the type in messages."""

@@ -120,6 +120,58 @@ def make_celeb_df(root: Path, youtube: str = "YouTube-real", inner: str = "") ->
     return root
 
 
+def make_celeb_df_pp(root: Path, celeb_df: str = "Celeb-DF") -> Path:
+    """Celeb-DF++: the forgeries one level deeper, by scenario and method; one of each kind is for test."""
+    put(root, [f"Celeb-real/{name}.mp4" for name in ("id0_0000", "id1_0000", "id2_0000")])
+    put(root, ["YouTube-real/00170.mp4"])
+    methods = (f"FaceSwap/{celeb_df}", "FaceSwap/BlendFace", "FaceReenact/DaGAN", "TalkingFace/SadTalker")
+    names = [f"Celeb-synthesis/{method}/{name}.mp4" for method in methods for name in ("id0_id1_0000", "id2_id1_0000")]
+    put(root, names, faceless_video())
+    fakes = [f"0 {name.replace(celeb_df, 'Celeb-DF')}" for name in names if "/id2_" in name]
+    put_text(root, "List_of_testing_videos.txt", "\n".join(["1 Celeb-real/id2_0000.mp4", *fakes]) + "\n")
+    return root
+
+
+def make_lav_df(root: Path) -> Path:
+    """LAV-DF: a real video and a forgery of its picture for each split, and one of the sound alone."""
+    entries = []
+    for number, (split, video, audio) in enumerate(
+        [(split, fake, False) for split in ("train", "dev", "test") for fake in (False, True)] + [("test", False, True)]
+    ):
+        name, fake = f"{split}/{number:06d}.mp4", video or audio
+        put(root, [name])
+        periods = [[0.04, 0.12]] if fake else []
+        original = f"{split}/{number - 1 - audio:06d}.mp4" if fake else None
+        entry = {"file": name, "n_fakes": len(periods), "fake_periods": periods, "duration": 0.16, "original": original}
+        entry |= {"modify_video": video, "modify_audio": audio, "split": split, "video_frames": 4, "audio_frames": 2560}
+        entries.append(entry)
+    put_text(root, "metadata.min.json", json.dumps(entries))
+    return root
+
+
+def make_av_deepfake1m(root: Path, *, plus_plus: bool = False) -> Path:
+    """AV-Deepfake1M, or ++: one utterance, real and forged in three ways, for train and val; test without labels."""
+    kinds = {"real": "real", "visual_modified": "fake_video_real_audio", "audio_modified": "real_video_fake_audio"}
+    kinds |= {"both_modified": "fake_video_fake_audio"}
+    for split in ("train", "val"):
+        folder = f"{'vox_celeb_2/' if plus_plus else ''}id0674{len(split)}/_c3CCbnZEbU/00011"
+        entries = []
+        for kind, name in kinds.items():
+            put(root, [f"{split}/{folder}/{name}.mp4"])
+            seen, heard = ([[0.04, 0.08]] if kind in (one, "both_modified") else [] for one in list(kinds)[1:3])
+            real = f"VoxCeleb2/dev/mp4/{folder}.mp4" if kind == "real" else f"{folder}/real.mp4"
+            entry = {"file": f"{folder}/{name}.mp4", "original": real, "split": split, "modify_type": kind}
+            entry |= {"audio_model": "vits" if heard else None} | (
+                {"video_model": "Talklip"} if plus_plus and seen else {}
+            )
+            entry |= {"fake_segments": seen or heard, "visual_fake_segments": seen, "audio_fake_segments": heard}
+            entries.append({**entry, "video_frames": 4, "audio_frames": 111680})
+        put_text(root, f"{split}_metadata.json", json.dumps(entries))
+    put(root, ["test/000000.mp4"])
+    put_text(root, "test_files.txt", "000000.mp4\n")
+    return root
+
+
 def make_deepfakebench(root: Path, lists: Path, separator: str = "/") -> Path:
     """FaceForensics++ as DeepfakeBench holds it: frames beside a JSON file, one level deeper for the compression."""
     splits: dict[str, dict[str, object]] = {"FF-real": {}, "FF-DF": {}}

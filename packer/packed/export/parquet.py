@@ -10,13 +10,15 @@ import pyarrow.parquet as pq
 
 from packer.packed.export.tables import Row
 
+_NO_NUMBERS = {"text": pa.string(), "intervals": pa.list_(pa.list_(pa.float64()))}
+
 
 class ParquetTable:
     """A Parquet file. Invalid UTF-8 is escaped."""
 
     def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
         kinds = {
-            name: pa.string() if kind == "text" else pa.from_numpy_dtype(np.dtype(kind))
+            name: _NO_NUMBERS[kind] if kind in _NO_NUMBERS else pa.from_numpy_dtype(np.dtype(kind))
             for name, kind in columns.items()
         }
         self._schema = pa.schema(list(kinds.items()))
@@ -34,7 +36,7 @@ class ParquetTable:
 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
-    if pa.types.is_string(kind):
+    if kind in _NO_NUMBERS.values():
         return pa.array(values, kind)
     missing = np.array([value is None for value in values])
     return pa.array(

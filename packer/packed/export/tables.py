@@ -25,7 +25,7 @@ class Table(Protocol):
     path : Path
         A new file.
     columns : dict of str to str
-        Each column's name, and ``"text"`` or a field's dtype.
+        Each column's name, and ``"text"``, ``"intervals"`` (lists of two floats) or a field's dtype.
     """
 
     def __init__(self, path: Path, columns: Mapping[str, str]) -> None: ...
@@ -40,7 +40,7 @@ class Table(Protocol):
 
 
 class CSVTable:
-    """CSV in UTF-8 with a header. Booleans are 0 and 1, None is empty, and invalid UTF-8 is escaped."""
+    """CSV in UTF-8 with a header. Booleans are 0 and 1, lists JSON, None empty, and invalid UTF-8 is escaped."""
 
     def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
         self._file = path.open("x", encoding="utf-8", errors="backslashreplace", newline="")
@@ -50,11 +50,15 @@ class CSVTable:
     def write(self, rows: Sequence[Row]) -> None:
         """Append rows."""
         for row in rows:
-            self._writer.writerow({k: int(v) if isinstance(v, bool) else v for k, v in row.items()})
+            self._writer.writerow({name: _as_cell(value) for name, value in row.items()})
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _as_cell(value: Any) -> Any:
+    return int(value) if isinstance(value, bool) else json.dumps(value) if isinstance(value, list) else value
 
 
 class JSONLinesTable:

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +254,29 @@ def test_celeb_df_counts_1_as_real_and_keeps_the_first_line(tmp_path: Path, yout
     assert (found.missing, found.unlisted, found.notes) == ((), (), ())
 
 
+@pytest.mark.parametrize("celeb_df", ["Celeb-DF", "Celeb-DF-v2"])
+def test_the_forgeries_of_celeb_df_pp_are_one_level_deeper(tmp_path: Path, celeb_df: str) -> None:
+    root = trees.make_celeb_df_pp(tmp_path, celeb_df)
+    found = listed("celeb-df", root, tmp_path / "t.csv")
+    assert (found.missing, found.unlisted) == ((), ())
+    assert found.counts["method"] == {celeb_df: 2, "BlendFace": 2, "DaGAN": 2, "SadTalker": 2, "real": 4}
+    assert found.counts["split"] == {"test": 5, "train": 7}
+    fakes = {row["path"]: row for row in found.rows if row["label"] == "fake"}
+    swapped, animated = (
+        f"Celeb-synthesis/{name}/id2_id1_0000.mp4" for name in ("FaceSwap/BlendFace", "FaceReenact/DaGAN")
+    )
+    assert fakes[swapped] | {"original": "Celeb-real/id2_0000.mp4", "split": "test", "donor": "id1"} == fakes[swapped]
+    # Its frames are not those of the person's video, whose boxes would cut it anywhere.
+    assert fakes[animated] | {"original": None, "split": "test", "person": "id2"} == fakes[animated]
+    assert any("unknown or missing: 4: " in note for note in found.notes)
+    some = listed("celeb-df", root, methods="DaGAN", splits="test")
+    assert column(some, "method", "path") == [("real", "Celeb-real/id2_0000.mp4"), ("DaGAN", animated)]
+    for method in ("FaceSwap/BlendFace", "TalkingFace/SadTalker"):
+        (root / f"Celeb-synthesis/{method}/id2_id1_0000.mp4").unlink()
+    assert listed("celeb-df", root).missing == (swapped, "Celeb-synthesis/TalkingFace/SadTalker/id2_id1_0000.mp4")
+    assert listed("celeb-df", root, methods="DaGAN,BlendFace").missing == (swapped,)
+
+
 def test_the_list_of_celeb_df_from_another_system_and_with_contradictions(tmp_path: Path) -> None:
     root = trees.make_celeb_df(tmp_path)
     path = root / "List_of_testing_videos.txt"
@@ -273,6 +296,100 @@ def test_the_list_of_celeb_df_from_another_system_and_with_contradictions(tmp_pa
     with raises(UsageError, expected="the official list List_of_testing_videos.txt", found="none"):
         listed("celeb-df", root)
     assert len(listed("celeb-df", root, lists="none").rows) == 8
+
+
+def test_lav_df_has_the_seconds_that_are_forged(tmp_path: Path) -> None:
+    root = trees.make_lav_df(tmp_path)
+    found = listed("lav-df", root, tmp_path / "t.csv")
+    assert column(found, "path", "label", "split", "original", "modified", "fake_periods", "duration")[:3] == [
+        ("dev/000002.mp4", "real", "val", "dev/000002.mp4", "none", [], 0.16),
+        ("dev/000003.mp4", "fake", "val", "dev/000002.mp4", "video", [[0.04, 0.12]], 0.16),
+        ("test/000004.mp4", "real", "test", "test/000004.mp4", "none", [], 0.16),
+    ]
+    assert found.counts["modified"] == {"audio": 1, "none": 3, "video": 3}
+    assert (found.missing, found.unlisted, found.notes) == ((), (), ())
+    assert found.describe().endswith("--preset faces --size 224 --choose main --intervals fake_periods")
+    assert "boxes-from" not in found.describe()  # a forged word is longer or shorter than the original one
+    assert "audio_frames" not in found.columns
+
+
+def edit_json(path: Path, edit: Callable[[list[dict[str, Any]]], object]) -> None:
+    """Change the entries of a list."""
+    entries = json.loads(path.read_text())
+    edit(entries)
+    path.write_text(json.dumps(entries))
+
+
+def test_what_the_metadata_of_lav_df_gets_wrong_is_counted(tmp_path: Path) -> None:
+    root = trees.make_lav_df(tmp_path)
+
+    def edit(entries: list[dict[str, Any]]) -> None:
+        entries[1] |= {"file": "train\\000001.mp4", "fake_periods": [[0.12, 0.04]], "original": "train/999999.mp4"}
+        entries[3] |= {"n_fakes": 2}
+        entries += [entries[0], {**entries[0], "file": "train/000007.mp4"}]
+
+    edit_json(root / "metadata.min.json", edit)
+    (root / "metadata.min.json").rename(root / "metadata.json")
+    trees.put(root, ["dev/extra.mp4"], b"")
+    found = listed("lav-df", root)
+    row = next(row for row in found.rows if row["path"] == "train/000001.mp4")
+    assert (row["fake_periods"], row["original"]) == (None, None)
+    assert (found.missing, found.unlisted) == (("train/000007.mp4",), ("dev/extra.mp4",))
+    assert found.notes == (
+        "1 video with another number of fake_periods than n_fakes: dev/000003.mp4",
+        "files that a list names again, whose first entry counts: 1: train/000000.mp4",
+        "files whose intervals are malformed, and left out: 1: train/000001.mp4",
+        "forgeries whose original is unknown or missing: 1: train/000001.mp4 "
+        "(--boxes-from original detects faces in the forgeries themselves)",
+    )
+    assert column(listed("lav-df", root, splits="val"), "split") == ["val", "val"]
+    edit_json(root / "metadata.json", lambda entries: entries[0].update(split="holdout"))
+    with raises(UsageError, expected="a split for 'train/000000.mp4', one of train, dev, val, test", found="'holdout'"):
+        listed("lav-df", root)
+    (root / "metadata.json").unlink()
+    with raises(UsageError, expected="metadata.min.json or metadata.json (LAV-DF)"):
+        listed("lav-df", root)
+
+
+@pytest.mark.parametrize("plus_plus", [False, True], ids=["1m", "plus_plus"])
+def test_av_deepfake1m_says_which_stream_is_forged_when(tmp_path: Path, plus_plus: bool) -> None:
+    root = trees.make_av_deepfake1m(tmp_path, plus_plus=plus_plus)
+    found = listed("av-deepfake1m", root, tmp_path / "t.csv")
+    person = "vox_celeb_2/id06745" if plus_plus else "id06745"
+    folder = f"train/{person}/_c3CCbnZEbU/00011"
+    columns = ("path", "label", "original", "modified", "method", "person")
+    segments = ("fake_segments", "visual_fake_segments", "audio_fake_segments")
+    real, seen = f"{folder}/real.mp4", f"{folder}/fake_video_real_audio.mp4"
+    rows = {row["path"]: row for row in found.rows}
+    assert [rows[real][name] for name in columns] == [real, "real", real, "none", "real", person]
+    method = "Talklip" if plus_plus else "visual_modified"
+    assert [rows[seen][name] for name in columns] == [seen, "fake", real, "video", method, person]
+    assert [rows[seen][name] for name in segments] == [[[0.04, 0.08]], [[0.04, 0.08]], []]
+    assert found.counts["modified"] == {"audio": 2, "both": 2, "none": 2, "video": 2}
+    assert (found.missing, found.unlisted) == ((), ())
+    assert found.notes == ("test is left out, since it has no labels: --splits test lists it",)
+    assert found.describe().endswith("".join(f" --intervals {name}" for name in segments))
+    test = listed("av-deepfake1m", root, splits="test")
+    assert test.rows == ({"path": "test/000000.mp4", "split": "test"},)
+
+
+def test_what_av_deepfake1m_lacks_is_named(tmp_path: Path) -> None:
+    root = trees.make_av_deepfake1m(tmp_path / "pp", plus_plus=True)
+    (root / "val/vox_celeb_2").rename(root / "vox_celeb_2")  # where the archive of val unpacks to
+    (root / "train_metadata.json").unlink()
+    found = listed("av-deepfake1m", root)
+    assert column(found, "split") == ["val"] * 4
+    assert "lists that do not exist: train_metadata.json" in found.notes
+    assert found.rows[0]["original"] == "vox_celeb_2/id06743/_c3CCbnZEbU/00011/real.mp4"
+    with raises(UsageError, expected="the official list train_metadata.json", found="none"):
+        listed("av-deepfake1m", root, splits="train")
+    (root / found.rows[0]["path"]).unlink()
+    found = listed("av-deepfake1m", root)
+    assert found.missing == ("val/vox_celeb_2/id06743/_c3CCbnZEbU/00011/real.mp4",)
+    assert "original" not in found.columns
+    edit_json(root / "val_metadata.json", lambda entries: entries[1].update(modify_type="swapped"))
+    with pytest.raises(UsageError, match="modify_type real, visual_modified, audio_modified or both_modified"):
+        listed("av-deepfake1m", root)
 
 
 @pytest.mark.parametrize("separator", ["/", "\\"])
@@ -524,7 +641,7 @@ def test_a_folder_with_two_datasets_is_refused_and_one_that_holds_the_dataset_is
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("imagenett", {}, "unknown dataset 'imagenett': expected one of celeb-df, .*; did you mean 'imagenet'?"),
+        ("imagenett", {}, "unknown dataset 'imagenett': expected one of av-deepfake1m, .*; did you mean 'imagenet'?"),
         ("lrw", {"methods": "x"}, "methods: lrw has no such option; it has splits"),
         ("dfdc", {"lists": "."}, "lists: dfdc has no such option; it has splits"),
         ("lrw", {"splits": "dev"}, "splits: expected some of train, val, test, found 'dev'"),
@@ -654,6 +771,8 @@ LISTS: Mapping[str, tuple[str, str]] = {
     "train.json": ("faceforensics", "original_sequences/youtube/c23/videos/071.mp4"),
     "bench.json": ("deepfakebench", "a.mp4"),
     "train.txt": ("lrs", "main/1/00001.mp4"),
+    "metadata.min.json": ("lav-df", "a.mp4"),
+    "val_metadata.json": ("av-deepfake1m", "a.mp4"),
 }
 """Lists that come from elsewhere, and a file that makes a folder one of that dataset."""
 

@@ -20,6 +20,8 @@ TREES: Mapping[str, Callable[[Path], object]] = {
     "FaceForensics++": lambda here: trees.make_faceforensics(here / "FaceForensics++"),
     "DFDC": lambda here: trees.make_dfdc(here / "dfdc"),
     "Celeb-DF": lambda here: trees.make_celeb_df(here / "Celeb-DF-v2"),
+    "LAV-DF": lambda here: trees.make_lav_df(here / "LAV-DF"),
+    "AV-Deepfake1M": lambda here: trees.make_av_deepfake1m(here / "AV-Deepfake1M"),
     "DeepfakeBench": lambda here: trees.make_deepfakebench(here / "datasets/rgb", here / "dataset_json"),
     "ImageNet": lambda here: trees.make_imagenet(here / "ILSVRC2012"),
     "LRW": lambda here: trees.make_lrw(here / "lipread_mp4"),
@@ -138,6 +140,28 @@ def test_celeb_df(tmp_path: Path, here: Callable[[str], dict[str, str]]) -> None
     exec(code(0), {})
     parts = [rows_of(tmp_path / name, "source", "label") for name in ("celeb-test", "celeb-parts/test")]
     assert parts[0] == parts[1]
+
+
+def test_lav_df(tmp_path: Path, here: Callable[[str], dict[str, str]]) -> None:
+    said = here("LAV-DF")
+    assert "no original occurs in more than one" in said["inspect lav-parts/val"]
+    test = open_dataset(tmp_path / "lav-parts/test", fields=["source", "frame", "label", "modified", "fake_periods"])
+    forged = {(str(s["source"]), int(s["frame"])) for s in test if s["fake_periods"]}
+    assert forged == {(f"test/{name}.mp4", frame) for name in ("000005", "000006") for frame in (1, 2)}
+    assert set(test.where("modified != 'audio'").column("label").tolist()) == {0, 1}
+    assert len(test.where("modified != 'audio'")) < len(test)
+
+
+def test_av_deepfake1m(tmp_path: Path, here: Callable[[str], dict[str, str]]) -> None:
+    said = here("AV-Deepfake1M")
+    assert "no person occurs in more than one" in said["inspect av1m-parts/val"]
+    fields = ("frame", "modified", "fake_segments", "visual_fake_segments", "audio_fake_segments")
+    found = rows_of(tmp_path / "av1m-parts/val", *fields)
+    assert {row for row in found if row[2]} == {
+        (1, "video", True, True, False),
+        (1, "audio", True, False, True),
+        (1, "both", True, True, True),
+    }
 
 
 def test_imagenet(tmp_path: Path, here: Callable[[str], dict[str, str]]) -> None:
