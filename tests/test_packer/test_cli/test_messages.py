@@ -1,4 +1,6 @@
-"""The messages that users see: each file in `messages` holds wrong calls of a command and what it prints.
+"""The messages that users see: each file in `messages` holds wrong calls of a command and the line that it prints.
+
+A wrong call has the exit status 2, prints nothing else, and changes no file.
 
 After a change of wording, write the files again with ``UPDATE_MESSAGES=1 pytest tests/test_packer/test_cli/test_messages.py``
 and read their difference.
@@ -9,6 +11,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from support.archives import write_tar
 from support.command import run_packer
 from support.media import photograph, write_image
 
@@ -18,30 +21,44 @@ PROMPT = "$ packer "
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with images, a table of them, a packed dataset, and files that are none of these."""
+    """A folder with images, a table of them, a packed dataset, empty sources, and files that are none of these."""
     root = tmp_path_factory.mktemp("messages")
     for number in range(4):
         write_image(root / "photos" / ("ab"[number % 2]) / f"{number}.jpg", photograph("coffee"))
     (root / "table.csv").write_text("path,label,size\nphotos/a/0.jpg,cat,1\nphotos/b/1.jpg,dog,2\n")
     (root / "wrong.csv").write_text("file,label\nphotos/a/0.jpg,cat\n")
+    (root / "empty.csv").write_text("path\n")
     (root / "wrong.toml").write_text("sise = 64\n")
+    (root / "zero.toml").write_text("size = 0\n")
+    (root / "empty").mkdir()
+    (root / "link").symlink_to(root / "elsewhere")
+    write_tar(root / "empty.tar", [])
     (root / "notes").mkdir()
     (root / "notes" / "todo.txt").write_text("nothing\n")
     run_packer("build", root / "photos", root / "packed", "--preset", "images", "--size", "32")
     return root
 
 
+def files_of(folder: Path) -> dict[Path, int]:
+    """The paths below a folder, with the time of each file."""
+    return {path: path.is_file() and path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights, and paths are written in another way")
 @pytest.mark.parametrize("path", sorted(MESSAGES.glob("*.txt")), ids=lambda path: path.stem)
 def test_messages(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "120")
+    before = files_of(folder)
     expected = path.read_text()
     shown = []
     for line in expected.splitlines():
         if line.startswith(PROMPT):
             done = run_packer(*shlex.split(line.removeprefix(PROMPT)), expect=None)
-            assert done.returncode != 0, line
+            assert done.returncode == 2, line
+            assert (done.stdout, done.stderr.count("\n")) == ("", 1), line
             shown.append(f"{line}\n{done.stderr.replace(str(folder), '/folder')}")
+    assert files_of(folder) == before
     written = "\n".join(shown)
     if os.environ.get("UPDATE_MESSAGES"):
         path.write_text(written)

@@ -237,19 +237,6 @@ def test_a_sample_of_very_many_members_is_a_reject(tmp_path: Path) -> None:
     assert ["at most 1000" in str(item.reject) for item in list_file(path, list_tar).items] == [True, True, False]
 
 
-def test_many_tiny_members(tmp_path: Path) -> None:
-    count = 20_000
-    header = write_tar(tmp_path / "a.tar", [("000000.jpg", b"")]).read_bytes()[:512]
-    blocks = []
-    for number in range(count):
-        block = bytearray(header)
-        block[:6] = b"%06d" % number
-        block[148:156] = b"%06o\0 " % (sum(block[:148]) + sum(block[156:]) + 8 * 32)
-        blocks.append(bytes(block))
-    (tmp_path / "a.tar").write_bytes(b"".join(blocks) + bytes(1024))
-    assert len(list_file(tmp_path / "a.tar", list_tar).items) == count
-
-
 @pytest.mark.parametrize("flag", [1, 7, 1 << 20, 2**32 - 1])
 def test_a_label_longer_than_its_record_is_a_reject(tmp_path: Path, flag: int) -> None:
     header = flag.to_bytes(4, "little") + bytes(20)

@@ -108,7 +108,7 @@ def test_jpegs_are_kept_byte_for_byte(source: Path, tmp_path: Path) -> None:
 
 
 def test_the_bytes_do_not_depend_on_workers_engine_or_a_resume(source: Path, tmp_path: Path) -> None:
-    build(source, tmp_path / "one", "--workers", "1", "--engine", "inline", "--size", "24")
+    build(source, tmp_path / "one", "--size", "24")
     build(source, tmp_path / "two", "--workers", "2", "--size", "24")
     assert fingerprints(tmp_path / "one") == fingerprints(tmp_path / "two")
     again = run_packer("build", source, tmp_path / "two", *RATE, "--size", "24")
@@ -208,9 +208,9 @@ def test_masks_in_folders_beside_the_frames(source: Path, tmp_path: Path) -> Non
     assert damage["reason"].endswith("1 missing frame (the first is frame 4)")
 
 
-@pytest.mark.parametrize(
-    ("names", "reason"),
-    [
+def test_names_without_an_order_are_a_reject(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "frames" / "good", ["one.jpg"]).parent
+    wrong = [
         (["img_1.jpg", "img_2.jpg", "flow_x_1.jpg"], "differ in their numbers alone"),
         (["1.jpg", "2.jpg", "2.png"], "differ in their numbers alone"),
         (["a.jpg", "b.jpg"], "differ in their numbers alone"),
@@ -219,20 +219,18 @@ def test_masks_in_folders_beside_the_frames(source: Path, tmp_path: Path) -> Non
         (["video1_0.jpg", "video1_1.jpg", "video2_0.jpg"], "put each video into a folder of its own"),
         (["t0.25.jpg", "t0.5.jpg", "t0.125.jpg"], "found a decimal"),
         ([f"{2**53}.jpg"], "expected numbers of frames up to"),
-    ],
-)
-def test_names_without_an_order_are_a_reject(tmp_path: Path, names: list[str], reason: str) -> None:
-    root = tmp_path / "frames"
-    write_folder(root / "bad", names)
-    write_folder(root / "good", ["one.jpg"])
-    dataset = build(root, tmp_path / "out", "--max-rejects", "50%")
+    ]
+    for number, (names, _) in enumerate(wrong):
+        write_folder(root / f"bad{number}", names)
+    dataset = build(root, tmp_path / "out", "--max-rejects", "100%")
     assert [sample["source"] for sample in dataset] == ["good"]
-    (line,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
-    assert line["item"] == "bad"
-    assert reason in line["reason"]
+    lines = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+    for number, (line, (_, reason)) in enumerate(zip(lines, wrong, strict=True)):
+        assert line["item"] == f"bad{number}"
+        assert reason in line["reason"]
     table = run_packer("rejects", tmp_path / "out", "-o", tmp_path / "again.csv")
     assert "--root SOURCE --frame-folders=12.5" in table.stdout
-    build(root, tmp_path / "chosen", "--exclude", "none.jpg", "--max-rejects", "50%")
+    build(root, tmp_path / "chosen", "--exclude", "none.jpg", "--max-rejects", "100%")
     table = run_packer("rejects", tmp_path / "chosen", "-o", tmp_path / "again.csv")
     assert "the same build with --retry-rejects" in table.stdout
 
@@ -428,13 +426,12 @@ def test_a_folder_that_cannot_be_listed_is_a_reject(source: Path, tmp_path: Path
     assert line["reason"] == "expected a folder that can be listed, found: Permission denied"
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_killed_build_goes_on_to_the_same_bytes(source: Path, tmp_path: Path, workers: str) -> None:
-    build(source, tmp_path / "whole", "--size", "24", "--workers", "1")
+def test_a_killed_build_goes_on_to_the_same_bytes(source: Path, tmp_path: Path) -> None:
+    build(source, tmp_path / "whole", "--size", "24")
     hooks = before_each(tmp_path / "hooks", "packer", "os.rename", "'/manifest.json' in os.fsdecode(arguments[0])")
-    options = (*RATE, "--size", "24", "--workers", workers, "--quiet")
+    options = (*RATE, "--size", "24", "--workers", "2", "--quiet")
     run_packer("build", source, tmp_path / "out", *options, env=environment(python_path=hooks), expect=-9)
-    build(source, tmp_path / "out", "--size", "24", "--workers", workers)
+    build(source, tmp_path / "out", "--size", "24")
     assert fingerprints(tmp_path / "out") == fingerprints(tmp_path / "whole")
 
 

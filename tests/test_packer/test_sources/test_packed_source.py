@@ -15,7 +15,7 @@ from support.packed_files import face_columns, read_all, samples_of, write_faces
 from support.steps_over_packed import blacken, mean_level, mirror_twice
 
 from packer import add, build, split, verify
-from packer.vision.geometry.resize import resize_exact, resize_nearest, scale_geometry
+from packer.vision.geometry.resize import resize_exact, scale_geometry
 from shardspec.codecs import codec_for
 from shardspec.errors import ShardCorruptError, TooManyRejectsError, UsageError
 from shardspec.formats import FORMATS
@@ -196,43 +196,20 @@ def test_label_maps_are_not_mixed_because_nobody_said_so(tmp_path: Path) -> None
     build(tmp_path / "in", tmp_path / "other codec", encode="webp", **QUIET)
 
 
-@pytest.mark.parametrize("sides", [(7, 5), (40, 60), (18, 24), (1, 1)])
-def test_the_nearest_pixel_is_the_one_under_the_centre(sides: tuple[int, int]) -> None:
-    picture = scene(0, (24, 18))
-    small = resize_nearest(picture, sides)
-    assert small.shape == (*sides, 3)
-    for row, column in np.ndindex(*sides):
-        y, x = int((row + 0.5) * 18 / sides[0]), int((column + 0.5) * 24 / sides[1])
-        assert np.array_equal(small[row, column], picture[y, x])
-
-
 def test_worker_processes_make_the_same_dataset_and_a_resume_finds_it(tmp_path: Path) -> None:
     write_faces(tmp_path / "in", 40, "tfrecord", codec="jpeg", shard_rows=9)
-    options = (
-        "--size",
-        "24",
-        "--steps",
-        "decode,support.steps_over_packed:mirror_twice,resize",
-        "--quiet",
-        "--workers",
-        "2",
-    )
+    steps = "decode,support.steps_over_packed:mirror_twice,resize"
+    options = ("--size", "24", "--steps", steps, "--quiet")
     env = environment(python_path=Path(__file__).parents[2])
-    done = run_packer("build", tmp_path / "in", tmp_path / "out", *options, env=env)
+    done = run_packer("build", tmp_path / "in", tmp_path / "out", *options, "--workers", "2", env=env)
     assert "80 samples in 1 lmdb shard (" in done.stdout
-    inline = build(
-        tmp_path / "in",
-        tmp_path / "inline",
-        size=24,
-        steps=["decode", "support.steps_over_packed:mirror_twice", "resize"],
-        **QUIET,
-    )
+    inline = build(tmp_path / "in", tmp_path / "inline", size=24, steps=steps, **QUIET)
     assert Layout(tmp_path / "out").load().digest == inline.manifest.digest
     before = (tmp_path / "out" / "manifest.json").read_bytes()
-    run_packer("build", tmp_path / "in", tmp_path / "out", *options, env=env)
+    run_packer("build", tmp_path / "in", tmp_path / "out", *options)
     assert (tmp_path / "out" / "manifest.json").read_bytes() == before
     write_faces(tmp_path / "in", 39, "tfrecord", codec="jpeg", shard_rows=9)
-    refused = run_packer("build", tmp_path / "in", tmp_path / "out", *options, env=env, expect=2)
+    refused = run_packer("build", tmp_path / "in", tmp_path / "out", *options, expect=2)
     assert "--overwrite" in refused.stderr
 
 

@@ -42,18 +42,6 @@ def states(found: Listing) -> dict[str, str | None]:
 
 
 class TestFolder:
-    def test_items_are_sorted_by_their_bytes_whatever_the_file_system_says(self, tmp_path: Path) -> None:
-        for name in ("b/1.jpg", "a/2.PNG", "a.jpg", "B.JPEG", "é.jpg", "z/y/x.png", "a b.jpg", "a/10.png"):
-            write_image(tmp_path / name, IMAGE)
-        names = [item.name for item in listing(FolderSource(tmp_path)).items]
-        assert names == sorted(names, key=os.fsencode)
-        assert len(names) == 8
-
-    def test_sizes_and_times_are_noted(self, tmp_path: Path) -> None:
-        path = write_image(tmp_path / "a.jpg", IMAGE)
-        (item,) = listing(FolderSource(tmp_path)).items
-        assert (item.bytes, item.mtime_ns, item.path) == (path.stat().st_size, path.stat().st_mtime_ns, str(path))
-
     def test_other_files_and_hidden_ones_are_counted_apart(self, tmp_path: Path) -> None:
         write_image(tmp_path / "a.jpg", IMAGE)
         for name in ("notes.txt", "jpg", ".hidden.jpg", "thumbs.db"):
@@ -73,14 +61,6 @@ class TestFolder:
         assert labels == {"fake/2.jpg": 0, "real/3.jpg": 1, "real/a/1.jpg": 1, "top.jpg": None}
         assert "expected a folder to name the label" in str(states(found)["top.jpg"])
         assert listing(FolderSource(tmp_path)).classes == {}
-
-    def test_labels_from_folders_that_are_no_utf8_have_names_that_a_manifest_can_hold(self, tmp_path: Path) -> None:
-        write_image(tmp_path / "caf\udce9" / "a.png", IMAGE)
-        write_image(tmp_path / "plain" / "a.png", IMAGE)
-        found = listing(FolderSource(tmp_path), "folder")
-        assert len(found.classes["label"]) == 2
-        for name in found.classes["label"]:
-            name.encode()
 
     def test_links_that_leave_lead_nowhere_or_in_circles_are_rejects(self, tmp_path: Path) -> None:
         root, outside = tmp_path / "root", tmp_path / "outside"
@@ -106,14 +86,6 @@ class TestFolder:
     def test_what_is_no_regular_file_is_a_reject(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe.jpg")
         assert "expected a regular file" in str(states(listing(FolderSource(tmp_path)))["pipe.jpg"])
-
-    def test_names_that_are_no_text_are_listed(self, tmp_path: Path) -> None:
-        raw = os.fsencode(tmp_path) + b"/\xff\xfe.jpg"
-        with open(raw, "wb") as file:  # noqa: PTH123 -- a name in bytes
-            file.write(b"x")
-        (item,) = listing(FolderSource(tmp_path)).items
-        assert os.fsencode(item.name) == b"\xff\xfe.jpg"
-        assert item.bytes == 1
 
     def test_a_label_column_needs_a_table(self, tmp_path: Path) -> None:
         with raises(UsageError, option="label_from", found="'class'"):
@@ -258,18 +230,6 @@ class TestTable:
         assert [item.columns["x"] for item in found.items] == [value, stand_in, stand_in]
         assert [item.columns["x_valid"] for item in found.items] == [True, False, False]
 
-    def test_a_label_column_takes_the_place_of_another_which_is_reported(self, images: Path) -> None:
-        path = write_table(images, ".csv", [{"path": "0.png", "label": 3, "kind": "a"}])
-        found = listing(TableSource(path), "kind")
-        assert found.classes == {"label": ["a"]}
-        assert found.items[0].columns == {"label": 0}
-        assert "the column 'label' is not packed" in found.notes[0]
-
-    def test_a_label_column_of_nothing_rejects_every_row(self, images: Path) -> None:
-        path = write_table(images, ".csv", [{"path": "0.png", "label": None}])
-        found = listing(TableSource(path))
-        assert "expected a label" in str(found.items[0].reject)
-
     @TABLES
     def test_values_of_several_types_are_reported(self, images: Path, suffix: str) -> None:
         if suffix == ".jsonl":
@@ -367,11 +327,6 @@ class TestFiles:
             TableSource(path).list_items("auto", "path")
         assert str(path) in str(caught.value)
         assert message in str(caught.value)
-
-    def test_byte_order_marks_are_no_part_of_the_first_column(self, images: Path) -> None:
-        (images / "t.csv").write_bytes("path,x\r\n0.png,1\r\n".encode("utf-8-sig"))
-        (item,) = listing(TableSource(images / "t.csv")).items
-        assert dict(item.columns) == {"x": 1}
 
 
 class TestRows:

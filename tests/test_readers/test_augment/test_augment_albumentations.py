@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.errors import raises
-from support.faces import SIZE, assert_same, face_sample, in_frame
+from support.faces import assert_same, face_sample, in_frame
 
-from readers.augment import Albumentations, HorizontalFlip
+from readers.augment import Albumentations
 from readers.augment.libraries import albumentations as adapter
 from readers.seeding import sample_rng
 from readers.transforms import is_seeded
@@ -72,23 +72,6 @@ def test_everything_moves_together(layout, transforms, seed):
     assert_same(Albumentations(transforms)(sample, sample_rng(seed, 0, 0)), found)
 
 
-@EVERY
-def test_its_flip_is_our_flip(layout):
-    sample = face_sample(layout)
-    ours = HorizontalFlip(p=1)(sample, sample_rng(0, 0, 0))
-    theirs = Albumentations([A.HorizontalFlip(p=1)])(sample, sample_rng(0, 0, 0))
-    for name in ("image", "mask"):
-        assert np.array_equal(ours[name], theirs[name])
-    for name in ("landmarks", "hull", "regions", "matrix"):
-        np.testing.assert_allclose(theirs[name], ours[name], atol=1e-4)
-
-
-def test_half_a_turn_is_no_mirror():
-    sample = face_sample("68")
-    found = Albumentations([A.HorizontalFlip(p=1), A.VerticalFlip(p=1)])(sample, sample_rng(0, 0, 0))
-    np.testing.assert_allclose(found["landmarks"], SIZE - sample["landmarks"], atol=1e-4)
-
-
 def test_transforms_of_one_pipeline_draw_apart():
     """With Compose.set_random_seed every transform would start at the same number: both flips or none."""
     transform = Albumentations([A.HorizontalFlip(), A.VerticalFlip()])
@@ -98,45 +81,6 @@ def test_transforms_of_one_pipeline_draw_apart():
         matrix = transform(sample, sample_rng(0, 0, row))["matrix"]
         found.add((bool(matrix[0, 0] < 0), bool(matrix[1, 1] < 0)))
     assert len(found) == 4
-
-
-def test_points_outside_the_image_are_kept():
-    sample = face_sample()
-    found = Albumentations([A.CenterCrop(20, 20)])(sample, sample_rng(0, 0, 0))
-    np.testing.assert_allclose(found["landmarks"], sample["landmarks"] - 102, atol=1e-4)
-    np.testing.assert_allclose(found["regions"], sample["regions"] - 102, atol=1e-4)
-
-
-def test_what_moves_nothing_leaves_geometry_as_it_is():
-    sample = face_sample()
-    found = Albumentations([A.InvertImg(p=1)])(sample, sample_rng(0, 0, 0))
-    assert np.array_equal(found["image"], 255 - sample["image"])
-    for name in ("landmarks", "hull", "regions", "matrix"):
-        assert found[name] is sample[name]
-    normal = Albumentations([A.Normalize()])(sample, sample_rng(0, 0, 0))
-    assert normal["image"].dtype == np.float32
-
-
-def test_masks_and_clips_are_transformed_alike():
-    sample = face_sample("68") | {"depth": face_sample()["mask"] * 3}
-    transform = Albumentations([A.HorizontalFlip(), A.Affine(rotate=(-20, 20), p=1)], masks=["mask", "depth"])
-    single = transform(sample, sample_rng(1, 0, 0))
-    assert single["depth"].max() == 3
-    assert np.array_equal(single["depth"], single["mask"] * 3)
-    frames = face_sample("68", frames=3)
-    clip = transform(frames | {"depth": frames["mask"] * 3}, sample_rng(1, 0, 0))
-    for name in ("image", "landmarks", "hull", "regions", "matrix", "mask", "depth"):
-        for frame in clip[name]:
-            assert np.array_equal(frame, single[name]), name
-
-
-def test_a_pipeline_that_bends_has_no_matrix():
-    sample = face_sample()
-    transform = Albumentations([A.GridDistortion(p=1, keypoint_remapping_method="direct")])
-    with pytest.raises(UsageError, match="this pipeline bends the image"):
-        transform(sample, sample_rng(0, 0, 0))
-    del sample["matrix"]
-    assert transform(sample, sample_rng(0, 0, 0))["landmarks"].shape == (5, 2)
 
 
 def test_points_that_a_transform_drops_are_an_error():

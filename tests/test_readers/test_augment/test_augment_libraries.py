@@ -277,6 +277,9 @@ ADAPTED = [
         Torchvision([v2.RandomRotation(20), v2.RandomHorizontalFlip(), v2.ColorJitter(0.3)]), id="torchvision"
     ),
     pytest.param(Kornia([K.RandomRotation(20.0), K.RandomHorizontalFlip(), K.ColorJiggle(0.3)]), id="kornia"),
+    pytest.param(
+        Albumentations([A.Rotate((-20, 20), p=1), A.HorizontalFlip(), A.ColorJitter(p=1)]), id="albumentations"
+    ),
 ]
 
 
@@ -315,6 +318,8 @@ def test_one_draw_serves_a_clip(adapted):
         (Kornia(K.RandomHorizontalFlip(p=1.0)), HorizontalFlip(1)),
         (Torchvision(v2.RandomVerticalFlip(1.0)), VerticalFlip(1)),
         (Kornia(K.RandomVerticalFlip(p=1.0)), VerticalFlip(1)),
+        (Albumentations([A.HorizontalFlip(p=1)]), HorizontalFlip(1)),
+        (Albumentations([A.VerticalFlip(p=1)]), VerticalFlip(1)),
     ],
 )
 def test_their_flips_are_our_flips(layout, flips, ours):
@@ -326,7 +331,9 @@ def test_their_flips_are_our_flips(layout, flips, ours):
         np.testing.assert_allclose(found[name], expected[name], atol=1e-3)
 
 
-@pytest.mark.parametrize("crop", [Torchvision(v2.CenterCrop(20)), Kornia(K.CenterCrop((20, 20)))])
+@pytest.mark.parametrize(
+    "crop", [Torchvision(v2.CenterCrop(20)), Kornia(K.CenterCrop((20, 20))), Albumentations([A.CenterCrop(20, 20)])]
+)
 def test_points_outside_the_image_are_kept(crop):
     sample = face_sample()
     found = crop(sample, sample_rng(0, 0, 0))
@@ -343,7 +350,9 @@ def test_points_far_away_and_nowhere_do_not_stop_a_bend(bend):
     np.testing.assert_allclose(found[1:4], points[1:4], rtol=1e-6, atol=30)
 
 
-@pytest.mark.parametrize("adapted", [Torchvision(v2.RandomInvert(1.0)), Kornia(K.RandomInvert(p=1.0))])
+@pytest.mark.parametrize(
+    "adapted", [Torchvision(v2.RandomInvert(1.0)), Kornia(K.RandomInvert(p=1.0)), Albumentations([A.InvertImg(p=1)])]
+)
 def test_colours_leave_all_else_as_it_is(adapted):
     sample = face_sample()
     found = adapted(sample, sample_rng(0, 0, 0))
@@ -368,6 +377,7 @@ def test_floating_images_come_back_as_ours_make_them():
     assert np.array_equal(theirs, expected)
     mean, std = torch.tensor((0.485, 0.456, 0.406)), torch.tensor((0.229, 0.224, 0.225))
     np.testing.assert_allclose(Kornia(K.Normalize(mean, std))(sample, rng)["image"], expected, atol=1e-5)
+    np.testing.assert_allclose(Albumentations([A.Normalize()])(sample, rng)["image"], expected, atol=1e-5)
     half = Torchvision([to_float, v2.ToDtype(torch.bfloat16)])(sample, rng)["image"]
     assert half.dtype == BFLOAT16
     with pytest.raises(UsageError, match=r"Torchvision: .* Put v2.ToDtype\(torch.float32, scale=True\) before it"):
@@ -436,6 +446,7 @@ def test_what_cannot_move_a_sample_is_refused_when_made(make, message):
         (Torchvision(v2.RandomPerspective(0.3, 1.0)), "this pipeline bends the image"),
         (Kornia(K.RandomThinPlateSpline(p=1.0)), "RandomThinPlateSpline bends the image and leaves points"),
         (Kornia(K.RandomPerspective(0.3, p=1.0)), "this pipeline bends the image"),
+        (Albumentations([A.GridDistortion(p=1)]), "this pipeline bends the image"),
     ],
 )
 def test_what_cannot_move_this_sample_is_refused(adapted, message):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from support.datasets import fixed, text, write_dataset
 from support.errors import raises
-from support.faces import SIZE, face_sample
+from support.faces import face_sample
 
 from readers import Loader, open_dataset
 from readers.augment import (
@@ -191,13 +191,6 @@ def test_what_is_no_list_of_names_is_refused(masks):
     for make in (*makes, lambda masks: Albumentations([A.HorizontalFlip()], masks)):
         with pytest.raises(UsageError, match="expected masks to be a list of names, or None"):
             make(masks=masks)
-
-
-def test_masks_are_painted_if_asked_and_as_they_are_named():
-    sample = face_sample() | {"mask_image": np.full((SIZE, SIZE, 3), 255, np.uint8)}
-    found = DropRegion(["nose"], p=1, fill_mask=9)(sample, sample_rng(0, 0, 0))
-    assert (found["mask_image"] == 9).any()
-    assert np.array_equal(found["mask_image"][..., 0] == 9, found["mask"] == 9)
 
 
 @pytest.fixture

@@ -1,12 +1,11 @@
 """Augmentation is a function of (seed, epoch, row), at any number of threads, processes and workers."""
 
 import hashlib
-import multiprocessing
 import os
 import pickle
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 import torch
 from support.datasets import fixed, text, write_dataset
 from support.errors import raises
-from support.faces import assert_same, face_sample
+from support.faces import face_sample
 from torch.utils.data import DataLoader
 
 from readers import Loader, open_dataset
@@ -99,12 +98,6 @@ def test_one_object_serves_many_threads(expected, threads):
     with ThreadPoolExecutor(threads) as pool:
         for _ in range(3):
             assert list(pool.map(run, ROWS)) == expected
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
-def test_forked_processes_give_the_same(expected):
-    with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
-        assert list(pool.map(digest_of, ROWS, chunksize=5)) == expected
 
 
 def test_a_fresh_interpreter_gives_the_same(expected):
@@ -214,15 +207,6 @@ def test_wrong_chains_are_refused():
         OneOf([HorizontalFlip()], weights=[0])
     with raises(UsageError, place="OneOf", found=-1):
         OneOf([HorizontalFlip()], p=-1)
-
-
-def test_the_generator_alone_decides():
-    """Neither the state of the process's generators nor earlier calls have a part."""
-    sample, transform = face_sample(), pipeline()
-    first = transform(sample, sample_rng(1, 1, 1))
-    np.random.seed(7)  # noqa: NPY002 -- it is this that must not matter
-    transform(sample, sample_rng(9, 9, 9))
-    assert_same(transform(sample, sample_rng(1, 1, 1)), first)
 
 
 def test_generators_of_many_samples_are_those_of_each():

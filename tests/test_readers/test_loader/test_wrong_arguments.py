@@ -152,6 +152,7 @@ def test_a_crops(make, message):
         ({"decode": {"image": Resize}}, "decode: expected a plan for 'image', such as CenterCrop(224), found <class"),
         ({"decode": Resize(4)}, "decode: expected a dict such as {'image': CenterCrop(224)}, found Resize("),
         ({"path": None}, "path: expected a path, found None"),
+        ({"path": ""}, "path: expected a path, found an empty text; '.' is the current folder"),
         ({"fields": 5}, "fields: expected a list of names, or None for all, found 5"),
         ({"fields": [1]}, "fields: expected a list of names, or None for all, found [1]"),
         ({"transform": 5}, "transform: expected a callable from sample to sample, found 5"),
