@@ -35,7 +35,7 @@ from benchmarks.tables import ORDERS, formats_table
 from packer.assembly.shard import place_shard, write_shard
 from packer.assembly.writers.base import ShardSize
 from packer.workspace.durable import remove_tree
-from readers.formats.base import reader_class
+from readers.formats.shards import reader_class
 from shardspec.columns import Columns, allocate
 from shardspec.entries import Shard
 from shardspec.formats import FORMATS
@@ -146,7 +146,9 @@ def read_rates(
             for number, rows, at in batch:
                 if number not in readers:
                     shard = shards[number]
-                    readers[number] = kind(Layout(root).shard(shard, format), shard, schema, checksums=checksums)
+                    readers[number] = kind(
+                        Layout(root).shard(shard, format), shard, schema, format, checksums=checksums
+                    )
                 readers[number].read(rows, FIELDS, out, at)
             if not schema["image"].is_fixed:
                 b"".join(out["image"])

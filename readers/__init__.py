@@ -9,7 +9,7 @@ for batch in Loader(dataset, batch_size=256, seed=0):
 
 from typing import TYPE_CHECKING
 
-from shardspec.registry import Entry, lazy_names
+from shardspec.registry import ImportTarget, lazy_names
 
 __version__: str
 
@@ -39,30 +39,30 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "BalancedBatches": Entry("readers.order.grouped:BalancedBatches"),
-            "CenterCrop": Entry("readers.decode.crops:CenterCrop", "pack"),
-            "ClipDataset": Entry("readers.dataset.clips:ClipDataset", "torch"),
-            "Encoded": Entry("readers.decode.plans:Encoded"),
-            "HDF5Dataset": Entry("readers.dataset.packed:HDF5Dataset", "torch"),
-            "LMDBDataset": Entry("readers.dataset.packed:LMDBDataset", "torch"),
-            "Loader": Entry("readers.loader.loader:Loader", "torch"),
-            "MixedDataset": Entry("readers.dataset.mixed:MixedDataset", "torch"),
-            "NpyDataset": Entry("readers.dataset.packed:NpyDataset", "torch"),
-            "PKBatches": Entry("readers.order.grouped:PKBatches"),
-            "PackedDataset": Entry("readers.dataset.packed:PackedDataset", "torch"),
-            "PairBatches": Entry("readers.order.grouped:PairBatches"),
-            "ParquetDataset": Entry("readers.dataset.packed:ParquetDataset", "torch"),
-            "RandomResizedCrop": Entry("readers.decode.crops:RandomResizedCrop", "pack"),
-            "Resize": Entry("readers.decode.crops:Resize", "pack"),
-            "Subset": Entry("readers.dataset.subset:Subset", "torch"),
-            "TFRecordDataset": Entry("readers.dataset.packed:TFRecordDataset", "torch"),
-            "WebDatasetDataset": Entry("readers.dataset.packed:WebDatasetDataset", "torch"),
-            "Whole": Entry("readers.decode.plans:Whole"),
-            "class_balanced_weights": Entry("readers.order.sampler:class_balanced_weights", "torch"),
-            "diagnose": Entry("readers.loader.diagnosis:diagnose", "torch"),
-            "open_dataset": Entry("readers.dataset.packed:open_dataset", "torch"),
-            "sample_rng": Entry("readers.seeding:sample_rng"),
-            "show": Entry("readers.drawing.show:show", "pack"),
+            "BalancedBatches": ImportTarget("readers.order.grouped:BalancedBatches"),
+            "CenterCrop": ImportTarget("readers.decode.crops:CenterCrop", "pack"),
+            "ClipDataset": ImportTarget("readers.dataset.clips:ClipDataset", "torch"),
+            "Encoded": ImportTarget("readers.decode.plans:Encoded"),
+            "HDF5Dataset": ImportTarget("readers.dataset.packed:HDF5Dataset", "torch"),
+            "LMDBDataset": ImportTarget("readers.dataset.packed:LMDBDataset", "torch"),
+            "Loader": ImportTarget("readers.loader.loader:Loader", "torch"),
+            "MixedDataset": ImportTarget("readers.dataset.mixed:MixedDataset", "torch"),
+            "NpyDataset": ImportTarget("readers.dataset.packed:NpyDataset", "torch"),
+            "PKBatches": ImportTarget("readers.order.grouped:PKBatches"),
+            "PackedDataset": ImportTarget("readers.dataset.packed:PackedDataset", "torch"),
+            "PairBatches": ImportTarget("readers.order.grouped:PairBatches"),
+            "ParquetDataset": ImportTarget("readers.dataset.packed:ParquetDataset", "torch"),
+            "RandomResizedCrop": ImportTarget("readers.decode.crops:RandomResizedCrop", "pack"),
+            "Resize": ImportTarget("readers.decode.crops:Resize", "pack"),
+            "Subset": ImportTarget("readers.dataset.subset:Subset", "torch"),
+            "TFRecordDataset": ImportTarget("readers.dataset.packed:TFRecordDataset", "torch"),
+            "WebDatasetDataset": ImportTarget("readers.dataset.packed:WebDatasetDataset", "torch"),
+            "Whole": ImportTarget("readers.decode.plans:Whole"),
+            "class_balanced_weights": ImportTarget("readers.order.sampler:class_balanced_weights", "torch"),
+            "diagnose": ImportTarget("readers.loader.diagnosis:diagnose", "torch"),
+            "open_dataset": ImportTarget("readers.dataset.packed:open_dataset", "torch"),
+            "sample_rng": ImportTarget("readers.seeding:sample_rng"),
+            "show": ImportTarget("readers.drawing.show:show", "pack"),
         },
     )
 

@@ -6,7 +6,7 @@ only the standard library and NumPy; names resolve on first use. ``SPEC.md`` is 
 
 from typing import TYPE_CHECKING
 
-from shardspec.registry import Entry, lazy_names
+from shardspec.registry import ImportTarget, lazy_names
 
 if TYPE_CHECKING:
     from shardspec.columns import Columns, allocate
@@ -19,19 +19,19 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "SPEC_VERSION": Entry("shardspec.manifest:SPEC_VERSION"),
-            "Columns": Entry("shardspec.columns:Columns"),
-            "Counts": Entry("shardspec.entries:Counts"),
-            "Field": Entry("shardspec.schema:Field"),
-            "FileEntry": Entry("shardspec.entries:FileEntry"),
-            "Generation": Entry("shardspec.entries:Generation"),
-            "Layout": Entry("shardspec.layout:Layout"),
-            "Manifest": Entry("shardspec.manifest:Manifest"),
-            "NamedConfig": Entry("shardspec.schema:NamedConfig"),
-            "Schema": Entry("shardspec.schema:Schema"),
-            "Shard": Entry("shardspec.entries:Shard"),
-            "ShardspecError": Entry("shardspec.errors:ShardspecError"),
-            "allocate": Entry("shardspec.columns:allocate"),
+            "SPEC_VERSION": ImportTarget("shardspec.manifest:SPEC_VERSION"),
+            "Columns": ImportTarget("shardspec.columns:Columns"),
+            "Counts": ImportTarget("shardspec.entries:Counts"),
+            "Field": ImportTarget("shardspec.schema:Field"),
+            "FileEntry": ImportTarget("shardspec.entries:FileEntry"),
+            "Generation": ImportTarget("shardspec.entries:Generation"),
+            "Layout": ImportTarget("shardspec.layout:Layout"),
+            "Manifest": ImportTarget("shardspec.manifest:Manifest"),
+            "NamedConfig": ImportTarget("shardspec.schema:NamedConfig"),
+            "Schema": ImportTarget("shardspec.schema:Schema"),
+            "Shard": ImportTarget("shardspec.entries:Shard"),
+            "ShardspecError": ImportTarget("shardspec.errors:ShardspecError"),
+            "allocate": ImportTarget("shardspec.columns:allocate"),
         },
     )
 

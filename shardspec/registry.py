@@ -13,7 +13,7 @@ from shardspec.wording import did_you_mean, shorten
 
 
 @dataclass(frozen=True)
-class Entry:
+class ImportTarget:
     """Target of a name, and the extra that installs the libraries it needs.
 
     Attributes
@@ -28,7 +28,7 @@ class Entry:
     extra: str | None = None
 
 
-def resolve(kind: str, name: str, table: Mapping[str, Entry]) -> Any:
+def resolve(kind: str, name: str, table: Mapping[str, ImportTarget]) -> Any:
     """Import and return the target of `name` in `table`.
 
     Parameters
@@ -59,7 +59,7 @@ def import_target(target: str, *, what: str, extra: str | None = None) -> Any:
     what : str
         Feature that needs the target, for messages.
     extra : str or None
-        See `Entry`.
+        See `ImportTarget`.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def _missing(module: str, what: str, extra: str | None) -> MissingDependencyErro
     return MissingDependencyError(f"{what} needs the library {shorten(module)}, which is not installed: {advice}")
 
 
-def lazy_names(package: str, table: Mapping[str, Entry]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_names(package: str, table: Mapping[str, ImportTarget]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` for a package whose public names are imported on first use.
 
     A package assigns both in the branch that type checkers ignore, and imports the names in the other, so that type
@@ -121,7 +121,7 @@ def lazy_names(package: str, table: Mapping[str, Entry]) -> tuple[Callable[[str]
         if TYPE_CHECKING:
             from package.module import thing
         else:
-            __getattr__, __dir__ = lazy_names(__name__, {"thing": Entry("package.module:thing")})
+            __getattr__, __dir__ = lazy_names(__name__, {"thing": ImportTarget("package.module:thing")})
 
         __all__ = ["thing"]
 
@@ -129,7 +129,7 @@ def lazy_names(package: str, table: Mapping[str, Entry]) -> tuple[Callable[[str]
     ----------
     package : str
         ``__name__`` of the package.
-    table : dict of str to Entry
+    table : dict of str to ImportTarget
         Public names. ``__version__`` needs no entry.
     """
 

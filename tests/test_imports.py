@@ -326,7 +326,7 @@ def test_every_extra_that_a_message_names_is_declared() -> None:
         (extra, name)
         for name, path in modules().items()
         for extra in re.findall(
-            r'facepack\[(\w+)\]|Entry\("[\w.:]+", "(\w+)"\)',
+            r'facepack\[(\w+)\]|ImportTarget\("[\w.:]+", "(\w+)"\)',
             path.read_text(encoding="utf-8"),
         )
         for extra in extra
@@ -341,7 +341,7 @@ def entries() -> dict[tuple[str, str | None], str]:
     found: dict[tuple[str, str | None], str] = {}
     for name, path in modules().items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Entry":
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ImportTarget":
                 if not all(isinstance(argument, ast.Constant) for argument in node.args):
                     continue
                 target, *more = (ast.literal_eval(argument) for argument in node.args)

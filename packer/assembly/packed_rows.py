@@ -15,8 +15,8 @@ from packer.assembly.rows import Lengths, LengthTable
 from packer.assembly.schemas import Adapt, adapter, unite_schemas
 from packer.workspace import Workspace
 from packer.workspace.durable import publish
-from readers.formats.base import ShardReader, open_shard
 from readers.formats.mapping import let_go_of_pages
+from readers.formats.shards import ShardReader, open_shard
 from shardspec.columns import Buffer, Columns, IntArray, allocate
 from shardspec.entries import Column, Shard
 from shardspec.errors import DatasetChangedError, DatasetError, SchemaError, ShardspecError, system_reason

@@ -8,13 +8,13 @@ import numpy.typing as npt
 
 from packer.workspace import Workspace
 from shardspec.columns import Columns, IntArray
-from shardspec.registry import Entry, resolve
+from shardspec.registry import ImportTarget, resolve
 from shardspec.schema import Schema
 
-ROW_SOURCES: Mapping[str, Entry] = {
-    "packed": Entry("packer.assembly.packed_rows:PackedRows"),
-    "parts": Entry("packer.builds.parts.rows:PartRows"),
-    "update": Entry("packer.builds.update.rows:UpdatedRows"),
+ROW_SOURCES: Mapping[str, ImportTarget] = {
+    "packed": ImportTarget("packer.assembly.packed_rows:PackedRows"),
+    "parts": ImportTarget("packer.builds.parts.rows:PartRows"),
+    "update": ImportTarget("packer.builds.update.rows:UpdatedRows"),
 }
 
 _UINT32_MAX = np.iinfo(np.uint32).max

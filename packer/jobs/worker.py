@@ -24,13 +24,13 @@ from packer.vision.detect.remote import DetectorLost, RemoteDetector
 from packer.workspace import Workspace
 from packer.workspace.machines import OWNER, PLAN, enter_plan
 from shardspec.errors import ShardspecError
-from shardspec.registry import Entry, resolve
+from shardspec.registry import ImportTarget, resolve
 
-WORKS: Mapping[str, Entry] = {
-    "build": Entry("packer.builds.work:BuildWork"),
-    "convert": Entry("packer.packed.work:RepackWork"),
-    "merge": Entry("packer.packed.work:RepackWork"),
-    "split": Entry("packer.packed.work:RepackWork"),
+WORKS: Mapping[str, ImportTarget] = {
+    "build": ImportTarget("packer.builds.work:BuildWork"),
+    "convert": ImportTarget("packer.packed.work:RepackWork"),
+    "merge": ImportTarget("packer.packed.work:RepackWork"),
+    "split": ImportTarget("packer.packed.work:RepackWork"),
 }
 """The class that does the units of a plan, by the plan's kind."""
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from shardspec.errors import MissingDependencyError, UsageError
-from shardspec.registry import Entry
+from shardspec.registry import ImportTarget
 
 
 @dataclass(frozen=True)
-class EngineEntry(Entry):
+class EngineEntry(ImportTarget):
     """An engine.
 
     Its target is called with the workspace, a function that opens the work, and a `Team`. The target of an engine with

@@ -18,7 +18,7 @@ from packer.steps.report import ItemReport
 from packer.vision.detect.detections import FaceDetector
 from packer.vision.faults import describe_error, describe_line
 from shardspec.errors import ItemError, MissingDependencyError, UsageError
-from shardspec.registry import Entry, import_target, resolve
+from shardspec.registry import ImportTarget, import_target, resolve
 from shardspec.wording import counted, cut, did_you_mean, one_line, shorten
 
 
@@ -59,11 +59,11 @@ NEIGHBOURS = "_neighbours"
 STILL: Mapping[str, Any] = {"frame": 0, "time": 0.0, "frame_position": 0}
 """Fields that say which frame of a video a sample is, for an image."""
 
-STEPS: Mapping[str, Entry] = {
-    "decode": Entry("packer.steps.decode:make", "pack"),
-    "detect": Entry("packer.steps.faces.detect:make", "faces"),
-    "faces": Entry("packer.steps.faces.step:make", "faces"),
-    "resize": Entry("packer.steps.resize:make", "pack"),
+STEPS: Mapping[str, ImportTarget] = {
+    "decode": ImportTarget("packer.steps.decode:make", "pack"),
+    "detect": ImportTarget("packer.steps.faces.detect:make", "faces"),
+    "faces": ImportTarget("packer.steps.faces.step:make", "faces"),
+    "resize": ImportTarget("packer.steps.resize:make", "pack"),
 }
 
 _PLAIN = StepResources()

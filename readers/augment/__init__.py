@@ -9,7 +9,7 @@ Names resolve on first use: importing the package loads neither OpenCV, torch no
 
 from typing import TYPE_CHECKING
 
-from shardspec.registry import Entry, lazy_names
+from shardspec.registry import ImportTarget, lazy_names
 
 if TYPE_CHECKING:
     from readers.augment.batched import BatchCompose, BatchCrop, BatchDropRegion, BatchFlip, BatchNormalize
@@ -31,32 +31,32 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "Albumentations": Entry("readers.augment.libraries.albumentations:Albumentations", "augment"),
-            "BatchCompose": Entry("readers.augment.batched:BatchCompose", "torch"),
-            "BatchCrop": Entry("readers.augment.batched:BatchCrop", "torch"),
-            "BatchCutMix": Entry("readers.augment.pixels.mixing:BatchCutMix", "torch"),
-            "BatchDropRegion": Entry("readers.augment.batched:BatchDropRegion", "torch"),
-            "BatchFlip": Entry("readers.augment.batched:BatchFlip", "torch"),
-            "BatchMixUp": Entry("readers.augment.pixels.mixing:BatchMixUp", "torch"),
-            "BatchNormalize": Entry("readers.augment.batched:BatchNormalize", "torch"),
-            "BlackoutHull": Entry("readers.augment.hull:BlackoutHull", "pack"),
-            "ColorJitter": Entry("readers.augment.pixels.color_jitter:ColorJitter", "pack"),
-            "Compose": Entry("readers.augment.compose:Compose"),
-            "CropJitter": Entry("readers.augment.crop:CropJitter", "pack"),
-            "DropRegion": Entry("readers.augment.paint:DropRegion"),
-            "GaussianBlur": Entry("readers.augment.pixels.blur:GaussianBlur", "pack"),
-            "HorizontalFlip": Entry("readers.augment.flip:HorizontalFlip", "pack"),
-            "KeepHull": Entry("readers.augment.hull:KeepHull", "pack"),
-            "Kornia": Entry("readers.augment.libraries.kornia:Kornia", "augment"),
-            "LandmarkCutout": Entry("readers.augment.paint:LandmarkCutout"),
-            "Normalize": Entry("readers.augment.pixels.floats:Normalize", "pack"),
-            "OneOf": Entry("readers.augment.compose:OneOf"),
-            "RandAugment": Entry("readers.augment.pixels.policies:RandAugment", "pack"),
-            "RandomErasing": Entry("readers.augment.pixels.erasing:RandomErasing", "pack"),
-            "ToFloat": Entry("readers.augment.pixels.floats:ToFloat", "pack"),
-            "Torchvision": Entry("readers.augment.libraries.torchvision:Torchvision", "augment"),
-            "TrivialAugment": Entry("readers.augment.pixels.policies:TrivialAugment", "pack"),
-            "VerticalFlip": Entry("readers.augment.flip:VerticalFlip", "pack"),
+            "Albumentations": ImportTarget("readers.augment.libraries.albumentations:Albumentations", "augment"),
+            "BatchCompose": ImportTarget("readers.augment.batched:BatchCompose", "torch"),
+            "BatchCrop": ImportTarget("readers.augment.batched:BatchCrop", "torch"),
+            "BatchCutMix": ImportTarget("readers.augment.pixels.mixing:BatchCutMix", "torch"),
+            "BatchDropRegion": ImportTarget("readers.augment.batched:BatchDropRegion", "torch"),
+            "BatchFlip": ImportTarget("readers.augment.batched:BatchFlip", "torch"),
+            "BatchMixUp": ImportTarget("readers.augment.pixels.mixing:BatchMixUp", "torch"),
+            "BatchNormalize": ImportTarget("readers.augment.batched:BatchNormalize", "torch"),
+            "BlackoutHull": ImportTarget("readers.augment.hull:BlackoutHull", "pack"),
+            "ColorJitter": ImportTarget("readers.augment.pixels.color_jitter:ColorJitter", "pack"),
+            "Compose": ImportTarget("readers.augment.compose:Compose"),
+            "CropJitter": ImportTarget("readers.augment.crop:CropJitter", "pack"),
+            "DropRegion": ImportTarget("readers.augment.paint:DropRegion"),
+            "GaussianBlur": ImportTarget("readers.augment.pixels.blur:GaussianBlur", "pack"),
+            "HorizontalFlip": ImportTarget("readers.augment.flip:HorizontalFlip", "pack"),
+            "KeepHull": ImportTarget("readers.augment.hull:KeepHull", "pack"),
+            "Kornia": ImportTarget("readers.augment.libraries.kornia:Kornia", "augment"),
+            "LandmarkCutout": ImportTarget("readers.augment.paint:LandmarkCutout"),
+            "Normalize": ImportTarget("readers.augment.pixels.floats:Normalize", "pack"),
+            "OneOf": ImportTarget("readers.augment.compose:OneOf"),
+            "RandAugment": ImportTarget("readers.augment.pixels.policies:RandAugment", "pack"),
+            "RandomErasing": ImportTarget("readers.augment.pixels.erasing:RandomErasing", "pack"),
+            "ToFloat": ImportTarget("readers.augment.pixels.floats:ToFloat", "pack"),
+            "Torchvision": ImportTarget("readers.augment.libraries.torchvision:Torchvision", "augment"),
+            "TrivialAugment": ImportTarget("readers.augment.pixels.policies:TrivialAugment", "pack"),
+            "VerticalFlip": ImportTarget("readers.augment.flip:VerticalFlip", "pack"),
         },
     )
 

@@ -6,25 +6,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from readers.formats.checks import is_run
+from readers.formats.gather import is_run
 from shardspec.columns import IntArray
 
 try:
     import cv2
-except ImportError:  # not installed, or a library of the system is missing; the rows are then copied one by one
+except ImportError:  # not installed, or a system library is missing; rows are then copied one by one
     cv2 = None  # type: ignore[assignment] # a module, or nothing
 
 
 def copy_rows(values: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any], at: IntArray) -> None:
-    """``out[at[i]] = values[i]`` for C-contiguous values.
+    """Assign ``out[at[i]] = values[i]`` in one call that releases the GIL.
 
-    numpy releases the GIL for each row, and takes it again: with another thread that does the same, a batch of 256
-    crops took a quarter longer than in one call of OpenCV, for which each row of bytes is a matrix.
+    numpy releases and retakes the GIL for each row. With a second thread that does the same, a batch of 256 crops took a
+    quarter longer than with one call of OpenCV, for which each row of bytes is a matrix.
 
     Parameters
     ----------
     values : sequence of n ndarray
-        All of one shape and dtype; if these are not those of ``out[0]``, numpy's rules of assignment apply.
+        C-contiguous, all of one shape and dtype. If these are not those of ``out[0]``, numpy's rules of assignment apply.
     out : ndarray, (M, ...), C-contiguous
     at : int64 array, (n,), distinct, within 0 and M - 1
     """

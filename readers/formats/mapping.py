@@ -1,4 +1,4 @@
-"""Files as read-only arrays of bytes in memory, without a file descriptor held."""
+"""Map files as read-only arrays of bytes, without keeping a file descriptor open."""
 
 import ctypes
 import io
@@ -26,14 +26,14 @@ _WILL_NEED: int | None = getattr(mmap, "MADV_WILLNEED", None)
 _RANDOM: int | None = getattr(mmap, "MADV_RANDOM", None)
 _DONT_NEED: int | None = getattr(mmap, "MADV_DONTNEED", None)
 _held: dict[int, "weakref.ref[Any]"] = {}
-"""The mappings that exist now, by number. A dict, which is safe to use from threads and finalisers."""
+"""Current mappings by number. A dict is safe to use from threads and finalisers."""
 _numbers = count()
 _GAP_PAGES = 8
-"""Ranges with a smaller gap between them are asked for as one."""
+"""Ranges with a smaller gap between them are requested together."""
 _HEAD_BYTES = 1 << 15
-"""So much of a file is asked for when it is mapped: no format's header is longer."""
+"""Bytes at the start of a file that are requested when it is mapped. No format has a longer header."""
 _CALL_PAGES = 32
-"""Most pages per request: Linux cuts a longer one to what the device reads ahead, often no more than 128 kB."""
+"""Largest number of pages per request. Linux cuts a longer one to the device's read-ahead, often 128 kB."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class Extents:
 
 
 def map_file(path: Path) -> ByteArray:
-    """The bytes of a file, mapped read-only: (size,) uint8.
+    """Map a file read-only: uint8, (size,).
 
-    The mapping exists as long as the array or any view of it, memoryviews included, and holds no descriptor. Before
-    Python 3.13, Python's own ``mmap`` keeps one for each mapping, too many for a dataset of hundreds of shards. The file's beginning is
-    asked for: if it is not in memory, the system would read megabytes after it, too, for whoever touches it.
+    The mapping exists as long as the array or any view of it, including memoryviews, and holds no descriptor. Before
+    Python 3.13, Python's ``mmap`` keeps a descriptor per mapping, too many for a dataset of hundreds of shards. The start
+    of the file is requested, because touching it otherwise makes the system read megabytes after it.
 
     Raises
     ------
@@ -71,10 +71,10 @@ def map_file(path: Path) -> ByteArray:
     try:
         with io.FileIO(open_regular(path)) as file:
             size = os.fstat(file.fileno()).st_size
-            if size == 0:  # an empty mapping is refused by the system
+            if size == 0:  # the system refuses an empty mapping
                 return np.empty(0, np.uint8)
             data = _map(file.fileno(), size)
-    except ShardspecError:  # some are OSErrors, too
+    except ShardspecError:  # some of them are OSErrors
         raise
     except (FileNotFoundError, NotADirectoryError):
         raise ShardMissingError(place=path, expected="a file", found="none", hint="restore it or pack again") from None
@@ -97,28 +97,28 @@ def _map(descriptor: int, size: int) -> ByteArray:
 
 
 def mappings_held() -> int:
-    """Number of mappings of this process that exist now."""
+    """Return the number of current mappings of this process."""
     return len(_held)
 
 
 def let_go_of_pages() -> None:
-    """Take what was read of mapped files out of the memory of this process.
+    """Remove pages of mapped files from the memory of this process.
 
-    The arrays stay valid: pages that are touched again come from the page cache, where they remain as long as the
-    system has room. Until then, every page that was touched, and those that the system mapped around it, count as
-    memory of the process. Does nothing on Windows.
+    The arrays stay valid, and the pages stay in the page cache as long as the system has room. Without this call, every
+    page that was touched, and the pages that the system mapped around it, count as memory of the process. Does nothing
+    on Windows.
     """
     for held in list(_held.values()):
-        mapping = held()  # while this refers to it, it cannot be unmapped, and its addresses given to something else
+        mapping = held()  # this reference prevents that it is unmapped and its addresses are reused
         if mapping is not None and _DONT_NEED is not None:
             mapping.madvise(_DONT_NEED)
 
 
 def ask_for(data: ByteArray, starts: IntArray, stops: IntArray) -> None:
-    """Announce to the system that parts of a mapped file will soon be read, so that it begins to read them.
+    """Make the system start to read parts of a mapped file, without waiting for them.
 
-    Returns as soon as the system has taken note; nothing is copied. For parts that are in memory already, this takes a
-    microsecond or two per 128 kB. Does nothing on Windows, which has no such call for files.
+    Nothing is copied. For parts that are in memory, this takes one or two microseconds per 128 kB. Does nothing on
+    Windows, which has no such call for files.
 
     Parameters
     ----------
@@ -139,15 +139,15 @@ def ask_for(data: ByteArray, starts: IntArray, stops: IntArray) -> None:
     madvise = _library().madvise
     for begin, end in zip(begins, ends[np.append(apart, len(ends) - 1)].tolist(), strict=True):
         for at in range(begin, end, _CALL_PAGES):
-            # Only advice: if it is refused, the read itself reports what is wrong.
+            # The result is ignored, because the read itself reports errors.
             madvise(at * page, min(_CALL_PAGES, end - at) * page, _WILL_NEED)
 
 
 def read_only_asked(data: ByteArray) -> None:
-    """Make the system read no more of a mapped file than the pages that are asked for or touched.
+    """Turn off the system's own read-ahead for a mapped file.
 
-    By default it reads around every page that is touched and missing, up to as much as the device reads ahead:
-    megabytes for a row of some kilobytes. Does nothing on Windows.
+    By default the system reads up to megabytes around every missing page that is touched, even for a row of a few
+    kilobytes. Does nothing on Windows.
     """
     if _RANDOM is not None and len(data):
         address = data.ctypes.data
@@ -156,7 +156,7 @@ def read_only_asked(data: ByteArray) -> None:
 
 
 class _Mapping:
-    """One mapping by the C library, unmapped when nothing refers to it any more."""
+    """A mapping made by the C library, and unmapped when nothing refers to it."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         library = _library()
@@ -168,11 +168,11 @@ class _Mapping:
         self._address, self._size = address, size
         number = next(_numbers)
         _held[number] = weakref.ref(self)
-        # Not at exit: a thread may still be reading, and the system unmaps anyway.
+        # Not at exit, because a thread may still be reading, and the system unmaps the file anyway.
         weakref.finalize(self, _unmap, number, library, address, size).atexit = False
 
     def madvise(self, advice: int) -> None:
-        """Tell the system about the use of the whole mapping."""
+        """Give the system advice about the whole mapping."""
         _library().madvise(self._address, self._size, advice)
 
 

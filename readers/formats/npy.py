@@ -1,7 +1,6 @@
-"""npy: a shard, or a column, is a folder of plain numpy files, mapped into memory."""
+"""The reader of npy shards and of columns: folders of plain numpy files, mapped into memory."""
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,30 +8,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from readers.formats.checks import check_offsets, corrupt, gather
-from readers.formats.mapping import ByteArray, Extents, map_file
+from readers.formats.gather import corrupt, gather
+from readers.formats.mapping import Extents, map_file
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Column, Shard
 from shardspec.formats.npy import npy_header
 from shardspec.schema import Field, Schema
 
 _OFFSETS = np.dtype("<i8")
-HEADER_BYTES_MAX = 1_000
-"""Most bytes of a file's header; enough for 33 axes."""
 _SHOWN_BYTES = 80
-_TOKEN = rb"\s*['\"](descr|fortran_order|shape)['\"]\s*:\s*('[^']*'|\"[^\"]*\"|True|False|\([\d, ]*\))\s*"
-_ITEM = re.compile(_TOKEN)
-_HEADER = re.compile(rb"\{" + _TOKEN + rb"(?:," + _TOKEN + rb")*,?\s*\}\s*")
 
 
 class NpyShardReader:
-    """Reads a folder of ``.npy`` files (`readers.formats.base`); every field is mapped when it is first read.
+    """Reads a folder of ``.npy`` files (`readers.formats.shards.ShardReader`). Fields are mapped when first read.
 
-    The format has no checksums: a flipped bit of a value reads as another value, which only ``verify=`` finds. Encoded
-    values are views of the mapping and keep it alive. Safe to use from several threads, and after a fork.
+    The format has no checksums: only ``verify=`` detects a flipped bit in a value. Encoded values are views of the
+    mapping and keep it alive.
     """
 
-    def __init__(self, path: Path, shard: Shard | Column, schema: Schema, *, checksums: bool = True) -> None:
+    def __init__(
+        self, path: Path, shard: Shard | Column, schema: Schema, format: str, *, checksums: bool = True
+    ) -> None:
         self._path = path
         self._rows = shard.samples
         self._schema = schema
@@ -43,7 +39,7 @@ class NpyShardReader:
         return self._rows
 
     def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
-        """Gather rows (`readers.formats.base.ShardReader.read`)."""
+        """Copy rows (`readers.formats.shards.ShardReader.read`)."""
         for name in fields:
             field = self._schema[name]
             if field.is_fixed:
@@ -56,7 +52,7 @@ class NpyShardReader:
                 column[place] = data[start:end]
 
     def extents(self, rows: IntArray, fields: Sequence[str]) -> Iterator[Extents]:
-        """Where rows are (`readers.formats.base.ShardReader.extents`)."""
+        """Yield the places of rows (`readers.formats.shards.ShardReader.extents`)."""
         for name in fields:
             field = self._schema[name]
             if field.is_fixed:
@@ -68,7 +64,7 @@ class NpyShardReader:
             yield Extents(np.frombuffer(data, np.uint8), offsets[rows], offsets[rows + 1])
 
     def close(self) -> None:
-        """Drop the mappings, which end with the last view of them."""
+        """Drop the mappings. The files are unmapped when no view of them is left."""
         self._fixed.clear()
         self._varying.clear()
 
@@ -79,7 +75,7 @@ class NpyShardReader:
         return self._fixed[field.name]
 
     def _varying_field(self, field: Field) -> tuple[memoryview, npt.NDArray[np.int64]]:
-        """The encoded bytes of all rows, and where those of each row begin: int64, (rows + 1,)."""
+        """Return the encoded bytes of all rows, and the offset of each row: int64, (rows + 1,)."""
         found = self._varying.get(field.name)
         if found is not None:
             return found
@@ -88,52 +84,33 @@ class NpyShardReader:
         if field.kind == "ragged":
             path = self._path / f"{field.name}.npy"
             values = map_npy(path, field.numpy_dtype, (int(offsets[-1]), *field.fixed_shape))
-            check_offsets(offsets_path, offsets, self._rows, len(values))
+            _check_offsets(offsets_path, offsets, len(values))
             data, offsets = values.reshape(-1).view(np.uint8), offsets * field.row_bytes
         else:
             data = map_file(self._path / f"{field.name}.bin")
-            check_offsets(offsets_path, offsets, self._rows, len(data))
+            _check_offsets(offsets_path, offsets, len(data))
         self._varying[field.name] = (data.data, offsets)
         return self._varying[field.name]
 
 
 def map_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Map a ``.npy`` file that must hold exactly this array.
+    """Map a ``.npy`` file; `ShardCorruptError` if it does not hold exactly an array of this dtype and shape.
 
-    Raises
-    ------
-    ShardCorruptError
-        If the header cannot be read, or gives another dtype, shape or order, or the file is shorter or longer than it
-        says.
+    The header is compared and not parsed: Python's parser, which numpy calls, overflows a small stack on a crafted
+    header and crashes the process.
     """
     data = map_file(path)
-    ours = npy_header(dtype.str, shape)
-    start = len(ours) if data[: len(ours)].tobytes() == ours else _read_header(path, data, dtype, shape)
-    body = data[start:]
+    header = npy_header(dtype.str, shape)
+    if data[: len(header)].tobytes() != header:
+        raise corrupt(path, f"the header of {dtype.str} {shape}", f"{data[:_SHOWN_BYTES].tobytes()!r}")
+    body = data[len(header) :]
     expected = dtype.itemsize * math.prod(shape)
     if len(body) != expected:
         raise corrupt(path, f"{expected} bytes after the header", f"{len(body)}")
     return body.view(dtype).reshape(shape)
 
 
-def _read_header(path: Path, data: ByteArray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
-    """Where the values begin after a header that another program wrote, or that is damaged.
-
-    Python's own parser, which numpy calls, overflows a small stack on a crafted header, and crashes the process.
-    """
-    versions = {b"\x93NUMPY\x01\x00": 2, b"\x93NUMPY\x02\x00": 4}
-    width = versions.get(data[:8].tobytes(), 0)
-    start = 8 + width
-    end = start + int.from_bytes(data[8:start].tobytes(), "little")
-    text = data[start:end].tobytes() if width and end - start <= HEADER_BYTES_MAX else b""
-    items = dict(_ITEM.findall(text))
-    if end > len(data) or not _HEADER.fullmatch(text) or items.keys() != {b"descr", b"fortran_order", b"shape"}:
-        raise corrupt(path, "a .npy header", f"{data[:_SHOWN_BYTES].tobytes()!r}")
-    found_dtype = items[b"descr"].decode(errors="replace").strip("'\"")
-    found_shape = tuple(int(axis) for axis in re.findall(rb"\d+", items[b"shape"]))
-    fortran = items[b"fortran_order"] == b"True"
-    same = found_dtype == dtype.str or (dtype.itemsize == 1 and found_dtype == f"<{dtype.str[1:]}")
-    if not same or found_shape != shape or (fortran and len(shape) > 1):
-        order = "Fortran" if fortran else "C"
-        raise corrupt(path, f"{dtype.str} {shape} in C order", f"{found_dtype} {found_shape} in {order} order")
-    return end
+def _check_offsets(path: Path, offsets: npt.NDArray[Any], end: int) -> None:
+    """Check that offsets start at 0, never fall, and end with the values."""
+    if offsets[0] != 0 or offsets[-1] != end or bool((offsets[1:] < offsets[:-1]).any()):
+        raise corrupt(path, f"offsets rising from 0 to {end}", f"{offsets[0]} to {offsets[-1]}, or a falling one")

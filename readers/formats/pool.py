@@ -1,4 +1,4 @@
-"""A dataset's rows, read through the open shards of the process."""
+"""Reads the rows of a dataset through the shards that are open in this process."""
 
 import threading
 import weakref
@@ -11,12 +11,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from readers.formats.base import ShardReader, open_shard
-from readers.formats.checks import ROW_BY_ROW_BYTES, distinct, gather
 from readers.formats.copying import copy_rows
+from readers.formats.gather import ROW_BY_ROW_BYTES, distinct, gather
 from readers.formats.mapping import ask_for, read_only_asked
 from readers.formats.npy import map_npy
-from readers.formats.opened import OpenReader, open_shards
+from readers.formats.shards import OpenReader, ShardReader, open_shard, open_shards
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Column, FileEntry, Shard
 from shardspec.errors import DatasetChangedError, DatasetError, ShardMissingError, UsageError
@@ -29,17 +28,17 @@ Verify = Literal["off", "size", "digest"]
 
 VERIFIES: tuple[Verify, ...] = ("off", "size", "digest")
 _OPENINGS = 10
-"""Attempts to open a dataset that others keep replacing."""
+"""Number of attempts to open a dataset that other processes keep replacing."""
 
 _FIRST_READS, _FIRST_ROWS = 8, 4096
-"""The first reads of a shard, of up to so many rows each, ask for their rows. If the data are not in memory, the system
-would read megabytes around every row that is touched, so that a first batch of scattered rows would wait for nearly all
-of the dataset. That begins a little later, while there are batches to work on."""
+"""The first `_FIRST_READS` reads of a shard, of up to `_FIRST_ROWS` rows each, request their rows before they touch them.
+Otherwise the system reads megabytes around every row that is not in memory, and the first batch of scattered rows waits
+for nearly the whole dataset."""
 
 _pool_numbers = count()
 
 reading: "dict[int, tuple[ShardPool, list[int]]]" = {}
-"""What each thread, by its identifier, is reading now: for messages about a read that does not return."""
+"""Shards that each thread is reading now, by the thread's identifier, for messages about a read that hangs."""
 
 
 def explain_thread(thread: int) -> str:
@@ -55,13 +54,11 @@ def explain_thread(thread: int) -> str:
 class ShardPool:
     """Reads rows of a dataset, numbered over all shards. Each process opens a shard when it first reads it.
 
-    The fields of columns are read like those of shards: a column is one more part, with all rows. Joined fields
-    (`join`) lie in memory.
+    Columns are read like shards with all rows. Joined fields (`join`) are in memory.
 
-    Since shards are opened late, another dataset may have replaced this one in the folder by then. So the files that a
-    reader has opened are compared, by inode, size and time, with those that were there when the pool was made, before
-    any value is given out. If they differ, the digest decides. A pool is safe between threads, across forks, and to
-    pickle (without handles).
+    Another dataset may replace this one in the folder before a shard is opened. Files are therefore compared by inode,
+    size and time with those that existed when the pool was made, before any of their values is returned. If they differ,
+    the digest decides. A pool is thread-safe, usable after a fork, and can be pickled (without handles).
 
     Parameters
     ----------
@@ -70,16 +67,16 @@ class ShardPool:
         ``"size"`` compares every file's size with the manifest now. ``"digest"`` also compares its SHA-256, once per
         process, before a shard, column or file of the index is first opened.
     checksums : bool
-        Whether the format's own checksums are checked on reading.
+        Whether to compare the format's own checksums.
 
     Attributes
     ----------
     manifest : Manifest
-        Of the dataset as it was opened.
+        Manifest of the dataset as it was opened.
     standing : Manifest
-        Of the same dataset, under the names that its files bear now.
+        Manifest of the same dataset, with the current names of its files.
     schema : Schema
-        All fields of the dataset, and those that were joined.
+        All fields of the dataset, and joined fields.
     """
 
     def __init__(self, layout: Layout, verify: Verify, checksums: bool) -> None:
@@ -95,7 +92,7 @@ class ShardPool:
         self._restore()
 
     def _restore(self) -> None:
-        """Set what every process makes for itself."""
+        """Set the attributes that every process has for itself."""
         self.number = next(_pool_numbers)
         shards, columns = len(self.manifest.shards), self.manifest.columns
         self._numbers = {column.field: shards + position for position, column in enumerate(columns)}
@@ -117,7 +114,7 @@ class ShardPool:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def join(self, fields: Iterable[Field], columns: Columns) -> "ShardPool":
-        """The same dataset with further fields, whose values for all rows lie in memory."""
+        """Return the same dataset with further fields, whose values for all rows are in memory."""
         state = self.__getstate__()
         state |= {"schema": Schema((*self.schema, *fields)), "_joined": {**self._joined, **columns}}
         other = ShardPool.__new__(ShardPool)
@@ -125,20 +122,20 @@ class ShardPool:
         return other
 
     def open(self, number: int) -> ShardReader:
-        """A new reader of a shard or column, which is verified first if `verify` is ``"digest"``."""
+        """Open a shard or column, after verifying it if `verify` is ``"digest"``."""
         shard = _part(self.standing, number)
         self._verify_once(number, shard.files)
         return open_shard(self.layout, self.standing, shard, checksums=self._checksums)
 
     def _verify_once(self, what: int | str, entries: Iterable[FileEntry]) -> None:
-        """Compare the files of a part, by its number, or one file, by its name, if `verify` is ``"digest"``."""
+        """Compare the digests of a shard's or column's files, or of one file, if `verify` is ``"digest"``."""
         if self._verify == "digest" and what not in self._verified:
             for entry in entries:
                 self.layout.check_digest(entry)
             self._verified.add(what)
 
     def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
-        """Put row ``rows[i]`` of the dataset into ``out[field][at[i]]`` (`readers.formats.base.ShardReader.read`)."""
+        """Copy row ``rows[i]`` of the dataset to ``out[field][at[i]]`` (`readers.formats.shards.ShardReader.read`)."""
         if not len(rows):
             return
         if not self._beside.isdisjoint(fields):
@@ -154,7 +151,7 @@ class ShardPool:
             numbers = [first]
             self._read_shard(first, rows, fields, target, at)
         else:
-            # Written out, since this runs for every batch, and np.split would take as long as all the rest.
+            # Not np.split, which takes as long as everything else here. This runs for every batch.
             by_shard = np.argsort(shards, kind="stable")
             ordered = shards[by_shard]
             cuts = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(ordered)]
@@ -168,7 +165,7 @@ class ShardPool:
                     copy_rows([values[place] for place in at.tolist()], out[name], at)
 
     def _read_beside(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
-        """Read fields that lie in no shard."""
+        """Read fields that are not in the shards."""
         for name in fields:
             if name not in self._joined:
                 self._read_shard(self._numbers[name], rows, [name], out, at)
@@ -179,10 +176,9 @@ class ShardPool:
                     out[name][place] = self._joined[name][row]
 
     def _room_for_views(self, fields: Sequence[str], out: Columns) -> dict[str, list[Any]]:
-        """A list for each fixed field with large values.
+        """Return a list for each fixed field with large values, so that the values of all shards are copied together.
 
-        The values of all shards are then copied together. Copying shard by shard, in turn with the rest of the work,
-        took a quarter longer.
+        Copying shard by shard took a quarter longer.
         """
         large = (
             name for name in fields if self.schema[name].is_fixed and self.schema[name].row_bytes >= ROW_BY_ROW_BYTES
@@ -191,7 +187,7 @@ class ShardPool:
 
     @contextmanager
     def _noted(self, numbers: list[int]) -> Iterator[None]:
-        """Note in `reading` which shards this thread is reading."""
+        """Record in `reading` which shards this thread is reading."""
         thread = threading.get_ident()
         reading[thread] = (self, numbers)
         try:
@@ -200,7 +196,7 @@ class ShardPool:
             del reading[thread]
 
     def _read_shard(self, number: int, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
-        """Read rows of the dataset that lie in one shard, or fields that lie in a column."""
+        """Read rows of one shard, or rows of a column."""
         shards = self.manifest.shards
         first = int(self._ends[number]) - shards[number].samples if number < len(shards) else 0
 
@@ -219,7 +215,7 @@ class ShardPool:
             self._with_shard(number, read)
 
     def _with_shard(self, number: int, act: Callable[[OpenReader, ShardReader], None]) -> None:
-        """Do something with the reader of a shard, and once more if its files have been renamed in the meantime."""
+        """Use the reader of a shard, and try again if its files have been renamed in the meantime."""
         standing = self.standing
         try:
             with open_shards.use(self, number) as (entry, reader):
@@ -233,19 +229,19 @@ class ShardPool:
                 act(entry, reader)
 
     def _follow(self, error: DatasetError, standing: Manifest) -> bool:
-        """Read the manifest again after an error: whether the same dataset is there with files of other names.
+        """Read the manifest again after an error; return whether the same dataset exists with other file names.
 
         Parameters
         ----------
         error : DatasetError
         standing : Manifest
-            By which the files were sought. Where the pool has another by now, another thread, or a read of another shard,
-            has followed already.
+            The manifest that was used to find the files. If the pool has a newer one, another thread, or a read of
+            another shard, has already followed the change.
 
         Raises
         ------
         DatasetChangedError
-            If another dataset is there.
+            If the folder holds another dataset.
         """
         if self.standing is not standing:
             return True
@@ -268,14 +264,9 @@ class ShardPool:
         return True
 
     def _check_opened(self, entries: Iterable[FileEntry]) -> None:
-        """Check that files which have just been opened are those of the dataset as it was opened, or equal ones.
+        """Check that files which were just opened belong to the dataset, or are equal; else `DatasetChangedError`.
 
-        If no stamps were taken, the manifest's shows whether another dataset has replaced this one.
-
-        Raises
-        ------
-        DatasetChangedError
-            If they are not.
+        If no stamps were taken, the stamp of the manifest shows whether another dataset has replaced this one.
         """
         entries = list(entries)
         if all(entry.name in self._stamps for entry in entries):
@@ -300,7 +291,7 @@ class ShardPool:
         self._stamps |= found
 
     def map_index(self, field: Field) -> npt.NDArray[Any] | None:
-        """The index of a scalar field, or the column that is its own index, mapped; None if there is neither."""
+        """Map the index of a scalar field, or the column that is its own index; return None if there is neither."""
         standing = self.standing
         entry = self.layout.find_index(standing, field.name)
         if entry is None:
@@ -318,10 +309,10 @@ class ShardPool:
         return values
 
     def read_ahead(self, rows: IntArray, fields: Sequence[str]) -> None:
-        """Ask the system for the bytes of rows that will be read soon, if the format's reader can say where they are.
+        """Make the system start to read rows that will be needed soon.
 
-        From the first call on, `read` too asks for its rows before it touches them, and the system reads nothing around
-        them: reading around takes most of the time if rows are scattered over files larger than memory.
+        After the first call, `read` also requests its rows before it touches them, and the system's own read-ahead is off.
+        Read-ahead takes most of the time if rows are scattered over files larger than memory.
         """
         self._asks = True
         for name in fields:
@@ -337,7 +328,7 @@ class ShardPool:
     def _ask(
         self, entry: OpenReader, reader: ShardReader, rows: IntArray, fields: Sequence[str], *, only: bool = True
     ) -> None:
-        """Ask the system for the bytes of some rows; with `only`, it is to read nothing else from now on."""
+        """Make the system start to read some rows; with `only`, turn off its own read-ahead."""
         for part in reader.extents(rows, fields):
             address = part.data.ctypes.data
             if only and address not in entry.scattered:
@@ -346,7 +337,7 @@ class ShardPool:
             ask_for(part.data, part.starts, part.stops)
 
     def describe(self, row: int) -> str:
-        """Where a row is, for messages: its shard and its number there."""
+        """Return the shard of a row and its number there, for messages."""
         number = int(np.searchsorted(self._ends, row, side="right"))
         shard = self.manifest.shards[number]
         path = self.layout.shard(shard, self.manifest.format)
@@ -355,9 +346,9 @@ class ShardPool:
 
 
 def _load(layout: Layout, verify: Verify) -> tuple[Manifest, Stamp, dict[str, Stamp]]:
-    """Load the manifest, with its stamp and, unless `verify` is ``"off"``, the stamps of the files of all parts.
+    """Load the manifest, its stamp and, unless `verify` is ``"off"``, the stamps of all files of shards and columns.
 
-    All are of one moment at which the manifest was in the folder.
+    All of them are from one moment at which the manifest was in the folder.
 
     Raises
     ------
@@ -398,11 +389,11 @@ def _contents(manifest: Manifest) -> tuple[Any, ...]:
 
 
 def _files(manifest: Manifest) -> list[FileEntry]:
-    """The files of all shards and columns."""
+    """Return the files of all shards and columns."""
     return [entry for part in manifest.parts for entry in part.files]
 
 
 def _part(manifest: Manifest, number: int) -> Shard | Column:
-    """A shard, or, counted on from them, a column."""
+    """Return a shard or a column; the numbers of columns follow those of the shards."""
     shards = manifest.shards
     return shards[number] if number < len(shards) else manifest.columns[number - len(shards)]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from shardspec.registry import Entry, resolve
+from shardspec.registry import ImportTarget, resolve
 
 if TYPE_CHECKING:
     from shardspec.codecs.base import Codec
@@ -43,7 +43,7 @@ class ImageType:
 
 
 @dataclass(frozen=True)
-class CodecEntry(Entry):
+class CodecEntry(ImportTarget):
     """An entry in the table of codecs.
 
     Attributes

@@ -1,7 +1,7 @@
-"""The table of formats: what a shard of each is called, and which classes write and read it.
+"""The table of formats: names of files, and the modules that write and read them.
 
-A new format is one writer file, one reader file and one line here; the conformance tests, the benchmarks, ``verify``,
-``convert`` and the command line pick it up from this table.
+To add a format with an index, add a writer, a function that returns how the format stores a field, and an entry here. The
+conformance tests, the benchmarks, ``verify``, ``convert`` and the command line use this table.
 """
 
 from collections.abc import Mapping
@@ -9,35 +9,42 @@ from dataclasses import dataclass
 
 from shardspec.errors import UsageError
 from shardspec.formats.index import INDEX_SUFFIX
-from shardspec.registry import Entry
+from shardspec.registry import ImportTarget
 from shardspec.wording import shorten
+
+_CRC32 = ImportTarget("zlib:crc32")
 
 
 @dataclass(frozen=True)
 class Format:
-    """One format.
+    """A format of shards.
 
     Attributes
     ----------
     suffix : str
         Suffix of the shard's file, with the dot. Empty if a shard is a folder.
-    reader, writer : Entry
+    writer : ImportTarget
     dataset : str
         Name of the dataset class in `readers`.
+    stored : ImportTarget or None
+        Function that returns how a field is stored (`shardspec.formats.index.stored`); None if shards have no index.
+    checksum : ImportTarget
+        Function that computes the checksums in the index.
     sidecars : tuple of str
-        Suffixes of further files that belong to each shard.
+        Suffixes of further files of each shard.
     libraries : tuple of str
-        Distributions whose versions may decide a shard's bytes, apart from numpy.
+        Distributions, apart from numpy, whose versions may change a shard's bytes.
     needs : tuple of str
-        Modules without which it cannot be written, beside those that are always there.
+        Optional modules that the writer needs.
     card : str or None
-        Text of a file ``README.md`` beside the shards, for formats whose tools look for one.
+        Text of a ``README.md`` in the dataset's folder, for formats whose tools look for one.
     """
 
     suffix: str
-    reader: Entry
-    writer: Entry
+    writer: ImportTarget
     dataset: str
+    stored: ImportTarget | None = None
+    checksum: ImportTarget = _CRC32
     sidecars: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
@@ -45,7 +52,7 @@ class Format:
 
 
 def _hugging_face_card(shards: str) -> str:
-    """A dataset card that names the shards: https://huggingface.co/docs/hub/datasets-manual-configuration."""
+    """Return a dataset card: https://huggingface.co/docs/hub/datasets-manual-configuration."""
     return f"""\
 ---
 configs:
@@ -55,40 +62,38 @@ configs:
     path: {shards}
 ---
 
-A dataset packed by facepack: manifest.json says what it holds. \
-The lines above say to `datasets.load_dataset` which files
-are the data; without them it guesses by names, and takes those of the index.
+A dataset packed by facepack, described by manifest.json. The lines above tell `datasets.load_dataset` which files hold
+the data. Without them it would guess by file names and read files of the index.
 """
 
 
 FORMATS: Mapping[str, Format] = {
     "hdf5": Format(
         ".h5",
-        Entry("readers.formats.hdf5:HDF5ShardReader"),
-        Entry("packer.assembly.writers.hdf5:HDF5ShardWriter", "hdf5"),
+        ImportTarget("packer.assembly.writers.hdf5:HDF5ShardWriter", "hdf5"),
         "HDF5Dataset",
+        stored=ImportTarget("shardspec.formats.hdf5:stored"),
         sidecars=(".h5" + INDEX_SUFFIX,),
         libraries=("h5py",),
         needs=("h5py",),
     ),
     "lmdb": Format(
         ".lmdb",
-        Entry("readers.formats.lmdb:LMDBShardReader"),
-        Entry("packer.assembly.writers.lmdb:LMDBShardWriter"),
+        ImportTarget("packer.assembly.writers.lmdb:LMDBShardWriter"),
         "LMDBDataset",
+        stored=ImportTarget("shardspec.formats.index:stored"),
         sidecars=(".lmdb" + INDEX_SUFFIX,),
     ),
     "npy": Format(
         "",
-        Entry("readers.formats.npy:NpyShardReader"),
-        Entry("packer.assembly.writers.npy:NpyShardWriter"),
+        ImportTarget("packer.assembly.writers.npy:NpyShardWriter"),
         "NpyDataset",
     ),
     "parquet": Format(
         ".parquet",
-        Entry("readers.formats.parquet:ParquetShardReader"),
-        Entry("packer.assembly.writers.parquet:ParquetShardWriter", "parquet"),
+        ImportTarget("packer.assembly.writers.parquet:ParquetShardWriter", "parquet"),
         "ParquetDataset",
+        stored=ImportTarget("shardspec.formats.parquet:stored"),
         sidecars=(".parquet" + INDEX_SUFFIX,),
         libraries=("pyarrow",),
         needs=("pyarrow",),
@@ -96,17 +101,18 @@ FORMATS: Mapping[str, Format] = {
     ),
     "tfrecord": Format(
         ".tfrecord",
-        Entry("readers.formats.tfrecord:TFRecordShardReader", "tfrecord"),
-        Entry("packer.assembly.writers.tfrecord:TFRecordShardWriter", "tfrecord"),
+        ImportTarget("packer.assembly.writers.tfrecord:TFRecordShardWriter", "tfrecord"),
         "TFRecordDataset",
+        stored=ImportTarget("shardspec.formats.tfrecord:stored"),
+        checksum=ImportTarget("google_crc32c:value", "tfrecord"),
         sidecars=(".idx", ".tfrecord" + INDEX_SUFFIX),
         needs=("google_crc32c",),
     ),
     "webdataset": Format(
         ".tar",
-        Entry("readers.formats.webdataset:WebDatasetShardReader"),
-        Entry("packer.assembly.writers.webdataset:WebDatasetShardWriter"),
+        ImportTarget("packer.assembly.writers.webdataset:WebDatasetShardWriter"),
         "WebDatasetDataset",
+        stored=ImportTarget("shardspec.formats.webdataset:stored"),
         sidecars=(".idx", ".tar" + INDEX_SUFFIX),
         card=_hugging_face_card("shard-*.tar"),
     ),
@@ -114,14 +120,8 @@ FORMATS: Mapping[str, Format] = {
 
 
 def get_format(name: str) -> Format:
-    """The format of that name.
-
-    Raises
-    ------
-    UsageError
-        If there is none; the message lists the known names.
-    """
+    """Return the format of a name; `UsageError` if there is none."""
     try:
         return FORMATS[name]
-    except (KeyError, TypeError):  # or of a type that no key may have
+    except (KeyError, TypeError):  # TypeError if the name is not hashable
         raise UsageError(f"unknown format {shorten(name)}: expected one of {', '.join(sorted(FORMATS))}") from None

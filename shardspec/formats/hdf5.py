@@ -1,28 +1,27 @@
-"""HDF5 datasets that store a field."""
+"""How HDF5 stores a field."""
 
 import math
 from dataclasses import dataclass
 
+from shardspec.formats.index import Stored
 from shardspec.schema import Field
 
 CHUNK_BYTES = 1 << 18
-"""Approximate size of a dataset's chunk: one 224-pixel crop, or many numbers. Far below the megabyte that HDF5 caches
-of a dataset.
-"""
+"""Approximate size of a chunk: one crop of 224 pixels, or many numbers. HDF5 caches a megabyte of each dataset."""
 
 
 @dataclass(frozen=True)
 class HDF5Array:
-    """One dataset.
+    """An HDF5 dataset.
 
     Attributes
     ----------
     name : str
     dtype : str
-        Booleans are stored as HDF5's enumeration of FALSE and TRUE, as h5py writes them.
+        h5py stores booleans as HDF5's enumeration of FALSE and TRUE.
     shape : tuple of int
     chunk_rows : int
-        Length of a chunk along the first axis; other axes are not cut. 0 if there is nothing to store, and so no chunk.
+        Length of a chunk along the first axis; other axes are not cut. 0 if the dataset has no bytes.
     """
 
     name: str
@@ -32,7 +31,7 @@ class HDF5Array:
 
 
 def hdf5_arrays(field: Field, rows: int, total: int) -> tuple[HDF5Array, ...]:
-    """The datasets of a field: its values and, if their size varies, the offsets at which each row's values begin.
+    """Return the datasets of a field: its values and, if their size varies, the offset of each row's value.
 
     Parameters
     ----------
@@ -53,3 +52,10 @@ def _dataset(name: str, dtype: str, shape: tuple[int, ...]) -> HDF5Array:
     row_bytes = math.prod(shape[1:]) * int(dtype[2:])
     chunk_rows = min(shape[0], max(1, CHUNK_BYTES // row_bytes)) if row_bytes else 0
     return HDF5Array(name, dtype, shape, chunk_rows)
+
+
+def stored(field: Field, block_rows: int) -> Stored:
+    """Return how a field is stored (`shardspec.formats.index.stored`)."""
+    unit = field.row_bytes if field.kind in ("fixed", "ragged") else 1
+    rows = max(1, CHUNK_BYTES // unit)
+    return Stored(unit, rows) if field.is_fixed else Stored(None, chunk_bytes=rows * unit, step=unit)

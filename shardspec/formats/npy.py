@@ -1,4 +1,4 @@
-"""The files of a field in the npy format, and the header of a ``.npy`` file, which the index has too."""
+"""Files of a field in the npy format, and the header of a ``.npy`` file."""
 
 from shardspec.schema import Field
 
@@ -7,7 +7,7 @@ _MAGIC = b"\x93NUMPY\x01\x00"
 
 
 def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Magic and header, version 1.0, of an array in C order. The bytes do not depend on the version of any library.
+    """Return magic bytes and header, version 1.0, of an array in C order, independently of any library's version.
 
     https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 
@@ -23,7 +23,7 @@ def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def npy_files(field: Field) -> tuple[str, ...]:
-    """The names of a field's files, sorted: its values, and where those of each row begin, if that varies."""
+    """Return the sorted names of a field's files: its values and, if their size varies, their offsets."""
     if field.is_fixed:
         return (f"{field.name}.npy",)
     values = f"{field.name}.npy" if field.kind == "ragged" else f"{field.name}.bin"

@@ -1,57 +1,50 @@
-"""Parquet column that stores a field."""
+"""How Parquet stores a field."""
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-
+from shardspec.formats.index import Form, Stored
 from shardspec.schema import Field
 
 BINARY_VALUES = 1024
-"""Numbers in one value from which lists cost too much: a fixed field with as many, or more, is stored as a column of
-byte strings of fixed length."""
+"""Number of numbers in a fixed value from which it is stored as a byte string, because lists would cost too much."""
 
 ROWS_MAX = 20_000
-"""Most rows of a row group, so that each column of it is one page in every version of pyarrow."""
+"""Largest number of rows of a row group, so that every version of pyarrow writes each of its columns as one page."""
 
 SCHEMA_KEY = "packed_schema"
-"""Key in the file's metadata of the dataset's schema as JSON, for people without the manifest."""
+"""Metadata key of the dataset's schema as JSON, for readers without the manifest."""
 
 Storage = Literal["none", "binary", "list", "image", "primitive", "strings", "fixed_binary"]
 
 _WIDENED = {"|i1": "<i4", "<i2": "<i4", "|u1": "<i4", "<u2": "<i4", "<u4": "<i4", "<u8": "<i8"}
-"""The dtypes of numbers that Parquet stores as numbers of another type."""
+"""Dtypes that Parquet stores as another one."""
 
 
 @dataclass(frozen=True)
 class ParquetColumn:
-    """How one field is stored in a Parquet file. Everything is optional in its schema, and nothing is null.
+    """Parquet column that stores a field. The file's schema allows nulls everywhere, but only ``path`` is null.
 
     Attributes
     ----------
     storage : str
-        *none*: values of no bytes have no column. *primitive*: a number. *list*: numbers in lists, of fixed length
+        *none*: values without bytes have no column. *primitive*: a number. *list*: numbers in lists, of fixed length
         except along the first axis of a ragged field. *fixed_binary*: little-endian C-order bytes. *image*: a struct
-        of `bytes` and an optional `path`. *binary* and *strings*: the encoded bytes.
+        of `bytes` and `path`. *binary* and *strings*: the encoded bytes.
     path : str
-        The leaf column's path in the file's schema.
+        Path of the leaf column in the file's schema.
     dtype : str
-        The dtype of a stored number. Eight booleans are packed into a byte.
+        Dtype of a stored number. Eight booleans are packed into a byte.
     """
 
     storage: Storage
     path: str
     dtype: str = "|u1"
 
-    @property
-    def numpy_dtype(self) -> np.dtype[Any]:
-        """`dtype`, as numpy's."""
-        return np.dtype(self.dtype)
-
 
 def parquet_column(field: Field) -> ParquetColumn:
-    """The column of a field."""
+    """Return the column of a field."""
     name = field.name
     if field.kind == "text":
         return ParquetColumn("strings", name)
@@ -67,3 +60,20 @@ def parquet_column(field: Field) -> ParquetColumn:
     if not field.shape:
         return ParquetColumn("primitive", name, stored)
     return ParquetColumn("list", name + ".list.element" * len(field.shape), stored)
+
+
+def stored(field: Field, block_rows: int) -> Stored:
+    """Return how a field is stored (`shardspec.formats.index.stored`): fixed values as a run in each row group."""
+    column = parquet_column(field)
+    if column.storage == "fixed_binary":
+        return Stored(field.row_bytes, block_rows)
+    if field.kind not in ("fixed", "ragged"):
+        return Stored(None)
+    numbers = field.row_bytes // field.numpy_dtype.itemsize
+    if column.dtype == "|b1":
+        return Stored(numbers, block_rows, form="bits") if field.is_fixed else Stored(None, step=numbers, form="bits")
+    form: Form = "plain" if column.dtype == field.dtype else "numbers"
+    size = numbers * int(column.dtype[2:])
+    if field.is_fixed:
+        return Stored(size, block_rows, form=form, dtype=column.dtype)
+    return Stored(None, step=size, form=form, dtype=column.dtype)

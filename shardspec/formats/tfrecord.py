@@ -1,4 +1,4 @@
-"""Feature of a ``tf.train.Example`` that stores a field, and how its bytes begin."""
+"""How TFRecord stores a field: as a feature of a ``tf.train.Example``."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,27 +7,29 @@ from typing import Any, Literal
 import numpy as np
 
 from shardspec.columns import IntArray
+from shardspec.formats.index import Stored
+from shardspec.formats.index import stored as stored_plainly
 from shardspec.schema import Field, Schema
 
 FeatureKind = Literal["bytes", "float", "int64"]
 
 LIST_VALUES_MAX = 1024
-"""Fixed fields of this many integers or more are stored as bytes: as int64 they would take up to ten bytes each."""
+"""Number of integers in a fixed value from which it is stored as bytes. An int64 takes up to ten bytes."""
 
 VARINT_BYTES_MAX = 10
 
 _KIND_TAGS: dict[FeatureKind, int] = {"bytes": 0x0A, "float": 0x12, "int64": 0x1A}
 """Tags of ``Feature.bytes_list``, ``float_list``, ``int64_list``."""
 _LENGTH_DELIMITED_1, _LENGTH_DELIMITED_2 = 0x0A, 0x12
-"""Tags of fields 1 and 2 of wire type 2: a map entry, its key and value, and a list's values."""
+"""Tags of fields 1 and 2 with wire type 2: a map entry, its key and its value; the values of a list."""
 
 _VARINT_BYTES = {"|b1": 1, "|u1": 2, "<u2": 3, "<u4": 5}
-"""Bytes of a varint that holds any value of the dtype. Dtypes not listed may be negative, which takes ten."""
+"""Bytes of a varint that holds any value of the dtype. Other dtypes may be negative, which takes ten bytes."""
 
 
 @dataclass(frozen=True)
 class Feature:
-    """How one field is stored in an ``Example``.
+    """Feature of an ``Example`` that stores a field.
 
     Attributes
     ----------
@@ -36,8 +38,8 @@ class Feature:
         ``image`` is ``image/encoded`` and ``label`` is ``image/class/label``, as TensorFlow's vision models name them;
         any other field keeps its name.
     kind : {"bytes", "float", "int64"}
-        Float32 is stored as floats, booleans and integers as int64, and everything that these cannot hold exactly as
-        little-endian bytes.
+        Float32 is stored as floats, booleans and integers as int64. Everything that these cannot hold exactly is stored
+        as little-endian bytes.
     """
 
     field: Field
@@ -50,33 +52,25 @@ class Feature:
         return _KIND_TAGS[self.kind]
 
     @cached_property
-    def value_bytes(self) -> int:
-        """Stored bytes of one number.
-
-        Varints are padded to the longest that the dtype may need, so that a fixed field's size never varies.
-        """
-        if self.kind == "int64":
-            return _VARINT_BYTES.get(self.field.dtype, VARINT_BYTES_MAX)
-        return self.field.numpy_dtype.itemsize
-
-    @cached_property
     def payload_bytes(self) -> int:
         """Stored bytes of a fixed field's value."""
-        return self.field.row_bytes // self.field.numpy_dtype.itemsize * self.value_bytes
+        if self.kind == "int64":
+            return self.field.row_bytes // self.field.numpy_dtype.itemsize * varint_bytes(self.field)
+        return self.field.row_bytes
 
     @cached_property
     def head(self) -> bytes:
-        """The bytes in front of a fixed field's value: the heads of the map entry, its key, and the list."""
+        """Bytes before a fixed field's value: the headers of the map entry, its key and the list."""
         return entry_head(self.key, self.kind, self.payload_bytes)
 
 
 def features(schema: Schema) -> tuple[Feature, ...]:
-    """The features of a schema's fields, in the order in which they are written: fixed fields first."""
+    """Return the features of a schema in the order in which they are written: fixed fields first."""
     return tuple(feature_of(f) for f in sorted(schema, key=lambda field: not field.is_fixed))
 
 
 def feature_of(field: Field) -> Feature:
-    """The feature that stores a field."""
+    """Return the feature that stores a field."""
     key = field.name
     if key == "image" and field.is_image:
         key = "image/encoded"
@@ -96,8 +90,21 @@ def _kind(field: Field) -> FeatureKind:
     return "bytes" if large else "int64"
 
 
+def stored(field: Field, block_rows: int) -> Stored:
+    """Return how a field is stored (`shardspec.formats.index.stored`)."""
+    feature = feature_of(field)
+    if feature.kind != "int64":
+        return stored_plainly(field, block_rows)
+    return Stored(feature.payload_bytes if field.is_fixed else None, form="varints")
+
+
+def varint_bytes(field: Field) -> int:
+    """Return the bytes of each varint of a fixed field: as many as the dtype may need, so that sizes never vary."""
+    return _VARINT_BYTES.get(field.dtype, VARINT_BYTES_MAX)
+
+
 def varint(number: int) -> bytes:
-    """A number of 0 or more as a varint: seven bits to a byte, the lowest first."""
+    """Encode a number of 0 or more as a varint: seven bits to a byte, the lowest first."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -107,9 +114,9 @@ def varint(number: int) -> bytes:
 
 
 def entry_head(key: str, kind: FeatureKind, size: int) -> bytes:
-    """The bytes of one entry of an ``Example``'s feature map up to its payload.
+    """Return the bytes of an entry of an ``Example``'s feature map before its payload.
 
-    The payload, one bytes value or packed numbers, is the last `size` bytes of the entry.
+    The payload, a bytes value or packed numbers, is the last `size` bytes of the entry.
     """
     name = key.encode()
     values = bytes([_LENGTH_DELIMITED_1]) + varint(size)
@@ -120,12 +127,12 @@ def entry_head(key: str, kind: FeatureKind, size: int) -> bytes:
 
 
 def masked(crc: int) -> int:
-    """A CRC-32C as TFRecord stores it (``tensorflow/core/lib/hash/crc32c.h``)."""
+    """Mask a CRC-32C as TFRecord stores it (``tensorflow/core/lib/hash/crc32c.h``)."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def pad_varints(numbers: Any, width: int) -> Any:
-    """Integers as varints padded to `width` bytes: (…,) → (…, width), uint8. Protobuf reads them as usual."""
+    """Encode integers, (…,), as varints padded to `width` bytes: uint8, (…, width). Any protobuf reader accepts them."""
     wide = np.asarray(numbers).astype(np.int64).view(np.uint64)[..., None]
     shifts = np.arange(width, dtype=np.uint64) * np.uint64(7)
     out = (wide >> shifts & np.uint64(0x7F)).astype(np.uint8)
@@ -134,7 +141,11 @@ def pad_varints(numbers: Any, width: int) -> Any:
 
 
 def read_varints(data: Any) -> tuple[Any, IntArray]:
-    """Read varints of any length that follow one another: their values, int64 (n,), and their lengths, (n,).
+    """Decode adjacent varints of any length.
+
+    Returns
+    -------
+    values, lengths : int64 arrays, (n,)
 
     Raises
     ------

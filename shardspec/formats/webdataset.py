@@ -1,4 +1,4 @@
-"""Member of a tar file that stores a field, and the bytes before its value.
+"""How WebDataset stores a field: as a member of a tar file.
 
 https://pubs.opengroup.org/onlinepubs/9799919799/utilities/pax.html, "ustar Interchange Format".
 """
@@ -13,27 +13,29 @@ import numpy.typing as npt
 
 from shardspec.codecs import image_types
 from shardspec.columns import Buffer, IntArray
+from shardspec.formats.index import Stored
+from shardspec.formats.index import stored as stored_plainly
 from shardspec.formats.npy import npy_header
 from shardspec.schema import Field, Schema
 
 BLOCK = 512
-"""Size of a header; the bytes of a member are padded to a multiple of it."""
+"""Size of a header in bytes. The content of a member is padded to a multiple of it."""
 END = bytes(2 * BLOCK)
-"""What follows the last member."""
+"""Bytes after the last member."""
 NAME_BYTES_MAX = 100
 MEMBER_BYTES_MAX = 8**11 - 1
-"""Most bytes of a member: eleven octal digits."""
+"""Largest size of a member: eleven octal digits."""
 INDEX_VERSION = b"v1.2"
 """First word of DALI's index (``tools/wds2idx.py``)."""
 NUMBER_BYTES_MAX = 20
-"""Longest integer in decimal digits: ``-9223372036854775808`` or ``18446744073709551615``."""
+"""Length of the longest integer in decimal digits, ``-9223372036854775808`` or ``18446744073709551615``."""
 
 Content = Literal["bytes", "decimal", "npy"]
 
 _SIZE, _CHECKSUM = slice(124, 136), slice(148, 156)
 _TEMPLATE = np.zeros(BLOCK, np.uint8)
 _TEMPLATE[100:148] = np.frombuffer(b"0000444\0" + b"0000000\0" * 2 + b"0" * 11 + b"\0" + b"0" * 11 + b"\0", np.uint8)
-_TEMPLATE[_CHECKSUM] = ord(" ")  # as which the checksum itself counts
+_TEMPLATE[_CHECKSUM] = ord(" ")  # the checksum is computed with spaces in its own place
 _TEMPLATE[156] = ord("0")
 _TEMPLATE[257:265] = np.frombuffer(b"ustar\x0000", np.uint8)
 _OCTAL_SHIFTS = np.arange(30, -1, -3)
@@ -42,15 +44,15 @@ _UNSAFE = re.compile(rb"[^A-Za-z0-9_-]")
 
 @dataclass(frozen=True)
 class Member:
-    """How one field of a sample is stored: as one file of the tar.
+    """Member of a tar file that stores a field of a sample.
 
     Attributes
     ----------
     field : Field
     extension : str
-        What follows the first dot of the member's name: ``jpg`` for the field `image`, ``mask.png`` for `mask`.
+        Part of the name after the first dot: ``jpg`` for the field `image`, ``mask.png`` for `mask`.
     content : {"bytes", "decimal", "npy"}
-        *bytes*: the encoded value. *decimal*: the number in decimal digits. *npy*: a ``.npy`` file.
+        *bytes*: the encoded value. *decimal*: an integer in decimal digits. *npy*: a ``.npy`` file.
     """
 
     field: Field
@@ -59,24 +61,24 @@ class Member:
 
     @cached_property
     def head(self) -> bytes:
-        """The bytes of a fixed field's member in front of the value."""
+        """Bytes of a fixed field's member before the value."""
         return npy_header(self.field.dtype, self.field.fixed_shape) if self.content == "npy" else b""
 
     @cached_property
     def size(self) -> int | None:
-        """Bytes of the member without its header; None where they vary."""
+        """Size of the content in bytes; None if it varies."""
         if self.field.is_fixed and self.content == "npy":
             return len(self.head) + self.field.row_bytes
         return None
 
 
 def members(schema: Schema) -> tuple[Member, ...]:
-    """The members of a sample in the order in which they are written: those whose size never varies first."""
+    """Return the members of a sample in the order in which they are written: those of constant size first."""
     return tuple(sorted(map(member_of, schema), key=lambda member: member.size is None))
 
 
 def member_of(field: Field) -> Member:
-    """The member of a sample that stores a field."""
+    """Return the member that stores a field."""
     if field.kind == "text":
         return Member(field, f"{field.name}.{'json' if field.codec.name == 'json' else 'txt'}", "bytes")
     image = image_types().get(field.codec.name)
@@ -88,6 +90,16 @@ def member_of(field: Field) -> Member:
     if field.name == "label" and field.is_scalar and field.dtype[1] in "iu":
         return Member(field, "cls", "decimal")
     return Member(field, f"{field.name}.npy", "npy")
+
+
+def stored(field: Field, block_rows: int) -> Stored:
+    """Return how a field is stored (`shardspec.formats.index.stored`)."""
+    content = member_of(field).content
+    if content == "decimal":
+        return Stored(None, form="decimal")
+    if content == "npy" and field.kind == "bytes":
+        return Stored(None, form="shaped", axes=len(field.shape))
+    return stored_plainly(field, block_rows)
 
 
 def base_name(key: Buffer | None, row: int, extension_bytes: int) -> bytes:
@@ -106,7 +118,7 @@ def base_name(key: Buffer | None, row: int, extension_bytes: int) -> bytes:
 
 
 def headers(names: npt.NDArray[np.uint8], sizes: IntArray) -> npt.NDArray[np.uint8]:
-    """The headers of members: (n, 512), uint8.
+    """Return the headers of members: uint8, (n, 512).
 
     Parameters
     ----------
@@ -123,12 +135,12 @@ def headers(names: npt.NDArray[np.uint8], sizes: IntArray) -> npt.NDArray[np.uin
 
 
 def _octal(numbers: IntArray, digits: int) -> npt.NDArray[Any]:
-    """Numbers in octal digits, ended by a zero byte: (n, digits + 1), uint8."""
+    """Return numbers in octal digits, each followed by a zero byte: uint8, (n, digits + 1)."""
     out = np.zeros((len(numbers), digits + 1), np.uint8)
     out[:, :-1] = (numbers[:, None] >> _OCTAL_SHIFTS[-digits:] & 7) + ord("0")
     return out
 
 
 def padded(sizes: Any) -> Any:
-    """Sizes with their padding."""
+    """Return sizes including the padding."""
     return -(-sizes // BLOCK) * BLOCK

@@ -13,7 +13,7 @@ import numpy as np
 from packer.assembly.shard import place_shard, write_shard
 from packer.assembly.writers.base import ShardSize
 from packer.workspace.durable import remove_tree
-from readers.formats import base
+from readers.formats import shards
 from shardspec.codecs import codec_for
 from shardspec.columns import Columns
 from shardspec.entries import Counts, Generation, Shard
@@ -217,7 +217,7 @@ def write_dataset(
 def open_shard(root: Path, manifest: Manifest, number: int = 0, **options: Any) -> Any:
     """The reader of one shard."""
     layout = Layout(root)
-    return base.open_shard(layout, manifest, manifest.shards[number], **options)
+    return shards.open_shard(layout, manifest, manifest.shards[number], **options)
 
 
 def read_rows(reader: Any, schema: Schema, rows: Sequence[int], fields: Sequence[str] | None = None) -> Columns:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.errors import raises
 
-from readers.formats.checks import gather, take_bytes
+from readers.formats.gather import gather, take_bytes
 from readers.formats.mapping import let_go_of_pages, map_file
 from shardspec.errors import ShardMissingError
 

@@ -239,7 +239,7 @@ def test_an_index_without_the_shapes_of_arrays_is_an_error(tmp_path: Path) -> No
     index.data[shapes : shapes + 8] = (2).to_bytes(8, "little")
     del index.data[-8:]  # two numbers of four
     path.write_bytes(bytes.fromhex(index.sealed().edits[0][2]))
-    with raises(ShardCorruptError, expected="2 shapes", found="others"):
+    with raises(ShardCorruptError, expected="the places of 2 values", found="others"):
         read_rows(open_shard(tmp_path, manifest), schema, [0])
 
 

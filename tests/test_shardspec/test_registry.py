@@ -10,12 +10,12 @@ from packer.steps.chain import STEPS
 from shardspec.codecs import CODECS
 from shardspec.errors import MissingDependencyError, UsageError
 from shardspec.formats import FORMATS, get_format
-from shardspec.registry import Entry, import_target, resolve
+from shardspec.registry import ImportTarget, import_target, resolve
 
 TABLE = {
-    "here": Entry("json:dumps"),
-    "nowhere": Entry("json:nothing"),
-    "uninstalled": Entry("support_needs_a_library:name", "faces"),
+    "here": ImportTarget("json:dumps"),
+    "nowhere": ImportTarget("json:nothing"),
+    "uninstalled": ImportTarget("support_needs_a_library:name", "faces"),
 }
 
 
@@ -76,7 +76,7 @@ def test_an_error_inside_a_module_is_not_hidden(modules: Path) -> None:
 
 
 @pytest.mark.parametrize("table", [CODECS, STEPS, ROW_SOURCES], ids=["codecs", "steps", "row sources"])
-def test_every_entry_of_our_tables_is_there(table: dict[str, Entry]) -> None:
+def test_every_entry_of_our_tables_is_there(table: dict[str, ImportTarget]) -> None:
     for name in table:
         assert resolve("entry", name, table) is not None
 

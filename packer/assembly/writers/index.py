@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from readers.formats.base import reader_class
-from readers.formats.indexed import IndexedReader, Section, has_no_bytes
+from readers.formats.indexed import Section, has_no_bytes, storage_of
 from readers.formats.mapping import map_file
 from shardspec.formats.index import NO_PLACES, Places, Stored, index_path, pack_index, with_sums
 from shardspec.schema import Schema
@@ -39,8 +38,7 @@ class IndexWriter:
 
     def write(self, path: Path, block_rows: int) -> None:
         """Write the index of a shard whose file is finished."""
-        data, format = map_file(path), reader_class(self._format)
-        assert issubclass(format, IndexedReader)
+        data, storage = map_file(path), storage_of(self._format)
         names = [*self._schema.names, *([RECORDS] if RECORDS in self._summed else [])]
         sections = []
         for name in names:
@@ -49,8 +47,8 @@ class IndexWriter:
                 continue
             found = self._arrays.get(name, {})
             places = Places(**{key: np.concatenate(parts).astype(np.uint64) for key, parts in found.items()})
-            stored = Stored(None) if name == RECORDS else format.stored(self._schema[name], block_rows)
-            section = Section(stored, places, self._rows, data, format.crc)
+            stored = Stored(None) if name == RECORDS else storage.stored(self._schema[name], block_rows)
+            section = Section(stored, places, self._rows, data, storage.checksum)
             if name in self._summed:
                 places = with_sums(places, section.sums_of(np.arange(section.units)))
             sections.append(places)

@@ -124,7 +124,7 @@ class ParquetShardWriter:
                 head = 0 if field.kind == "ragged" else 8 * _LENGTH_BYTES
                 start = (end - int((bits + head).sum())) // 8 * 8
                 starts = start + np.cumsum(bits + head) - bits
-                unit = 1 if column.numpy_dtype == np.bool_ else 8
+                unit = 1 if column.dtype == "|b1" else 8
                 self._index.add(field.name, starts=starts // unit, sizes=bits // unit)
         self._index.write(self._path, self.block_rows)
 
@@ -135,7 +135,7 @@ def _bits(field: Field, values: Any) -> Any:
     lengths = np.fromiter((len(memoryview(value).cast("B")) for value in values), np.int64, len(values))
     if field.kind not in ("fixed", "ragged") or column.storage == "fixed_binary":
         return 8 * lengths
-    stored = 1 if column.numpy_dtype == np.bool_ else 8 * column.numpy_dtype.itemsize
+    stored = 1 if column.dtype == "|b1" else 8 * int(column.dtype[2:])
     return lengths // field.numpy_dtype.itemsize * stored
 
 

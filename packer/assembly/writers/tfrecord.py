@@ -11,7 +11,7 @@ from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, c
 from packer.assembly.writers.index import RECORDS, IndexWriter
 from shardspec.columns import Columns
 from shardspec.errors import BuildError
-from shardspec.formats.tfrecord import Feature, entry_head, features, masked, pad_varints, varint
+from shardspec.formats.tfrecord import Feature, entry_head, features, masked, pad_varints, varint, varint_bytes
 from shardspec.schema import Field, Schema
 
 BLOCK_BYTES = 1 << 20
@@ -110,7 +110,9 @@ def _fixed(feature: Feature, rows: Columns) -> Any:
     values = rows[feature.field.name]
     count = len(values)
     if feature.kind == "int64":
-        payload = pad_varints(values.reshape(count, -1), feature.value_bytes).reshape(count, feature.payload_bytes)
+        payload = pad_varints(values.reshape(count, -1), varint_bytes(feature.field)).reshape(
+            count, feature.payload_bytes
+        )
     else:
         little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
         payload = little.reshape(-1).view(np.uint8).reshape(count, feature.payload_bytes)

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from readers.formats.opened import open_shards
 from readers.formats.pool import ShardPool
+from readers.formats.shards import open_shards
 from shardspec.columns import Columns, allocate
 from shardspec.errors import UsageError
 from shardspec.schema import Field

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from shardspec.registry import Entry
+from shardspec.registry import ImportTarget
 
-TABLES: Mapping[str, Entry] = {
-    "csv": Entry("packer.packed.export.tables:CSVTable"),
-    "jsonl": Entry("packer.packed.export.tables:JSONLinesTable"),
-    "parquet": Entry("packer.packed.export.parquet:ParquetTable", "parquet"),
+TABLES: Mapping[str, ImportTarget] = {
+    "csv": ImportTarget("packer.packed.export.tables:CSVTable"),
+    "jsonl": ImportTarget("packer.packed.export.tables:JSONLinesTable"),
+    "parquet": ImportTarget("packer.packed.export.parquet:ParquetTable", "parquet"),
 }
 
 Row = Mapping[str, Any]

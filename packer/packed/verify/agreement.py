@@ -21,8 +21,8 @@ import numpy as np
 from packer.assembly.packed_rows import batch_rows
 from packer.jobs.child import SyncChild
 from packer.jobs.process import entry_point, send
-from readers.formats.base import reader_class
 from readers.formats.indexed import has_no_bytes
+from readers.formats.shards import open_shard
 from shardspec.columns import allocate
 from shardspec.entries import Shard
 from shardspec.formats.hdf5 import hdf5_arrays
@@ -89,9 +89,8 @@ def compare(layout: Layout, number: int) -> Iterator[tuple[int, str]]:
     if not shard.samples:
         yield 0, ""
         return
-    path = layout.shard(shard, manifest.format)
-    reader = reader_class(manifest.format)(path, shard, schema)
-    foreign = _FOREIGN[manifest.format](path, schema, shard)
+    reader = open_shard(layout, manifest, shard)
+    foreign = _FOREIGN[manifest.format](layout.shard(shard, manifest.format), schema, shard)
     for start in range(0, shard.samples, batch_rows(shard)):
         rows = range(start, min(start + batch_rows(shard), shard.samples))
         ours = allocate(schema, len(rows))

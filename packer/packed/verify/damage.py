@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from packer.packed.verify.shard import ShardWalk, keys_in
-from readers.formats.checks import without_advice
+from readers.formats.gather import without_advice
 from shardspec.columns import Columns
 from shardspec.entries import Shard
 from shardspec.errors import DatasetError

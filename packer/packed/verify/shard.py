@@ -11,7 +11,7 @@ import numpy.typing as npt
 from packer.assembly.packed_rows import batch_rows
 from packer.packed.verify.values import Fault, ValueChecks
 from packer.workspace.hashing import DIGEST_BYTES, digest
-from readers.formats.base import ShardReader, open_shard
+from readers.formats.shards import ShardReader, open_shard
 from shardspec.columns import Columns, allocate
 from shardspec.entries import Column, Shard
 from shardspec.errors import DatasetError

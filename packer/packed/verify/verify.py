@@ -19,11 +19,11 @@ from packer.packed.verify.agreement import TICK_S, check_agreement
 from packer.packed.verify.damage import describe_damage
 from packer.packed.verify.shard import check_keys, check_shard
 from packer.recipe.checks import checked
-from readers.formats.base import open_shard, reader_class
-from readers.formats.checks import without_advice
-from readers.formats.indexed import IndexedReader
+from readers.formats.gather import without_advice
+from readers.formats.indexed import IndexedReader, storage_of
 from readers.formats.machine import available_processors
-from readers.formats.npy import HEADER_BYTES_MAX
+from readers.formats.npy import map_npy
+from readers.formats.shards import open_shard
 from shardspec.entries import Column, FileEntry, Shard, total
 from shardspec.errors import DatasetError, MissingDependencyError, system_reason
 from shardspec.formats import FORMATS
@@ -129,7 +129,8 @@ def verify(
     path, listener, deep = given_path("dataset", dataset), listener_of(progress), checked("deep", deep, bool)
     layout = Layout(path)
     manifest, stamp = layout.load_stamped()
-    reader_class(manifest.format)  # what this machine lacks is no problem of the dataset
+    if FORMATS[manifest.format].stored is not None:
+        storage_of(manifest.format)  # a library that this machine lacks is not a problem of the dataset
     entries = manifest.entries
     problems: dict[str, str] = {}
     with (
@@ -260,14 +261,10 @@ def _check_files(layout: Layout, manifest: Manifest, problems: dict[str, str]) -
         entry = layout.find_index(manifest, field.name)
         if entry is None or entry.name in problems or not field.is_scalar:
             continue
-        path = layout.file(entry)
         try:
-            values = np.load(path, mmap_mode="r", allow_pickle=False, max_header_size=HEADER_BYTES_MAX)
-            found = f"{values.dtype.str} of shape {values.shape}"
-        except (ValueError, OSError, EOFError) as error:
-            found = str(error)
-        if found != (expected := f"{field.dtype} of shape {(manifest.samples,)}"):
-            yield f"{path}: expected {expected}, found {found}: {_CONTRADICTS}"
+            map_npy(layout.file(entry), field.numpy_dtype, (manifest.samples,))
+        except DatasetError as error:
+            yield f"{without_advice(error)}: {_CONTRADICTS}"
     counts = total(manifest.generations)
     entry = manifest.find_file(ITEMS_NAME)
     if entry is not None and entry.name not in problems:
@@ -357,10 +354,9 @@ def _usable_index(layout: Layout, manifest: Manifest, name: str, problems: dict[
     if entry is None or entry.name in problems:
         return None
     try:
-        values = np.load(layout.file(entry), mmap_mode="r", allow_pickle=False, max_header_size=HEADER_BYTES_MAX)
-    except (ValueError, OSError, EOFError):
+        return map_npy(layout.file(entry), manifest.schema[name].numpy_dtype, (manifest.samples,))
+    except DatasetError:
         return None
-    return values if values.shape == (manifest.samples,) else None
 
 
 def _unlisted(layout: Layout, entries: Sequence[FileEntry]) -> tuple[str, ...]:

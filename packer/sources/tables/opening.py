@@ -5,14 +5,14 @@ from pathlib import Path
 
 from packer.sources.tables.base import Table
 from shardspec.errors import UsageError
-from shardspec.registry import Entry, import_target
+from shardspec.registry import ImportTarget, import_target
 
-TABLES: Mapping[str, Entry] = {
-    ".csv": Entry("packer.sources.tables.delimited:CsvTable"),
-    ".jsonl": Entry("packer.sources.tables.json_lines:JsonLinesTable"),
-    ".ndjson": Entry("packer.sources.tables.json_lines:JsonLinesTable"),
-    ".parquet": Entry("packer.sources.tables.parquet:ParquetTable", "parquet"),
-    ".tsv": Entry("packer.sources.tables.delimited:TsvTable"),
+TABLES: Mapping[str, ImportTarget] = {
+    ".csv": ImportTarget("packer.sources.tables.delimited:CsvTable"),
+    ".jsonl": ImportTarget("packer.sources.tables.json_lines:JsonLinesTable"),
+    ".ndjson": ImportTarget("packer.sources.tables.json_lines:JsonLinesTable"),
+    ".parquet": ImportTarget("packer.sources.tables.parquet:ParquetTable", "parquet"),
+    ".tsv": ImportTarget("packer.sources.tables.delimited:TsvTable"),
 }
 """The class of each kind, by suffix in lower case."""
 

@@ -23,7 +23,7 @@ from packer.vision.detect.detections import are_boxes
 from shardspec.errors import ItemError, UsageError, system_reason
 from shardspec.layout import REJECTS_NAME, Layout
 from shardspec.manifest import sha256_json
-from shardspec.registry import Entry, resolve
+from shardspec.registry import ImportTarget, resolve
 from shardspec.wording import counted, found_instead, shorten
 
 GIVEN_SCORE = 1.0
@@ -32,9 +32,9 @@ GIVEN_SCORE = 1.0
 _FRAME = re.compile(r"[0-9]{1,15}\Z", re.ASCII)
 
 
-_KINDS: Mapping[str, Entry] = {
-    "packed dataset": Entry("packer.steps.faces.packed_boxes:PackedBoxes"),
-    "table": Entry("packer.steps.faces.box_table:TableBoxes"),
+_KINDS: Mapping[str, ImportTarget] = {
+    "packed dataset": ImportTarget("packer.steps.faces.packed_boxes:PackedBoxes"),
+    "table": ImportTarget("packer.steps.faces.box_table:TableBoxes"),
 }
 
 

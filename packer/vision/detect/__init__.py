@@ -7,7 +7,7 @@ first use, and the runtime's library is imported by ``Detector(...)``.
 
 from typing import TYPE_CHECKING
 
-from shardspec.registry import Entry, lazy_names
+from shardspec.registry import ImportTarget, lazy_names
 
 if TYPE_CHECKING:
     from packer.vision.detect.detections import Detections
@@ -16,8 +16,8 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "Detections": Entry("packer.vision.detect.detections:Detections"),
-            "Detector": Entry("packer.vision.detect.detector:Detector", "faces"),
+            "Detections": ImportTarget("packer.vision.detect.detections:Detections"),
+            "Detector": ImportTarget("packer.vision.detect.detector:Detector", "faces"),
         },
     )
 

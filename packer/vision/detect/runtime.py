@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from packer.vision.detect.networks import Layer
 from shardspec.errors import UsageError
-from shardspec.registry import Entry, check_installed, resolve
+from shardspec.registry import ImportTarget, check_installed, resolve
 from shardspec.wording import did_you_mean, shorten
 
-RUNTIMES: Mapping[str, Entry] = {
-    "openvino": Entry("packer.vision.detect.openvino_runtime:OpenVINORuntime", "faces"),
-    "torch": Entry("packer.vision.detect.torch_runtime:TorchRuntime", "faces"),
+RUNTIMES: Mapping[str, ImportTarget] = {
+    "openvino": ImportTarget("packer.vision.detect.openvino_runtime:OpenVINORuntime", "faces"),
+    "torch": ImportTarget("packer.vision.detect.torch_runtime:TorchRuntime", "faces"),
 }
 """The values of ``--detector`` except auto, each named after its library. `make_runtime` calls the classes."""
 

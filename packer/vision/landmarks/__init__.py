@@ -10,13 +10,13 @@ from pathlib import Path
 
 from packer.vision.landmarks.base import LandmarkProvider
 from shardspec.errors import UsageError
-from shardspec.registry import Entry, resolve
+from shardspec.registry import ImportTarget, resolve
 
 __all__ = ["KINDS", "LandmarkProvider", "make_provider"]
 
 
 @dataclass(frozen=True)
-class Kind(Entry):
+class Kind(ImportTarget):
     """A kind of landmarks.
 
     Attributes

@@ -18,7 +18,7 @@ from support.datasets import fixed, picture, ragged, text, values_for, write_dat
 
 import readers
 from readers import CenterCrop, Whole, open_dataset
-from readers.formats import opened as shards_module
+from readers.formats import shards as shards_module
 from readers.formats.mapping import mappings_held
 from shardspec.errors import CodecError, DatasetError, ManifestError, ShardspecError
 from shardspec.formats import FORMATS

@@ -10,8 +10,8 @@ import torch
 from support.errors import raises
 
 from readers import Loader, Whole, diagnose, open_dataset
-from readers.formats.base import reader_class
 from readers.formats.machine import available_processors
+from readers.formats.shards import reader_class
 from readers.loader.diagnosis import Diagnosis, _measure_work, _verdict, _waited_s
 from shardspec.errors import UsageError
 

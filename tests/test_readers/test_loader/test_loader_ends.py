@@ -18,7 +18,7 @@ from support.datasets import picture, text, write_dataset
 from torch.utils.data import DataLoader, IterableDataset, random_split
 
 from readers import Loader, open_dataset
-from readers.formats.base import reader_class
+from readers.formats.shards import reader_class
 from readers.loader import threads as stages
 from shardspec.errors import CodecError, DatasetError, ReadTimeoutError, UsageError
 from shardspec.schema import Schema
