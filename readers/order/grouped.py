@@ -14,7 +14,8 @@ from shardspec.wording import counted, shorten
 
 _ROWS_TAG, _BATCHES_TAG, _VALUES_TAG, _FILL_TAG = range(0x62617463680, 0x62617463684)
 
-Values = npt.ArrayLike | Sequence[str]
+Values = npt.ArrayLike | Sequence[str] | tuple[Any, ...]
+"""One value for each row. A tuple of such columns: rows with equal values in all of them belong together."""
 
 
 class BalancedBatches:
@@ -34,6 +35,10 @@ class BalancedBatches:
     repeat : bool
         False: an epoch ends when the smallest class cannot fill its share of another batch, and repeats nothing. The
         next epochs take other samples of larger classes, as long as there are enough for a whole epoch.
+    groups : array of int or sequence of str, (N,), optional
+        What an epoch takes one sample of, instead of all samples: ``ds.column("source")`` for one frame or clip of each
+        video, drawn by (seed, epoch). All above then holds for the groups of a class. Rows without a group are left
+        out.
 
     Raises
     ------
@@ -47,8 +52,16 @@ class BalancedBatches:
 
     seeded: Literal[True] = True
 
-    def __init__(self, labels: Values, batch_size: int, repeat: bool = True) -> None:
-        self._groups = _Groups("labels", labels)
+    def __init__(self, labels: Values, batch_size: int, repeat: bool = True, groups: Values | None = None) -> None:
+        of_row = number_values("labels", labels)
+        self._within: _Groups | None = None
+        if groups is not None:
+            units = number_values("labels, groups", (labels, groups))
+            self._within = _Groups("groups", units)
+            of_unit = np.zeros(len(self._within.sizes), np.int64)
+            of_unit[units[units >= 0]] = of_row[units >= 0]
+            of_row = of_unit
+        self._groups = _Groups("labels", of_row)
         self.batch_size = as_count("batch_size", batch_size)
         self.repeat = bool(repeat)
         classes = len(self._groups.sizes)
@@ -88,12 +101,14 @@ class BalancedBatches:
         for number, size in enumerate(self._groups.sizes.tolist()):
             members = self._groups.members(number)
             if self.repeat:
-                places = np.arange(quota) % size
-                taken = Permutation(size, seed, epoch, number, _ROWS_TAG)(places)
+                taken = Permutation(size, seed, epoch, number, _ROWS_TAG)(np.arange(quota) % size)
             else:
                 cycle, part = divmod(epoch, size // quota)  # epochs of one cycle have no sample in common
                 taken = Permutation(size, seed, cycle, number, _ROWS_TAG)(part * quota + np.arange(quota))
-            columns.append(members[taken])
+            chosen = members[taken]
+            if self._within is not None:
+                chosen = self._within.pick(chosen, np.arange(quota) // size, seed, epoch)
+            columns.append(chosen)
         return np.stack(columns, axis=1).reshape(self._batches, self.batch_size)
 
 
@@ -182,6 +197,9 @@ class PairBatches:
         Samples of a batch, per rank: an even number.
     labels : array of int or sequence of str, (N,), optional
         Two classes; a pair has one sample of each, the smaller label first.
+    groups : array of int or sequence of str, (N,), optional
+        Groups of values, of each of which an epoch takes one value, drawn by (seed, epoch), with all its pairs. Epochs
+        are equally long: a value with fewer pairs than another of its group repeats some.
 
     Raises
     ------
@@ -190,13 +208,19 @@ class PairBatches:
 
     Examples
     --------
+    The second order has clips of a fake and of its original at the same frames, from one place of each original.
+
     >>> order = PairBatches(ds.column("original"), 64, labels=ds.column("label"))  # doctest: +SKIP
     >>> loader = Loader(ds, order=order, seed=0)  # doctest: +SKIP
+    >>> original, place, label = (clips.column(n) for n in ("original", "frame", "label"))  # doctest: +SKIP
+    >>> order = PairBatches((original, place), 32, labels=label, groups=original)  # doctest: +SKIP
     """
 
     seeded: Literal[True] = True
 
-    def __init__(self, values: Values, batch_size: int, labels: Values | None = None) -> None:
+    def __init__(
+        self, values: Values, batch_size: int, labels: Values | None = None, groups: Values | None = None
+    ) -> None:
         self.batch_size = as_count("batch_size", batch_size, 2)
         if self.batch_size % 2:
             raise UsageError(option="batch_size", expected="an even number, since it holds pairs", found=batch_size)
@@ -225,6 +249,14 @@ class PairBatches:
         self._pairs: IntArray = -(-sizes // 2) if labels is None else sizes
         if not len(sizes):
             raise UsageError(option="values", expected="two samples or more of one value", found="no pair")
+        self._groups: _Groups | None = None
+        if groups is not None:
+            numbers = number_values("groups", groups)
+            if len(numbers) != len(of_row):
+                raise UsageError(option="groups", expected=f"one for each of {len(of_row)} samples", found=len(numbers))
+            side = self._sides[0]
+            self._groups = _Groups("groups", numbers[side.shuffled(0, 0)[side.starts]])
+            self._pairs = np.maximum.reduceat(self._pairs[self._groups.shuffled(0, 0)], self._groups.starts)
 
     def __len__(self) -> int:
         return -(-2 * int(self._pairs.sum()) // self.batch_size)
@@ -236,7 +268,9 @@ class PairBatches:
 
     def __call__(self, epoch: int, seed: int) -> list[IntArray]:
         """Return the batches of an epoch: int64, (batch_size,); the last one may be smaller."""
-        of_pair = np.repeat(np.arange(len(self._pairs)), self._pairs)
+        numbers = np.arange(len(self._pairs))
+        chosen = numbers if self._groups is None else self._groups.pick(numbers, np.zeros_like(numbers), seed, epoch)
+        of_pair = np.repeat(chosen, self._pairs)
         nth = np.arange(len(of_pair)) - np.repeat(np.cumsum(self._pairs) - self._pairs, self._pairs)
         places = [2 * nth, 2 * nth + 1] if len(self._sides) == 1 else [nth, nth]
         columns = []
@@ -275,9 +309,22 @@ class _Groups:
         drawn = Permutation(len(self._rows), seed, epoch, _ROWS_TAG)(np.arange(len(self._rows)))
         return self._rows[drawn[np.argsort(self._of_row[drawn], kind="stable")]]
 
+    def pick(self, numbers: IntArray, nth: IntArray, seed: int, epoch: int) -> IntArray:
+        """Return the n-th row of some groups in the epoch's sequence; after a group's last row, its first one again."""
+        picked: IntArray = self.shuffled(seed, epoch)[self.starts[numbers] + nth % self.sizes[numbers]]
+        return picked
+
 
 def number_values(name: str, values: Values) -> IntArray:
     """Number the different values: int64, (N,); −1 for a negative number, an empty text and a missing value."""
+    if isinstance(values, tuple) and values and all(np.ndim(column) == 1 for column in values):
+        columns = [number_values(name, column) for column in values]
+        if len({len(column) for column in columns}) > 1:
+            raise UsageError(option=name, expected="columns of one length", found=list(map(len, columns)))
+        known = np.minimum.reduce(columns) >= 0
+        combined: IntArray = np.full(len(known), -1)
+        combined[known] = np.unique(np.stack(columns, 1)[known], axis=0, return_inverse=True)[1].reshape(-1)
+        return combined
     if isinstance(values, list) and any(isinstance(value, str) for value in values):
         values = ["" if value is None else value for value in values]
     column: Any = np.ma.asarray(values)

@@ -170,22 +170,31 @@ class _Indices(Iterator[int]):
             self._indices, self._restored_end = iter(()), True
 
 
-def class_balanced_weights(labels: Values) -> npt.NDArray[np.float64]:
-    """Return weights that draw every class equally often: 1 over the number of samples in the sample's class.
+def class_balanced_weights(labels: Values, groups: Values | None = None) -> npt.NDArray[np.float64]:
+    """Return weights that draw every class equally often, and every group of a class, such as a video, too.
 
-    Samples without a class have the weight 0 and are never drawn.
+    The weight of a sample is 1 over the number of samples of its class; with `groups`, 1 over the number of groups of
+    its class and over the number of samples that it shares its class and group with. Samples without a class or group
+    have the weight 0 and are never drawn.
 
     Parameters
     ----------
     labels : array of int or sequence of str, (N,)
         The class of each row: ``ds.column("label")``. A negative number, an empty text and a missing value are no
         class.
+    groups : array of int or sequence of str, (N,), optional
+        ``ds.column("source")``, for example.
 
     Returns
     -------
     float64 array, (N,)
     """
-    numbers = number_values("labels", labels)
-    counts = np.bincount(numbers + 1, minlength=1)
-    counts[0] = 0
-    return np.divide(1.0, counts[numbers + 1], out=np.zeros(len(numbers)), where=numbers >= 0)
+    classes = number_values("labels", labels)
+    units = classes if groups is None else number_values("labels, groups", (labels, groups))
+    known = units >= 0
+    of_unit = np.zeros(int(units.max(initial=-1)) + 1, np.int64)
+    of_unit[units[known]] = classes[known]
+    sharing = np.bincount(units[known]) * np.bincount(of_unit)[of_unit]
+    weights = np.zeros(len(units))
+    weights[known] = 1 / sharing[units[known]]
+    return weights

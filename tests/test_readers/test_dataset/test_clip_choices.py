@@ -13,7 +13,16 @@ from support.errors import raises
 from support.fuzz import examples
 from torch.utils.data import DataLoader
 
-from readers import ClipDataset, Loader, MixedDataset, Subset, open_dataset
+from readers import (
+    BalancedBatches,
+    ClipDataset,
+    Loader,
+    MixedDataset,
+    PairBatches,
+    PKBatches,
+    Subset,
+    open_dataset,
+)
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
 
@@ -267,6 +276,29 @@ def test_labels_of_frames_tell_which_clips_are_forged(dataset):
     assert batch["fake"].shape == (len(clips), 4)
     assert batch["fake"].any(1).tolist() == forged.tolist()
     assert {*clips.subset(np.flatnonzero(forged)).column("track").tolist()} == {0, 1}
+
+
+def test_pairs_people_and_balanced_batches_of_clips(dataset):
+    clips = dataset.clips(5)
+    place, track, label = (clips.column(name) for name in ("frame_position", "track", "label"))
+    item = clips.item_numbers()
+    # the two tracks of item 0 serve as a video and its forgery
+    order = PairBatches((item, place), 2, labels=track, groups=item)
+    met = set()
+    for _ in range(30):
+        (batch,) = Loader(clips, order=order, seed=len(met))
+        assert batch["track"].tolist() == [0, 1]
+        assert torch.equal(*batch["frame_position"])
+        met.add(batch["frame_position"][0, 0].item())
+    assert met <= {0, 1, 9, 10, 11}
+    assert len(met) > 2
+
+    random = dataset.clips(5, stride=None, start="random")
+    for batch in Loader(random, order=PKBatches(random.item_numbers(), p=2, k=6)):
+        assert sorted(batch["label"].tolist()) == [0] * 6 + [1] * 6
+        assert len({*identity(batch)}) > 7  # copies of a clip begin at different places
+    order = BalancedBatches(label, 2, groups=[f"{i}, {t}" for i, t in zip(item, track, strict=True)])
+    assert [sorted(batch["label"].tolist()) for batch in Loader(clips, order=order)] == [[0, 1]] * 2
 
 
 def test_random_clips_in_parts_and_mixtures(dataset):

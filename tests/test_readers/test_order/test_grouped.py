@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.errors import raises
 from support.fuzz import examples
 
-from readers import BalancedBatches, PairBatches, PKBatches
+from readers import BalancedBatches, PairBatches, PKBatches, class_balanced_weights
 from shardspec.errors import UsageError
 
 few = examples(60)
@@ -100,6 +100,85 @@ def test_pairs_of_two_classes_have_one_of_each(rows, seed):
     assert (f"{len(rows) - len(partners)} sample" in repr(order)) == (len(partners) < len(rows))
 
 
+@few
+@given(
+    rows=st.lists(st.tuples(st.integers(-1, 2), st.sampled_from(["", "a", "b", "c", "d"])), min_size=1, max_size=50),
+    share=st.integers(1, 3),
+    seed=seeds,
+)
+def test_an_epoch_takes_one_row_of_each_group(rows, share, seed):
+    """With groups such as videos, batches are balanced over classes, and each class over its videos."""
+    labels, videos = (list(column) for column in zip(*rows, strict=True))
+    of_class = {label: {v for c, v in rows if (c, bool(v)) == (label, True)} for label in sorted({*labels} - {-1})}
+    of_class = {label: found for label, found in of_class.items() if found}
+    weights = class_balanced_weights(labels, videos)
+    for label, found in of_class.items():
+        for video in found:
+            total = sum(weights[i] for i, row in enumerate(rows) if row == (label, video))
+            assert total == pytest.approx(1 / len(found))
+    assert weights.sum() == pytest.approx(len(of_class))
+    if not of_class:
+        return
+    order = BalancedBatches(labels, share * len(of_class), groups=videos)
+    assert len(order) == -(-max(map(len, of_class.values())) // share)
+    met = set()
+    for epoch in range(12):
+        batches = order(epoch, seed)
+        met.update(batches.reshape(-1).tolist())
+        for place, (label, found) in enumerate(of_class.items()):
+            taken = [rows[row] for row in batches.reshape(len(order) * share, -1)[:, place]]
+            times = Counter(taken)
+            assert set(times) == {(label, video) for video in found}
+            assert max(times.values()) - min(times.values()) <= 1
+    if max(Counter(rows).values()) < 3:
+        assert met == {i for i, (c, v) in enumerate(rows) if c >= 0 and v}
+
+
+def test_groups_without_repetition():
+    videos = ["a", "a", "b", "c", "c", "c", "d"]
+    order = BalancedBatches([0, 0, 0, 1, 1, 1, 0], 2, repeat=False, groups=videos)
+    assert len(order) == 1
+    assert {videos[order(epoch, 0)[0, 0]] for epoch in range(3)} == {"a", "b", "d"}
+
+
+@few
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from(["", "a", "b"]), st.integers(0, 3), st.integers(0, 1)), min_size=1, max_size=60
+    ),
+    seed=seeds,
+)
+def test_pairs_at_one_place_of_each_group(rows, seed):
+    """A fake and its original at the same frame, from one place of each original in an epoch."""
+    originals, places, labels = (list(column) for column in zip(*rows, strict=True))
+    both = {(v, p) for v, p, c in rows if v and (v, p, 1 - c) in rows}
+    if not both:
+        with pytest.raises(UsageError):
+            PairBatches((originals, places), 2, labels=labels, groups=originals)
+        return
+    order = PairBatches((originals, places), 4, labels=labels, groups=originals)
+    lengths, met = set(), set()
+    for epoch in range(20):
+        found = np.concatenate(order(epoch, seed)).tolist()
+        lengths.add(len(found))
+        chosen = set()
+        for first, second in zip(found[::2], found[1::2], strict=True):
+            assert rows[first] == (*rows[second][:2], 0)
+            assert labels[second] == 1
+            chosen.add(rows[first][:2])
+        assert {v for v, _ in chosen} == {v for v, _ in both}
+        assert len(chosen) == len({v for v, _ in both})
+        met |= chosen
+    assert len(lengths) == 1
+    assert met == both or len(both) > 6
+
+
+def test_columns_together_tell_groups_apart():
+    people, places = np.ma.MaskedArray([0, 0, 1, 1, 1], [False, True, False, False, False]), ["x", "x", "x", "", "x"]
+    order = PKBatches((people, places), 2, 1)
+    assert sorted(set(order(0, 0).reshape(-1).tolist())) == [0, 2, 4]
+
+
 def test_epochs_and_seeds_differ():
     labels = np.arange(200) % 2
     for order in (BalancedBatches(labels, 10), PKBatches(labels // 1, 2, 5), PairBatches(labels, 10)):
@@ -125,6 +204,11 @@ def test_epochs_and_seeds_differ():
         (lambda: PairBatches([0, 1], 2), "values: expected two samples or more of one value, found no pair"),
         (lambda: PairBatches([0, 0], 2, labels=[0, 0]), "labels: expected one of two classes for each of 2 samples"),
         (lambda: PairBatches([0, 0], 2, labels=[0]), "labels: expected one of two classes for each of 2 samples"),
+        (lambda: PairBatches([0, 0], 2, groups=[0]), "groups: expected one for each of 2 samples, found 1"),
+        (
+            lambda: BalancedBatches([0, 0], 2, groups=[0]),
+            "labels, groups: expected columns of one length, found [2, 1]",
+        ),
     ],
 )
 def test_wrong_arguments(make, message):
