@@ -31,7 +31,7 @@ def find(tree: Tree, choice: Choice) -> Found:
     wanted = [split for split in lists if (split in choice.splits if choice.splits else split != "test")]
     absent = [lists[split] for split in wanted if not tree.has(join(base, lists[split]))]
     if absent and choice.splits:
-        raise tree.missing_list(choice, absent[0], "it comes with AV-Deepfake1M")
+        raise UsageError(place=tree.root / base, expected=f"the official list {absent[0]}", found="none")
     if absent:
         found.notes.append(f"lists that do not exist: {', '.join(absent)}")
     if not choice.splits and tree.has(join(base, TEST_LIST)):

@@ -18,11 +18,13 @@ from packer.known import (
     deepfakebench,
     dfdc,
     faceforensics,
+    fakeavceleb,
     imagefolder,
     imagenet,
     lav_df,
     lrs,
     lrw,
+    voxceleb2,
 )
 from packer.known.tree import COLUMNS, INTERVALS, NO_LISTS, Choice, Found, Tree
 from packer.packed.export.tables import TABLES
@@ -58,11 +60,13 @@ KNOWN: Mapping[str, Known] = {
     "deepfakebench": Known(deepfakebench.find, _ALL_OPTIONS, _THREE, "--preset images --encode png"),
     "dfdc": Known(dfdc.find, ("splits",), _THREE, _FACES.format(16)),
     "faceforensics": Known(faceforensics.find, _ALL_OPTIONS, _THREE, _FACES.format(32)),
+    "fakeavceleb": Known(fakeavceleb.find, ("methods",), (), _FACES_IN_TIME),
     "imagefolder": Known(imagefolder.find, ("splits",), _THREE, f"{_IMAGES.format(256)} --resize exact"),
     "imagenet": Known(imagenet.find, ("splits", "lists"), _THREE, _IMAGES.format(256)),
     "lav-df": Known(lav_df.find, ("splits",), _THREE, _FACES_IN_TIME),
     "lrs": Known(lrs.find, ("splits", "lists"), ("pretrain", "trainval", *_THREE), _IMAGES.format(128)),
     "lrw": Known(lrw.find, ("splits",), _THREE, _IMAGES.format(128)),
+    "voxceleb2": Known(voxceleb2.find, ("splits",), ("train", "test"), _FACES_IN_TIME),
 }
 """Datasets by their names on the command line."""
 
@@ -225,8 +229,8 @@ def list_dataset(
     Parameters
     ----------
     name : str
-        ``"av-deepfake1m"``, ``"celeb-df"``, ``"deepfakebench"``, ``"dfdc"``, ``"faceforensics"``, ``"imagefolder"``,
-        ``"imagenet"``, ``"lav-df"``, ``"lrs"`` or ``"lrw"``.
+        ``"av-deepfake1m"``, ``"celeb-df"``, ``"deepfakebench"``, ``"dfdc"``, ``"faceforensics"``, ``"fakeavceleb"``,
+        ``"imagefolder"``, ``"imagenet"``, ``"lav-df"``, ``"lrs"``, ``"lrw"`` or ``"voxceleb2"``.
     root : path
         Folder of the dataset. Paths in rows are relative to it.
     out : path, optional

@@ -140,7 +140,7 @@ def make_lav_df(root: Path) -> Path:
     ):
         name, fake = f"{split}/{number:06d}.mp4", video or audio
         put(root, [name])
-        periods = [[0.04, 0.12]] if fake else []
+        periods = [[0.04, 0.16]] if fake else []
         original = f"{split}/{number - 1 - audio:06d}.mp4" if fake else None
         entry = {"file": name, "n_fakes": len(periods), "fake_periods": periods, "duration": 0.16, "original": original}
         entry |= {"modify_video": video, "modify_audio": audio, "split": split, "video_frames": 4, "audio_frames": 2560}
@@ -169,6 +169,38 @@ def make_av_deepfake1m(root: Path, *, plus_plus: bool = False) -> Path:
         put_text(root, f"{split}_metadata.json", json.dumps(entries))
     put(root, ["test/000000.mp4"])
     put_text(root, "test_files.txt", "000000.mp4\n")
+    return root
+
+
+def make_fakeavceleb(root: Path) -> Path:
+    """FakeAVCeleb: two people, each with a real video and its forgeries; one video is listed twice."""
+    lines = ["source,target1,target2,method,category,type,race,gender,path,"]
+    for source, other, race in (("id00076", "id00166", "African"), ("id00166", "id00076", "Caucasian (American)")):
+        for kind, method, target, name in (
+            ("RealVideo-RealAudio", "real", "-", "00109.mp4"),
+            ("RealVideo-FakeAudio", "rtvc", "-", "00109_fake.mp4"),
+            ("FakeVideo-RealAudio", "faceswap", other, f"00109_{other}_x7pq_faceswap.mp4"),
+            ("FakeVideo-FakeAudio", "faceswap-wav2lip", other, f"00109_2_{other}_wavtolip.mp4"),
+            ("FakeVideo-FakeAudio", "wav2lip", other, f"00109_2_{other}_wavtolip.mp4"),
+        ):
+            folder = f"FakeAVCeleb/{kind}/{race}/men/{source}"
+            put(root, [f"{folder}/{name}"])
+            lines.append(f"{source},{target},-,{method},A,{kind},{race},men,{name},{folder}")
+    put_text(root, "meta_data.csv", "\n".join(lines) + "\n")
+    return root
+
+
+def make_voxceleb2(root: Path, *, parted: bool = True, separator: str = "\t") -> Path:
+    """VoxCeleb2: two people of dev, one of test, two clips of one video each; their sound as well."""
+    people = {"id00012": "dev", "id00015": "dev", "id00017": "test"}
+    for person, split in people.items():
+        for number in (1, 2):
+            clip = f"{person}/_raOc3-IRsw/{number:05d}"
+            put(root / split if parted else root, [f"mp4/{clip}.mp4"])
+            put_text(root / split if parted else root, f"aac/{clip}.m4a", "")
+    rows = [("VoxCeleb2 ID ", "VGGFace2 ID ", "Gender ", "Set ")]
+    rows += [(f"{person} ", "n000012 ", "m ", f"{split} ") for person, split in people.items()]
+    put_text(root, "vox2_meta.csv", "\n".join(map(separator.join, rows)) + "\n")
     return root
 
 

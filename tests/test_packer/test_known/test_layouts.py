@@ -303,7 +303,7 @@ def test_lav_df_has_the_seconds_that_are_forged(tmp_path: Path) -> None:
     found = listed("lav-df", root, tmp_path / "t.csv")
     assert column(found, "path", "label", "split", "original", "modified", "fake_periods", "duration")[:3] == [
         ("dev/000002.mp4", "real", "val", "dev/000002.mp4", "none", [], 0.16),
-        ("dev/000003.mp4", "fake", "val", "dev/000002.mp4", "video", [[0.04, 0.12]], 0.16),
+        ("dev/000003.mp4", "fake", "val", "dev/000002.mp4", "video", [[0.04, 0.16]], 0.16),
         ("test/000004.mp4", "real", "test", "test/000004.mp4", "none", [], 0.16),
     ]
     assert found.counts["modified"] == {"audio": 1, "none": 3, "video": 3}
@@ -390,6 +390,104 @@ def test_what_av_deepfake1m_lacks_is_named(tmp_path: Path) -> None:
     edit_json(root / "val_metadata.json", lambda entries: entries[1].update(modify_type="swapped"))
     with pytest.raises(UsageError, match="modify_type real, visual_modified, audio_modified or both_modified"):
         listed("av-deepfake1m", root)
+
+
+def test_fakeavceleb_has_no_split_but_people(tmp_path: Path) -> None:
+    root = trees.make_fakeavceleb(tmp_path / "FakeAVCeleb_v1.2")
+    found = listed("fakeavceleb", tmp_path, tmp_path / "t.csv")
+    home = "FakeAVCeleb_v1.2/FakeAVCeleb"
+    real = f"{home}/RealVideo-RealAudio/African/men/id00076/00109.mp4"
+    columns = ("path", "label", "original", "method", "modified", "person", "donor", "gender", "race")
+    assert column(found, *columns)[:4] == [
+        (real, "real", real, "real", "none", "id00076", None, "men", "African"),
+        *(
+            (f"{home}/{path}", "fake", real, method, modified, "id00076", donor, "men", "African")
+            for path, method, modified, donor in (
+                (
+                    "FakeVideo-FakeAudio/African/men/id00076/00109_2_id00166_wavtolip.mp4",
+                    "faceswap-wav2lip",
+                    "both",
+                    "id00166",
+                ),
+                (
+                    "FakeVideo-RealAudio/African/men/id00076/00109_id00166_x7pq_faceswap.mp4",
+                    "faceswap",
+                    "video",
+                    "id00166",
+                ),
+                ("RealVideo-FakeAudio/African/men/id00076/00109_fake.mp4", "rtvc", "audio", None),
+            )
+        ),
+    ]
+    assert found.counts["modified"] == {"audio": 2, "both": 2, "none": 2, "video": 2}
+    assert (found.missing, found.unlisted) == ((), ())
+    assert [note.partition(": FakeVideo")[0] for note in found.notes] == [
+        "files that a list names again, whose first entry counts: 2"
+    ]
+    some = listed("fakeavceleb", root, methods="rtvc")
+    assert some.counts["method"] == {"real": 2, "rtvc": 2}
+
+
+def test_the_metadata_of_fakeavceleb_from_another_system(tmp_path: Path) -> None:
+    root = trees.make_fakeavceleb(tmp_path)
+    expected = listed("fakeavceleb", root).rows
+    text = (root / "meta_data.csv").read_text()
+    lines = [line.replace("/", "\\") for line in text.splitlines()]
+    (root / "meta_data.csv").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
+    assert listed("fakeavceleb", root).rows == expected
+    # Without the folders, and without the folder around the types.
+    (root / "meta_data.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines))
+    (root / "FakeAVCeleb").rename(tmp_path / "moved")
+    for kind in (tmp_path / "moved").iterdir():
+        kind.rename(root / kind.name)
+    (root / "RealVideo-RealAudio/African/men/id00076/00109.mp4").unlink()
+    trees.put(root, ["RealVideo-RealAudio/African/men/id00076/99999.mp4"], b"")
+    found = listed("fakeavceleb", root)
+    assert len(found.rows) == len(expected) - 1
+    assert found.missing == ("RealVideo-RealAudio/African/men/id00076/00109.mp4",)
+    assert found.unlisted == ("RealVideo-RealAudio/African/men/id00076/99999.mp4",)
+    assert sum(row["original"] is None for row in found.rows) == 3
+    (root / "meta_data.csv").write_text("source,type\n")
+    with raises(UsageError, expected="the columns target1, method, race, gender, path", found="source, type"):
+        listed("fakeavceleb", root)
+    (root / "meta_data.csv").write_text(text.replace("RealVideo-RealAudio,", "Real,"))
+    with pytest.raises(UsageError, match=r"expected a type, one of RealVideo-RealAudio, .*, found 'Real'"):
+        listed("fakeavceleb", root)
+
+
+@pytest.mark.parametrize("separator", [",", "\t", ";"])
+@pytest.mark.parametrize("parted", [True, False])
+def test_dev_of_voxceleb2_is_train(tmp_path: Path, parted: bool, separator: str) -> None:
+    root = trees.make_voxceleb2(tmp_path / "vox", parted=parted, separator=separator)
+    found = listed("voxceleb2", root, tmp_path / "t.csv")
+    dev, test = ("dev/", "test/") if parted else ("", "")
+    assert column(found, "path", "split", "person", "gender", "clip")[::3] == [
+        (f"{dev}mp4/id00012/_raOc3-IRsw/00001.mp4", "train", "id00012", "m", "id00012/_raOc3-IRsw"),
+        (f"{dev}mp4/id00015/_raOc3-IRsw/00002.mp4", "train", "id00015", "m", "id00015/_raOc3-IRsw"),
+    ]
+    assert found.counts == {"split": {"test": 2, "train": 4}}
+    assert (found.missing, found.unlisted, found.notes) == ((), (), ())
+    assert " --label-from none --preset faces --size 224 " in found.describe()
+    assert column(listed("voxceleb2", root, splits="test"), "path")[0].startswith(f"{test}mp4/id00017/")
+
+
+def test_people_whom_voxceleb2_lacks_are_named(tmp_path: Path) -> None:
+    root = trees.make_voxceleb2(tmp_path, separator=",")
+    (root / "dev/mp4/id00015").rename(root / "dev/mp4/id00099")
+    found = listed("voxceleb2", root)
+    assert found.notes == (
+        "people of vox2_meta.csv without a folder: 1: id00015",
+        "people who are not in vox2_meta.csv: 1: id00099",
+    )
+    assert column(found, "person", "split", "gender")[2] == ("id00099", "train", None)
+    (root / "vox2_meta.csv").write_text("id,sex\n")
+    with raises(UsageError, expected="the columns VoxCeleb2 ID, Gender and Set", found="id, sex"):
+        listed("voxceleb2", root)
+    (root / "vox2_meta.csv").unlink()
+    found = listed("voxceleb2", root)
+    assert "gender" not in found.columns
+    assert found.counts == {"split": {"test": 2, "train": 4}}
+    assert found.notes[0].startswith("vox2_meta.csv does not exist: clips have no gender")
 
 
 @pytest.mark.parametrize("separator", ["/", "\\"])
@@ -773,6 +871,8 @@ LISTS: Mapping[str, tuple[str, str]] = {
     "train.txt": ("lrs", "main/1/00001.mp4"),
     "metadata.min.json": ("lav-df", "a.mp4"),
     "val_metadata.json": ("av-deepfake1m", "a.mp4"),
+    "meta_data.csv": ("fakeavceleb", "a.mp4"),
+    "vox2_meta.csv": ("voxceleb2", "mp4/id00012/a/00001.mp4"),
 }
 """Lists that come from elsewhere, and a file that makes a folder one of that dataset."""
 

@@ -22,6 +22,8 @@ TREES: Mapping[str, Callable[[Path], object]] = {
     "Celeb-DF": lambda here: trees.make_celeb_df(here / "Celeb-DF-v2"),
     "LAV-DF": lambda here: trees.make_lav_df(here / "LAV-DF"),
     "AV-Deepfake1M": lambda here: trees.make_av_deepfake1m(here / "AV-Deepfake1M"),
+    "FakeAVCeleb": lambda here: trees.make_fakeavceleb(here / "FakeAVCeleb_v1.2"),
+    "VoxCeleb2": lambda here: trees.make_voxceleb2(here / "VoxCeleb2"),
     "DeepfakeBench": lambda here: trees.make_deepfakebench(here / "datasets/rgb", here / "dataset_json"),
     "ImageNet": lambda here: trees.make_imagenet(here / "ILSVRC2012"),
     "LRW": lambda here: trees.make_lrw(here / "lipread_mp4"),
@@ -147,7 +149,9 @@ def test_lav_df(tmp_path: Path, here: Callable[[str], dict[str, str]]) -> None:
     assert "no original occurs in more than one" in said["inspect lav-parts/val"]
     test = open_dataset(tmp_path / "lav-parts/test", fields=["source", "frame", "label", "modified", "fake_periods"])
     forged = {(str(s["source"]), int(s["frame"])) for s in test if s["fake_periods"]}
-    assert forged == {(f"test/{name}.mp4", frame) for name in ("000005", "000006") for frame in (1, 2)}
+    assert forged == {
+        (f"test/{name}.mp4", frame) for name in ("000005", "000006") for frame in (1, 3)
+    }  # 2 shows no face
     assert set(test.where("modified != 'audio'").column("label").tolist()) == {0, 1}
     assert len(test.where("modified != 'audio'")) < len(test)
 
@@ -162,6 +166,20 @@ def test_av_deepfake1m(tmp_path: Path, here: Callable[[str], dict[str, str]]) ->
         (1, "audio", True, False, True),
         (1, "both", True, True, True),
     }
+
+
+def test_fakeavceleb(tmp_path: Path, here: Callable[[str], dict[str, str]]) -> None:
+    said = here("FakeAVCeleb")
+    assert "no person occurs in more than one" in said["inspect fav-parts/test"]
+    for part in ("train", "test"):
+        found = rows_of(tmp_path / f"fav-parts/{part}", "label", "modified")
+        assert found == {(0, "none"), (1, "audio"), (1, "video"), (1, "both")}
+
+
+def test_voxceleb2(tmp_path: Path, here: Callable[[str], dict[str, str]]) -> None:
+    said = here("VoxCeleb2")
+    assert "no person occurs in more than one" in said["inspect vox-parts/test"]
+    assert rows_of(tmp_path / "vox-parts/test", "person", "gender", "clip") == {("id00017", "m", "id00017/_raOc3-IRsw")}
 
 
 def test_imagenet(tmp_path: Path, here: Callable[[str], dict[str, str]]) -> None:
