@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from readers.augment.pixels.floats import Normalize, ToFloat
     from readers.augment.pixels.mixing import BatchCutMix, BatchMixUp
     from readers.augment.pixels.policies import RandAugment, TrivialAugment
+    from readers.augment.temporal.crop import TemporalCrop
+    from readers.augment.temporal.frames import PerFrame
+    from readers.augment.temporal.mask import TimeMask
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -51,8 +54,11 @@ else:
             "LandmarkCutout": ImportTarget("readers.augment.paint:LandmarkCutout"),
             "Normalize": ImportTarget("readers.augment.pixels.floats:Normalize", "pack"),
             "OneOf": ImportTarget("readers.augment.compose:OneOf"),
+            "PerFrame": ImportTarget("readers.augment.temporal.frames:PerFrame"),
             "RandAugment": ImportTarget("readers.augment.pixels.policies:RandAugment", "pack"),
             "RandomErasing": ImportTarget("readers.augment.pixels.erasing:RandomErasing", "pack"),
+            "TemporalCrop": ImportTarget("readers.augment.temporal.crop:TemporalCrop"),
+            "TimeMask": ImportTarget("readers.augment.temporal.mask:TimeMask", "pack"),
             "ToFloat": ImportTarget("readers.augment.pixels.floats:ToFloat", "pack"),
             "Torchvision": ImportTarget("readers.augment.libraries.torchvision:Torchvision", "augment"),
             "TrivialAugment": ImportTarget("readers.augment.pixels.policies:TrivialAugment", "pack"),
@@ -81,8 +87,11 @@ __all__ = [
     "LandmarkCutout",
     "Normalize",
     "OneOf",
+    "PerFrame",
     "RandAugment",
     "RandomErasing",
+    "TemporalCrop",
+    "TimeMask",
     "ToFloat",
     "Torchvision",
     "TrivialAugment",

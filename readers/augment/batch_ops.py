@@ -1,6 +1,8 @@
 """Operations of batch transforms on images and geometry in torch, with separate parameters for each row."""
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from readers.augment.row_random import RowDraws
 from shardspec.errors import UsageError
 
 Batch = dict[str, Any]
+Forward = TypeVar("Forward", bound=Callable[..., Batch])
 
 
 def batch_boxes(batch: Batch) -> list[str]:
@@ -34,12 +37,37 @@ def batch_boxes(batch: Batch) -> list[str]:
     ]
 
 
-def image_of(batch: Batch, user: str) -> Tensor:
-    """Return the images of a batch; they must be one tensor (B, C, H, W)."""
+def image_of(batch: Batch, user: str, clips: bool = False) -> Tensor:
+    """Return the images of a batch, one tensor (B, C, H, W); of `clips`, it may be (B, T, C, H, W)."""
     image = batch.get("image")
-    if not isinstance(image, Tensor) or image.ndim != 4:
-        raise UsageError(place=user, expected="image as one tensor (B, C, H, W)", found=describe_value(image))
+    if not isinstance(image, Tensor) or image.ndim not in ((4, 5) if clips else (4,)):
+        expected = f"image as one tensor (B, C, H, W){' or (B, T, C, H, W)' if clips else ''}"
+        raise UsageError(place=user, expected=expected, found=describe_value(image))
     return image
+
+
+def with_clips(forward: Forward) -> Forward:
+    """Let a module's method for images (B, C, H, W) take clips (B, T, C, H, W) too, with one draw for each clip.
+
+    The frames become the rows of a batch, with the fields that have the same two first axes.
+    """
+
+    @wraps(forward)
+    def on_frames(self: Any, batch: Batch, seeds: Tensor | RowDraws | None = None) -> Batch:
+        image = image_of(batch, type(self).__name__, clips=True)
+        if image.ndim == 4:
+            return forward(self, batch, seeds)
+        sides = image.shape[:2]
+        if seeds is None:
+            seeds = torch.randint(1 << 62, (len(image),))
+        draws = RowDraws(seeds.numpy()) if isinstance(seeds, Tensor) else seeds
+        in_time = [name for name, value in batch.items() if isinstance(value, Tensor) and value.shape[:2] == sides]
+        frames = batch | {name: batch[name].flatten(0, 1) for name in in_time}
+        with draws.repeated(sides[1]) as repeated:
+            out = forward(self, frames, repeated)
+        return out | {name: out[name].unflatten(0, sides) for name in in_time if name in out}
+
+    return cast("Forward", on_frames)
 
 
 def batch_masks(batch: Batch, names: MaskNames, user: str) -> list[str]:

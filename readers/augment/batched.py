@@ -2,8 +2,9 @@
 
 A batch is a dict of tensors: ``image`` (B, C, H, W), uint8 in channels_last memory as the readers yield it, or
 floating; and, if they are read, ``landmarks`` (B, K, 2), ``hull`` (B, P, 2), ``regions`` (B, 4, 4), ``matrix``
-(B, 2, 3), ``landmarks_valid`` (B,), and masks (B, H, W) or (B, C, H, W). Other fields pass through. Calling a module
-returns a new dict and writes to no tensor of the given one. `BatchModule.forward_`, which the readers call with batches
+(B, 2, 3), ``landmarks_valid`` (B,), and masks (B, H, W) or (B, C, H, W). Other fields pass through. In a batch of
+clips all of them have an axis of time, (B, T, ...), and one draw serves all frames of a clip. Calling a module returns
+a new dict and writes to no tensor of the given one. `BatchModule.forward_`, which the readers call with batches
 that they own, may write to them.
 
 The readers call a ``batch_transform`` with a batch and one seed per row (`readers.loader.device`). Each row's result is
@@ -30,6 +31,7 @@ from readers.augment.batch_ops import (
     sampled,
     uniform,
     window,
+    with_clips,
 )
 from readers.augment.geometry import mirror_orders
 from readers.augment.libraries.batch_modules import OtherModule, ValueRange, looked_at
@@ -137,12 +139,13 @@ class BatchCompose(BatchModule):
                     ValueRange.UNIT if module.is_plain else ValueRange.NORMAL,
                 )
             elif isinstance(module, OtherModule):
-                image, owned = image_of(batch, module.name), False  # the module may keep its result
-                kept, found = module.call(image, values, draws, place)
-                batch = {**batch, "image": found}
+                image = image_of(batch, module.name, clips=True)
+                frames, owned = image.flatten(0, -4), False  # the module may keep its result
+                kept, found = module.call(frames, values, draws, place)
+                batch = {**batch, "image": found.view(*image.shape[:-3], *found.shape[1:])}
                 values = self._look(place, found) if kept is None else kept
                 if place not in self._seen and kept is ValueRange.NORMAL:
-                    module.check_not_cut(image, found)
+                    module.check_not_cut(frames, found)
                     self._seen[place] = kept
             elif isinstance(module, BatchModule) and module.keeps_range:
                 batch = module.forward_(batch, draws) if owned else module(batch, draws)
@@ -179,6 +182,7 @@ class BatchFlip(BatchModule):
         self.p = as_probability("BatchFlip", p)
         self.masks = as_mask_names(masks, "BatchFlip")
 
+    @with_clips
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """Mirror some of the images."""
         image = image_of(batch, "BatchFlip")
@@ -219,6 +223,7 @@ class BatchCrop(BatchModule):
         self.scale = None if scale is None else as_range("BatchCrop", "scale", scale)
         self.masks = as_mask_names(masks, "BatchCrop")
 
+    @with_clips
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """Crop each image."""
         image = image_of(batch, "BatchCrop")
@@ -276,6 +281,7 @@ class BatchDropRegion(BatchModule):
             table[at, list(ROWS[name])] = True
         self.register_buffer("table", table, persistent=False)
 
+    @with_clips
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """Paint over some regions."""
         image = image_of(batch, "BatchDropRegion")
@@ -347,7 +353,7 @@ class BatchNormalize(BatchModule):
                 found="others",
                 hint=f"they were already {values.value}, by a module before it or before the chain: normalise once",
             )
-        image = image_of(batch, "BatchNormalize")
+        image = image_of(batch, "BatchNormalize", clips=True)
         scale, shift = self.scale.to(image.device, torch.float32), self.shift.to(image.device, torch.float32)
         if values is ValueRange.UNIT:
             scale = scale * 255

@@ -1,5 +1,8 @@
 """Random numbers for a whole batch at once, each a function of its row's seed."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import numpy.typing as npt
 
@@ -26,6 +29,14 @@ class RowDraws:
 
     def __len__(self) -> int:
         return len(self._state)
+
+    @contextmanager
+    def repeated(self, times: int) -> "Iterator[RowDraws]":
+        """Provide the draws of a batch that has each row several times, in which the copies of a row draw alike."""
+        copies = RowDraws(np.empty(0, np.int64))
+        copies._state = np.repeat(self._state, times)
+        yield copies
+        self._state = copies._state[::times].copy()
 
     def uniform(self, count: int) -> npt.NDArray[np.float32]:
         """Draw the next `count` numbers of every row.

@@ -15,7 +15,7 @@ from readers.dataset.collate import mirrored
 from readers.dataset.derived import DerivedDataset, stacked, ungrouped
 from readers.dataset.parts import WithParts, as_rows
 from readers.dataset.runs import find_runs, find_starts, ranges
-from readers.decode.values import BatchLayout, ValueLayout, allocate_values
+from readers.decode.values import JOINED, BatchLayout, ValueLayout, allocate_values
 from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order.order import Picks, count_occurrences
 from readers.order.permutation import mix_array, mix_words
@@ -28,8 +28,6 @@ from shardspec.wording import shorten
 
 ONCE = ("key", "label", "source", "track")
 """Fields that a clip has once by default: the value of its first sample."""
-JOINED = ("audio",)
-"""Fields whose values follow each other in time: a clip has them as one array, (T · n,), and not as (T, n)."""
 
 Dilation = int | Literal["spread"]
 Start = Literal["first", "middle", "random"]

@@ -14,6 +14,9 @@ from shardspec.schema import Field
 BFLOAT16 = np.dtype("V2")
 """Stands for bfloat16, which numpy lacks: two bytes per value, converted to torch's bfloat16 in a batch."""
 
+JOINED = ("audio",)
+"""Fields whose values follow each other in time: a clip has them as one array, (T · n,), and not as (T, n)."""
+
 _LINE_BYTES = 64
 """Size of a cache line in bytes. No vector register is larger."""
 _JPEG_BEGIN = 16

@@ -41,7 +41,10 @@ class _BatchMix(BatchModule):
         return self._mix(batch, seeds, True)
 
     def _mix(self, batch: Batch, seeds: Seeds, owned: bool) -> Batch:
-        image = image_of(batch, type(self).__name__)
+        image = image_of(batch, type(self).__name__, clips=True)
+        if image.ndim > 4:  # the frames of a clip are mixed as further channels of an image
+            mixed = self._mix({**batch, "image": image.flatten(1, 2)}, seeds, False)
+            return {**mixed, "image": mixed["image"].unflatten(1, image.shape[1:3])}
         soft = self._soft(batch.get("label"), len(image))
         numbers = uniform(
             torch.empty(len(image), 0), 5, seeds

@@ -1,0 +1,1 @@
+"""Transforms of clips along the axis of time."""
