@@ -41,6 +41,15 @@ OF_THE_COMMAND = {"help", "debug", "json", "quiet"}
 """Options that a command has for itself: in Python there are exceptions, results, and ``progress``."""
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an image and two packed datasets of it."""
+    root = tmp_path_factory.mktemp("made")
+    for name in "ab":
+        packer.build(write_images(root / "in", ["a.jpg"]), root / name, engine="inline", progress=False)
+    return root
+
+
 @pytest.mark.parametrize("package", LAZY)
 def test_a_package_lists_its_names_for_people_and_for_type_checkers(package: str) -> None:
     module = import_module(package)
@@ -232,10 +241,9 @@ def test_one_path_is_not_taken_for_many(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_wrong_options_of_a_job_are_named(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    packer.build(write_images(tmp_path / "in", ["a.jpg"]), tmp_path / "a", engine="inline", progress=False)
+def test_wrong_options_of_a_job_are_named(made: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        packer.convert(tmp_path / "a", tmp_path / "out", format="npy", **options)
+        packer.convert(made / "a", tmp_path / "out", format="npy", **options)
     assert not (tmp_path / "out").exists()
 
 
@@ -289,15 +297,12 @@ def test_wrong_options_of_a_job_are_named(tmp_path: Path, options: dict[str, Any
     ],
 )
 def test_an_argument_of_another_type_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[Path], Any], message: str
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[Path], Any], message: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in "ab":
-        packer.build(write_images(Path("in"), ["a.jpg"]), name, engine="inline", progress=False)
-    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(made)
     with pytest.raises(UsageError, match=message):
-        call(tmp_path / "out")
-    assert not list((tmp_path / "out").iterdir())
+        call(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_number_of_numpy_is_one_of_python(tmp_path: Path) -> None:

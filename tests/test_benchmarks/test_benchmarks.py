@@ -2,7 +2,6 @@
 
 import copy
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ import simplejpeg
 from benchmarks import peers
 from benchmarks.check import check_epoch
 from benchmarks.data import Source, make_source
-from benchmarks.measure import artefact, summarise
+from benchmarks.measure import summarise
 from benchmarks.memory_group import NoMemoryGroupError, memory_group
 from benchmarks.tables import reading_table
 from readers.augment import Compose, Normalize, RandAugment
@@ -64,15 +63,6 @@ def test_readers_measure_all_rows_beside_the_limits(readers_document: dict[str, 
 def test_limits_alone(folder: Path) -> None:
     found, _ = run("limits", folder, "--kinds", "jpeg")
     assert [row["name"] for row in found["groups"][0]["rows"] if row["rates"]] == ["decode", "decode, fast"]
-
-
-def test_cold(folder: Path) -> None:
-    found, _ = run("cold", folder, "--formats", "npy", "--kinds", "raw")
-    assert [row["name"] for row in found["groups"][0]["rows"] if row["rates"]] == [
-        "read through, npy",
-        "Loader, npy, full",
-        "Loader, npy, blocks",
-    ]
 
 
 def test_larger_than_memory(folder: Path) -> None:
@@ -158,16 +148,6 @@ def test_every_peer_says_how_it_is_had(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_peers_come_in_groups_that_fit_into_memory() -> None:
-    everyone = peers.groups_of("raw", None)
-    assert [peer for group in everyone for peer in group] == list(peers.PEERS)
-    assert max(map(len, everyone)) == peers.PER_GROUP
-    assert [[peer.name for peer in group] for group in peers.groups_of("photo", ["SPDL", "FF", "Lit"])] == [
-        ["FFCV", "LitData"]
-    ]
-    assert peers.groups_of("photo", ["SPDL"]) == [[]]
-
-
 def test_a_peer_and_a_format_of_ours_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("Source", "pack_ours", "pack_peer"):
         monkeypatch.setattr(peers, name, lambda *_, **__: {})
@@ -178,14 +158,6 @@ def test_a_peer_and_a_format_of_ours_have_folders_of_their_own(tmp_path: Path, m
         assert len(set(roots)) == len(roots) == len(FORMATS) + len(peers.PEERS)
         # As the facts of a peer do: each is a folder of its own below the run's.
         assert {root.parent for root in roots} == {tmp_path}
-
-
-def test_a_folder_gets_a_new_file_for_every_run(tmp_path: Path) -> None:
-    made = artefact(tmp_path, "cold")
-    assert made is not None
-    assert re.fullmatch(r"cold-\w{1,12}-\d{8}T\d{6}\.json", made.name)
-    assert artefact(tmp_path / "mine.json", "cold") == tmp_path / "mine.json"
-    assert artefact(None, "cold") is None
 
 
 def test_ratios_are_taken_round_by_round() -> None:

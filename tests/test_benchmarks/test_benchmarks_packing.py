@@ -12,7 +12,6 @@ from support.ranks import run_script
 
 from benchmarks.pack_faces import summarise
 from benchmarks.scale_tables import scale_tables
-from shardspec.formats import FORMATS
 
 ROOT = Path(__file__).parents[2]
 FRAMES = 6
@@ -92,13 +91,6 @@ def test_every_detector_is_measured_on_the_same_faces(video: Path, tmp_path: Pat
         assert row["faces"] == 4
         assert row["missing"] == 0
     assert set(found["process_rates"]) == {"1", "2"}
-
-
-def test_formats_are_measured_on_the_same_rows(tmp_path: Path) -> None:
-    found = run("formats", tmp_path, "--rows", 96, "--repeats", 1, "--folder", tmp_path)
-    for kind in ("raw", "jpeg"):
-        assert set(FORMATS) < set(found[kind])
-        assert all(found[kind][name]["random_later"] > 0 for name in FORMATS)
 
 
 def test_every_way_of_packing_images_is_measured(tmp_path: Path) -> None:

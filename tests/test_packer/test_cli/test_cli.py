@@ -107,9 +107,9 @@ def test_help_names_every_command_and_option() -> None:
     text = run_packer("--help").stdout
     assert all(re.search(rf"^ +{name}\s", text, re.MULTILINE) for name in COMMANDS)
     text = run_packer("build", "--help").stdout
+    assert "usage: packer build" in text
     for name in ("dry_run", "config", "json", *(field.name for field in (*fields(Recipe), *fields(BuildOptions)))):
         assert f"--{name.replace('_', '-')}" in text, name
-    assert "usage: packer build" in text
 
 
 def test_only_workers_that_have_something_to_do_are_announced(source: Path, tmp_path: Path) -> None:

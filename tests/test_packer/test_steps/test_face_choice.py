@@ -83,11 +83,3 @@ def test_the_forged_of_two_people(folder: Path) -> None:
     assert [bool(sample["box"][0] > 512) for sample in samples] == [True, False, False]
     assert [bool(sample["mask_image"].any()) for sample in samples] == [True, False, False]
     assert [bool(sample["mask_image_valid"]) for sample in samples] == [True, True, False]
-
-
-def test_the_central_of_two_people(folder: Path) -> None:
-    for name, widths in (("a.png", (300, 0)), ("b.png", (0, 300))):
-        write_image(folder / name, np.pad(pair(), ((0, 0), widths, (0, 0))))
-    rows = [{"path": name} for name in ("a.png", "b.png")]
-    samples = build(rows, folder / "out", choose="central")
-    assert [bool(sample["box"][0] > 512) for sample in samples] == [False, True]

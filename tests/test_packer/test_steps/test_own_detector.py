@@ -142,13 +142,17 @@ class TestPlan:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("name", "reason", "shared"),
     [
-        ("NotANumber", "expected finite boxes with left < right and top < bottom, found [10.0, 10.0, nan, 60.0]"),
-        ("Failing", "ZeroDivisionError: no light (detectors.py, line "),
+        (
+            "NotANumber",
+            "expected finite boxes with left < right and top < bottom, found [10.0, 10.0, nan, 60.0]",
+            False,
+        ),
+        ("Failing", "ZeroDivisionError: no light (detectors.py, line ", False),
+        ("Failing", "ZeroDivisionError: no light (detectors.py, line ", True),
     ],
 )
-@pytest.mark.parametrize("shared", [False, True])
 def test_a_fault_of_it_rejects_the_item_and_names_both(
     tmp_path: Path, name: str, reason: str, shared: bool, leaks_allowed: None
 ) -> None:

@@ -98,9 +98,9 @@ def test_whole_images_are_kept_as_by_the_decoder():
 
 
 def test_damage_is_found_as_by_the_decoder():
-    found = compare(4000, seed=5)
+    found = compare(1500, seed=5)
     assert found["different"] == 0
-    assert 400 < found["kept"] < 3000  # both verdicts were met
+    assert 150 < found["kept"] < 1125  # both verdicts were met
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", IMAGES[0][:40]])

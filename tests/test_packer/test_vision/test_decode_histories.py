@@ -300,27 +300,14 @@ def test_copies_of_a_damaged_video_are_packed_alike_by_any_number_of_workers(tmp
     ):
         video = write(whole / f"{codec}{suffix}", codec, pixels)
         for seed in (0, 1):
-            for copy in range(5):
+            for copy in range(3):
                 damage(video, source / f"{copy}-{seed}{video.name}", seed)
     built = []
-    for workers in (1, 2, 3):
-        out = tmp_path / f"out{workers}"
-        run_packer(
-            "build",
-            source,
-            out,
-            "--workers",
-            workers,
-            "--encode",
-            "raw",
-            "--size",
-            64,
-            "--max-rejects",
-            "100%",
-            "--quiet",
-        )
-        built.append(fingerprints(out))
-    assert built[0] == built[1] == built[2]
+    how = ("--encode", "raw", "--size", 64, "--max-rejects", "100%", "--quiet")
+    for name, workers in (("out1", ()), ("out3", ("--workers", 3))):
+        run_packer("build", source, tmp_path / name, *how, *workers)
+        built.append(fingerprints(tmp_path / name))
+    assert built[0] == built[1]
     frames: dict[str, dict[str, list[tuple[int, bytes]]]] = {}
     for sample in read_samples(tmp_path / "out3"):
         copy, _, name = sample["source"].partition("-")
@@ -331,7 +318,7 @@ def test_copies_of_a_damaged_video_are_packed_alike_by_any_number_of_workers(tmp
         reasons.setdefault(name, {})[copy] = line["reason"]
     assert reasons
     for copies in [*frames.values(), *reasons.values()]:
-        assert len(copies) == 5
+        assert len(copies) == 3
         assert all(found == copies["0"] for found in copies.values())
 
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from support.batches import Noise, error_of, keys_of
 from support.crops import keys
-from support.errors import raises
 from torch.utils.data import BatchSampler, DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -34,12 +33,6 @@ def test_batches_are_those_of_a_dataloader(raw_path, jpeg_path, workers):
                 assert one[name].dtype == other[name].dtype
                 assert torch.equal(one[name], other[name])
             assert one["image"].is_contiguous(memory_format=torch.channels_last)
-
-
-def test_unshuffled_images_are_the_packed_ones(raw_path):
-    dataset = open_dataset(raw_path)
-    images = torch.cat([batch["image"] for batch in Loader(dataset, 7, shuffle=False)])
-    assert np.array_equal(images.permute(0, 2, 3, 1).numpy(), dataset.column("image"))
 
 
 def test_too_few_samples_for_a_batch_are_reported(raw_path):
@@ -149,13 +142,6 @@ def test_a_state_behind_an_epoch_that_left_samples_out_goes_on_with_the_next(raw
     resumed = Loader(dataset, 16, drop_last=True)
     resumed.load_state_dict(loader.state_dict())
     assert keys_of(resumed) == second
-
-
-def test_a_state_of_another_order_is_refused(raw_path):
-    dataset = open_dataset(raw_path, fields=["key"])
-    state = Loader(dataset, 4, seed=1).state_dict()
-    with raises(UsageError, option="state", found="another; they differ in seed"):
-        Loader(dataset, 4, seed=2).load_state_dict(state)
 
 
 def test_seeded_transforms_draw_the_same_everywhere(raw_path):
@@ -383,17 +369,6 @@ def test_batches_of_a_rank_are_not_shared_out_again(raw_path):
     assert (alone.batch_sampler.batch_size, alone.batch_sampler.drop_last) == (8, True)
     with pytest.raises(UsageError, match=r"its batches are already this rank's share.*leave it out of prepare_data_lo"):
         getattr(Loader(dataset, 8, rank=0, world_size=2).batch_sampler, "batch_size", None)
-
-
-def test_indices_that_were_given_are_consumed(raw_path):
-    loader = Loader(open_dataset(raw_path, fields=["key"]), 8, seed=3)
-    expected = list(loader)
-    loader.set_epoch(0)
-    indices = iter(loader.batch_sampler)
-    next(indices), next(indices)
-    state = loader.state_dict()
-    loader.load_state_dict(state)
-    assert keys_of(loader) == keys_of(expected[2:])
 
 
 def test_batches_on_a_device_are_not_made_in_worker_processes(raw_path):
