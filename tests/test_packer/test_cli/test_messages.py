@@ -27,7 +27,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_image(root / "photos" / ("ab"[number % 2]) / f"{number}.jpg", photograph("coffee"))
     (root / "table.csv").write_text("path,label,size\nphotos/a/0.jpg,cat,1\nphotos/b/1.jpg,dog,2\n")
     (root / "wrong.csv").write_text("file,label\nphotos/a/0.jpg,cat\n")
+    (root / "types.csv").write_text("path,x,y,z\nphotos/a/0.jpg,1,2,inf\nphotos/b/1.jpg,1.5,1e30,1\n")
     (root / "empty.csv").write_text("path\n")
+    (root / "nothing.csv").touch()
+    (root / "latin.csv").write_bytes(b"key\n\xff\n")
+    (root / "wrong.parquet").write_bytes(b"PAR1")
+    (root / "wrong.jsonl").write_text("[1]\n")
     (root / "wrong.toml").write_text("sise = 64\n")
     (root / "zero.toml").write_text("size = 0\n")
     (root / "empty").mkdir()
@@ -35,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tar(root / "empty.tar", [])
     (root / "notes").mkdir()
     (root / "notes" / "todo.txt").write_text("nothing\n")
-    run_packer("build", root / "photos", root / "packed", "--preset", "images", "--size", "32")
+    run_packer("build", root / "photos", root / "packed", "--size", "32", "--label-from", "folder")
     return root
 
 

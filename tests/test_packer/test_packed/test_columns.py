@@ -252,24 +252,6 @@ def test_a_table_that_cannot_be_added_is_refused(table: Any, message: str, tmp_p
     assert fingerprints(tmp_path / "ds") == before
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("t.txt", b"x"),
-        ("t.csv", b""),
-        ("t.parquet", b"PAR1"),
-        ("t.jsonl", b"[1]"),
-        ("none.csv", None),
-        ("t.csv", b"\xff"),
-    ],
-)
-def test_a_file_that_is_no_table_is_refused(name: str, content: bytes | None, tmp_path: Path) -> None:
-    without_score(tmp_path / "ds")
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    assert name in run_packer("add", tmp_path / "ds", tmp_path / name, expect=2).stderr
-
-
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.jsonl", "t.parquet"])
 def test_a_table_without_rows_is_said_to_have_none(name: str, tmp_path: Path) -> None:
     keys = without_score(tmp_path / "ds")

@@ -151,24 +151,6 @@ def test_tar_files_are_those_of_convert_and_open_in_webdataset(tmp_path: Path, f
     assert all(np.array_equal(sample["jpg"], image) for sample, image in zip(found, images, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ({"to": "webdataset", "table": "csv"}, "table: read only with --to files"),
-        ({"to": "mdss"}, "expected one of files, litdata, mds, webdataset, found 'mdss'; did you mean 'mds'"),
-        ({"to": "mds", "table": "csv"}, "table: read only with --to files"),
-        ({"shard_size": "1MB"}, "shard_size: read only with --to litdata or mds or webdataset"),
-        ({"to": "mds", "shard_size": "9GB"}, "shard_size: expected 1073741824 bytes or fewer"),
-        ({"to": "mds", "shard_size": 0}, "shard_size: expected 64KiB or more"),
-        ({"to": "litdata", "shard_size": "many"}, "shard_size: expected a size"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(tmp_path: Path, faces: Path, how: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        export(faces / "jpeg", tmp_path / "out", progress=False, **how)
-    assert not (tmp_path / "out").exists()
-
-
 def assert_alike(found: Any, expected: Any, name: str) -> None:
     """A value as a library gives it is that of the dataset."""
     if isinstance(expected, str):

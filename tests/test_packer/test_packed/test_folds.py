@@ -117,32 +117,6 @@ def test_several_fields_keep_together_what_shares_any_of_them(videos: Path, tmp_
     assert alone.to_json()["by"] == "person"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--folds", "21", "--by", "person"], "found 20 groups for 21 splits: split by a field with more values"),
-        (["--folds", "6", "--by", "person", "--stratify", "label"], "expected 6 groups or more with each value, one for each part, found 5 with 'real'"),
-        (["--folds", "99", "--stratify", "label"], "expected 99 samples or more with each value, one for each part, found 60 with 'real'"),
-        (["--folds", "1"], "folds: expected an integer of 2 to 100, found 1"),
-        (["--folds", "3", "--ratios", "a=0.5,b=0.5"], "--folds: read only without --ratios, since the shares of folds are equal, found both"),
-        (["--folds", "3", "--into", "person"], "folds: read only without --into, found 'person'"),
-        (["--stratify", "label", "--into", "person"], "stratify: read only without --into"),
-        (["--ratios", "a=0.5,b=0.5"], "found none of them"),
-        (["--folds", "3", "--by", "method"], "expected a value of 'method' in every sample, found none in 60 of 240"),
-        (["--folds", "3", "--stratify", "Label"], "expected a field 'Label' of text or of single values, found none: choose one of key, source, label, person, studio, method; did you mean 'label'?"),
-        (["--into", "PERSON"], "did you mean 'person'?"),
-        (["--folds", "3", "--by", "person", "--by", "persom"], "did you mean 'person'?"),
-    ],
-)  # fmt: skip
-def test_impossible_demands_are_said_in_one_line(
-    videos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    assert main(["split", str(videos), str(tmp_path / "out"), *arguments, "--quiet"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
-    assert not (tmp_path / "out").exists()
-
-
 def test_impossible_demands_of_the_readers(videos: Path) -> None:
     dataset = open_dataset(videos)
     for call, message in (

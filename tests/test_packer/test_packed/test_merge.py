@@ -14,7 +14,6 @@ import pytest
 from support.builds import QUIET, write_images
 from support.command import environment, run_packer
 from support.datasets import assert_same, face_schema, write_dataset
-from support.errors import raises
 from support.hooks import before_each
 from support.packed_files import face_columns, read_all, write_faces
 from support.steps_over_packed import mirror_twice
@@ -262,14 +261,6 @@ def test_a_merge_that_unites_goes_on_after_a_kill(tmp_path: Path) -> None:
     run_packer(*call)
     assert read_all(tmp_path / "out")["label"].tolist() == [1] * 5 + [0] * 5
     assert verify(tmp_path / "out", deep=True).problems == ()
-
-
-def test_wrong_calls(tmp_path: Path) -> None:
-    write_faces(tmp_path / "a", 3)
-    with raises(UsageError, expected="two packed datasets or more to merge", found=1):
-        merge([tmp_path / "a"], tmp_path / "out", **QUIET)
-    with pytest.raises(UsageError, match="found one twice"):
-        merge([tmp_path / "a", tmp_path / "a"], tmp_path / "out", **QUIET)
 
 
 def test_samples_that_are_there_twice_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

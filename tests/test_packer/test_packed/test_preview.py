@@ -86,15 +86,6 @@ def test_large_images_are_fitted_into_their_cell(tmp_path: Path) -> None:
 def test_what_cannot_be_shown_is_an_error(tmp_path: Path) -> None:
     manifest = write_faces(tmp_path / "faces", 4)
     sheet = tmp_path / "s.png"
-    for options, message in (
-        ({"start": 4}, "found 4 in all"),
-        ({"count": 0}, "count: expected 1 or more, found 0"),
-        ({"cell": 40000}, "megapixels"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            preview(tmp_path / "faces", sheet, **options)
-    with raises(UsageError, expected="a name that ends in .png", found=".jpg"):
-        preview(tmp_path / "faces", tmp_path / "s.jpg")
     write_dataset(tmp_path / "text", "npy", Schema((text("key"),)), {"key": ["a"]})
     with raises(UsageError, expected="a field with images", found="key"):
         preview(tmp_path / "text", sheet)
@@ -253,15 +244,3 @@ def test_a_track_is_animated_in_the_order_and_at_the_pace_of_its_frames(tmp_path
             expected = draw(columns["image"][row], valid, scale=2).astype(int)
             assert np.abs(np.asarray(animation.convert("RGB"), int) - expected).mean() < 12, row
             assert animation.info["duration"] == 1000  # the longest
-
-
-@pytest.mark.parametrize(
-    ("options", "option"),
-    [({"track": 12}, "track"), ({"track": 1, "where": "score > 0"}, "where"), ({"track": -1}, "track")],
-)
-def test_a_track_that_cannot_be_shown_is_an_error(tmp_path: Path, options: dict[str, object], option: str) -> None:
-    write_faces(tmp_path / "faces", 12)
-    with raises(UsageError, option=option):
-        preview(tmp_path / "faces", tmp_path / "track.webp", **options)
-    with pytest.raises(UsageError):
-        preview(tmp_path / "faces", tmp_path / "track.png", track=1)

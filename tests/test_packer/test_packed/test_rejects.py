@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from support.builds import write_images
 from support.command import run_packer, run_unprivileged
-from support.errors import raises
 from support.media import photograph, scene, write_image
 
 import packer
 from packer.cli import main
 from readers import open_dataset
-from shardspec.errors import NotADatasetError, TooManyRejectsError, UsageError
+from shardspec.errors import TooManyRejectsError, UsageError
 from shardspec.layout import Layout
 
 
@@ -203,20 +202,6 @@ def test_what_no_table_can_hold(tmp_path: Path) -> None:
     write_image(source / "b.png", scene(1, (24, 18)))
     os.replace(source / "b.png", source / odd)
     assert build(tmp_path / "retry.jsonl", tmp_path / "again", root=str(source)).manifest.samples == 1
-
-
-def test_wrong_calls(source: Path, tmp_path: Path) -> None:
-    build(source, tmp_path / "out")
-    with pytest.raises(NotADatasetError):
-        packer.rejects(source)
-    with raises(UsageError, expected="a name that ends in .csv or .jsonl", found=".txt"):
-        packer.rejects(tmp_path / "out", out=tmp_path / "retry.txt")
-    with pytest.raises(UsageError, match="outside the dataset"):
-        packer.rejects(tmp_path / "out", out=tmp_path / "out" / "retry.csv")
-    assert (
-        "expected a file in an existing folder"
-        in run_packer("rejects", tmp_path / "out", "-o", tmp_path / "no" / "retry.csv", expect=2).stderr
-    )
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:

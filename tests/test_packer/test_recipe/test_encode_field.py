@@ -12,7 +12,7 @@ from support.media import scene, write_image
 from support.packed import check_whole, fingerprints, read_samples
 
 from packer import Recipe, build
-from shardspec.errors import TooManyRejectsError, UsageError
+from shardspec.errors import TooManyRejectsError
 from shardspec.layout import Layout
 from shardspec.schema import NamedConfig
 
@@ -138,26 +138,6 @@ def test_a_field_that_is_no_image_is_a_reject_with_its_reason(tmp_path: Path) ->
         build(given, tmp_path / "out", encode_field="n=png", **QUIET)
     (found, _) = [line["reason"] for line in read_jsonl(Layout(tmp_path / "out").build / "rejects.jsonl")]
     assert "encode_field: expected 'n' as an image, uint8 (H, W, 3), found int64 (3,)" in found
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["ir_image"], "expected FIELD=ENCODING, such as ir_image=jpeg:90"),
-        (["Ir=png"], "expected FIELD=ENCODING"),
-        (["image=png"], "a field other than image.*encode and quality are for image"),
-        (["ir_image=jpg"], "expected one of jpeg, png, webp, raw, found 'jpg'; did you mean 'jpeg'"),
-        (["ir_image=png:9"], "a quality only with jpeg or webp"),
-        (["ir_image=jpeg:"], "quality of 1 to 100"),
-        (["ir_image=jpeg:101"], "quality of 1 to 100"),
-        (["ir_image=webp:²"], "quality of 1 to 100"),
-        (["ir_image=png", "ir_image=jpeg"], "one encoding of ir_image, found two"),
-        (3, "encode_field: expected a text"),
-    ],
-)
-def test_wrong_encodings(given: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        Recipe.from_options({"encode_field": given})
 
 
 def test_a_recipe_without_it_says_nothing_of_it() -> None:

@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -63,61 +62,13 @@ def test_a_recipe_is_frozen() -> None:
         Recipe().size = 3  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    ("options", "reported"),
-    [
-        (
-            {"margin": 0.5},
-            "margin: read only by the step 'faces', found the steps decode, resize: choose --preset faces",
-        ),
-        ({"landmarks": "68"}, "landmarks: read only by the step 'faces'"),
-        ({"steps": "decode", "size": 64}, "size: read only by the step 'faces' or 'resize', found the steps decode"),
-        ({"encode": "png", "quality": 30}, "quality: read only with encode jpeg or webp, found encode png"),
-        ({"encode": "webp", "subsampling": "444"}, "subsampling: read only with encode jpeg, found encode webp"),
-        ({"encode": "raw", "progressive": "baseline"}, "progressive: read only with encode jpeg, found encode raw"),
-        ({"resize": "exact"}, "resize: read only with size, found no size"),
-        ({"resize": "none", "size": 64}, "size: read only with resize shorter or exact, found resize none"),
-        (
-            {"steps": "m:f", "every": 3},
-            "every: read only by the step 'decode', found the steps m:f: add 'decode' to --steps",
-        ),
-        ({"steps": "resize", "keyframes": True}, "keyframes: read only by the step 'decode', found the steps resize"),
-        (
-            {"preset": "faces", "choose": "masked"},
-            "choose: expected also, the column of the masks, with choose masked, found none",
-        ),
-        (
-            {"preset": "faces", "landmark_model": "a.tflite"},
-            "landmark_model: read only with landmarks mesh, found landmarks 5",
-        ),
-        (
-            {"preset": "faces", "landmarks": "mesh"},
-            "landmark_model: expected the path of a face mesh's .tflite file with landmarks mesh, found none: MediaPipe's "
-            "face_landmark.tflite is one (docs/landmarks.md says where it is)",
-        ),
-        ({"preset": "faces", "boxes_scale": 2.0}, "boxes_scale: read only with boxes, found no boxes"),
-        ({"preset": "faces", "also_resample": "nearest"}, "also_resample: read only with also, or where"),
-        ({"also_resample": "nearest"}, "or where the step 'resize' has a size, found no also"),
-        *(
-            (
-                {"preset": "faces", "boxes": "b.json", name: value},
-                f"{name}: read only without boxes, found boxes b.json",
-            )
-            for name, value in (("detector", "torch"), ("device", "cuda"), ("parity", True))
-        ),
-    ],
-)
-def test_an_option_that_nothing_reads_is_a_wrong_call(options: dict[str, Any], reported: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(reported)):
-        Recipe.from_options(options)
-
-
 def test_an_option_that_something_reads_is_taken() -> None:
     assert Recipe(resize="none").size is None
     assert Recipe(size=9, also_resample="nearest").also_resample == "nearest"
     assert Recipe(preset="faces", steps=("decode", "faces", "resize"), resize="exact").size == 224  # type: ignore[arg-type]
     assert Recipe(preset="faces", steps=("decode", "faces", "resize"), resize="none", size=64).size == 64  # type: ignore[arg-type]
     assert Recipe(preset="faces", boxes="b.json", boxes_scale=2).boxes_scale == 2
+    assert Recipe(preset="faces", detector="module:function", min_face=8).min_face == 8
 
 
 def test_everything_that_is_wrong_is_reported_at_once() -> None:

@@ -102,20 +102,6 @@ class TestChoosing:
         with pytest.raises(ShardspecError, match="option exclude"):
             build(tmp_path / "in", tmp_path / "b", include=["train", "val/real"], **QUIET)
 
-    def test_other_sources_refuse_the_options(self, tmp_path: Path) -> None:
-        write_tree(tmp_path / "in")
-        (tmp_path / "t.csv").write_text("path\nin/val/real/000_7.png\n")
-        build(tmp_path / "in", tmp_path / "packed", **QUIET)
-        chosen: dict[str, Any] = {"include": "x", "exclude": "x", "fields_from_path": "{a}/{b}", "sidecars": True}
-        for source, found in (
-            (tmp_path / "t.csv", "a table"),
-            (tmp_path / "packed", "a packed dataset"),
-            ([{"path": "x.png"}], "rows"),
-        ):
-            for name, value in chosen.items():
-                with pytest.raises(UsageError, match=f"^{name}: applies only to folders.*, found {found}$"):
-                    build(source, tmp_path / "out", **{name: value}, **QUIET)
-
 
 class TestPaths:
     def test_placeholders_become_fields_of_every_sample(self, tmp_path: Path) -> None:

@@ -381,19 +381,6 @@ def test_a_rejected_folder_is_shown_by_its_first_whole_frame(source: Path, tmp_p
         assert np.ptp(np.asarray(sheet), axis=2).max() > 100  # no grey cell
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--frame-folders", "0"), "--frame-folders: expected"),
-        (("--frame-folders", "1e-9"), "--frame-folders: expected"),
-        (("--frame-folders", "25", "--sidecars"), "expected either sidecars or frame_folders, found both"),
-    ],
-)
-def test_wrong_options(source: Path, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
-    done = run_packer("build", source, tmp_path / "out", *options, expect=2)
-    assert message in done.stderr
-
-
 def test_sources_that_have_no_frames(source: Path, tmp_path: Path) -> None:
     done = run_packer("build", source / "fake" / "a", tmp_path / "out", *RATE, expect=2)
     assert "'frame0.jpg' directly in" in done.stderr

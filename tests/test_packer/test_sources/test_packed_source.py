@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -211,21 +210,6 @@ def test_worker_processes_make_the_same_dataset_and_a_resume_finds_it(tmp_path: 
     write_faces(tmp_path / "in", 39, "tfrecord", codec="jpeg", shard_rows=9)
     refused = run_packer("build", tmp_path / "in", tmp_path / "out", *options, expect=2)
     assert "--overwrite" in refused.stderr
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"every": 2}, "every: read only of videos, found a packed dataset"),
-        ({"keyframes": True}, "keyframes: read only of videos, found a packed dataset"),
-        ({"path_column": "file"}, "path_column: applies only to tables, found a packed dataset"),
-    ],
-)
-def test_options_for_raw_items_are_refused(tmp_path: Path, option: dict[str, Any], message: str) -> None:
-    write_faces(tmp_path / "in", 3)
-    with pytest.raises(UsageError, match=message):
-        build(tmp_path / "in", tmp_path / "out", **option, **QUIET)
-    assert not (tmp_path / "out").exists()
 
 
 def test_labels_can_be_kept_dropped_or_taken_from_another_field(tmp_path: Path) -> None:

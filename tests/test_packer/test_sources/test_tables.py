@@ -248,35 +248,6 @@ class TestTypes:
         made = build(write_csv(tmp_path / "t.csv", path=["100"]), tmp_path / "out", **QUIET)
         assert made.counts.packed_items == 1
 
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            (["--int", "x"], "column 'x', line 3: expected int (--int x), found '1.5'"),
-            (["--float", "x", "--int", "y"], "column 'y', line 3: expected int (--int y), found '1e30'"),
-            (["--float", "z"], "column 'z', line 2: expected float (--float z), found 'inf'"),
-            (["--text", "grad"], "text: expected a column beside the paths, one of 'x', 'y', 'z', found 'grad'"),
-            (["--text", "path"], "text: expected a column beside the paths, one of 'x', 'y', 'z', found 'path'"),
-            (["--text", "x", "--int", "x"], "int: expected one option for column 'x', found text as well"),
-        ],
-    )
-    def test_wrong_types_are_named_with_the_place(self, tmp_path: Path, options: list[str], message: str) -> None:
-        write_images(tmp_path, 2)
-        columns = {"path": ["0.png", "1.png"], "x": ["1", "1.5"], "y": ["2", "1e30"], "z": ["inf", "1"]}
-        table = write_csv(tmp_path / "t.csv", **columns)
-        done = run_packer("build", table, tmp_path / "out", *options, expect=2)
-        assert message in done.stderr
-        assert not (tmp_path / "out").exists()
-
-    @pytest.mark.parametrize("option", ["text", "int", "float", "root"])
-    def test_only_tables_have_columns(self, tmp_path: Path, option: str) -> None:
-        write_images(tmp_path / "in", 1)
-        build(tmp_path / "in", tmp_path / "packed", **QUIET)
-        with pytest.raises(UsageError, match=f"^{option}: applies only to tables, found a packed dataset"):
-            build(tmp_path / "packed", tmp_path / "out", **{option: str(tmp_path)}, **QUIET)
-        if option != "root":
-            with pytest.raises(UsageError, match=f"^{option}: applies only to columns, found a folder, which has them"):
-                build(tmp_path / "in", tmp_path / "out", **{option: "x"}, **QUIET)
-
 
 class TestSeparators:
     """Tables called CSV, as other programs write them."""

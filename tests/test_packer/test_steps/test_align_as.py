@@ -96,22 +96,6 @@ def test_a_frame_without_a_face_is_kept_whole_with_its_mask(tmp_path: Path) -> N
     assert np.array_equal(sample["image"], sample["mask_image"])
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (("--align-as", "arcface", "--size", 224, "--margin", 0), "margin: read only without align_as"),
-        (("--align-as", "arcface", "--align"), "align: read only without align_as, found align_as arcface"),
-        (("--align-as", "arcface", "--size", 200), "size: expected a multiple of 112 or 128 with align_as arcface"),
-        (("--align-as", "vggface"), "align-as: expected one of arcface, deepfakebench, found 'vggface'"),
-        (("--align-as", "arcface", "--preset", "images"), "--align-as: read only by the step 'faces'"),
-    ],
-)
-def test_what_does_not_go_together(tmp_path: Path, source: Path, options: tuple[object, ...], problem: str) -> None:
-    done = run_packer("build", source, tmp_path / "out", "--preset", "faces", *options, expect=2)
-    assert problem in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
 def test_boxes_without_points_are_refused(tmp_path: Path, source: Path) -> None:
     (tmp_path / "boxes.json").write_text('{"astronaut.png": {"0": [[170, 50, 280, 185]]}}')
     how: dict[str, Any] = {"preset": "faces", "align_as": "arcface", "boxes": str(tmp_path / "boxes.json")}

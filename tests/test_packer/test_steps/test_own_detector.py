@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,19 +125,6 @@ class TestPlan:
         with pytest.raises(UsageError, match=message):
             packer.build(source, tmp_path / "out", **FACES, detector=detector)
         assert not (tmp_path / "out").exists()
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"detector": "opnvino"}, "did you mean 'openvino'"),
-            ({"detector": OWN, "parity": True}, "parity"),
-            ({"detector": "openvino", "min_face": 8}, "min_face"),
-        ],
-    )
-    def test_a_recipe_names_what_is_wrong(self, options: dict[str, Any], message: str) -> None:
-        with pytest.raises(UsageError, match=message):
-            Recipe(preset="faces", **options)
-        assert replace(Recipe(preset="faces", detector=OWN), min_face=8).min_face == 8
 
 
 @pytest.mark.parametrize(

@@ -452,13 +452,7 @@ class TestWrong:
         rows = [{"image": np.zeros((8, 8, 3), np.uint8), "number": number} for number in range(len(faces))]
         packer.build(rows, folder / "boxes", steps=[make], progress=False)
 
-    def test_detect_takes_neither_packed_datasets_nor_other_options(
-        self, source: Path, crops: Path, tmp_path: Path
-    ) -> None:
-        done = run_packer("detect", crops, tmp_path / "out", "--quiet", expect=2)
-        assert done.stderr == "packer detect: detect: expected images and videos, found a packed dataset\n"
-        done = run_packer("detect", source, tmp_path / "out", "--margin", "0.5", expect=2)
-        assert "there is no option --margin" in done.stderr
+    def test_detect_takes_no_other_options_and_columns(self, source: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="unknown option 'margin'"):
             packer.detect(source, tmp_path / "out", margin=0.5)
         with pytest.raises(UsageError, match="there is a column that becomes field 'box_valid' already"):

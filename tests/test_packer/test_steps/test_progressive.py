@@ -20,7 +20,7 @@ from support.packed import stored_images
 from packer import Recipe, build, dry_run
 from packer.vision.decode.jpeg_header import is_progressive, read_header
 from readers import open_dataset
-from shardspec.errors import BuildError, MissingDependencyError, UsageError
+from shardspec.errors import BuildError, MissingDependencyError
 from shardspec.layout import Layout
 
 OPTIONS: dict[str, Any] = {"engine": "inline", "progress": False, "format": "npy"}
@@ -86,11 +86,6 @@ def test_a_split_counts_its_own(source: Path, tmp_path: Path) -> None:
     for part in (tmp_path / "parts" / "x", tmp_path / "parts" / "y"):
         counts = Layout(part).load().generations[-1].counts
         assert counts.progressive_jpegs == sum(map(is_progressive, stored_images(part)))
-
-
-def test_baseline_is_for_jpeg() -> None:
-    with pytest.raises(UsageError, match="progressive: read only with encode jpeg, found encode png"):
-        Recipe(progressive="baseline", encode="png")
 
 
 def test_without_the_library_the_build_ends_before_it_begins(

@@ -22,7 +22,7 @@ from test_packer.test_steps.test_faces_tracks import damage
 import packer
 from packer import Detector
 from packer.vision.decode.sampling import neighbours, spread
-from shardspec.errors import TooManyRejectsError, UsageError
+from shardspec.errors import TooManyRejectsError
 from shardspec.layout import Layout
 
 FRAMES = 40
@@ -236,20 +236,3 @@ class TestGivenBoxes:
             self.build(tmp_path, [14, 44], frames=2, min_face=41)
         (line,) = read_jsonl(tmp_path / "out" / ".build" / "rejects.jsonl")
         assert "largest face 40 px (score 1)" in line["reason"]
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"preset": "faces", "refill": True}, "refill: read only with frames, found no frames"),
-        ({"preset": "faces", "refill": True, "every": 5}, "refill: read only with frames, found no frames"),
-        ({"preset": "images", "refill": True, "frames": 5}, "refill: read only by the step 'faces'"),
-        (
-            {"steps": ["decode", "my:step", "faces"], "refill": True, "frames": 5},
-            "refill: expected decode and faces as the first two steps, found decode, my:step, faces",
-        ),
-    ],
-)
-def test_where_it_cannot_work(options: dict[str, Any], problem: str) -> None:
-    with pytest.raises(UsageError, match=problem):
-        packer.Recipe.from_options(options)

@@ -100,8 +100,3 @@ def test_a_image_that_cannot_be_jpeg_is_a_reject(tmp_path: Path) -> None:
     (reject,) = read_jsonl(out / "rejects.jsonl")
     assert (reject["item"], reject["step"]) == ("b.png", "encode")
     assert "cannot encode the image as JPEG" in reject["reason"]
-
-
-def test_raw_images_have_none(tmp_path: Path) -> None:
-    done = run_packer("build", tmp_path, tmp_path / "out", "--encode", "raw", "--restart-markers", expect=2)
-    assert "--restart-markers: read only with encode jpeg, found encode raw" in done.stderr
