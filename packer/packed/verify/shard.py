@@ -1,9 +1,10 @@
-"""The deep part of ``packer verify``: every value of a shard, and the keys of all."""
+"""Read every value of a shard, and describe what is wrong with it."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from packer.assembly.packed_rows import batch_rows
 from packer.packed.verify.values import Fault, ValueChecks
 from packer.workspace.hashing import DIGEST_BYTES, digest
+from readers.formats.gather import without_advice
 from readers.formats.shards import ShardReader, open_shard
 from shardspec.columns import Columns, allocate
 from shardspec.entries import Column, Shard
@@ -19,24 +21,39 @@ from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 
 FAULTS_LISTED = 20
-"""How many values of one field are listed for one shard; the rest are counted."""
+"""Most values of a field, or runs of damaged samples, that are listed for one shard; the rest are counted."""
 
 _KEY = np.dtype((np.void, DIGEST_BYTES))
 
 
+class Batch(NamedTuple):
+    """Rows of a shard that were read together.
+
+    Attributes
+    ----------
+    rows : range
+    keys : list of (str or None)
+        The key of each row, None if it cannot be read; empty if the dataset has no keys.
+    columns : dict or None
+        The encoded values; None if some of them cannot be read.
+    faults : list of Fault
+        What is wrong, by row of the batch.
+    """
+
+    rows: range
+    keys: Sequence[str | None]
+    columns: Columns | None
+    faults: list[Fault]
+
+
 class ShardWalk:
-    """A shard's rows, read batch by batch, and what is wrong with their values.
+    """Reads the rows of a shard batch by batch, and checks their values.
 
     Parameters
     ----------
     layout : Layout
     manifest : Manifest
     shard : Shard or Column
-
-    Attributes
-    ----------
-    schema : Schema
-        The fields that lie there.
 
     Raises
     ------
@@ -45,35 +62,49 @@ class ShardWalk:
     """
 
     def __init__(self, layout: Layout, manifest: Manifest, shard: Shard | Column) -> None:
-        self.schema = manifest.shard_schema if isinstance(shard, Shard) else manifest.schema.select([shard.field])
+        self._schema = manifest.shard_schema if isinstance(shard, Shard) else manifest.schema.select([shard.field])
         self._shard = (layout, manifest, shard)
         self._reader = open_shard(*self._shard)
         self._unchecked: ShardReader | None = None
-        self._checks = ValueChecks(self.schema)
+        self._checks = ValueChecks(self._schema)
 
-    def batches(self) -> Iterator[range]:
-        """The numbers of all rows, in ranges that suit one `read`."""
+    def batches(self, *, damaged: bool = False) -> Iterator[Batch]:
+        """Read and check all rows.
+
+        Parameters
+        ----------
+        damaged : bool
+            Whether to read rows one by one that cannot be read together.
+
+        Raises
+        ------
+        DatasetError
+            If rows cannot be read, without `damaged`.
+        """
         shard = self._shard[2]
         step = batch_rows(shard)
         for first in range(0, shard.samples, step):
-            yield range(first, min(first + step, shard.samples))
-
-    def read(self, rows: range, fields: Sequence[str] | None = None) -> Columns:
-        """The encoded values of some rows, for all fields unless some are named."""
-        return self._read(self._reader, rows, self.schema.names if fields is None else fields)
-
-    def faults(self, columns: Columns) -> Iterator[Fault]:
-        """Yield the faults of the values of a batch, whose rows are numbered from 0."""
-        return self._checks.faults(columns)
+            rows = range(first, min(first + step, shard.samples))
+            columns = self._try(rows)
+            if isinstance(columns, DatasetError):
+                if not damaged:
+                    raise columns
+                faults = [fault for place, row in enumerate(rows) for fault in self._faults_of_row(place, row)]
+                yield Batch(rows, [self.key(row) for row in rows] if "key" in self._schema else [], None, faults)
+            else:
+                yield Batch(rows, _keys_in(columns), columns, list(self._checks.faults(columns)))
 
     def key(self, row: int) -> str | None:
-        """The key of a row; None if it cannot be read. Ignores the format's checksums: they cover more than the key."""
-        if "key" not in self.schema:
+        """Return the key of a row; None if it cannot be read.
+
+        Ignores the checksums of the format, because they cover more than the key.
+        """
+        if "key" not in self._schema:
             return None
         try:
             if self._unchecked is None:
                 self._unchecked = open_shard(*self._shard, checksums=False)
-            (key,) = keys_in(self._read(self._unchecked, range(row, row + 1), ["key"]))
+            (key,) = _keys_in(self._read(self._unchecked, range(row, row + 1), ["key"]))
         except DatasetError:
             return None
         return key
@@ -84,14 +115,42 @@ class ShardWalk:
         if self._unchecked is not None:
             self._unchecked.close()
 
+    def _faults_of_row(self, place: int, row: int) -> Iterator[Fault]:
+        """Yield the fields of a row that cannot be read as one fault, or else its invalid values."""
+        columns = self._try(range(row, row + 1))
+        if not isinstance(columns, DatasetError):
+            yield from (found._replace(row=place) for found in self._checks.faults(columns))
+            return
+        names = self._schema.names
+        tried = {name: self._try(range(row, row + 1), [name]) for name in names}
+        broken = [(name, found) for name, found in tried.items() if isinstance(found, DatasetError)]
+        if not broken or len(broken) == len(names):
+            yield Fault(place, "", self._describe(broken[0][1] if broken else columns))
+            return
+        more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+        yield Fault(place, f"{broken[0][0]}{more}", self._describe(broken[0][1]))
+
+    def _describe(self, error: DatasetError) -> str:
+        return describe_error(error, self._shard[0])
+
+    def _try(self, rows: range, fields: Sequence[str] | None = None) -> Columns | DatasetError:
+        try:
+            return self._read(self._reader, rows, self._schema.names if fields is None else fields)
+        except DatasetError as error:
+            return error
+
     def _read(self, reader: ShardReader, rows: range, fields: Sequence[str]) -> Columns:
-        out = allocate(self.schema.select(list(fields)), len(rows))
+        out = allocate(self._schema.select(list(fields)), len(rows))
         reader.read(np.arange(rows.start, rows.stop), fields, out, np.arange(len(rows)))
         return out
 
 
-def keys_in(columns: Columns) -> list[str]:
-    """The keys of a batch, as text; empty if it has none."""
+def describe_error(error: DatasetError, layout: Layout) -> str:
+    """Return a reader's message without the advice and the dataset's folder, which the report already gives."""
+    return without_advice(error).replace(f"{layout.root}/", "") or type(error).__name__
+
+
+def _keys_in(columns: Columns) -> list[str]:
     return [bytes(key).decode(errors="replace") for key in columns.get("key", ())]
 
 
@@ -114,32 +173,91 @@ def check_shard(
         A digest of each sample's key, up to where the shard could be read.
     """
     path = layout.shard(shard, manifest.format)
-    faults: dict[str, list[str]] = {}
+    listed: dict[str, list[str]] = {}
     counts: Counter[str] = Counter()
     digests = np.zeros(shard.samples, _KEY)
     rows_read = 0
     try:
         with closing(ShardWalk(layout, manifest, shard)) as walk:
-            for rows in walk.batches():
-                columns = walk.read(rows)
-                keys = keys_in(columns)
+            for rows, keys, columns, faults in walk.batches():
+                assert columns is not None
                 if keys:
                     digests[rows.start : rows.stop] = np.array([digest(key) for key in columns["key"]], _KEY)
                 rows_read = rows.stop
-                found = [*walk.faults(columns), *_index_faults(columns, index, start + rows.start)]
-                for row, field, message in found:
+                for place, field, message in (*faults, *_index_faults(columns, index, start + rows.start)):
                     counts[field] += 1
                     if counts[field] <= FAULTS_LISTED:
-                        place = f"{path}, row {rows[row]}{f' (key {keys[row]!r})' if keys else ''}"
-                        faults.setdefault(field, []).append(f"{place}, field {field!r}: {message}")
+                        row = f"{path}, row {rows[place]}{f' (key {keys[place]!r})' if keys else ''}"
+                        listed.setdefault(field, []).append(f"{row}, {_of_field(field)}{message}")
     except DatasetError as error:
-        faults.setdefault("", []).append(str(error))
+        listed.setdefault("", []).append(str(error))
     more = [
-        f"{path}, field {field!r}: and {count - FAULTS_LISTED} more"
+        f"{path}, {_of_field(field)}and {count - FAULTS_LISTED} more"
         for field, count in counts.items()
         if count > FAULTS_LISTED
     ]
-    return [text for texts in faults.values() for text in texts] + more, digests[:rows_read]
+    return [text for texts in listed.values() for text in texts] + more, digests[:rows_read]
+
+
+def _of_field(field: str) -> str:
+    name, _, more = field.partition(" ")
+    return f"field {name!r}{' ' if more else ''}{more}: " if field else ""
+
+
+class _DamagedRow(NamedTuple):
+    """Damage of one row: its number in the shard, its key, and the first fault."""
+
+    row: int
+    key: str | None
+    fault: str
+
+
+def describe_damage(layout: Layout, number: int, shard: Shard, start: int, tried: Callable[[int], None]) -> str:
+    """Describe which samples of a damaged shard cannot be read.
+
+    Parameters
+    ----------
+    number : int
+        The number of the shard in the manifest.
+    start : int
+        The row in the dataset of the shard's first row.
+    tried : callable
+        Called with the number of rows that were tried since the last call.
+    """
+    keys: list[str] = []
+    bad: list[_DamagedRow] = []
+    try:
+        with closing(ShardWalk(layout, layout.load(), shard)) as walk:
+            for batch in walk.batches(damaged=True):
+                keys += [key for key in batch.keys if key is not None]
+                first = {fault.row: fault for fault in reversed(batch.faults)}
+                for place in sorted(first):
+                    fault = f"{_of_field(first[place].field)}{first[place].message}"
+                    bad.append(_DamagedRow(batch.rows[place], batch.keys[place] if batch.keys else None, fault))
+                tried(len(batch.rows))
+    except DatasetError as error:
+        why = f"the shard cannot be opened ({describe_error(error, layout)})"
+        bad = [_DamagedRow(row, None, why) for row in range(shard.samples)]
+        tried(shard.samples)
+    place_of_shard = f"the shard holds rows {start} to {start + shard.samples - 1} of the dataset"
+    if keys:
+        place_of_shard += f", keys {keys[0]!r} to {keys[-1]!r}"
+    if not bad:
+        return f"{place_of_shard}; all of them can be read, so which have changed is unknown"
+    runs = [list(run) for _, run in groupby(enumerate(bad), lambda pair: (pair[1].row - pair[0], pair[1].fault))]
+    texts = [_describe_run(start, [damage for _, damage in run]) for run in runs[:FAULTS_LISTED]]
+    if len(runs) > FAULTS_LISTED:
+        texts.append(f"and {sum(map(len, runs[FAULTS_LISTED:]))} more")
+    return f"{place_of_shard}; {len(bad)} cannot be read whole: {'; '.join(texts)}"
+
+
+def _describe_run(start: int, run: list[_DamagedRow]) -> str:
+    """Describe one damaged row, or adjacent rows with the same damage."""
+    (first, first_key, what), (last, last_key, _) = run[0], run[-1]
+    if first == last:
+        return f"row {start + first}{f' (key {first_key!r})' if first_key is not None else ''}: {what}"
+    keys = f" (keys {first_key!r} to {last_key!r})" if first_key is not None and last_key is not None else ""
+    return f"rows {start + first} to {start + last}{keys}: {what}"
 
 
 def check_keys(shards: Sequence[tuple[Shard, int, npt.NDArray[Any]]], layout: Layout, manifest: Manifest) -> list[str]:
@@ -170,12 +288,12 @@ def check_keys(shards: Sequence[tuple[Shard, int, npt.NDArray[Any]]], layout: La
         for twin in twins[:FAULTS_LISTED].tolist()
     ]
     if len(twins) > FAULTS_LISTED:
-        texts.append(f"{layout.root}: and {len(twins) - FAULTS_LISTED} more keys that are there twice")
+        texts.append(f"{layout.root}: and {len(twins) - FAULTS_LISTED} more keys that occur twice")
     return texts
 
 
 def _index_faults(columns: Columns, index: Mapping[str, npt.NDArray[Any]], start: int) -> list[Fault]:
-    """Rows whose scalar differs from the index in any bit."""
+    """Return the values that differ from the index in any bit."""
     faults = []
     for name, values in index.items():
         here = columns[name]

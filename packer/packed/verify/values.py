@@ -35,7 +35,7 @@ class ValueChecks:
         self._codecs = codecs_of(schema)
 
     def faults(self, columns: Columns) -> Iterator[Fault]:
-        """Everything that is wrong in a batch of encoded columns."""
+        """Yield everything that is wrong in a batch of encoded columns."""
         sides: npt.NDArray[np.float64] | None = None
         for field in self._schema:
             if field.is_fixed:
@@ -56,7 +56,7 @@ class ValueChecks:
         yield from self._geometry_faults(columns, sides)
 
     def _geometry_faults(self, columns: Columns, sides: npt.NDArray[np.float64] | None) -> Iterator[Fault]:
-        """Invalid points, boxes and matrices of face samples."""
+        """Yield invalid points, boxes and matrices of face samples."""
         for name, (shape, wrong, expected) in _GEOMETRY.items():
             if name not in self._schema or not self._schema[name].is_fixed:
                 continue
@@ -69,7 +69,7 @@ class ValueChecks:
 
 
 def _decode(field: Field, codec: Codec, data: Any) -> tuple[tuple[int, ...], str]:
-    """The shape of a decoded value, and what is wrong with it (empty if nothing)."""
+    """Return the shape of a decoded value, and a description of what is wrong with it (empty if nothing)."""
     try:
         value = codec.decode(data)
     except Exception as error:  # any error of a library over hostile bytes is a finding
@@ -101,7 +101,7 @@ def _not_finite(values: npt.NDArray[np.float64], _: Any) -> BoolArray:
 
 
 def _far_points(values: npt.NDArray[np.float64], sides: npt.NDArray[np.float64] | None) -> BoolArray:
-    """Points that are not finite, or lie further outside the image than its own size."""
+    """Return which rows have points that are not finite, or further outside the image than its own size."""
     wrong = _not_finite(values, None)
     if sides is None:
         return wrong

@@ -1,6 +1,5 @@
 """``packer verify``: compare a packed dataset with its manifest."""
 
-import importlib.util
 import json
 import os
 from collections import Counter
@@ -15,9 +14,7 @@ import numpy as np
 
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
-from packer.packed.verify.agreement import TICK_S, check_agreement
-from packer.packed.verify.damage import describe_damage
-from packer.packed.verify.shard import check_keys, check_shard
+from packer.packed.verify.shard import check_keys, check_shard, describe_damage
 from packer.recipe.checks import checked
 from readers.formats.gather import without_advice
 from readers.formats.indexed import IndexedReader, storage_of
@@ -30,6 +27,9 @@ from shardspec.formats import FORMATS
 from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.wording import counted
+
+_TICK_S = 1.0
+"""Longest time between two reports of progress."""
 
 _CONTRADICTS = "the manifest contradicts this file, whose digest it has"
 
@@ -52,7 +52,7 @@ class VerifyReport(Result):
     problems : tuple of str
         Empty if the dataset matches its manifest.
     build : str or None
-        What the working folder of a build holds, if one is left; otherwise None.
+        Description of the working folder of a build, if one is left; otherwise None.
     columns : int
         Number of added fields.
     """
@@ -75,7 +75,7 @@ class VerifyReport(Result):
         return not self.problems
 
     def describe(self) -> str:
-        """Every problem; or what was compared, and what else is in the folder."""
+        """Return all problems; if there are none, what was compared and what else is in the folder."""
         if self.problems:
             listed = "".join(f"\n  {problem}" for problem in self.problems)
             return f"{self.path}: {counted(len(self.problems), 'problem')}:{listed}"
@@ -92,7 +92,7 @@ class VerifyReport(Result):
         return text
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON."""
+        """Return the report as JSON."""
         values = {name: value for name, value in vars(self).items() if name != "build"}
         values |= {"path": str(self.path), "unlisted": list(self.unlisted)}
         return {**values, "ok": self.ok, "problems": list(self.problems)}
@@ -109,8 +109,7 @@ def verify(
         A packed dataset.
     deep : bool
         Whether to decode every value of every sample, too, and check shapes, dtypes, ranges, that keys are unique, and
-        that the index equals the shards. A separate process reads each shard with its format's own library, or with
-        Python's `tarfile`, and compares. For a shard whose digest does not match, find out which samples can be read.
+        that the index equals the shards. For a shard whose digest does not match, find out which samples can be read.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
@@ -186,7 +185,7 @@ def _parallel(
         futures = {pool.submit(check, subject): subject for subject in subjects}
         left = set(futures)
         while left:
-            done, left = wait(left, timeout=TICK_S, return_when=FIRST_COMPLETED)
+            done, left = wait(left, timeout=_TICK_S, return_when=FIRST_COMPLETED)
             if not done:
                 stage.advance(0)
             for future in done:
@@ -288,7 +287,7 @@ def _check_files(layout: Layout, manifest: Manifest, problems: dict[str, str]) -
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a report; a line that is not an object counts as an empty one."""
+    """Yield the objects of a report. A line that is not an object counts as an empty object."""
     with path.open("rb") as file:
         for line in file:
             try:
@@ -327,29 +326,13 @@ def _check_deep(
             faults[part.name], keys[part.name] = found, digests
             stage.advance(part.samples if isinstance(part, Shard) else 0)  # a column has values of the same samples
     ordered = [text for part in parts for text in faults[part.name]]
-    if FORMATS[manifest.format].sidecars:
-        ordered += _compare_libraries(layout, manifest, [part for part in shards if not faults[part.name]], listener)
     if "key" in manifest.shard_schema:
         ordered += check_keys([(shard, starts[shard.name], keys[shard.name]) for shard in shards], layout, manifest)
     return ordered
 
 
-def _compare_libraries(
-    layout: Layout, manifest: Manifest, shards: list[Shard], listener: ProgressListener
-) -> Iterator[str]:
-    """Check that other libraries read from shards what their indexes say, as far as these libraries are installed."""
-    if any(importlib.util.find_spec(module) is None for module in FORMATS[manifest.format].needs):
-        return
-    numbered = {number: shard for number, shard in enumerate(manifest.shards) if shard in shards}
-    rows = sum(shard.samples for shard in shards)
-    with Stage(listener, "comparing with other libraries", rows, "samples") as stage:
-        for number, fault in check_agreement(layout, numbered, stage.advance).items():
-            path = layout.shard(manifest.shards[number], manifest.format)
-            yield f"{path}: expected what its index says, as other libraries read it, found a difference: {fault}"
-
-
 def _usable_index(layout: Layout, manifest: Manifest, name: str, problems: dict[str, str]) -> Any:
-    """The index of a field, memory-mapped; None if there is no usable one."""
+    """Map the index of a field; return None if there is none, or it is unusable."""
     entry = layout.find_index(manifest, name)
     if entry is None or entry.name in problems:
         return None

@@ -81,7 +81,7 @@ def calls(root: Path) -> dict[str, tuple[list[tuple[str, str]], Callable[[Any], 
         "preview": ([("drawing", "samples")], lambda ear: packer.preview(a, root / "out.png", progress=ear)),
         "split": (repack, lambda ear: packer.split(a, root / "out", into="label", progress=ear, **inline)),
         "verify": (
-            [("hashing", "files"), ("decoding", "samples"), ("comparing with other libraries", "samples")],
+            [("hashing", "files"), ("decoding", "samples")],
             lambda ear: packer.verify(a, deep=True, progress=ear),
         ),
     }
@@ -189,8 +189,7 @@ def test_verify_reports_the_samples_of_a_damaged_shard_as_it_tries_them(tmp_path
     ear = Listener()
     assert not packer.verify(tmp_path / "a", deep=True, progress=ear).ok
     assert ear.stages() == [("hashing", "files"), ("examining damage", "samples"), ("decoding", "samples")]
-    check_stage(ear.of("examining damage"), 5)
-    assert len(ear.of("examining damage")) >= 5
+    check_stage(ear.of("examining damage"), 5, one_by_one=False)
 
 
 def test_a_listener_ends_verify_while_it_tries_a_damaged_shard(tmp_path: Path) -> None:
