@@ -1,10 +1,10 @@
-"""A worker process: ``python -m packer.jobs.worker WORKSPACE PLACE AHEAD [DETECTOR LIMIT]``.
+"""Worker process, ``python -m packer.jobs.worker WORKSPACE PLACE AHEAD [DETECTOR]``.
 
-It takes units on standard input and answers on standard output, both in JSON lines. Which item is under way it notes in
-the mapped file PLACE (`packer.jobs.current_item`). The worker ends when its standard input does, with all that it started, so
-it never outlives the build. Steps, and programs that they run, see an empty standard input; what they print goes to
-standard error. AHEAD is 1 if the worker is to decode ahead, otherwise 0. DETECTOR is the descriptor of a connection to
-the detecting process, whose answers may take LIMIT seconds.
+The worker receives units on standard input and answers on standard output, both in JSON lines. It records the current
+item in the mapped file PLACE (`packer.jobs.process.CurrentItem`). It ends with its children when its standard input
+ends, so it never outlives the build. Steps, and programs that they run, read an empty standard input, and print to
+standard error. AHEAD is 1 if the worker decodes ahead, otherwise 0. DETECTOR is the descriptor of a connection to the
+detector process.
 """
 
 import os
@@ -16,9 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from packer.jobs.current_item import CurrentItem
 from packer.jobs.plan import Unit, Work
-from packer.jobs.process import Requests, entry_point, one_thread, read_requests, send
+from packer.jobs.process import CurrentItem, Requests, entry_point, one_thread, read_requests, send
 from packer.steps.chain import StepResources
 from packer.vision.detect.remote import DetectorLost, RemoteDetector
 from packer.workspace import Workspace
@@ -28,25 +27,23 @@ from shardspec.registry import ImportTarget, resolve
 
 WORKS: Mapping[str, ImportTarget] = {
     "build": ImportTarget("packer.builds.work:BuildWork"),
-    "convert": ImportTarget("packer.packed.work:RepackWork"),
-    "merge": ImportTarget("packer.packed.work:RepackWork"),
-    "split": ImportTarget("packer.packed.work:RepackWork"),
+    "convert": ImportTarget("packer.packed.plan:RepackWork"),
+    "merge": ImportTarget("packer.packed.plan:RepackWork"),
+    "split": ImportTarget("packer.packed.plan:RepackWork"),
 }
-"""The class that does the units of a plan, by the plan's kind."""
+"""The class that runs the units of a plan, by the plan's kind."""
 
 _ENDS_S = 0.1
-"""Items that end within this time of one another are reported together: a message takes as long as a tiny image."""
+"""Items that end within this time of one another are reported together, since a message costs as much as a tiny image."""
 
 
 def open_work(space: Workspace, resources: StepResources) -> Work:
-    """Open the work of the plan in a workspace, with everything loaded that is slow to load.
-
-    An engine without pipes calls this, too.
+    """Open the work of the plan in a workspace, and load everything that is slow to load.
 
     Raises
     ------
     ShardspecError
-        If the plan cannot be carried out in this process.
+        If the plan cannot be run in this process.
     """
     space, document = enter_plan(space)
     work: Work = resolve("plan", document["kind"], WORKS).of_plan(space, document, resources)
@@ -63,7 +60,7 @@ def main(arguments: Sequence[str]) -> None:
         requests = read_requests(descriptor)
         try:
             _work(Path(workspace), CurrentItem(Path(place)), resources, requests, answers)
-        except DetectorLost:  # neither this process nor its item is at fault
+        except DetectorLost:  # neither this process nor its item is to blame
             with suppress(OSError):
                 send(answers, event="lost")
             raise
@@ -123,7 +120,7 @@ def _serve(work: Work, place: CurrentItem, request: dict[str, Any], answers: Tex
 
 
 def _connect(descriptor: str) -> RemoteDetector:
-    """Connect to the detecting process over an inherited descriptor, which steps do not pass on to their processes."""
+    """Connect to the detector process over an inherited descriptor, which processes started by steps do not inherit."""
     os.set_inheritable(int(descriptor), False)
     return RemoteDetector(socket.socket(fileno=int(descriptor)))
 

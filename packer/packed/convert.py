@@ -1,13 +1,11 @@
 """``packer convert``: the same samples in another format, bit for bit."""
 
 import os
-from functools import partial
 
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import JobResult
-from packer.packed.plan import arrange_whole, open_input, plan_of
-from packer.packed.reports import write_reports
+from packer.packed.plan import open_input, plan_copy
 from packer.recipe.options import BuildOptions
 from packer.workspace.folder import output_folder
 from shardspec.layout import given_path
@@ -71,7 +69,6 @@ def convert(
     """
     target = output_folder(out)
     inputs = [open_input(given_path("dataset", dataset), target)]
-    plan = plan_of("convert", inputs, {"format": format, "shard_size": shard_size, "shuffle": shuffle})
-    repack = arrange_whole(plan, partial(write_reports, inputs=inputs))
+    plan = plan_copy("convert", inputs, {"format": format, "shard_size": shard_size, "shuffle": shuffle})
     options = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
-    return Job(repack, target, options, listener_of(progress)).run()
+    return Job(plan, target, options, listener_of(progress)).run()

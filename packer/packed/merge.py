@@ -4,24 +4,21 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import pairwise, zip_longest
 from typing import Any
 
 import numpy as np
 
-from packer.assembly.packed_rows import PackedRows
+from packer.assembly.packed_rows import BATCH_BYTES, PackedRows
 from packer.assembly.schemas import unite_schemas
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import JobResult
-from packer.packed.inspect.again import count_again
-from packer.packed.plan import BUILT_KEY, Input, arrange_whole, open_input, plan_of, several_paths
-from packer.packed.reports import write_reports
+from packer.packed.plan import BUILT_KEY, Input, open_input, plan_copy, several_paths
 from packer.recipe.options import BuildOptions
 from packer.workspace.folder import output_folder
-from packer.workspace.hashing import in_several, repeated
-from shardspec.columns import IntArray
+from packer.workspace.hashing import in_several
+from shardspec.columns import Columns, IntArray
 from shardspec.entries import total
 from shardspec.errors import SchemaError, UsageError
 from shardspec.schema import Field, Schema, class_name
@@ -40,8 +37,8 @@ class MergeResult(JobResult):
     shapes : dict of str to tuple of str
         Height and width in each dataset, for each field of images whose shapes differ.
     repeated : dict of str to int
-        Number of samples of a dataset that an earlier dataset has, too, by the path of the dataset as given. The merged
-        dataset has these samples twice.
+        Number of samples of a dataset that an earlier dataset has, too (all values except the key are equal), by the
+        path of the dataset as given. The merged dataset has these samples twice.
     """
 
     shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -126,13 +123,13 @@ def merge(
     check_schemas(inputs)
     if classes == "same":
         check_classes(inputs)
-    again = {os.fspath(path): count for path, count in zip(datasets, count_again(inputs), strict=True) if count}
+    again = {os.fspath(path): count for path, count in zip(datasets, count_repeated(inputs), strict=True) if count}
     inputs = number_keys(inputs)
     options: dict[str, Any] = {"format": inputs[0].manifest.format if format is None else format}
     options |= {"shard_size": shard_size, "shuffle": shuffle}
-    repack = arrange_whole(plan_of("merge", inputs, options), partial(write_reports, inputs=inputs))
+    plan = plan_copy("merge", inputs, options)
     options_of_job = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
-    result = Job(repack, target, options_of_job, listener_of(progress)).run()
+    result = Job(plan, target, options_of_job, listener_of(progress)).run()
     shapes = _different_shapes([one.manifest.schema for one in inputs])
     return MergeResult(**vars(result), shapes=shapes, repeated=again)
 
@@ -227,29 +224,21 @@ def _column_kind(field: Field) -> str | None:
 
 
 def number_keys(inputs: Sequence[Input]) -> list[Input]:
-    """Move the item numbers of later inputs up if keys would occur twice.
+    """Increase the item numbers of later inputs if keys would occur twice.
 
     Raises
     ------
     UsageError
-        If they would, and a key does not have the form that a build gives (item number, dash, ordinal).
+        If they would, and a key does not have the form of a build's keys (item number, dash, ordinal).
     """
     if "key" not in inputs[0].manifest.schema:
         return list(inputs)
-    numbers = [np.fromiter((hash(key) for key in _keys(one)), np.int64) for one in inputs]
-    alone = [repeated(own)[:_LOOKED_AT] for own in numbers]
-    if any(len(own) and _has_twin([one], own) for one, own in zip(inputs, alone, strict=True)):
-        return list(inputs)  # a key that is twice in one dataset is a fault of that dataset; verify names it
-    twins = in_several(numbers)[:_LOOKED_AT]
-    if not _has_twin(inputs, twins):
+    hashes = [np.fromiter((hash(key) for key in _keys(one)), np.int64) for one in inputs]
+    if not len(in_several(hashes)):
         return list(inputs)
     ends = [max(total(one.manifest.generations).items, _last_item(one)) for one in inputs]
     starts = np.cumsum([0, *ends]).tolist()
     return [replace(one, items_before=start) for one, (start, _) in zip(inputs, pairwise(starts), strict=True)]
-
-
-_LOOKED_AT = 1000
-"""Most shared hashes to examine. Almost always, the first one belongs to two equal keys."""
 
 
 def _keys(one: Input) -> Iterator[bytes]:
@@ -257,17 +246,6 @@ def _keys(one: Input) -> Iterator[bytes]:
     with closing(PackedRows.of(one.path, check="size", manifest=one.manifest)) as rows:
         for batch in rows.batches(["key"]):
             yield from map(bytes, batch["key"])
-
-
-def _has_twin(inputs: Sequence[Input], numbers: IntArray) -> bool:
-    """Return whether two keys with one of these hashes are equal."""
-    sought, seen = set(numbers.tolist()), set[bytes]()
-    for key in (key for one in inputs for key in (_keys(one) if sought else ())):
-        if hash(key) in sought:
-            if key in seen:
-                return True
-            seen.add(key)
-    return False
 
 
 def _last_item(one: Input) -> int:
@@ -286,3 +264,39 @@ def _last_item(one: Input) -> int:
             )
         last = max(last, int(match[1]) + 1)
     return last
+
+
+def count_repeated(inputs: Sequence[Input]) -> list[int]:
+    """Count the samples of each dataset that an earlier dataset has, too: all values except the key are equal.
+
+    Large values are read only for samples whose small fields are equal to those of a sample of another dataset. Memory
+    is 8 bytes a sample.
+    """
+    names = [name for name in inputs[0].manifest.schema.names if name != "key"]
+    config = {"inputs": [{"path": str(one.path)} for one in inputs], "check": "size"}
+    with closing(PackedRows(config, manifests=[one.manifest for one in inputs])) as rows:
+        small = [name for name in names if rows.schema[name].is_small]
+        ends = np.cumsum([one.manifest.samples for one in inputs])[:-1]
+        hashes = np.zeros(len(rows), np.int64)
+        if small:
+            hashes = np.concatenate([hashes[:0], *map(_hash_rows, rows.batches(small))])
+        alike = np.flatnonzero(np.isin(hashes, in_several(np.split(hashes, ends))))
+        step = max(1, BATCH_BYTES // max(1, rows.row_bytes))
+        for start in range(0, len(alike) if names else 0, step):
+            some = alike[start : start + step]
+            hashes[some] = _hash_rows(rows.read(some, names))
+    compared = np.zeros(len(hashes), np.bool_)
+    compared[alike] = bool(names)
+    counts, seen = [], hashes[:0]
+    for own, chosen in zip(np.split(hashes, ends), np.split(compared, ends), strict=True):
+        counts.append(int(np.count_nonzero(chosen & np.isin(own, seen))))
+        seen = np.union1d(seen, own[chosen])
+    return counts
+
+
+def _hash_rows(columns: Columns) -> IntArray:
+    return np.fromiter(map(hash, zip(*map(_as_bytes, columns.values()), strict=True)), np.int64)
+
+
+def _as_bytes(values: Any) -> Iterator[bytes]:
+    return (value.tobytes() for value in values) if isinstance(values, np.ndarray) else map(bytes, values)

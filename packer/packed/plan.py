@@ -1,35 +1,43 @@
-"""Plans of jobs that read encoded rows from packed datasets."""
+"""Jobs that copy encoded rows from packed datasets: their plan, their work, and the reports that they carry over."""
 
+import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from packer.assembly.plan import Piece, ShardPlan, shuffled
+from packer.assembly.packed_rows import PackedRows
+from packer.assembly.plan import Piece, PlannedShards, ShardPlan, shuffled
 from packer.builds.provenance import library_versions
+from packer.builds.update.base_reports import checked_lines
 from packer.jobs.plan import (
     Assembly,
     Contents,
     JobSettings,
     Made,
+    OnItem,
     Resumption,
     Task,
     TaskResults,
+    Unit,
+    Verdicts,
     describe_changes,
     join_changes,
 )
-from packer.packed.work import RepackWork
 from packer.recipe.checks import parse_bytes, plain_value
+from packer.steps.chain import StepResources
 from packer.workspace import Workspace
+from packer.workspace.durable import writing
+from packer.workspace.json_lines import encode_line
 from shardspec.columns import IntArray
 from shardspec.entries import BUILD_KINDS, Generation, total
 from shardspec.errors import UsageError
 from shardspec.formats import get_format
-from shardspec.layout import Layout, given_path
+from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout, given_path
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.wording import shorten
 
@@ -37,7 +45,7 @@ BUILT_KEY = re.compile(rb"([0-9]{8,18})(?:-[0-9]+)+\Z")
 """Item, ordinal, and one more number for each time that a step made several samples from a packed one."""
 
 _ADAPTED = ("format", "shard_size", "shuffle")
-"""Keys of a generation's recipe that a job may change. Everything else records how the samples were made."""
+"""Keys of a generation's recipe that a job may change. All other keys record how the samples were made."""
 
 
 @dataclass(frozen=True)
@@ -57,50 +65,95 @@ class Input:
     items_before: int = 0
 
     @property
-    def layout(self) -> Layout:
-        """Where the files of the dataset are."""
-        return Layout(self.path)
-
-    @property
     def digest(self) -> str:
-        """SHA-256 of the manifest without the wall clock: it covers all bytes, and where they come from.
+        """SHA-256 of the manifest without the wall clock, which covers all bytes and their provenance.
 
-        A dataset that is about to take the place of another has the same digest before and after its files are renamed.
+        A dataset that is about to replace another has the same digest before and after its files are renamed.
         """
         document = self.manifest.with_own_names().to_json()
         del document["wall_clock"]
         return sha256_json(document)
 
     def provenance(self) -> dict[str, Any]:
-        """Description of the dataset and how it was made, for a recipe."""
+        """Describe the dataset and how it was made, for a recipe."""
         generations = [g.to_json() for g in self.manifest.generations]
         for document in generations:
             del document["shards"]
         return {"digest": self.manifest.digest, "generations": generations}
 
+    def report(self, name: str) -> Iterator[dict[str, Any]]:
+        """Yield the parsed lines of a report; none if the dataset does not have it.
+
+        Raises
+        ------
+        DatasetError
+            If the file does not match the manifest.
+        """
+        return map(json.loads, self.report_lines(name))
+
+    def report_lines(self, name: str) -> Iterator[bytes]:
+        """Yield the lines of a report."""
+        return checked_lines(Layout(self.path), self.manifest, name) if self.manifest.find_file(name) else iter(())
+
 
 @dataclass(frozen=True)
 class RepackPlan:
-    """Plan of a job over packed datasets.
+    """Plan of a job over packed datasets (`packer.jobs.plan.JobPlan`). Its tasks are the shards that it reads.
 
     Attributes
     ----------
     kind : {"convert", "merge", "split"}
     inputs : tuple of Input
     options : dict
-        ``format``, ``shard_size`` and ``shuffle``, and those of the kind.
+        ``format``, ``shard_size`` and ``shuffle``, and the options of the kind.
     runtime : dict of str to str
         Versions of the libraries that write the format.
+    pieces : tuple of Piece
+        The rows of each generation.
+    generations : tuple of Generation
+        Without their shards.
+    rows : (rows,) int64, optional
+        The inputs' rows to copy, in order; by default all.
+    keep : callable, optional
+        Chooses the lines of the reports to copy; by default all.
     """
 
     kind: str
     inputs: tuple[Input, ...]
     options: Mapping[str, Any]
     runtime: Mapping[str, str]
+    pieces: tuple[Piece, ...] = ()
+    generations: tuple[Generation, ...] = ()
+    rows: IntArray | None = None
+    keep: Callable[[dict[str, Any]], bool] | None = None
+
+    base: ClassVar[None] = None
 
     @property
-    def rows(self) -> dict[str, Any]:
-        """The row source's configuration."""
+    def settings(self) -> JobSettings:
+        """How the job is run and shown."""
+        return JobSettings(self.kind, stage="checking", item="shard")
+
+    @property
+    def resumption(self) -> Resumption:
+        """Relation to earlier work in the folder."""
+        return _CopyResumption(self)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything that decides the bytes. Inputs count by their contents, not by their paths."""
+        inputs = [[one.digest, one.items_before] for one in self.inputs]
+        return sha256_json([self.kind, dict(self.options), dict(self.runtime), inputs])
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """One task for each shard of the inputs."""
+        shards = sum(len(one.manifest.shards) for one in self.inputs)
+        return [Task(number, number + 1, 0) for number in range(shards)]
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """The configuration of the row source (`packer.assembly.rows.open_rows`)."""
         inputs = [
             {"path": str(one.path), "items_before": one.items_before, "digest": one.manifest.digest}
             for one in self.inputs
@@ -108,130 +161,60 @@ class RepackPlan:
         return {"kind": "packed", "inputs": inputs}
 
     @property
-    def fingerprint(self) -> str:
-        """SHA-256 of everything that decides the bytes; the inputs count by their contents, not by their paths."""
-        inputs = [[one.digest, one.items_before] for one in self.inputs]
-        return sha256_json([self.kind, dict(self.options), dict(self.runtime), inputs])
-
-    def to_json(self) -> dict[str, Any]:
-        """The plan as JSON."""
-        return {**self.provenance, "fingerprint": self.fingerprint, "rows": self.rows}
-
-    @property
     def provenance(self) -> dict[str, Any]:
-        """The plan as a manifest records it: the inputs by their digests alone."""
+        """The plan as a manifest records it, with the digests of the inputs."""
         digests = [one.digest for one in self.inputs]
         return {"kind": self.kind, "options": dict(self.options), "runtime": dict(self.runtime), "digests": digests}
 
-    def built(self) -> dict[str, dict[str, Any]]:
-        """By the fingerprint of each build: the original values of the recipe keys that these jobs change."""
-        found = {}
-        for one in self.inputs:
-            for generation in one.manifest.generations:
-                if generation.kind in (*BUILD_KINDS, "write"):
-                    recipe = recipe_as_built(one.manifest, generation)
-                    found[generation.fingerprint] = {name: recipe.get(name) for name in _ADAPTED}
-        return found
-
-    def describe_difference(self, old: Mapping[str, Any]) -> str:
-        """Describe what differs from another plan of the same kind."""
-        found = describe_changes("option", old.get("options", {}), self.options)
-        found += describe_changes("runtime", old.get("runtime", {}), self.runtime)
-        if old.get("digests") != [one.digest for one in self.inputs]:
-            found.append("the packed datasets that are read, or their order")
-        return join_changes(found) or "the numbers of the items"
-
-    def describe_made(self, made: Manifest) -> str:
-        """Describe what differs from the job that made a dataset."""
-        job = made.wall_clock.get("job")
-        noted = job if isinstance(job, Mapping) else {}
-        # The generations say how the samples were made, not how this folder was. Only a build notes ``tasks_run``.
-        kind = noted.get("kind", "build" if "tasks_run" in made.wall_clock else None)
-        if kind is None:
-            return f"it does not say what made it, and this is a {self.kind}"
-        if kind != self.kind:
-            return f"it is a {kind}, and this a {self.kind}"
-        return self.describe_difference(noted)
-
-
-@dataclass(frozen=True)
-class Repack:
-    """A plan and what follows from it, in the form that a job runs (`packer.jobs.plan.JobPlan`).
-
-    Its tasks are the shards that are read.
-
-    Attributes
-    ----------
-    plan : RepackPlan
-    order : (rows,) int64 or None
-        The inputs' rows in the order in which they are to be stored; None for all rows in their own order.
-    pieces : tuple of Piece
-        The rows of each generation.
-    kept : tuple of Generation
-        The generations, without their shards.
-    write_reports : callable
-        Writes ``items.jsonl`` and ``rejects.jsonl`` into a folder.
-    """
-
-    plan: RepackPlan
-    order: IntArray | None
-    pieces: tuple[Piece, ...]
-    kept: tuple[Generation, ...]
-    write_reports: Callable[[Path], None]
-
-    base: ClassVar[None] = None
-
-    @property
-    def settings(self) -> JobSettings:
-        """See `JobPlan`."""
-        return JobSettings(self.plan.kind, stage="checking", item="shard")
-
-    @property
-    def resumption(self) -> Resumption:
-        """See `JobPlan`."""
-        return _Resumption(self.plan)
-
-    @property
-    def fingerprint(self) -> str:
-        """See `RepackPlan`."""
-        return self.plan.fingerprint
-
-    @property
-    def tasks(self) -> Sequence[Task]:
-        """One for each shard of the inputs."""
-        shards = sum(len(one.manifest.shards) for one in self.plan.inputs)
-        return [Task(number, number + 1, 0) for number in range(shards)]
-
     def to_json(self) -> dict[str, Any]:
-        """See `RepackPlan`."""
-        return self.plan.to_json()
+        """Return the plan as JSON."""
+        return {**self.provenance, "fingerprint": self.fingerprint, "rows": self.source}
 
     def take_item_lines(self) -> Iterable[str]:
-        """See `JobPlan`: the manifests of the inputs list the shards."""
+        """Return no lines, because the manifests of the inputs list the shards."""
         return ()
 
-    def open_work(self, space: Workspace) -> RepackWork:
-        """See `JobPlan`."""
-        return RepackWork(space, self.plan.rows)
+    def open_work(self, space: Workspace) -> "RepackWork":
+        """Open the work."""
+        return RepackWork(space, self.source)
 
     def collect(self, space: Workspace) -> AbstractContextManager[TaskResults]:
-        """See `JobPlan`: the shards say everything."""
+        """Collect the results of the tasks."""
         finished = {task for task in range(len(self.tasks)) if space.scan(task).exists()}
         return nullcontext(TaskResults(finished, partial(self._assemble, space)))
 
     def _assemble(self, space: Workspace) -> Assembly:
-        self.write_reports(space.final)
-        return Assembly(self.plan.rows, self.plan.options["format"], self.pieces, self.order)
+        self._copy_reports(space.final)
+        order, shuffle = self.rows, self.options["shuffle"]
+        if shuffle is not None:
+            drawn = shuffled(sum(piece.rows for piece in self.pieces), shuffle)
+            order = drawn if order is None else order[drawn]
+        return Assembly(self.source, self.options["format"], self.pieces, order)
+
+    def _copy_reports(self, folder: Path) -> None:
+        """Write ``items.jsonl`` and ``rejects.jsonl`` of the inputs into a folder, one input after another."""
+        keep, mixed = self.keep, self.keep is not None or len(self.inputs) > 1
+        for name in (ITEMS_NAME, REJECTS_NAME):
+            if any(one.manifest.find_file(name) for one in self.inputs):
+                with (folder / name).open("wb") as file:
+                    for one in self.inputs:
+                        lines = (raw for raw in one.report_lines(name) if keep is None or keep(json.loads(raw)))
+                        file.writelines(map(_without_generation, lines) if mixed else lines)
 
     def contents(self, space: Workspace, finished: str, tasks_run: int) -> Contents:
-        """See `JobPlan`: columns have become fields of the shards."""
-        made = [Made(generation, piece.rows) for generation, piece in zip(self.kept, self.pieces, strict=True)]
-        noted = {"plan": self.plan.fingerprint, "job": self.plan.provenance, "built": self.plan.built()}
-        return Contents(made, wall_clock=noted)
+        """Return what the manifest will list. Added columns have become fields of the shards."""
+        made = [Made(generation, piece.rows) for generation, piece in zip(self.generations, self.pieces, strict=True)]
+        built = {}
+        for one in self.inputs:
+            for generation in one.manifest.generations:
+                if generation.kind in (*BUILD_KINDS, "write"):
+                    recipe = recipe_as_built(one.manifest, generation)
+                    built[generation.fingerprint] = {name: recipe.get(name) for name in _ADAPTED}
+        return Contents(made, wall_clock={"plan": self.fingerprint, "job": self.provenance, "built": built})
 
 
-class _Resumption(Resumption):
-    """Relation of a plan over packed datasets to earlier work. Checking the inputs is quick, so nothing is taken over."""
+class _CopyResumption(Resumption):
+    """Relation of a plan to earlier work. Checking the inputs is quick, so nothing is taken over from other plans."""
 
     def __init__(self, plan: RepackPlan) -> None:
         self._plan = plan
@@ -241,19 +224,80 @@ class _Resumption(Resumption):
         return manifest.wall_clock.get("plan") == self._plan.fingerprint
 
     def describe_unfinished(self, space: Workspace, old: Mapping[str, Any]) -> str:
-        """See `Resumption`."""
-        return self._plan.describe_difference(old)
+        """Describe what differs from another plan of the same kind."""
+        plan = self._plan
+        found = describe_changes("option", old.get("options", {}), plan.options)
+        found += describe_changes("runtime", old.get("runtime", {}), plan.runtime)
+        if old.get("digests") != [one.digest for one in plan.inputs]:
+            found.append("the packed datasets that are read, or their order")
+        return join_changes(found) or "the numbers of the items"
 
     def describe_made(self, layout: Layout, manifest: Manifest) -> str:
-        """See `Resumption`."""
-        return self._plan.describe_made(manifest)
+        """Describe what differs from the job that made a dataset."""
+        job = manifest.wall_clock.get("job")
+        noted = job if isinstance(job, Mapping) else {}
+        # The generations say how the samples were made, not how this folder was. Only a build notes ``tasks_run``.
+        kind = noted.get("kind", "build" if "tasks_run" in manifest.wall_clock else None)
+        if kind is None:
+            return f"it does not say what made it, and this is a {self._plan.kind}"
+        if kind != self._plan.kind:
+            return f"it is a {kind}, and this a {self._plan.kind}"
+        return self.describe_unfinished(Workspace(layout.build), noted)
 
     def resume(self, space: Workspace) -> None:
-        """Have the inputs checked again: the interruption may be long ago, and the inputs may have been moved since."""
+        """Have the inputs checked again: they may have been changed or moved since the interruption."""
         space.take_away(space.scans)
         space.create_results(0)
         if space.assembly.exists():
-            replace(ShardPlan.load(space), rows=self._plan.rows).save()
+            replace(ShardPlan.load(space), rows=self._plan.source).save()
+
+
+class RepackWork:
+    """Does the tasks of a job over packed datasets (`packer.jobs.plan.Work`): checks and scans each input shard.
+
+    Parameters
+    ----------
+    source : mapping
+        The configuration of the row source.
+    """
+
+    def __init__(self, workspace: Workspace, source: Mapping[str, Any]) -> None:
+        self._workspace = workspace
+        self._source = source
+        self._rows: PackedRows | None = None
+        self._shards = PlannedShards(workspace)
+
+    @classmethod
+    def of_plan(cls, workspace: Workspace, document: Mapping[str, Any], _resources: StepResources) -> "RepackWork":
+        """Return the work of a workspace's plan."""
+        return cls(workspace, document["rows"])
+
+    def prepare(self) -> None:
+        """Do nothing, because nothing is slow to load."""
+
+    def run(self, unit: Unit, verdicts: Verdicts, on_item: OnItem) -> dict[str, Any]:
+        """Do one unit.
+
+        Raises
+        ------
+        BuildError
+            If a file cannot be written.
+        DatasetError
+            If a shard does not match its manifest.
+        """
+        with writing(self._workspace.out):
+            if unit.do == "shard":
+                return self._shards.write(unit.number)
+            if self._rows is None:
+                self._rows = PackedRows(self._source, self._workspace)
+            self._rows.scan(unit.number)
+            return {}
+
+    def close(self) -> None:
+        """Close the input shards."""
+        self._shards.close()
+        if self._rows is not None:
+            self._rows.close()
 
 
 def open_input(path: Path, out: Path) -> Input:
@@ -264,7 +308,7 @@ def open_input(path: Path, out: Path) -> Input:
     DatasetError
         If the dataset cannot be read.
     UsageError
-        If dataset and output are the same folder, or one lies inside the other.
+        If dataset and output are the same folder, or one is inside the other.
     """
     manifest = Layout(path).load()
     if out.resolve() == path.resolve():
@@ -277,7 +321,7 @@ def open_input(path: Path, out: Path) -> Input:
 
 
 def several_paths(datasets: Sequence[str | os.PathLike[str]], why: str) -> list[Path]:
-    """The paths of some datasets.
+    """Return the paths of some datasets.
 
     Raises
     ------
@@ -290,8 +334,10 @@ def several_paths(datasets: Sequence[str | os.PathLike[str]], why: str) -> list[
     return [given_path("datasets", path) for path in given]
 
 
-def plan_of(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) -> RepackPlan:
-    """The plan of a job, its shard size in bytes.
+def plan_copy(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) -> RepackPlan:
+    """Plan a job that copies all rows of its inputs.
+
+    Each generation keeps its provenance, unless a shuffle mixes several generations into one.
 
     Raises
     ------
@@ -307,42 +353,44 @@ def plan_of(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) -> R
     if shuffle is not None and (type(shuffle) is not int or shuffle < 0):
         raise UsageError(option="shuffle", expected="a seed of 0 or more", found=shorten(shuffle))
     checked = {**options, "shard_size": shard_size, "shuffle": shuffle}
-    return RepackPlan(kind, tuple(inputs), checked, library_versions(options["format"]))
-
-
-def arrange_whole(plan: RepackPlan, write_reports: Callable[[Path], None]) -> Repack:
-    """All rows of all inputs. Each generation keeps its provenance, unless a shuffle mixes several into one."""
+    plan = RepackPlan(kind, tuple(inputs), checked, library_versions(options["format"]))
     generations = tuple(g for one in plan.inputs for g in one.manifest.generations)
-    shuffle = plan.options["shuffle"]
     if shuffle is not None and len(generations) > 1:
-        generations = (join_generations(plan, generations),)
-    rows = sum(g.counts.samples for g in generations)
+        generations = (join_generations(plan),)
     pieces = tuple(Piece(g.counts.samples, shard_bytes(plan, g)) for g in generations)
-    kept = tuple(replace(g, recipe=_adapt(g.recipe, plan.options), shards=()) for g in generations)
-    return Repack(plan, None if shuffle is None else shuffled(rows, shuffle), pieces, kept, write_reports)
+    adapted = {name: checked[name] for name in _ADAPTED if checked[name] is not None}
+    recipes = ({name: adapted.get(name, value) for name, value in g.recipe.items()} for g in generations)
+    kept = tuple(replace(g, recipe=recipe, shards=()) for g, recipe in zip(generations, recipes, strict=True))
+    return replace(plan, pieces=pieces, generations=kept)
 
 
-def join_generations(plan: RepackPlan, generations: Sequence[Generation]) -> Generation:
-    """One generation in place of several; its recipe holds the provenance of the inputs."""
+def join_generations(plan: RepackPlan) -> Generation:
+    """Return one generation in place of all of the inputs. Its recipe holds the provenance of the inputs."""
+    generations = [g for one in plan.inputs for g in one.manifest.generations]
     made = {**plan.options, "shard_size": shard_bytes(plan, generations[0])}
     recipe = {**made, "inputs": [one.provenance() for one in plan.inputs]}
     return Generation(plan.kind, plan.fingerprint, recipe, plan.runtime, total(generations), ())
 
 
 def shard_bytes(plan: RepackPlan, generation: Generation) -> int | None:
-    """Encoded bytes per shard (`Piece`): as asked for, or as the rows were packed before."""
+    """Return the encoded bytes per shard (`Piece`): as requested, or as the rows were packed before."""
     chosen = plan.options["shard_size"] or generation.recipe.get("shard_size")
     return None if chosen is None else int(chosen)
 
 
 def recipe_as_built(manifest: Manifest, generation: Generation) -> dict[str, Any]:
-    """The recipe by which a generation was built, without the changes of later jobs."""
+    """Return the recipe by which a generation was built, without the changes of later jobs."""
     built = manifest.wall_clock.get("built")
     noted = built.get(generation.fingerprint) if isinstance(built, Mapping) else None
     return {**generation.recipe, **(noted if isinstance(noted, Mapping) else {})}
 
 
-def _adapt(recipe: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe with the new format, and shard size and shuffle if they were asked for. No other key changes."""
-    changed = {name: options[name] for name in _ADAPTED if options[name] is not None}
-    return {name: changed.get(name, value) for name, value in recipe.items()}
+def _without_generation(raw: bytes) -> bytes:
+    """Drop the number of the generation, which differs in the other dataset."""
+    if b"generation" not in raw and b"\\u" not in raw:  # most lines have none, and parsing is slow
+        return raw
+    document = json.loads(raw)
+    if "generation" not in document:
+        return raw
+    del document["generation"]
+    return encode_line(document)

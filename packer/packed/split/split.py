@@ -13,11 +13,10 @@ import numpy as np
 
 from packer.assembly.groups import read_groups
 from packer.assembly.packed_rows import read_column
-from packer.assembly.plan import Piece, shuffled
+from packer.assembly.plan import Piece
 from packer.jobs.job import Job
 from packer.jobs.progress import Progress, ProgressListener, Stage, listener_of
-from packer.packed.plan import Input, Repack, join_generations, open_input, plan_of, shard_bytes
-from packer.packed.reports import read_report, write_reports
+from packer.packed.plan import Input, RepackPlan, join_generations, open_input, plan_copy
 from packer.packed.split.options import RATIOS, check_options, check_ratios, folders_of, parse_ratios, refuse_splits
 from packer.packed.split.result import SplitPart, SplitResult
 from packer.recipe.checks import plain_value
@@ -149,8 +148,8 @@ def split(
     with shown as whole:
         for place, (name, value) in enumerate(values.items()):
             rows_of = np.flatnonzero(places == place)
-            repack = _arrange(one, {**options, "part": name}, rows_of, items)
-            result = Job(repack, target / name, how, listener if whole is None else _OfPart(listener, whole)).run()
+            plan = _plan_part(one, {**options, "part": name}, rows_of, items)
+            result = Job(plan, target / name, how, listener if whole is None else _OfPart(listener, whole)).run()
             ratio = shares[name] if value is None else None
             count = len(rows_of) if group_of is None else _count_different(group_of[rows_of])
             parts.append(SplitPart(name, ratio, count, result, value, _count_strata(strata, rows_of)))
@@ -233,16 +232,14 @@ class _OfPart:
         self._listener.on_message(line)
 
 
-def _arrange(one: Input, options: Mapping[str, Any], rows: IntArray, items: "_Items") -> Repack:
+def _plan_part(one: Input, options: Mapping[str, Any], rows: IntArray, items: "_Items") -> RepackPlan:
+    """Plan the copy of some rows into a dataset of one generation."""
     digest = hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()
-    plan = plan_of("split", [one], {**options, "rows": digest})
+    plan = plan_copy("split", [one], {**options, "rows": digest})
     names = items.of_rows(rows)
-    generations = one.manifest.generations
-    generation = replace(join_generations(plan, generations), counts=items.counts(names, len(rows)))
-    shuffle = plan.options["shuffle"]
-    order = rows if shuffle is None else rows[shuffled(len(rows), shuffle)]
-    write = partial(write_reports, inputs=[one], keep=partial(_keeps, names))
-    return Repack(plan, order, (Piece(len(rows), shard_bytes(plan, generations[0])),), (generation,), write)
+    generation = replace(join_generations(plan), counts=items.counts(names, len(rows)))
+    pieces = (Piece(len(rows), plan.pieces[0].shard_bytes),)
+    return replace(plan, rows=rows, pieces=pieces, generations=(generation,), keep=partial(_keeps, names))
 
 
 class _Items:
@@ -250,7 +247,7 @@ class _Items:
 
     def __init__(self, one: Input) -> None:
         self._one = one
-        self._listed = next(iter(read_report(one, ITEMS_NAME)), None) is not None
+        self._listed = next(iter(one.report(ITEMS_NAME)), None) is not None
         self._groups: Groups | None = None
         # If the dataset was built from a packed one, each sample was an item, named by its key.
         for name in ("source", "key"):
@@ -261,7 +258,7 @@ class _Items:
                     break
 
     def _lists(self, names: Container[str]) -> bool:
-        return any(str(line.get("item")) in names for line in read_report(self._one, ITEMS_NAME))
+        return any(str(line.get("item")) in names for line in self._one.report(ITEMS_NAME))
 
     def of_rows(self, rows: IntArray) -> TextSet:
         if self._groups is None:
@@ -273,11 +270,11 @@ class _Items:
     def counts(self, names: TextSet, samples: int) -> Counts:
         """Return the counts of items that all gave samples."""
         packed, frames, damaged, progressive = (0 if self._listed else len(names) or samples), 0, 0, 0
-        for line in read_report(self._one, ITEMS_NAME):
+        for line in self._one.report(ITEMS_NAME):
             if _keeps(names, line):
                 packed += 1
                 progressive += line.get("progressive", 0)
-        for line in read_report(self._one, REJECTS_NAME):
+        for line in self._one.report(REJECTS_NAME):
             if _keeps(names, line):
                 frames += len(line.get("frames", ()))
                 damaged += line.get("kind") == "damage"

@@ -1,7 +1,6 @@
 """``packer merge``: several datasets of one schema become one, and every sample stays what it was."""
 
 import json
-import os
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -280,20 +279,11 @@ def test_samples_that_are_there_twice_are_counted(tmp_path: Path, capsys: pytest
     assert f"warning: 2 samples of {whole} " in capsys.readouterr().out  # found finished, and said all the same
 
 
-def test_a_sample_is_known_by_its_file_and_not_by_the_name_alone(tmp_path: Path) -> None:
-    for seconds, name in enumerate("ab"):
-        write_images(tmp_path / name, names := [f"{number}.jpg" for number in range(3 + seconds)])
-        for picture in names:
-            os.utime(tmp_path / name / picture, (seconds, seconds))
-        build(tmp_path / name, tmp_path / f"{name} packed", **QUIET)
-    build(tmp_path / "a", tmp_path / "a small", limit=2, **QUIET)
-    a, b, small = (tmp_path / name for name in ("a packed", "b packed", "a small"))
+def test_a_sample_is_known_by_its_values_and_not_by_its_name_or_key(tmp_path: Path) -> None:
+    a, b = (write_pixels(tmp_path / name, values) for name, values in [("a", [1, 2, 3]), ("b", [4, 5, 6])])
     assert merge([a, b], tmp_path / "ab", **QUIET).repeated == {}
-    assert merge([b, a, small], tmp_path / "all", **QUIET).repeated == {str(small): 2}
-    write_images(tmp_path / "c", ["c.jpg"])
-    build(tmp_path / "c", tmp_path / "c packed", **QUIET)
-    merge([tmp_path / "c packed", a], tmp_path / "ca", **QUIET)
-    assert merge([tmp_path / "ca", a], tmp_path / "caa", **QUIET).repeated == {str(a): 3}  # whatever keys they have now
+    merge([b, a], tmp_path / "ba", **QUIET)
+    assert merge([tmp_path / "ba", a], tmp_path / "baa", **QUIET).repeated == {str(a): 3}  # under other keys
 
 
 def test_samples_of_one_frame_in_two_parts_are_not_the_same(tmp_path: Path) -> None:
@@ -303,16 +293,6 @@ def test_samples_of_one_frame_in_two_parts_are_not_the_same(tmp_path: Path) -> N
     parts = [tmp_path / "parts" / "fold-0", tmp_path / "parts" / "fold-1"]
     assert find_leaks(parts, by="source", progress=False).found  # or this test would show nothing
     assert merge(parts, tmp_path / "out", **QUIET).repeated == {}
-
-
-def test_samples_of_two_writers_are_not_the_same_for_their_keys(tmp_path: Path) -> None:
-    for number, name in enumerate("ab"):
-        with packer.Writer(tmp_path / name, progress=False) as writer:
-            for value in range(3):
-                writer.write(value=value + 3 * number)
-    split(tmp_path / "a", tmp_path / "parts", folds=3, **QUIET)
-    a, b, part = (tmp_path / name for name in ("a", "b", "parts/fold-0"))
-    assert merge([a, b, part], tmp_path / "out", **QUIET).repeated == {str(part): 1}
 
 
 def test_samples_of_two_writers_are_the_same_if_their_values_are(tmp_path: Path) -> None:
