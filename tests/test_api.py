@@ -312,12 +312,3 @@ def test_a_number_of_numpy_is_one_of_python(tmp_path: Path) -> None:
         packer.split(tmp_path / "a", tmp_path / name, by="source", seed=seed, ratios=ratios, engine="inline")
     digests = [Layout(tmp_path / name / "x").load().digest for name in ("numpy", "python")]
     assert digests[0] == digests[1]
-
-
-def test_a_image_that_cannot_be_drawn_is_reported_before_anything_is_measured(tmp_path: Path) -> None:
-    for plot, message in (
-        ("bench.txt", "expected a name that ends in .png or .svg or .pdf"),
-        ("no/b.png", "found no folder"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            packer.bench(tmp_path / "nowhere", tmp_path / "nowhere", plot=tmp_path / plot)

@@ -37,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--root", metavar="DIR", action="append", default=[], help="as for packer build (repeatable)")
     parser.add_argument("--boxes", metavar="BOXES", help="as for packer build, if the dataset was built with boxes")
-    parser.add_argument("--plot", metavar="FILE", help="write a chart of the results to this file (.png, .svg, .pdf)")
     add_output_arguments(parser)
 
 

@@ -1,10 +1,10 @@
-"""``packer bench``: raw files against the packed dataset, on the user's own data and recipe."""
+"""``packer bench``: compare reading raw files with reading the packed dataset, on the user's own data and recipe."""
 
 import os
 import platform
 import random
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,9 @@ from packer.recipe.resources import count_workers
 from packer.sources.base import Listing
 from packer.sources.item import Item
 from packer.sources.opening import open_source
-from packer.workspace.output import check_output
 from shardspec.errors import BuildError, UsageError
 from shardspec.layout import Layout, given_path
 from shardspec.manifest import Manifest
-from shardspec.registry import import_target
 from shardspec.wording import program, shorten
 
 DEFAULT_RUNS = 5
@@ -49,7 +47,6 @@ def bench(
     batches: int = 1,
     root: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     boxes: str | os.PathLike[str] | None = None,
-    plot: str | os.PathLike[str] | None = None,
     progress: bool | ProgressListener = True,
 ) -> BenchReport:
     """Measure what a training epoch costs with raw files and with the dataset that they were packed into.
@@ -80,8 +77,6 @@ def bench(
         As for the build, because the manifest holds only the names of the folders.
     boxes : path, optional
         As for the build, for the same reason; by default the file of the manifest's name in the current folder.
-    plot : path, optional
-        File for a chart of the results: ``.png``, ``.svg``, ``.pdf``.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
@@ -92,11 +87,9 @@ def bench(
     Raises
     ------
     UsageError
-        If the dataset was not made by one build, if the source has no items, or if the chart cannot be written.
+        If the dataset was not made by one build, or the source has no items.
     BuildError
         If a side cannot be measured.
-    MissingDependencyError
-        If `plot` is given, and matplotlib is not installed.
     """
     source, packed = given_path("source", source), given_path("packed", packed)
     batch_size, runs, batches = (
@@ -104,9 +97,6 @@ def bench(
         for name, value in (("batch_size", batch_size), ("runs", runs), ("batches", batches))
     )
     seconds = checked("seconds", seconds, float, above=0)
-    if plot is not None:  # before the measurement, which takes a while
-        draw = import_target("packer.packed.bench.plot:plot", what="--plot", extra="plot")
-        check_output(Path(plot), ".png", ".svg", ".pdf")
     manifest = Layout(packed).load()
     roots = [root] if isinstance(root, str | os.PathLike) else root
     recipe = replace(_recipe_of(packed, manifest), root=tuple(str(Path(folder).absolute()) for folder in roots))
@@ -138,9 +128,9 @@ def bench(
     if not raw_side["samples"]:
         reason = next((answer["reason"] for answer in warmed if answer["reason"]), "no reason is known")
         raise UsageError(
-            place=source, expected="items that give samples", found=f"none among the {measured_items} tried ({reason})"
+            place=source, expected="items that yield samples", found=f"none among the {measured_items} tried ({reason})"
         )
-    report = BenchReport(
+    return BenchReport(
         source=str(source),
         packed=str(packed),
         format=manifest.format,
@@ -158,9 +148,6 @@ def bench(
         ),
         packing=_packing_of(manifest),
     )
-    if plot is not None:
-        draw(report, Path(plot))
-    return report
 
 
 class MeasuredProcess(SyncChild):
@@ -174,8 +161,7 @@ class MeasuredProcess(SyncChild):
     Attributes
     ----------
     peak_bytes : int
-        Peak of the anonymous and shared memory, without the page cache that the process maps. 0 if the system does
-        not report it.
+        Peak of the anonymous and shared memory, without mapped page cache; 0 if the system does not report it.
     """
 
     def __init__(self, module: str, request: Mapping[str, Any]) -> None:
@@ -203,13 +189,12 @@ class MeasuredProcess(SyncChild):
 
     def look(self) -> None:
         """Record the memory that the process uses now."""
-        status = _read_fields(self.process.pid, "status")
-        now = sum(status.get(name, 0) for name in ("RssAnon", "RssShmem")) * 1024
+        now = 0
+        with suppress(OSError):  # not Linux, or the process has ended
+            for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+                if line.startswith(("RssAnon:", "RssShmem:")):
+                    now += int(line.split()[1]) * 1024
         self.peak_bytes = max(self.peak_bytes, now)
-
-    def disk_bytes(self) -> int | None:
-        """Return the bytes fetched from storage for the process so far, or None if the system does not report them."""
-        return _read_fields(self.process.pid, "io").get("read_bytes")
 
 
 def gather(processes: Sequence[MeasuredProcess]) -> list[dict[str, Any]]:
@@ -223,42 +208,21 @@ def gather(processes: Sequence[MeasuredProcess]) -> list[dict[str, Any]]:
     return [answers[number] for number in range(len(processes))]
 
 
-def _read_fields(pid: int, name: str) -> dict[str, int]:
-    """Return the numbers in a file of ``/proc/PID``, by field; none if the file cannot be read."""
-    found = {}
-    try:
-        for line in Path(f"/proc/{pid}/{name}").read_text().splitlines():
-            field, _, value = line.partition(":")
-            if value.split() and value.split()[0].isdecimal():
-                found[field] = int(value.split()[0])
-    except OSError:
-        return {}
-    return found
-
-
 def _take_turns(
     raw: list[MeasuredProcess], reader: MeasuredProcess, runs: int, stage: Stage
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run both sides in turn, and return the sums and rates of their runs for `Side.of_runs`."""
-    sides: list[dict[str, Any]] = [
-        {"rates": [], "cpu_s": [], "samples": 0, "file_bytes": 0, "disk_bytes": 0} for _ in range(2)
-    ]
+    sides: list[dict[str, Any]] = [{"rates": [], "cpu_s": [], "samples": 0, "file_bytes": 0} for _ in range(2)]
     for _ in range(runs):
         for side, processes in zip(sides, (raw, [reader]), strict=True):
-            before = [process.disk_bytes() for process in processes]
             for process in processes:
                 process.send({"do": "run"})
             answers = gather(processes)
-            after = [process.disk_bytes() for process in processes]
             # Rates are added, because the time of the slowest process would include the idle time of the others.
             side["rates"].append(sum(a["samples"] / a["seconds"] for a in answers))
             side["cpu_s"].append(sum(a["cpu_s"] for a in answers) / max(1, sum(a["samples"] for a in answers)))
             side["samples"] += sum(a["samples"] for a in answers)
             side["file_bytes"] += sum(a.get("bytes", 0) for a in answers)
-            if None in before or None in after or side["disk_bytes"] is None:
-                side["disk_bytes"] = None
-            else:
-                side["disk_bytes"] += sum(b or 0 for b in after) - sum(b or 0 for b in before)
             stage.advance()
     for side, processes in zip(sides, (raw, [reader]), strict=True):
         side["peak_bytes"] = sum(process.peak_bytes for process in processes)

@@ -20,12 +20,9 @@ class Side:
     rates : tuple of float
         Samples per second of each run.
     peak_bytes : int
-        Sum over the processes of the side, without the page cache that they map. 0 if the system does not report it.
+        Sum over the processes of the side, without mapped page cache; 0 if the system does not report it.
     file_bytes_per_sample : float
         Bytes of the files that hold a sample, including bytes from the page cache.
-    disk_bytes_per_sample : float or None
-        Bytes fetched from storage during the runs: about 0 with a warm page cache. None if the system does not report
-        it.
     epoch_s, epoch_cpu_s : float
         Times for all samples of the dataset, at these rates.
     """
@@ -35,7 +32,6 @@ class Side:
     cpu_s_per_sample: float
     peak_bytes: int
     file_bytes_per_sample: float
-    disk_bytes_per_sample: float | None
     epoch_s: float
     epoch_cpu_s: float
 
@@ -44,14 +40,12 @@ class Side:
         """Make a side from the sums of its runs, and the number of samples in an epoch."""
         rate, cpu_s = statistics.median(found["rates"]), statistics.median(found["cpu_s"])
         measured = max(1, found["samples"])
-        disk = found["disk_bytes"]
         return cls(
             samples_per_s=rate,
             rates=tuple(found["rates"]),
             cpu_s_per_sample=cpu_s,
             peak_bytes=found["peak_bytes"],
             file_bytes_per_sample=found["file_bytes"] / measured,
-            disk_bytes_per_sample=None if disk is None else disk / measured,
             epoch_s=samples / rate if rate else 0.0,
             epoch_cpu_s=samples * cpu_s,
         )
@@ -143,7 +137,6 @@ class BenchReport(Result):
             ("CPU ms per sample", *(f"{side.cpu_s_per_sample * 1e3:.3g}" for side in sides)),
             ("peak memory, MB", *(f"{side.peak_bytes / _MB:,.0f}" if side.peak_bytes else "?" for side in sides)),
             ("file bytes per sample", *(f"{side.file_bytes_per_sample:,.0f}" for side in sides)),
-            ("of them from the disk", *(_disk(side) for side in sides)),
             (f"epoch of {self.samples:,}, s", *(_figure(side.epoch_s) for side in sides)),
             ("its CPU time, s", *(_figure(side.epoch_cpu_s) for side in sides)),
         ]
@@ -190,7 +183,3 @@ def _rate(side: Side) -> str:
 def _figure(value: float) -> str:
     """Format a number with three or more digits, and without an exponent."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _disk(side: Side) -> str:
-    return "?" if side.disk_bytes_per_sample is None else f"{side.disk_bytes_per_sample:,.0f}"
