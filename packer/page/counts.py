@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from packer.packed.browse.columns import Column, Selection
 from packer.packed.browse.dataset import BrowsedDataset
-from packer.packed.browse.fields import Column
-from packer.packed.browse.selection import Selection
 from shardspec.columns import missing_in
 from shardspec.errors import UsageError
 from shardspec.schema import Field
@@ -19,7 +18,7 @@ from shardspec.schema import Field
 _BARS = 30
 """Approximate number of bars of a histogram."""
 _LISTED = 25
-"""Most texts, classes or numbers with a bar of their own."""
+"""Most texts, classes or numbers that have a separate bar."""
 _FEW_NUMBERS = 12
 """A range of fewer integers is counted one by one instead of as a histogram."""
 

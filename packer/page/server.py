@@ -1,4 +1,4 @@
-"""The server of `packer view`: its pages by their paths, and the queries in their addresses."""
+"""The pages of `packer view` by their paths, and the queries in their addresses."""
 
 import ast
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -8,18 +8,16 @@ from typing import Any
 from urllib.parse import urlencode
 
 from markupsafe import Markup
-from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from packer.packed.browse.selection import Selection
+from packer.packed.browse.columns import Selection
 from packer.packed.browse.tracks import pause_ms, sound_of, track_rows
 from packer.page.cards import shown_text
 from packer.page.counts import Bar, spread
 from packer.page.dataset_view import DatasetView
-from packer.page.guard import Guard
 from packer.page.rendering import render, static, templates
 from packer.page.summary import find_shared
 from shardspec.errors import CodecError, ItemError, ShardspecError
@@ -40,21 +38,6 @@ _BROKEN = (
     '<text x="60" y="64" font-size="13" font-family="sans-serif" fill="#c9d1d9" text-anchor="middle">does not decode'
     "</text></svg>"
 )
-
-
-def make_app(views: Sequence[DatasetView], token: str, host: str) -> Guard:
-    """Return the application that answers requests.
-
-    Parameters
-    ----------
-    views : sequence of DatasetView
-        The datasets to show. Addresses have their numbers.
-    token : str
-        First part of every path.
-    host : str
-        Another name of this machine (`Guard`).
-    """
-    return Guard(Starlette(routes=_Pages(views, f"/{token}").routes()), token, host)
 
 
 @dataclass(frozen=True)
@@ -99,7 +82,7 @@ class Query:
         str
             The query part of the address.
         bool
-            Whether the condition is there.
+            Whether the query already has the condition.
         """
         present, asked = _conditions(self.where), _conditions(where)
         if present is None or asked is None:
@@ -126,8 +109,8 @@ def _conditions(where: str) -> dict[str, set[str]] | None:
     return found
 
 
-class _Pages:
-    """Pages as methods. Each takes the request, then the dataset and the row that its path names."""
+class Pages:
+    """The pages as methods. Each takes the request, then the dataset and the row in its path."""
 
     def __init__(self, views: Sequence[DatasetView], root: str) -> None:
         self._views, self._root = views, root
@@ -135,6 +118,7 @@ class _Pages:
             templates().get_template(name)
 
     def routes(self) -> list[Route]:
+        """Return the routes of all pages."""
         of_dataset: dict[str, Callable[..., Response]] = {
             "": self.samples,
             "about": self.about,
@@ -167,17 +151,18 @@ class _Pages:
         return self._page("start.html", request, title="datasets", datasets=[one.about for one in self._views])
 
     def file(self, request: Request) -> Response:
+        """Send the style sheet or the script."""
         name = request.path_params["name"]
         if name not in _STATIC:
             return _missing()
         return Response(static(name), media_type=_STATIC[name], headers={"cache-control": "no-cache"})
 
     def shared_faults(self, request: Request) -> Response:
-        """Warnings about several datasets, as a part of a page."""
+        """Return warnings about several datasets, as a part of a page."""
         return self._page("faults.html", request, faults=self._shared)
 
     def samples(self, request: Request, one: DatasetView) -> Response:
-        """A page of the grid."""
+        """Show a page of the grid."""
         query = Query.of(request, one.sort)
         selection, error = Selection(0), ""
         try:
@@ -204,15 +189,15 @@ class _Pages:
         )
 
     def about(self, request: Request, one: DatasetView) -> Response:
-        """The contents and the origin of a dataset."""
+        """Show the contents and the origin of a dataset."""
         return self._page("about.html", request, dataset=one.about)
 
     def faults(self, request: Request, one: DatasetView) -> Response:
-        """Warnings about a dataset, as a part of a page."""
+        """Return warnings about a dataset, as a part of a page."""
         return self._page("faults.html", request, faults=[*self._shared, *one.faults])
 
     def field(self, request: Request, one: DatasetView) -> Response:
-        """The spread of a field, as a part of a page."""
+        """Return the bar chart of a field, as a part of a page."""
         query = Query.of(request, one.sort)
         name = request.path_params["name"]
         if name not in one.dataset.small_fields:
@@ -228,7 +213,7 @@ class _Pages:
         return self._page("field.html", request, field=spread(one.dataset, name, selection), link=link)
 
     def keys(self, request: Request, one: DatasetView) -> Response:
-        """The keys of the selected samples, one a line, in the order shown."""
+        """Send the keys of the selected samples, one per line, in the order shown."""
         query = Query.of(request, one.sort)
         selection = one.dataset.select(query.where, query.sort)
 
@@ -247,6 +232,7 @@ class _Pages:
         return RedirectResponse(f"{self._base(request)}/row/{row}")
 
     def sample(self, request: Request, one: DatasetView, row: int) -> Response:
+        """Show one sample."""
         query = Query.of(request, one.sort)
         before, after = one.beside(row, query.where, query.sort)
         return self._page(
@@ -264,7 +250,7 @@ class _Pages:
         )
 
     def track(self, request: Request, one: DatasetView, row: int) -> Response:
-        """The neighbours of a sample, as a part of a page."""
+        """Return the neighbours of a sample, as a part of a page."""
         neighbours = track_rows(one.dataset, row, _TRACK)
         sound = sound_of(one.dataset, neighbours)
         return self._page(
@@ -283,7 +269,7 @@ class _Pages:
         return _missing() if found is None else Response(found.wav(), media_type="audio/wav", headers=_CACHED)
 
     def original(self, request: Request, one: DatasetView, row: int) -> Response:
-        """The frame that a sample was cut from, with its box, as a part of a page."""
+        """Return the frame that a sample was cut from, with its box, as a part of a page."""
         found, error = None, ""
         try:
             found = one.original(row)
@@ -292,10 +278,11 @@ class _Pages:
         return self._page("original.html", request, row=row, found=found, error=error)
 
     def original_image(self, _request: Request, one: DatasetView, row: int) -> Response:
+        """Send the frame that a sample was cut from."""
         return Response(one.original(row).jpeg, media_type="image/jpeg", headers=_CACHED)
 
     def picture(self, request: Request, one: DatasetView, row: int) -> Response:
-        """A stored image."""
+        """Send a stored image."""
         name = request.path_params["name"]
         if name not in one.dataset.images:
             return _missing()
@@ -306,14 +293,14 @@ class _Pages:
         return Response(found.data, media_type=found.media_type, headers=_CACHED)
 
     def rejects(self, request: Request, one: DatasetView) -> Response:
-        """Rejected items, damaged items, or frames without a sample."""
+        """Show rejected items, damaged items, or frames without a sample."""
         page = Query.of(request).page
         kind = request.query_params.get("kind", "item")
         lines, more = one.reject_lines(kind, page)
         return self._page("rejects.html", request, report=one.rejects, lines=lines, kind=kind, page=page, more=more)
 
     def reject_image(self, request: Request, one: DatasetView) -> Response:
-        """A frame of an item in ``rejects.jsonl``: the frame asked for, or the first."""
+        """Send a frame of an item in ``rejects.jsonl``: the requested frame, or the first."""
         try:
             found = one.reject_frame(request.path_params["line"], request.path_params.get("frame"))
         except ItemError:
@@ -363,9 +350,9 @@ class _Pages:
 
 
 def _broken() -> Response:
-    """Return an image that stands for one that does not decode."""
+    """Return a placeholder for an image that does not decode."""
     return Response(_BROKEN, media_type="image/svg+xml", headers=_NOT_CACHED)
 
 
 def _missing() -> Response:
-    return PlainTextResponse("there is nothing here\n", 404)
+    return PlainTextResponse("not found\n", 404)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from packer.packed.browse.columns import MAX_TEXTS
 from packer.packed.browse.dataset import BrowsedDataset
-from packer.packed.browse.fields import MAX_TEXTS
 from packer.packed.inspect.inspect import InspectReport
 from packer.packed.inspect.leaks import find_leaks
 from packer.page.cards import shown_text

@@ -1,22 +1,22 @@
 """A packed dataset for browsing: small fields as columns, values of samples, stored images."""
 
+import io
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
-from packer.packed.browse.fields import Column, Texts, as_text, read_blocks, read_numbers, read_texts
-from packer.packed.browse.images import MEDIA_TYPES, StoredImage, as_png
-from packer.packed.browse.selection import Selection
+from packer.packed.browse.columns import Column, Selection, Texts, as_text, read_blocks, read_numbers, read_texts
 from packer.sources.tables.opening import open_table
 from readers.conditions import rows_where
 from readers.formats.pool import ShardPool
-from shardspec.codecs import codec_for
+from shardspec.codecs import codec_for, image_types
 from shardspec.codecs.base import ImageCodec
 from shardspec.columns import IntArray, allocate, mark_missing
 from shardspec.errors import CodecError, UsageError
@@ -26,29 +26,41 @@ from shardspec.typing.join import DatasetKeys, join_frame, key_fields
 from shardspec.wording import did_you_mean, list_some, shorten
 
 BOX_SIDE = "box_side"
-"""The longer side of ``box`` in pixels: a field that only pages have."""
+"""Field that only pages have: the longer side of ``box`` in pixels."""
 
 WRONG = "wrong"
-"""Whether ``prediction``, of a joined table, differs from ``label``: a field that only pages have."""
+"""Field that only pages have: whether ``prediction`` of a joined table differs from ``label``."""
 
 _PREDICTIONS = ("prediction", "predicted", "pred")
 _CHUNK = 8192
 _KEPT = 6
-"""The most selections that are kept."""
+"""Number of cached selections."""
+
+_MEDIA_TYPES: Mapping[str, str] = {
+    name: image.media_type for name, image in image_types().items() if image.media_type is not None
+}
+"""Media types of the codecs whose bytes a browser can show."""
+
+
+class StoredImage(NamedTuple):
+    """An image in a format that browsers show."""
+
+    data: bytes
+    media_type: str
 
 
 class BrowsedDataset:
-    """Reads what a page shows of one packed dataset. Safe to use from several threads.
+    """Reads a packed dataset for pages. Safe to use from several threads.
 
-    Columns of single numbers are mapped from the index. Other small fields are read from the shards when they are first
-    needed, and then stay in memory.
+    Columns of single numbers are mapped from the index. Other small fields are read from the shards at first use, and
+    stay in memory.
 
     Parameters
     ----------
     path : Path
         The dataset's folder.
     table : Path, optional
-        A table whose columns are joined as further fields, by ``key``; samples may be without a value.
+        Table whose columns are joined as further fields, by ``key``. Samples may have no value.
 
     Raises
     ------
@@ -78,7 +90,7 @@ class BrowsedDataset:
 
     @property
     def schema(self) -> Schema:
-        """All fields, those of the joined table last."""
+        """All fields; the fields of the joined table come last."""
         return self.pool.schema
 
     @property
@@ -88,7 +100,7 @@ class BrowsedDataset:
 
     @cached_property
     def small_fields(self) -> tuple[str, ...]:
-        """The fields with a number or a text for each sample, and those that only pages have."""
+        """Names of the fields with one number or text per sample, including those that only pages have."""
         own = [field.name for field in self.schema if field.is_small]
         box = self.schema["box"] if "box" in self.schema and BOX_SIDE not in self.schema else None
         if box is not None and box.is_fixed and box.shape == (4,) and box.dtype[1] in "iuf":
@@ -98,20 +110,20 @@ class BrowsedDataset:
         return tuple(own)
 
     def field(self, name: str) -> Field:
-        """A field, also one that only pages have."""
+        """Return a field, which may be one that only pages have."""
         if name in self.schema:
             return self.schema[name]
         return Field(name, "fixed", {BOX_SIDE: "<f4", WRONG: "|b1"}[name], ())
 
     def numbers(self, name: str) -> Column:
-        """A small field of numbers, of all samples. Missing values are not marked (`known`)."""
+        """Return a small field of numbers of all samples. Missing values are not marked (`known`)."""
         with self._lock:
             if name not in self._numbers:
                 self._numbers[name] = self._read_numbers(name)
             return self._numbers[name]
 
     def texts(self, name: str) -> Texts:
-        """A text field of all samples.
+        """Return a text field of all samples.
 
         Raises
         ------
@@ -130,7 +142,7 @@ class BrowsedDataset:
         return np.logical_and.reduce([self.numbers(field) for field in fields]) if fields else None
 
     def column(self, name: str) -> Column:
-        """A small field of all samples: numbers, or texts as ``StringDType``. Missing values are masked."""
+        """Return a small field of all samples: numbers, or texts as ``StringDType``. Missing values are masked."""
         if self.field(name).kind == "text":
             texts = self.texts(name)
             column = texts.names[texts.codes]
@@ -140,15 +152,15 @@ class BrowsedDataset:
         return marked
 
     def select(self, where: str = "", sort: str = "") -> Selection:
-        """The samples that meet a condition, in an order.
+        """Select the samples that meet a condition, and sort them.
 
         Parameters
         ----------
         where : str
             An expression, as `readers.PackedDataset.where` takes it; empty for all samples.
         sort : str
-            A small field, with ``-`` before it for descending; empty for the order of the dataset. Missing values, and
-            those that are not numbers, come last.
+            A small field, with the prefix ``-`` for descending order; empty for the order of the dataset. Missing values
+            and NaN come last.
 
         Raises
         ------
@@ -167,9 +179,9 @@ class BrowsedDataset:
             return self._selections[key]
 
     def read(self, rows: Sequence[int] | IntArray, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """The decoded values of some rows; without `names`, of all fields but images.
+        """Read and decode values of some rows; by default of all fields except images.
 
-        A missing value of a small field is None. A value that cannot be decoded is the error's text.
+        A missing value of a small field is None. If a value cannot be decoded, its place has the text of the error.
         """
         if names is None:
             names = [name for name in self.schema.names if name not in self.images]
@@ -187,24 +199,24 @@ class BrowsedDataset:
         return [{field.name: value(field, at) for field in fields} for at in range(len(numbers))]
 
     def stored(self, row: int, name: str | None = None) -> StoredImage:
-        """An image as it is stored; if it is stored without compression, as PNG.
+        """Return an image as it is stored, or as PNG if browsers do not show the stored codec.
 
         Raises
         ------
         DatasetError, CodecError
-            If it cannot be read.
+            If the image cannot be read.
         """
         field = self.picture if name is None else self.schema[name]
         assert field is not None
         out = allocate([field], 1)
         self.pool.read(np.array([row], np.int64), [field.name], out, np.zeros(1, np.int64))
         value = out[field.name][0]
-        if field.codec.name in MEDIA_TYPES:
-            return StoredImage(bytes(value), MEDIA_TYPES[field.codec.name])
-        return as_png(value if field.is_fixed else self._codecs[field.name].decode(value))
+        if field.codec.name in _MEDIA_TYPES:
+            return StoredImage(bytes(value), _MEDIA_TYPES[field.codec.name])
+        return _as_png(value if field.is_fixed else self._codecs[field.name].decode(value))
 
     def sizes(self, rows: Sequence[int] | IntArray) -> list[tuple[int, int] | None]:
-        """Width and height of the images of some rows; None where an image's header cannot be read."""
+        """Return width and height of the images of some rows; None if the header of an image cannot be read."""
         field = self.picture
         if field is None:
             return [None] * len(rows)
@@ -216,7 +228,7 @@ class BrowsedDataset:
         return [self._size(field, value) for value in out[field.name]]
 
     def find(self, key: str) -> int | None:
-        """The first row with a key."""
+        """Return the first row with a key."""
         if "key" not in self.schema:
             return None
         wanted = key.encode("utf-8", "surrogateescape")
@@ -227,7 +239,7 @@ class BrowsedDataset:
         return None
 
     def keys(self, selection: Selection) -> Iterator[list[str]]:
-        """The keys of selected rows, some at a time; their numbers, if the dataset has no keys."""
+        """Yield the keys of selected rows in batches, or their numbers if the dataset has no keys."""
         for start in range(0, len(selection), _CHUNK):
             rows = selection.rows(start, start + _CHUNK)
             if "key" not in self.schema:
@@ -296,7 +308,7 @@ class BrowsedDataset:
         return wrong
 
     def _sort_values(self, name: str) -> Column:
-        """Numbers that are in the order of a field's values."""
+        """Return numbers that sort like the values of a field."""
         if name not in self.small_fields:
             raise UsageError(
                 option="sort",
@@ -306,3 +318,19 @@ class BrowsedDataset:
         values = self.texts(name).codes if self.field(name).kind == "text" else self.numbers(name)
         marked: Column = mark_missing(values, self.known(name))
         return marked
+
+
+def _as_png(value: npt.NDArray[Any]) -> StoredImage:
+    """Encode an array as PNG.
+
+    Raises
+    ------
+    CodecError
+        If PNG cannot hold the array.
+    """
+    file = io.BytesIO()
+    try:
+        Image.fromarray(np.ascontiguousarray(value)).save(file, "PNG", compress_level=1)
+    except (OSError, ValueError, TypeError, SystemError, KeyError) as error:
+        raise CodecError(expected="an image", found=f"an array of shape {value.shape}", hint=error) from error
+    return StoredImage(file.getvalue(), _MEDIA_TYPES["png"])

@@ -1,4 +1,4 @@
-"""The raw images and videos that a packed dataset was made from, to look at: items by their names."""
+"""Find and decode the raw images and videos that a packed dataset was made from."""
 
 import os
 import threading
@@ -29,7 +29,7 @@ MAX_PIXELS = 100 * 10**6
 
 
 class Originals:
-    """Frames of items, by the items' names relative to their source. Nothing outside the source is opened.
+    """Decodes frames of items, which are named relative to their source. Opens nothing outside the source.
 
     Safe to use from several threads.
 
@@ -38,13 +38,13 @@ class Originals:
     root : path
         The source: its folder, or its one archive.
     recipe : mapping, optional
-        By which it was packed (`packer.recipe.Recipe.to_json`): the column of an archive's images, and which images
-        in a folder are frames.
+        The recipe of the dataset (`packer.recipe.Recipe.to_json`), for the column of an archive's images and for
+        folders of frames.
 
     Raises
     ------
     UsageError
-        If it is neither.
+        If the source is neither a folder nor an archive.
     """
 
     def __init__(self, root: str | os.PathLike[str], recipe: Mapping[str, Any] | None = None) -> None:
@@ -62,13 +62,13 @@ class Originals:
             )
 
     def find(self, item: str) -> Path | None:
-        """The file of an item; None if there is none, or if its name or a link leads out of the source."""
+        """Return the file of an item; None if there is none, or it is outside the source."""
         path = self._inside(item)
         return path if path is not None and path.is_file() else None
 
     def _inside(self, item: str) -> Path | None:
         """Return an item's path inside the source, if there is one."""
-        # A report may hold any name: one that the system cannot take is that of no file.
+        # A report may hold any name, even one that the system rejects.
         try:
             path = Path(os.path.realpath(self.root / item))
             return path if path.is_relative_to(self.root) and path.exists() else None
@@ -76,7 +76,7 @@ class Originals:
             return None
 
     def frame(self, item: str, frame: int | None = None) -> npt.NDArray[np.uint8]:
-        """A frame of an item: (H, W, 3) uint8 RGB, upright, as the pack stage decodes it.
+        """Decode a frame of an item as a build does: (H, W, 3) uint8 RGB, upright.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class Originals:
         Raises
         ------
         ItemError
-            If there is no such file, or no such member of an archive, or it does not decode.
+            If there is no such file or member of an archive, or it does not decode.
         """
         path = self.find(item)
         if path is not None and path != self.root:
@@ -102,7 +102,7 @@ class Originals:
         return read_frame(self._member(archive, container, item), frame)
 
     def _frames(self, folder: Path, item: str) -> ItemFile:
-        """A folder of frames. The one that was asked for last is known."""
+        """List a folder of frames, and cache the last one."""
         assert self._frame_rate is not None
         known = self._folder
         if known is not None and known[0] == item:
@@ -116,7 +116,7 @@ class Originals:
         return found.file
 
     def _find_archive(self, name: str) -> Path | None:
-        """The archive that items of a name before the mark lie in. An LMDB may be called as its folder is."""
+        """Find the archive with a name, which may be the name of the folder of an LMDB; None if there is none."""
         if self.root.is_file():
             own = self.root.parent.name if self.root.name == DATA_NAME else self.root.name
             return self.root if name == own else None
@@ -125,7 +125,7 @@ class Originals:
         return next((path for path in found if path is not None and kind_of(path.name) is not None), None)
 
     def _member(self, archive: Path, container: str, item: str) -> ItemFile:
-        """Where an item lies in an archive. The members of the archive asked for last are known, on the disk."""
+        """Find an item in an archive. The members of the last archive are cached on the disk."""
         missing = f"{shorten(item)}: expected a member of the archive, found none"
         try:
             wanted = os.fsencode(f"{item}\0")
@@ -149,24 +149,23 @@ class Originals:
 
 
 def _place_of(item: Item) -> str:
-    """Where an item lies, as a line."""
+    """Return the location of an item as a line of JSON."""
     return Item(-1, item.name, item.path, item.bytes, item.mtime_ns, member=item.member).to_line()
 
 
 def read_frame(file: ItemFile, frame: int | None = None) -> npt.NDArray[np.uint8]:
-    """A frame of an image or a video: (H, W, 3) uint8 RGB.
+    """Decode a frame of an image or a video: (H, W, 3) uint8 RGB.
 
     Parameters
     ----------
     file : ItemFile
     frame : int, optional
-        Its number, by which samples and rejects name it; by default the first one that is whole, whose number may be
-        any in a folder of frames. An image has one frame.
+        Number of the frame, as in samples and rejects; by default the first frame that decodes. An image has one frame.
 
     Raises
     ------
     ItemError
-        If the file does not decode, or is neither.
+        If the file does not decode, or is neither an image nor a video.
     """
     name = shorten(file.name.rpartition("/")[2])
     sampling = Sampling(every=1) if frame is None else Sampling(at=(max(0, frame),))

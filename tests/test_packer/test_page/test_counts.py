@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from support.datasets import fixed, text, write_dataset
 
+from packer.packed.browse.columns import Selection
 from packer.packed.browse.dataset import BrowsedDataset
-from packer.packed.browse.selection import Selection
 from packer.page.counts import spread
 from readers import open_dataset
 from shardspec.schema import Schema

@@ -13,12 +13,12 @@ from support.command import start_packer
 from support.datasets import fixed, text, write_encoded
 from support.packed_files import write_faces
 
-from packer.packed.browse import fields
+from packer.packed.browse import columns
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.page import summary
 from packer.page.dataset_view import DatasetView
-from packer.page.server import make_app
 from packer.page.summary import find_faults
+from packer.page.view import make_app
 from readers import open_dataset
 from readers.formats.pool import ShardPool
 from shardspec.errors import ShardCorruptError
@@ -45,7 +45,7 @@ def test_the_grid_reads_no_column(tmp_path: Path) -> None:
 def test_texts_of_too_many_samples_are_refused_and_the_rest_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fields, "MAX_TEXTS", 50)
+    monkeypatch.setattr(columns, "MAX_TEXTS", 50)
     monkeypatch.setattr(summary, "MAX_TEXTS", 50)
     write_faces(tmp_path / "d", 60, shard_rows=25)
     pages = pages_of(BrowsedDataset(tmp_path / "d"))

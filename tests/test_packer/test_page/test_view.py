@@ -23,8 +23,8 @@ from support.pages import HOSTILE, Page, assert_harmless, descendants, write_hos
 from packer import report
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.page.dataset_view import DatasetView
-from packer.page.server import Query, make_app
-from packer.page.view import describe_address
+from packer.page.server import Query
+from packer.page.view import describe_address, make_app
 from packer.sources.contents import close_contents
 from readers import open_dataset
 from shardspec.errors import DatasetError, ItemError, UsageError

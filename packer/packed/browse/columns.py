@@ -1,4 +1,4 @@
-"""Small fields of all samples, read from the shards into memory."""
+"""Small fields of all samples in memory, and selections of samples."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -8,14 +8,14 @@ import numpy.typing as npt
 
 from readers.formats.pool import ShardPool
 from readers.formats.shards import open_shards
-from shardspec.columns import Columns, allocate
+from shardspec.columns import Columns, IntArray, allocate
 from shardspec.errors import UsageError
 from shardspec.schema import Field
 
 Column = npt.NDArray[Any]
 
 MAX_TEXTS = 10**7
-"""The most samples of a dataset whose text fields are read into memory. A key takes 20 bytes or more."""
+"""Most samples of a dataset whose text fields are read into memory. A key takes 20 bytes or more."""
 
 _CHUNK = 8192
 
@@ -87,3 +87,60 @@ def read_blocks(pool: ShardPool, fields: Sequence[str]) -> Iterator[tuple[int, C
 def as_text(value: Any) -> str:
     """Decode a text for display. Bytes that are not UTF-8 are replaced."""
     return bytes(value).decode("utf-8", "replace")
+
+
+class Selection:
+    """Rows of a dataset, in an order.
+
+    Parameters
+    ----------
+    total : int
+        Rows of the dataset.
+    chosen : int array, optional
+        The selected rows, ascending; all by default.
+    values : array, (total,), optional
+        Numbers to sort by; by default the rows stay in the order of the dataset. NaN and masked values come last, and
+        rows with equal values stay in the order of the dataset.
+    descending : bool
+
+    Attributes
+    ----------
+    mask : (total,) bool
+        Which rows are selected.
+    """
+
+    def __init__(
+        self, total: int, chosen: IntArray | None = None, values: Column | None = None, descending: bool = False
+    ) -> None:
+        rows = np.arange(total) if chosen is None else chosen
+        self.mask = np.zeros(total, np.bool_)
+        self.mask[rows] = True
+        self._rows = rows if values is None else _sorted(rows, values[rows], descending)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def rows(self, start: int = 0, stop: int | None = None) -> IntArray:
+        """Return the selected rows from place `start` to `stop`, exclusive, in order."""
+        return self._rows[start:stop]
+
+    def place(self, row: int) -> int | None:
+        """Return the place of a row; None if the row is not selected."""
+        if not 0 <= row < len(self.mask) or not self.mask[row]:
+            return None
+        return int(np.flatnonzero(self._rows == row)[0])
+
+
+def _sorted(rows: IntArray, values: Column, descending: bool) -> IntArray:
+    with_number = _are_numbers(values)
+    numbered, numbers = rows[with_number], np.ma.getdata(values)[with_number]
+    if descending:  # reversed before and after a stable sort, so that equal values keep their order
+        order = len(numbers) - 1 - np.argsort(numbers[::-1], kind="stable")[::-1]
+    else:
+        order = np.argsort(numbers, kind="stable")
+    return np.concatenate([numbered[order], rows[~with_number]])
+
+
+def _are_numbers(values: Column) -> npt.NDArray[np.bool_]:
+    there = ~np.ma.getmaskarray(values)
+    return there & ~np.isnan(np.ma.getdata(values)) if values.dtype.kind == "f" else there
