@@ -20,7 +20,7 @@ from packer.jobs.hosts.base import UNTIL_INPUT_ENDS
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.jobs.schedule import Gain, Schedule, describe_lost
-from packer.jobs.stages.tasks import TaskEvents
+from packer.jobs.stages import TaskEvents
 from packer.recipe import Recipe
 from packer.recipe.engines import Team
 from packer.recipe.options import BuildOptions
@@ -126,7 +126,7 @@ def work(
 
 
 def _end_with_input() -> None:
-    """End this process in order once its standard input ends: its starter has died, or wants the agent to end."""
+    """End this process in order when its standard input ends, because its starter has died or closed the input."""
     requests = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -322,7 +322,7 @@ class _AgentRun:
         with suppress(BuildError):
             if not space.plan.exists() and committed(Layout(space.out)) is not None:
                 return "the build is finished"
-        return "the build was removed, or begun anew"
+        return "the build was removed, or started again"
 
     def _ask(self) -> None:
         self._asked = True

@@ -5,8 +5,6 @@ import math
 import os
 import random
 import re
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -14,6 +12,7 @@ from typing import Self
 
 from packer.jobs.engines.base import Event
 from packer.jobs.engines.processes import ProcessesEngine
+from packer.jobs.hosts.srun import run_slurm
 from packer.jobs.plan import Unit, Verdicts
 from packer.jobs.schedule import Schedule
 from packer.recipe.engines import Team
@@ -21,20 +20,19 @@ from packer.workspace import Workspace
 from packer.workspace.sharing.array import block_size, count_blocks
 from packer.workspace.sharing.claims import Claims
 from packer.workspace.sharing.leases import Observer, slurm_job
-from shardspec.errors import UsageError
+from shardspec.errors import BuildError, UsageError
 from shardspec.wording import shorten
 
 BATCH_S = 20.0
-"""Work that is claimed at a time, in seconds, so that the shared file system sees few claims."""
+"""Seconds of work that are claimed at a time, so that the shared file system sees few claims."""
 
 PAUSE_S = 1.0
-"""Seconds between two looks while other agents hold everything that is left."""
+"""Seconds between two looks for work while other agents hold all that is left."""
 
-_ANSWER_S = 60.0
 _LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)\Z")
 
 MARGIN_S = 20.0
-"""Seconds before the end at which an agent gives back its claims; a twentieth of its time if that is less."""
+"""Seconds before the time limit at which an agent releases its claims; a twentieth of its time if that is less."""
 
 
 class TimedEngine(ProcessesEngine):
@@ -85,7 +83,7 @@ class TimedEngine(ProcessesEngine):
 
 
 class BlockClaimer:
-    """Claims blocks of tasks while workers are idle. Use as a context manager; the end gives unfinished blocks back.
+    """Claims blocks of tasks while workers are idle. Use as a context manager, which releases unfinished blocks.
 
     Parameters
     ----------
@@ -252,21 +250,17 @@ def parse_left(text: str) -> float | None:
 
 def _of_slurm(environment: Mapping[str, str]) -> float | None:
     """Return the seconds until Slurm's limit; None without a limit."""
-    # The number of one element of an array is that of the whole array, too.
-    job, squeue = slurm_job(environment), shutil.which("squeue")
+    # Slurm may report the whole array for the number of one element.
+    job = slurm_job(environment)
     if not job:
         return None
     end = environment.get("SLURM_JOB_END_TIME", "")
     if end.isdecimal():
         return max(0.0, int(end) - time.time())
-    if squeue is None:
-        return None
-    command = [squeue, "--noheader", "--jobs", job, "--format=%L"]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False)  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired):
+        return parse_left(run_slurm("squeue", "--noheader", "--jobs", job, "--format=%L"))
+    except BuildError:
         return None
-    return parse_left(asked.stdout)
 
 
 def _parse_minutes(minutes: str | float) -> float:

@@ -3,14 +3,13 @@
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from packer.jobs.hosts.srun import run_slurm
 from shardspec.errors import BuildError, UsageError
 from shardspec.wording import LONG, cut, shorten
 
-_ANSWER_S = 120.0
 _NUMBER = re.compile(r"(\d+)(?:;.*)?\Z")
 _ARRAY = re.compile(r"([1-9]\d{0,6})(%[1-9]\d{0,6})?\Z")
 
@@ -59,7 +58,7 @@ def parse_array(text: str | int) -> tuple[int, str]:
 
 def submit(words: Sequence[str]) -> str:
     """Submit a script, the last of the words, after its options, and return the job's number."""
-    printed = _run("sbatch", "--parsable", *words)
+    printed = run_slurm("sbatch", "--parsable", *words)
     match = _NUMBER.match(printed.strip().rpartition("\n")[2])
     if match is None:
         raise BuildError(place="Slurm's sbatch", expected="the number of a job", found=cut(repr(printed.strip()), LONG))
@@ -68,7 +67,7 @@ def submit(words: Sequence[str]) -> str:
 
 def cancel(number: str) -> None:
     """Cancel a job."""
-    _run("scancel", number)
+    run_slurm("scancel", number)
 
 
 def queued(numbers: Collection[str]) -> list[SlurmJob]:
@@ -81,7 +80,7 @@ def queued(numbers: Collection[str]) -> list[SlurmJob]:
     found = []
     for number in numbers:  # one by one, since squeue reports nothing else if it has forgotten one of the jobs
         try:
-            printed = _run("squeue", "--noheader", "--jobs", number, "--format=%i|%T|%R")
+            printed = run_slurm("squeue", "--noheader", "--jobs", number, "--format=%i|%T|%R")
         except BuildError:
             continue
         rows = [line.strip().split("|", 2) for line in printed.splitlines()]
@@ -103,29 +102,3 @@ def find_command(program: str) -> str:
             option="slurm", expected=f"Slurm's command {program}", found="none on the PATH", hint="submit where it is"
         )
     return found
-
-
-def _run(program: str, *arguments: str) -> str:
-    """Run one of Slurm's commands, and return its output.
-
-    Raises
-    ------
-    UsageError
-        If there is no such command.
-    BuildError
-        If it fails.
-    """
-    command = [find_command(program), *arguments]
-    try:
-        done = subprocess.run(  # noqa: S603 -- Slurm's own
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise BuildError(f"no answer within {_ANSWER_S:g} s", place=f"Slurm's {program}") from error
-    except OSError as error:
-        raise BuildError(f"cannot be run: {error.strerror}", place=f"Slurm's {program}") from error
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip().rpartition("\n")[2].removeprefix(f"{program}: ")
-        said = said.removeprefix("error: ")
-        raise BuildError(cut(said, LONG) or f"exit status {done.returncode}", place=f"Slurm's {program}")
-    return done.stdout

@@ -1,16 +1,19 @@
 """``packer.submit``: plan a build for agents, and submit the agents to Slurm."""
 
 import os
+import shlex
+import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import packer
 from packer.builds.build import plan_build, resolve_options
 from packer.builds.result import BuildResult
 from packer.cluster import slurm as _slurm
 from packer.cluster.agent import ENGINE
-from packer.cluster.scripts import Scripts, write_scripts
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
@@ -19,11 +22,66 @@ from packer.recipe.checks import checked
 from packer.recipe.command_line import option_words
 from packer.sources.opening import open_source
 from packer.steps.chain import check_steps
+from packer.workspace import Workspace
 from packer.workspace.durable import write_durably, writing
 from packer.workspace.folder import output_folder
 from packer.workspace.sharing.array import read_terms
 from shardspec.errors import BuildLockedError, UsageError
+from shardspec.layout import BUILD_FOLDER
 from shardspec.wording import counted, program
+
+_ARRAY = """\
+#!/bin/bash
+# One element of the array: it works on the build until nothing is left, or its time is nearly up.
+set -u
+{frame}
+exec {python} -P -m packer work {out}{workers}
+"""
+
+_FINISH = """\
+#!/bin/bash
+# Runs when the array has ended, however it ended: does what is left, and puts the dataset into place.
+set -u
+{frame}
+{python} -P -m packer work {out}{workers}
+# A build that was finished or discarded meanwhile stays so: --overwrite is not to begin another.
+[ -e {terms} ] || exit 0
+exec {python} -P -m packer build {build}
+"""
+
+_WIDTH = 100
+"""Columns of a printed command."""
+
+
+@dataclass(frozen=True)
+class Scripts:
+    """The scripts of a submission, and their options for ``sbatch``.
+
+    Attributes
+    ----------
+    folder : Path
+        Folder next to the dataset's folder, for the scripts and the jobs' logs.
+    array, finish : str
+        The scripts.
+    array_options, finish_options : list of str
+        Options for ``sbatch``. In those of the finishing job, ``{array}`` stands for the number of the array's job.
+    """
+
+    folder: Path
+    array: str
+    finish: str
+    array_options: Sequence[str]
+    finish_options: Sequence[str]
+
+    def describe(self) -> str:
+        """Return both scripts, each with the command that submits it."""
+        shown = []
+        for name, script, options in (
+            ("array.sh", self.array, self.array_options),
+            ("finish.sh", self.finish, [option.format(array="ARRAY") for option in self.finish_options]),
+        ):
+            shown.append(f"{_comment(['sbatch', '--parsable', *options, str(self.folder / name)])}\n{script}")
+        return "\n".join(shown)
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,6 +151,7 @@ def submit(
     sbatch: str = "",
     print: bool = False,
     recipe: Recipe | None = None,
+    words: Sequence[str] | None = None,
     progress: bool | ProgressListener = True,
     **options: Any,
 ) -> SubmitResult:
@@ -118,6 +177,8 @@ def submit(
         Whether to return the scripts without submitting or writing anything.
     recipe : Recipe, optional
         Recipe to use in place of its options as keyword arguments.
+    words : sequence of str, optional
+        The same options as words of the command line of ``packer build``, for the scripts; by default made from them.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
     **options
@@ -138,42 +199,15 @@ def submit(
     BuildError
         If Slurm refuses a job. The plan stays in the folder.
     """
-    shown = dict(options)
-    if recipe is not None:
-        shown |= {name: value for name, value in vars(recipe).items() if value != getattr(Recipe, name, None)}
-    return submit_build(
-        source,
-        out,
-        option_words(shown),
-        slurm=slurm,
-        array=array,
-        sbatch=sbatch,
-        print_only=print,
-        recipe=recipe,
-        progress=progress,
-        options=options,
-    )
-
-
-def submit_build(
-    source: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    words: Sequence[str],
-    *,
-    slurm: bool,
-    array: str | int | None,
-    sbatch: str,
-    print_only: bool,
-    recipe: Recipe | None,
-    progress: bool | ProgressListener,
-    options: Mapping[str, Any],
-) -> SubmitResult:
-    """Submit a build (`submit`) whose options are also given as words of a command line, for the scripts."""
     if not isinstance(source, str | os.PathLike):
         raise UsageError(option="source", expected="a path, which other hosts can read", found=type(source).__name__)
-    slurm, print_only = checked("slurm", slurm, bool), checked("print", print_only, bool)
+    slurm, print = checked("slurm", slurm, bool), checked("print", print, bool)
     elements, at_once = _slurm.parse_array(_slurm.ELEMENTS if array is None else array)
     jobs = _slurm.split_options(sbatch)
+    if words is None:
+        shown = {} if recipe is None else vars(recipe)
+        changed = {name: value for name, value in shown.items() if value != getattr(Recipe, name, None)}
+        words = option_words({**options, **changed})
     chosen, how, functions = resolve_options(recipe, dict(options))
     target = output_folder(out)
     if how.engine != ENGINE:
@@ -181,11 +215,11 @@ def submit_build(
             f"agents work with the {ENGINE} engine, found {how.engine}", option="engine", hint="leave the option out"
         )
     scripts = None
-    if slurm or print_only:
-        scripts = write_scripts(os.fspath(source), target, words, how.workers, elements, at_once, jobs)
+    if slurm or print:
+        scripts = _make_scripts(os.fspath(source), target, words, how.workers, elements, at_once, jobs)
     elif sbatch or array is not None:
         raise UsageError("read only with `slurm`, found it without", option="sbatch" if sbatch else "array")
-    if print_only:
+    if print:
         return SubmitResult(target, scripts=scripts)
     if slurm:
         _slurm.find_command("sbatch")
@@ -241,3 +275,68 @@ def _submit(scripts: Scripts) -> dict[str, str]:
         _slurm.cancel(array)
         raise
     return {"array": array, "finish": finish}
+
+
+def _make_scripts(
+    source: str, out: Path, words: Sequence[str], workers: str | int, elements: int, at_once: str, sbatch: Sequence[str]
+) -> Scripts:
+    """Return the scripts of a submission, which run in the current folder and with this interpreter.
+
+    Parameters
+    ----------
+    out : Path
+        Absolute path of the dataset's folder.
+    words : sequence of str
+        Options of the build, as words of a command line.
+    workers : str or int
+        Number of workers of each element of the array.
+    at_once : str
+        Limit on the elements that run at the same time, such as ``"%4"``; empty for no limit.
+    sbatch : sequence of str
+        The user's options for ``sbatch``.
+    """
+    folder = out.with_name(out.name + ".slurm")
+    frame = [f"cd -- {shlex.quote(str(Path.cwd()))}"]
+    if path := _python_path():
+        frame.append(f"export PYTHONPATH={shlex.quote(path)}")
+    given = {
+        "frame": "\n".join(frame),
+        "python": shlex.quote(sys.executable),
+        "out": shlex.quote(str(out)),
+        "terms": shlex.quote(str(Workspace(out / BUILD_FOLDER).array)),
+        "workers": "" if workers == "auto" else f" --workers {workers}",
+        "build": shlex.join([f"./{source}" if source.startswith("-") else source, str(out), *words]),
+    }
+    name = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in out.name)
+    logs = str(folder).replace("%", "%%")
+    common = ["--nodes=1", "--ntasks=1", *sbatch]
+    array = [
+        f"--job-name=packer-{name}",
+        f"--output={logs}/array-%A_%a.log",
+        *common,
+        f"--array=0-{elements - 1}{at_once}",
+    ]
+    finish = [f"--job-name=packer-{name}-finish", f"--output={logs}/finish-%j.log", *common]
+    finish = [option.replace("{", "{{").replace("}", "}}") for option in finish]
+    finish += ["--dependency=afterany:{array}"]
+    return Scripts(folder, _ARRAY.format(**given), _FINISH.format(**given), array, finish)
+
+
+def _comment(words: Sequence[str]) -> str:
+    """Format a command as a comment of several lines."""
+    lines = ["#"]
+    for word in map(shlex.quote, words):
+        if len(lines[-1]) + len(word) > _WIDTH:
+            lines[-1] += " \\"
+            lines.append("#    ")
+        lines[-1] += " " + word.replace("\n", "\n# ")
+    return "\n".join(lines)
+
+
+def _python_path() -> str:
+    """Return the PYTHONPATH with which another interpreter of this environment finds our modules and the user's."""
+    given = os.environ.get("PYTHONPATH", "")
+    root = str(Path(packer.__file__).parents[1])
+    found = [str(Path(path).absolute()) for path in given.split(os.pathsep) if path]
+    installed = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    return os.pathsep.join(dict.fromkeys([*found, *([] if root in installed or root in found else [root])]))

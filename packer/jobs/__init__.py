@@ -1,1 +1,1 @@
-"""One job, whatever it makes: enter or resume, run tasks, write shards, commit."""
+"""Run a job of any kind: start or resume it, run its tasks, write its shards, and commit the dataset."""

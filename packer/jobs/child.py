@@ -1,4 +1,4 @@
-"""A process of our own modules: its answers, its log, its end."""
+"""Start processes of our own modules, read their answers, and end them."""
 
 import contextlib
 import json
@@ -18,16 +18,16 @@ from typing import Any, Self
 from packer.jobs.process import inherited_environment, module_command
 
 _READER_JOIN_S = 5.0
-"""Limit on waiting for the reading thread, a daemon: a grandchild outside the process group may hold the pipe open."""
+"""Limit on waiting for the reading thread: a grandchild outside the process group may keep the pipe open."""
 _LOG_TAIL_BYTES = 1500
 _SIGKILL = 9  # not every system has the name
 
 
 class Answers:
-    """Answers, each with the process that it comes from: a queue for one reader, whose waits end in time.
+    """Queue of answers, each with its process, for one reader.
 
-    A wait of ``queue.SimpleQueue`` never ends if a signal is handled just as its time is over: it goes on with the time
-    that is left (CPython 3.11), and takes less than none for any.
+    In CPython 3.11, ``queue.SimpleQueue.get`` hangs if a signal is handled just as its timeout ends: it continues with
+    the time left, and takes a negative time for no limit.
     """
 
     def __init__(self) -> None:
@@ -38,16 +38,16 @@ class Answers:
     def put(self, answer: tuple[Any, dict[str, Any]]) -> None:
         """Append an answer."""
         self._there.append(answer)
-        with contextlib.suppress(RuntimeError):  # it rings already
+        with contextlib.suppress(RuntimeError):  # already released
             self._bell.release()
 
     def get(self, timeout: float) -> tuple[Any, dict[str, Any]]:
-        """The next answer.
+        """Return the next answer.
 
         Raises
         ------
         queue.Empty
-            If there is none for so many seconds.
+            If there is none within `timeout` seconds.
         """
         until_s = time.monotonic() + timeout
         while not self._there:
@@ -57,20 +57,20 @@ class Answers:
 
 
 class Child:
-    """A process running one of our entry points, and the thread that reads its answers.
+    """A process that runs one of our entry points, and the thread that reads its answers.
 
-    An answer is a JSON object with an ``event``, on one line. The end of the answers means that the process has died,
-    and is reported as an answer, too: ``{"event": "died"}``.
+    An answer is a JSON object with an ``event``, on one line. When the process dies, the thread adds a last answer,
+    ``{"event": "died"}``.
 
     Parameters
     ----------
     command : sequence of str
-        A module of ours and its arguments.
+        The module and its arguments.
     log : Path
-        Receives what it writes to standard error.
+        File for standard error.
     answers : Answers
     stdin : int
-        As for ``subprocess.Popen``.
+        As in ``subprocess.Popen``.
     keep : sequence of int
         Descriptors that the process inherits.
     variables : mapping of str to str, optional
@@ -108,22 +108,22 @@ class Child:
         self._reader.start()
 
     def send(self, request: Mapping[str, Any]) -> None:
-        """Send a request to the process. If it has died, or is ended meanwhile, the end of its answers reports that."""
+        """Send a request to the process. If the process has died, its last answer reports that."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError, ValueError):
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
             self.process.stdin.flush()
 
     def kill(self) -> None:
-        """Kill the process, with all that it started."""
+        """Kill the process and its children."""
         if os.name == "posix":
-            # It leads its own process group (start_new_session); a surviving child of it would hold the pipes open.
+            # The process leads a group (start_new_session). A surviving child would keep the pipes open.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
 
     def end(self) -> None:
-        """Kill the process, with all that it started, and wait until it is gone and all its answers are read."""
+        """Kill the process and its children, and wait until it is gone and its answers are read."""
         self.kill()
         self.process.wait()
         self._reader.join(_READER_JOIN_S)
@@ -132,11 +132,11 @@ class Child:
                 self.process.stdin.close()
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended; a child of its own may still keep the pipe open, and hide that."""
+        """Return whether the process has ended, even if one of its children keeps the pipe open."""
         return self.process.poll() is not None
 
     def describe_death(self) -> str:
-        """How the process ended, with the last line that it wrote."""
+        """Describe how the process ended, with the last line of its log."""
         code = self.process.wait()
         how = f"signal {-code}" if code < 0 else f"exit status {code}"
         if code == -_SIGKILL:
@@ -147,12 +147,12 @@ class Child:
         return f"{how}: {tail.splitlines()[-1]}" if tail else how
 
     def take(self, message: dict[str, Any], answers: Answers) -> None:
-        """Pass an answer on; called by the reading thread."""
+        """Queue an answer; called by the reading thread."""
         answers.put((self, message))
 
     def _read(self, answers: Answers) -> None:
         assert self.process.stdout is not None
-        # Only this thread closes the pipe: another thread would wait for as long as this one reads.
+        # Only this thread may close the pipe: another thread would block while this one reads.
         with self.process.stdout as lines:
             for line in lines:
                 message = _parse(line)
@@ -162,7 +162,7 @@ class Child:
 
 
 class SyncChild(Child):
-    """A process with one caller, which waits for the answers. Use as a context manager; leaving it ends the process.
+    """A process whose caller waits for its answers. Use as a context manager, which ends the process.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ class SyncChild(Child):
         self._folder.cleanup()
 
     def answer(self, timeout_s: float) -> dict[str, Any] | None:
-        """The next answer, including the report of the process's death; None if there was none in time."""
+        """Return the next answer, which may report the process's death; None if there is none in time."""
         try:
             return self._answers.get(timeout=max(0.0, timeout_s))[1]
         except queue.Empty:
@@ -194,7 +194,7 @@ class SyncChild(Child):
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """Parse an answer; None for a line that the process's death cut, or that was printed before `take_streams`."""
+    """Parse an answer; None for a line cut by the process's death, or printed before `take_streams`."""
     try:
         message = json.loads(line)
     except ValueError:

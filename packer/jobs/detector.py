@@ -1,8 +1,8 @@
-"""The detecting process: ``python -m packer.jobs.detector WORKSPACE``. One detector for all workers of a build.
+"""Detector process, ``python -m packer.jobs.detector WORKSPACE``: one detector for all workers of a build.
 
-Standard input is a socket over which the build passes each worker's connection, as a descriptor with the worker's
-number. On standard output the process reports in JSON lines when it is ready, which workers' requests wait, and which
-worker's request it works on. It ends when its standard input does.
+Standard input is a socket over which the build passes the connection of each worker, as a descriptor with the worker's
+number. On standard output, the process reports in JSON lines when it is ready, whose requests wait, and whose request
+is processed. The process ends when its standard input ends.
 """
 
 import json
@@ -39,7 +39,7 @@ def main(workspace: Path) -> None:
 
 
 def _attach_workers(control: socket.socket, server: DetectorServer) -> None:
-    """Take connections until the end of input."""
+    """Accept connections until the end of input."""
     while (taken := take_over(control)) is not None:
         server.attach(*taken)
 

@@ -1,4 +1,4 @@
-"""One job from start to commit: find it finished, begin or resume it, run its tasks, write the shards."""
+"""Run a job: find it finished, start or resume it, run its tasks, write the shards, and commit the dataset."""
 
 import json
 import os
@@ -15,10 +15,8 @@ from packer.jobs.hosts.base import run_agents
 from packer.jobs.plan import JobPlan, Made
 from packer.jobs.progress import ProgressListener
 from packer.jobs.result import JobResult
-from packer.jobs.stages.entry import Entry
-from packer.jobs.stages.shards import assemble_shards, cut_into_shards
-from packer.jobs.stages.tasks import run_tasks
-from packer.jobs.workers import Workers
+from packer.jobs.stages import Workers, assemble_shards, cut_into_shards, run_tasks
+from packer.jobs.start import JobStart
 from packer.recipe.engines import ENGINES
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
@@ -38,11 +36,11 @@ _ON_THIS_HOST: Mapping[str, Any] = {
     "workers_per_node": None,
     "ray_address": None,
 }
-"""Options for the work that is left when agents on other hosts have done the tasks."""
+"""Options for writing the shards after agents on other hosts have done the tasks."""
 
 
 class Job:
-    """One plan, carried out in one folder.
+    """Runs one plan in one folder.
 
     Parameters
     ----------
@@ -64,7 +62,7 @@ class Job:
         self._listener = listener
         self._lock: FolderLock | None = None
         self._started_s = time.time()
-        self._entry = Entry(plan, self.layout, self.workspace, options.overwrite, listener.on_message)
+        self._start = JobStart(plan, self.layout, self.workspace, options.overwrite, listener.on_message)
         here = replace(options, **_ON_THIS_HOST) if self._uses_agents else options
         self._workers = Workers(plan, self.workspace, here, listener.on_message, self._check_lock)
 
@@ -73,7 +71,7 @@ class Job:
         return ENGINES[self._options.engine].many_hosts
 
     def run(self) -> JobResult:
-        """Run or resume the job, or find that it is finished.
+        """Run or resume the job, unless it is finished.
 
         Raises
         ------
@@ -82,23 +80,23 @@ class Job:
         BuildLockedError
             If another process is at work in the folder.
         BuildError
-            If the job cannot continue. Running it again resumes.
+            If the job cannot continue. Running it again resumes the job.
         """
         if self._uses_agents and (found := self._run_agents()) is not None:
             return found
-        made = self._entry.find_finished()
+        made = self._start.find_finished()
         if made is None:
             for line in () if self._uses_agents else self.plan.settings.notes:
                 self._listener.on_message(line)
             with locked(self.workspace, self._listener.on_message) as self._lock:
-                made = self._entry.enter_alone()
+                made = self._start.start_or_resume()
                 if made is None:
-                    first = 2 if self._uses_agents else 1  # opening the folder to agents was a session, too
-                    return JobResult(self.layout.root, self._make(), resumed=self._entry.sessions > first)
+                    first = 2 if self._uses_agents else 1  # opening the folder to agents counts as a session
+                    return JobResult(self.layout.root, self._make(), resumed=self._start.sessions > first)
         return JobResult(self.layout.root, made, resumed=True, found_finished=True)
 
     def _run_agents(self) -> JobResult | None:
-        """Have agents on the hosts of a cluster do the tasks; return the dataset if it is finished already."""
+        """Have agents on the hosts of a cluster run the tasks; return the dataset if it is already finished."""
         kind = self.plan.settings.kind
         if kind != "build":
             raise UsageError(
@@ -110,19 +108,19 @@ class Job:
         return found
 
     def open_to_agents(self, check: Callable[[], None], submit: Callable[[], Mapping[str, Any]]) -> JobResult | None:
-        """Write the plan, or resume an unfinished one, and let agents work on it.
+        """Write the plan, or resume it if it is unfinished, and let agents work on it.
 
         Parameters
         ----------
         check : callable
             Called while the folder is locked, before anything in it changes.
         submit : callable
-            Called while the folder is locked, when agents can start; returns entries to record about the agents.
+            Called while the folder is locked, when agents can start. Returns entries to record about the agents.
 
         Returns
         -------
         JobResult or None
-            The dataset, if it is finished already.
+            The dataset, if it is already finished.
 
         Raises
         ------
@@ -130,13 +128,13 @@ class Job:
             See `run`.
         """
         space, options = self.workspace, self._options
-        made = self._entry.find_finished()
+        made = self._start.find_finished()
         if made is None:
             for line in self.plan.settings.notes:
                 self._listener.on_message(line)
             with locked(space, self._listener.on_message) as self._lock:
                 check()
-                made = self._entry.enter_alone()
+                made = self._start.start_or_resume()
                 if made is None:
                     names = ("item_timeout", "on_error", "shared_detector")
                     terms = {"options": {name: getattr(options, name) for name in names}}
@@ -152,8 +150,8 @@ class Job:
     def begun(self) -> Iterator[None]:
         """Lock the folder while the caller does the tasks itself, and then calls `finish`.
 
-        Such a job has no plan and cannot be resumed: the next call removes what a killed one left. If an exception ends
-        the block, nothing is left, and the dataset to be replaced stays.
+        Such a job has no plan and cannot be resumed. The next call removes the files of a killed one. If an exception
+        ends the block, all its files are removed, and the dataset to be replaced stays.
 
         Raises
         ------
@@ -167,7 +165,7 @@ class Job:
         space, owner = self.workspace, os.getpid()
         with locked(space, self._listener.on_message) as self._lock:
             with writing(space.out):
-                self._entry.enter_anew()
+                self._start.start_without_plan()
             try:
                 yield
             except BaseException:
@@ -180,7 +178,7 @@ class Job:
         return JobResult(self.layout.root, self._make(), resumed=False)
 
     def _make(self) -> Manifest:
-        """Finish the job, and return the manifest."""
+        """Run the tasks, write the shards, and return the manifest."""
         try:
             if self.workspace.assembly.exists():
                 assembly = ShardPlan.load(self.workspace)
@@ -189,20 +187,20 @@ class Job:
                     rejects = self._options.on_error != "fail"
                     run_tasks(self.plan, self.workspace, self._workers, self._listener, results, rejects=rejects)
                     assembly = cut_into_shards(results.assemble, self.workspace)
-            shards = assemble_shards(assembly, self._workers.run, self._listener)
+            shards = assemble_shards(assembly, self._workers, self._listener)
         finally:
             self._workers.close()
         return self._commit(assembly, shards)
 
     def _commit(self, assembly: ShardPlan, shards: Sequence[Shard]) -> Manifest:
-        """Put the manifest into place and remove the workspace."""
+        """Write the manifest and remove the workspace."""
         self._check_lock(at_once=True)
         finished = datetime.now(UTC).isoformat(timespec="seconds")
         contents = self.plan.contents(self.workspace, finished, self._done("task", "join"))
         wall_clock = {
             "finished": finished,
             "seconds": round(time.time() - self._started_s, 3),
-            "sessions": self._entry.sessions,
+            "sessions": self._start.sessions,
             "shards_written": self._done("shard"),
             **contents.wall_clock,
         }
@@ -214,17 +212,17 @@ class Job:
         return manifest
 
     def _check_lock(self, *, at_once: bool = False) -> None:
-        """Check that no other process has taken the folder over."""
+        """Check that no other process has taken over the folder."""
         if self._lock is not None:
             self._lock.check(at_once=at_once)
 
     def _done(self, *what: str) -> int:
-        """Count the finished units of these kinds over all calls."""
+        """Count the units of some kinds that all calls have finished."""
         return sum(line["did"] in what for line in self.workspace.read_journal())
 
 
 def _assign_shards(made: Sequence[Made], cuts: Sequence[int], shards: Sequence[Shard]) -> list[Generation]:
-    """Assign the new shards to generations; no shard holds rows of two generations."""
+    """Assign the new shards to generations. No shard has rows of two generations."""
     shared, first, stop = [], 0, 0
     for generation, rows in made:
         stop += rows

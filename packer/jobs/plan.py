@@ -1,4 +1,4 @@
-"""The terms of a job: its plan, the tasks and units that it is cut into, and the interface of what does them."""
+"""Plan of a job: its tasks and units, the interface of the work on them, and how the results become a dataset."""
 
 import re
 from array import array
@@ -19,17 +19,20 @@ from shardspec.manifest import Manifest
 from shardspec.wording import LONG, shorten
 
 Verdicts = Mapping[int, tuple[str, str]]
-"""Items that must not be tried (again), with the step and reason of their reject."""
+"""Items that must not be processed (again), with the step and reason of their reject."""
 
 OnItem = Callable[[str, int, int, str], None]
-"""Called with ``"start"`` or ``"end"``, the item's index, the samples that it yielded, and why it yielded none; between
-them with ``"frame"``, the index, the number of frames examined so far, and an empty text. In place of several ends in a
-row, of items that yielded one sample each, with ``"packed"``, the index of the first, their number, and an empty text.
+"""Called with what happened, the item's index, a number, and a reason.
+
+* ``"start"``: the item begins.
+* ``"frame"``: the number of frames examined so far.
+* ``"end"``: the number of samples, and the reason if there are none.
+* ``"packed"``: in place of several consecutive ends of items with one sample each, the number of these items.
 """
 
 
 class Task(NamedTuple):
-    """Items ``start`` to ``stop`` (exclusive); ``offset`` is where the first line begins in the plan's items file.
+    """Items ``start`` to ``stop`` (exclusive); ``offset`` is the place of the first line in the plan's items file.
 
     In a job over packed datasets, the items are the shards that it reads, one for each task.
     """
@@ -40,7 +43,7 @@ class Task(NamedTuple):
 
 
 class Tasks(Sequence[Task]):
-    """The tasks of a plan, maybe hundreds of thousands, as numbers."""
+    """The tasks of a plan as an array of numbers, because there may be hundreds of thousands."""
 
     def __init__(self, tasks: Iterable[Sequence[int]] = ()) -> None:
         self._numbers = array("q")
@@ -73,24 +76,24 @@ class Tasks(Sequence[Task]):
         return f"Tasks({list(self)})"
 
     def to_json(self) -> list[int]:
-        """The tasks as numbers, three for each."""
+        """Return three numbers for each task."""
         return self._numbers.tolist()
 
     @classmethod
     def from_json(cls, document: Sequence[int]) -> "Tasks":
-        """Read what `to_json` made."""
+        """Read the numbers that `to_json` returns."""
         tasks = cls()
         tasks._numbers.extend(document)
         return tasks
 
 
 class Unit(NamedTuple):
-    """One thing to do.
+    """A unit of work.
 
     Attributes
     ----------
     do : {"task", "item", "join", "shard"}
-        A whole task; one item of a task, by itself; the join of a task's items into its part; a shard to write.
+        A whole task; one item of a task by itself; the join of the parts of a task's items; a shard to write.
     number : int
         The number of the task or shard.
     item : int
@@ -111,14 +114,14 @@ class Unit(NamedTuple):
 
 
 class Work(Protocol):
-    """Does units in one workspace. The same code runs in every engine."""
+    """Runs units in one workspace. The same code runs in every engine."""
 
     def prepare(self) -> None:
         """Load everything that is slow to load before the first unit."""
         ...
 
     def run(self, unit: Unit, verdicts: Verdicts, on_item: OnItem) -> dict[str, Any]:
-        """Do one unit and return what the journal should record about it.
+        """Run one unit, and return what the journal records about it.
 
         Raises
         ------
@@ -134,7 +137,7 @@ class Work(Protocol):
 
 @dataclass(frozen=True)
 class Assembly:
-    """How the rows that the tasks produced become shards.
+    """How the rows of the tasks become shards.
 
     Attributes
     ----------
@@ -146,11 +149,11 @@ class Assembly:
     order : (rows,) int64 or None
         The source's rows in their stored order; None for the source's own order.
     first_shard : int
-        The number of the first shard in its name.
+        The number in the name of the first shard.
     before : mapping of str to Path, optional
-        By field, the index of the rows of the dataset that is added to.
+        In an update, the index of the dataset's rows, by field.
     source : RowSource or None
-        The row source, if it is open already; it may have the values of no other fields than those of the index.
+        The row source, if it is already open. It need only have the fields of the index.
     """
 
     rows: Mapping[str, Any]
@@ -163,9 +166,9 @@ class Assembly:
 
 
 class Made(NamedTuple):
-    """A generation without its new shards, and the number of their rows, which follow those of the one before.
+    """A generation without its new shards, and the number of rows in these shards.
 
-    It may have shards of the dataset that is added to.
+    In an update, it may have shards of the dataset.
     """
 
     generation: Generation
@@ -174,17 +177,17 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskResults:
-    """Results of a job's tasks, which are read while tasks still run.
+    """Results of a job's tasks, which are read while other tasks run.
 
     Attributes
     ----------
     finished : collection of int
-        The tasks that left their complete result before; it may contain numbers that are no tasks.
+        The tasks that an earlier call finished; may contain numbers that are no tasks.
     assemble : callable
-        Call it after the last task. It writes the reports, and returns how the rows become shards. It raises a
-        `BuildError` if there is nothing to write.
+        Called after the last task. Writes the reports, and returns how the rows become shards. Raises a `BuildError` if
+        there are no rows.
     read : callable
-        Call it with the tasks that have finished since the last call. It returns soon.
+        Called with the tasks that have finished since the last call. Returns quickly.
     """
 
     finished: Collection[int]
@@ -213,20 +216,20 @@ class Contents:
 
 @dataclass(frozen=True)
 class JobSettings:
-    """Settings that say how a job is run and shown.
+    """How a job is run and shown.
 
     Attributes
     ----------
     kind : str
         A key of `packer.jobs.worker.WORKS`.
     preset : str
-        A key of `packer.recipe.resources.WORKER_BYTES`: the memory allowed for a worker.
+        A key of `packer.recipe.resources.WORKER_BYTES`, which has the memory of a worker.
     stage, item : str
-        What the tasks do, and what their items are, such as ``"packing"`` and ``"item"``.
+        Names of the stage of tasks and of an item, such as ``"packing"`` and ``"item"``.
     target : str
-        What the items become, for the line that announces the work; empty for no line.
+        Description of the output, for the line that announces the stage; empty for no line.
     shares_detector : bool
-        Whether one process runs the detector for all workers.
+        Whether a detector process serves all workers.
     needs_gpus : bool
         Whether each agent on a cluster needs a GPU.
     notes : sequence of str
@@ -244,7 +247,7 @@ class JobSettings:
 
 
 class Resumption:
-    """Relation of a plan to earlier work in its folder. By default there is no work that the plan could use."""
+    """Relation of a plan to earlier work in its folder. By default, the plan can use no earlier work."""
 
     def made(self, manifest: Manifest) -> bool:
         """Return whether the plan has made a dataset."""
@@ -255,7 +258,7 @@ class Resumption:
         return ""
 
     def advise(self, manifest: Manifest) -> str:
-        """Return what else may be done about another dataset in the folder, to append to a message."""
+        """Return advice about another dataset in the folder, to append to a message."""
         return ""
 
     def describe_unfinished(self, space: Workspace, old: Mapping[str, Any]) -> str:
@@ -263,12 +266,12 @@ class Resumption:
         return ""
 
     def resume(self, space: Workspace) -> None:
-        """Repair what an earlier call left, before the job resumes."""
+        """Prepare the results of an earlier call for the job that resumes."""
 
     def take_over(self, space: Workspace, old: Mapping[str, Any]) -> str | None:
-        """Keep the results of an unfinished plan that this one can use, and describe them; None if there are none.
+        """Keep the results of another unfinished plan that this plan can use, and describe them; None if there are none.
 
-        Repeated after a crash at any moment, the call continues.
+        After a crash, the same call continues.
         """
         return None
 
@@ -308,12 +311,12 @@ class JobPlan(Protocol):
     def take_item_lines(self) -> Iterable[str]:
         """Return the lines of the plan's items file, maybe millions, which may be iterated over several times.
 
-        Called once: when the lines are in the file, the plan need not keep them.
+        Called once: afterwards the lines are in the file, and the plan need not keep them.
         """
         ...
 
     def open_work(self, space: Workspace) -> Work:
-        """Open the work, which does the units in this process."""
+        """Open the work, which runs units in this process."""
         ...
 
     def collect(self, space: Workspace) -> AbstractContextManager[TaskResults]:
@@ -327,9 +330,9 @@ class JobPlan(Protocol):
         ----------
         space : Workspace
         finished : str
-            The time at which the job finished, for the history.
+            Time at which the job finished, for the history.
         tasks_run : int
-            The number of tasks that were run, over all calls.
+            Number of tasks run by all calls.
         """
         ...
 
@@ -338,7 +341,7 @@ _DIGESTS = re.compile(r": was (None|'[0-9a-f]{64}'), now (None|'[0-9a-f]{64}')\Z
 
 
 def join_changes(changes: Sequence[str]) -> str:
-    """Changes in words, without those of digests, which nobody can read, if there are others."""
+    """Join descriptions of changes, without those of digests if there are others."""
     return "; ".join([change for change in changes if not _DIGESTS.search(change)] or changes)
 
 

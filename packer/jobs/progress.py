@@ -1,4 +1,4 @@
-"""Progress of a job: what a listener receives, and the listener that shows it on a terminal."""
+"""Progress of a job: the reports that a listener receives, and the listener that shows them on a terminal."""
 
 import re
 import sys
@@ -17,21 +17,22 @@ from shardspec.wording import counted, first_words, list_some, shorten
 _LINE_INTERVAL_S = 5.0
 _STEP_S = 1.0
 _RECENT_S = 60.0
-"""The rate is that of so many seconds, looked at in steps."""
+"""The rate is measured over the last `_RECENT_S` seconds, in steps."""
 
 _LATE_S = 1.0
 _LONG_S = 120
-"""A longer time is given in minutes, or in hours."""
+"""Longer times are shown in minutes or hours."""
 
 _REASONS = 20
 _SHOWN = 2
 _REASON_LENGTH = 60
-_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|[0-9]+(?:[.,][0-9]+)*")
+_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|(?<![A-Za-z_])[0-9]+(?:[.,][0-9]+)*")
+"""Parts in which reasons of one kind differ: quoted names, and numbers that are no part of a word."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far one stage of a job is.
+    """Progress of one stage of a job.
 
     Attributes
     ----------
@@ -44,12 +45,12 @@ class Progress:
         ``"measuring"`` (bench), ``"trying"`` (dry_run).
     unit : str
         What is counted: ``"items"``, ``"shards"``, ``"files"``, ``"samples"``, ``"datasets"``, ``"passes"``,
-        ``"parts"``; of a listing, what the dataset consists of, such as ``"classes"``.
+        ``"parts"``; while a public dataset is listed, its own unit, such as ``"classes"``.
     total : int or None
-        None while it is not known: of a source that is being listed.
+        None while a source is being listed.
     done : int
     resumed : int
-        How many of the done ones an earlier call did.
+        Number of units done by an earlier call.
     samples, rejects : int
         Samples and rejects from the items of this call; 0 if no items are counted.
     seconds : float
@@ -59,14 +60,14 @@ class Progress:
     failed : bool
         Whether an exception ended the stage.
     bytes : int
-        Bytes of what was done in this call, where they are known: of the samples of finished tasks, of shards.
+        Bytes written by this call, if known: samples of finished tasks, or shards.
     reasons : dict of str to int
-        The rejects by reason, the most frequent first; what differs from item to item is left out of a reason. Of many
-        reasons, those met first.
+        Number of rejects by reason, the most frequent first. Names and numbers are left out of a reason. Of many
+        reasons, only the first ones are counted.
     rate, sample_rate : float or None
-        What is done in a second, and samples, over the last minute; None while that is unknown.
+        Units and samples per second over the last minute; None while unknown.
     frames : int
-        Frames examined so far of the videos under way, as of a moment ago: a long one is at work, and not stuck.
+        Number of frames examined so far of the videos being processed, which shows that a long video is not stuck.
     """
 
     stage: str
@@ -87,7 +88,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds to the end of the stage at the rate of the last minute; None while that, or the end, is unknown."""
+        """Seconds to the end of the stage at the rate of the last minute; None while unknown."""
         passed = self.done - self.resumed
         if self.total is None or passed <= 0:
             return None
@@ -97,17 +98,17 @@ class Progress:
 class ProgressListener(Protocol):
     """Receives a job's progress, if passed as the argument ``progress`` of a call.
 
-    Both methods are called in the thread that made the call. An exception from them ends the job, as Ctrl-C does, and
-    is raised by the call; the same call again resumes the job. Before the call ends, the listener is notified that the
-    stage has ended and failed.
+    Both methods are called in the thread of the call. An exception from them ends the job, as Ctrl-C does, and is
+    raised by the call; the same call again resumes the job. Before the call ends, the listener receives a last report,
+    with `ended` and `failed`.
     """
 
     def on_progress(self, progress: Progress) -> None:
-        """Receive the state of a stage: at its start and end, when something is done, and about every second."""
+        """Receive the state of a stage: at its start and end, when a unit is done, and about every second."""
         ...
 
     def on_message(self, line: str) -> None:
-        """Receive a line for the user: what begins, a worker process that was lost, a warning."""
+        """Receive a line for the user, such as the start of a stage, the loss of a worker process, or a warning."""
         ...
 
 
@@ -120,9 +121,9 @@ class Silent:
 
 
 class Terminal:
-    """Shows progress on standard error: a bar for each stage on a terminal, plain lines every few seconds elsewhere.
+    """Shows progress on standard error: a bar for each stage on a terminal, otherwise a line every few seconds.
 
-    Where nothing can be written any more, since a pipe's reader or the terminal is gone, nothing is shown.
+    Nothing more is shown once writing fails, because the reader of the pipe or the terminal is gone.
     """
 
     def __init__(self) -> None:
@@ -142,7 +143,7 @@ class Terminal:
                 print(line, file=sys.stderr, flush=True)
 
     def on_progress(self, progress: Progress) -> None:
-        """Move the bar, or print a line now and then."""
+        """Move the bar, or print a line every few seconds."""
         if progress.total == progress.resumed:  # nothing was left to do
             return
         if self._is_terminal:
@@ -154,7 +155,7 @@ class Terminal:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Write something. If that fails, it was the last time: no job ends because nobody sees how far it is."""
+        """Ignore an error while writing, and write no more, because a job must not end for want of a reader."""
         try:
             yield
         except OSError:
@@ -179,14 +180,14 @@ class Terminal:
 
 
 def _tqdm() -> Any:
-    """The library's class of bars. Only what is shown on a terminal needs it: neither a log nor a worker process does."""
+    """Import the class of bars only when needed, because neither logs nor worker processes show bars."""
     from tqdm import tqdm
 
     return tqdm
 
 
 def describe_progress(progress: Progress) -> str:
-    """One line: ``packing: 12/40 items, 31.0 samples/s, 2.1 MB, 1 reject (decode: expected an image), 9 s left``."""
+    """Format progress: ``packing: 12/40 items, 31.0 samples/s, 2.1 MB, 1 reject (decode: …), 9 s left``."""
     details = _describe_details(progress)
     seconds = progress.seconds_left if progress.total is None or progress.done < progress.total else None
     left = "" if seconds is None else f", {describe_seconds(seconds)} left"
@@ -197,7 +198,7 @@ def describe_progress(progress: Progress) -> str:
 def _describe_details(progress: Progress) -> str:
     size = [f"{progress.bytes / 1e6:.1f} MB"] if progress.bytes else []
     under_way = [f"{counted(progress.frames, 'frame')} of videos under way"] if progress.frames else []
-    if not progress.samples and not progress.rejects:  # none yet, or a stage that makes none
+    if not progress.samples and not progress.rejects:  # none yet, or a stage without samples
         return ", ".join((*under_way, *size))
     rate = progress.samples / max(1e-9, progress.seconds) if progress.sample_rate is None else progress.sample_rate
     shown = list_some([reason if n == 1 else f"{n} × {reason}" for reason, n in progress.reasons.items()], _SHOWN)
@@ -212,13 +213,18 @@ def describe_seconds(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 60 * _LONG_S else f"{seconds / 3600:.1f} h"
 
 
+def without_values(reason: str) -> str:
+    """Replace names and numbers in a reason, which differ from item to item, by ``…``."""
+    return _VALUE.sub("…", reason)
+
+
 def reason_kind(reason: str) -> str:
-    """A reason without what differs from item to item: values, names and numbers."""
-    return first_words(_VALUE.sub("…", reason), _REASON_LENGTH)
+    """Return the first words of a reason without its values."""
+    return first_words(without_values(reason), _REASON_LENGTH)
 
 
 def listener_of(progress: bool | ProgressListener) -> ProgressListener:
-    """The listener for the argument ``progress`` of a call: True for the terminal, False for none, or a listener.
+    """Return the listener for the argument ``progress`` of a call: the terminal for True, none for False.
 
     Raises
     ------
@@ -237,7 +243,7 @@ def listener_of(progress: bool | ProgressListener) -> ProgressListener:
 
 
 class _Guest:
-    """A caller's listener, whose errors of the system are none of the job's files."""
+    """Wraps a caller's listener, so that its OSErrors are not taken for errors of the job's files."""
 
     def __init__(self, listener: ProgressListener) -> None:
         self._listener = listener
@@ -261,7 +267,7 @@ class Stage:
     total, done : int
         See `Progress`.
     least : int
-        A stage that is over soon is not reported: before so many are done, and a second has passed, nothing is.
+        Report nothing before this number of units is done and a second has passed, so that short stages stay silent.
     """
 
     def __init__(
@@ -282,7 +288,7 @@ class Stage:
         if kind is None:
             self._report(ended=True)
             return
-        with suppress(Exception):  # it may come from the listener, and the first error is the one that ended the job
+        with suppress(Exception):  # another error of the listener must not replace the first one
             self._report(ended=True, failed=True)
 
     def advance(
@@ -294,16 +300,16 @@ class Stage:
         reasons: Iterable[str] = (),
         frames: int | None = None,
     ) -> None:
-        """Count what was done; call with 0 to report that time passes.
+        """Count units, and report. Call with 0 to report that time passes.
 
         Parameters
         ----------
         size : int
             Bytes.
         reasons : iterable of str
-            Why items were rejected.
+            Reasons of rejects.
         frames : int, optional
-            Frames of the videos under way, if they were counted just now.
+            Frames of the videos being processed, if they were just counted.
         """
         state = self._state
         found = state.reasons

@@ -1,4 +1,4 @@
-"""Results of the functions of `packer`, for people and for programs: the base class, and the result of a job."""
+"""Results of the functions of `packer`: the base class, and the result of a job."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ class Result(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """The text for people that the command prints."""
+        """Return the text that the command prints."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """The JSON that the command prints with ``--json``."""
+        """Return the JSON that the command prints with ``--json``."""
 
     def _headline(self) -> str:
-        """The content of the ``repr``."""
+        """Return the content of the ``repr``."""
         return self.describe().partition("\n")[0].rstrip(":")
 
     def __repr__(self) -> str:
@@ -30,7 +30,7 @@ class Result(ABC):
 
 @dataclass(frozen=True, repr=False)
 class JobResult(Result):
-    """The dataset that a job made, and whether there was anything left to do.
+    """The dataset that a job made.
 
     Attributes
     ----------
@@ -49,18 +49,18 @@ class JobResult(Result):
     found_finished: bool = False
 
     def describe(self) -> str:
-        """The dataset in one line, and whether there was anything left to do."""
+        """Describe the dataset in one line, and whether the job was finished already."""
         done = "finished already, nothing was done: " if self.found_finished else ""
         return f"{self.path}: {done}{self._contents()}"
 
     def to_json(self) -> dict[str, Any]:
-        """The dataset's folder, digest and counts, and `found_finished`, as JSON."""
+        """Return the dataset's folder, digest and counts, and `found_finished`, as JSON."""
         manifest = self.manifest
         facts = {"out": str(self.path), "digest": manifest.digest, "samples": manifest.samples, **self._facts()}
         return {**facts, "shards": len(manifest.shards), "found_finished": self.found_finished}
 
     def _facts(self) -> dict[str, Any]:
-        """Further facts of this kind of job, as JSON."""
+        """Return further facts of this kind of job, as JSON."""
         return {}
 
     def _headline(self) -> str:

@@ -1,4 +1,4 @@
-"""The schedule: which unit runs next, what follows a worker's death or a slow item, and what counts as done."""
+"""Decide which unit runs next and what follows the death of a worker or a slow item, and count what is done."""
 
 import itertools
 import time
@@ -15,13 +15,16 @@ from shardspec.errors import BuildError
 from shardspec.wording import program
 
 TASK_DEATHS = 2
-"""Workers that a whole task may bring down until it is run item by item."""
+"""Number of workers that a task may bring down before it is run item by item."""
 
 ITEM_DEATHS = 3
-"""Fresh workers that one item, run alone, must bring down to be rejected; a kill from outside cannot achieve that."""
+"""Number of fresh workers that an item must bring down, running alone, to be rejected.
+
+A kill from outside hardly happens so often.
+"""
 
 UNIT_DEATHS = 5
-"""Workers that a unit may bring down while no item is under way, until the job is given up."""
+"""Number of workers that a unit may bring down while no item is being processed, before the job is given up."""
 
 _ENDS = {"died": "died", "timeout": "was ended"}
 
@@ -29,21 +32,21 @@ _ENDS = {"died": "died", "timeout": "was ended"}
 class Schedule:
     """Runs units until all are done.
 
-    A worker that dies costs its unit, which runs again. A task that brings down `TASK_DEATHS` workers is run item by
-    item, each in a fresh worker. Items at which a worker has died come last, one after another and alone, when
-    everything else is done: so neither what runs beside them nor the number of workers decides what becomes of them. An
-    item that takes too long is rejected, and its task runs again without it.
+    The unit of a worker that dies runs again. A task that brings down `TASK_DEATHS` workers is run item by item, each
+    in a fresh worker. Items at which a worker has died run last, one at a time, when everything else is done, so that
+    neither other items nor the number of workers affects the outcome. An item that takes too long is rejected, and its
+    task runs again without the item.
 
     Parameters
     ----------
     engine : Engine
     workspace : Workspace
     tasks : sequence of Task
-        The tasks of the plan, for units that have items.
+        The tasks of the plan.
     on_event : callable
         Called with every event, for the progress display and the journal.
     item_timeout : float or None
-        Seconds that one item may take, not counting those in which it waits for another worker; None for no limit.
+        Time limit of one item in seconds, without the time in which it waits for another worker; None for no limit.
     """
 
     def __init__(
@@ -78,7 +81,7 @@ class Schedule:
         ----------
         units : iterable of Unit
         more : callable
-            Called while a worker has nothing to do and no item is to be run alone: further units, if there are any now.
+            Called while a worker is idle and no item must run alone; returns further units, if there are any now.
 
         Raises
         ------
@@ -96,12 +99,12 @@ class Schedule:
             self._stop_overdue()
 
     def withdraw(self) -> None:
-        """Run no unit that has not begun."""
+        """Drop all units that have not started."""
         self._waiting.clear()
         self._alone.clear()
 
     def _add(self, units: Iterable[Unit]) -> None:
-        """Queue units. What others have found out about their items meanwhile is read first."""
+        """Queue units, after reading the verdicts of other processes on their items."""
         before = len(self._waiting)
         self._waiting.extend((unit, False) for unit in units)
         if any(unit.has_items for unit, _ in itertools.islice(self._waiting, before, None)):
@@ -109,13 +112,13 @@ class Schedule:
                 self._verdicts[line["item"]] = line["step"], line["reason"]
 
     def _take(self, event: Event) -> None:
-        """Act on an event, and report it."""
+        """Handle an event, and report it."""
         self._times.take(event)
         follows = self._handle(event)
         self._on_event(replace(event, follows=follows) if follows else event)
 
     def _stop_overdue(self) -> None:
-        """End the workers whose item takes too long. There may be many workers, so they are not looked at each time."""
+        """End the workers whose item takes too long; check about every `LOOK_S`."""
         now_s = time.monotonic()
         if now_s - self._looked_s < LOOK_S:
             return
@@ -128,7 +131,6 @@ class Schedule:
                 self._take(Event("timeout", unit, item, message=f"took longer than {self._item_timeout:g} s"))
 
     def _start(self) -> None:
-        """Start the units that may run now."""
         if self._lonely is not None and self._running:
             return
         self._lonely = None
@@ -142,7 +144,7 @@ class Schedule:
             self._engine.start(self._lonely, self._verdicts_of(self._lonely), True, alone=True)
 
     def _handle(self, event: Event) -> str:
-        """Update the queue after an event; if a worker was lost, say what follows."""
+        """Update the queue after an event; return what follows if a worker was lost."""
         unit = event.unit
         if event.kind == "failed":
             raise BuildError(event.message)
@@ -179,7 +181,7 @@ class Schedule:
         return "its task is run again, item by item"
 
     def _after_item_death(self, unit: Unit, how: str) -> str:
-        """Count only the deaths of an item that ran alone: otherwise another item may have been to blame."""
+        """Count only the deaths of an item that ran alone, because otherwise another item may be to blame."""
         if unit == self._lonely:
             self._deaths[unit] += 1
         deaths = self._deaths[unit]
@@ -191,14 +193,14 @@ class Schedule:
         return "the item is rejected"
 
     def _again(self, unit: Unit) -> None:
-        """Queue a unit once more: ahead of the others, or alone when they are done."""
+        """Queue a unit again: before the others, or to run alone after the others."""
         if self._idle_deaths[unit] >= TASK_DEATHS or (unit.do == "item" and unit.item in self._suspects):
             self._alone.appendleft(unit)
         else:
             self._waiting.appendleft((unit, unit.do == "item"))
 
     def _after_idle_death(self, unit: Unit, how: str) -> str:
-        """Blame no item, since none was under way. Units beside this one may be to blame, so at last it runs alone."""
+        """Blame no item, since none was being processed. Other units may be to blame, so in the end this one runs alone."""
         self._idle_deaths[unit] += 1
         if self._idle_deaths[unit] >= UNIT_DEATHS:
             raise BuildError(f"workers die while they do {unit} ({how})", hint="run the same command again to resume")
@@ -230,12 +232,7 @@ class Schedule:
 
 
 class ItemTimes:
-    """How long the current item of each unit has taken.
-
-    Parameters
-    ----------
-    clock : Clock
-    """
+    """Measures the time that the current item of each unit has taken."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -243,7 +240,7 @@ class ItemTimes:
         self._taken_s: dict[Unit, tuple[int, float]] = {}
 
     def take(self, event: Event) -> None:
-        """Note that an item begins, or that a unit or its item ends."""
+        """Record that an item begins, or that a unit or its item ends."""
         if event.unit is None:
             return
         if event.kind == "start" and event.item is not None:
@@ -252,7 +249,7 @@ class ItemTimes:
             self._taken_s.pop(event.unit, None)
 
     def tick(self, held: Collection[Unit]) -> None:
-        """Add the time since the last call, except for `held` units, which wait for another worker."""
+        """Add the time since the last call, except to `held` units, which wait for another worker."""
         self._clock.tick()
         passed_s, self._looked_s = self._clock.now_s() - self._looked_s, self._clock.now_s()
         for unit, (item, taken_s) in self._taken_s.items():
@@ -260,12 +257,12 @@ class ItemTimes:
                 self._taken_s[unit] = item, taken_s + passed_s
 
     def longer_than(self, limit_s: float) -> list[tuple[Unit, int]]:
-        """The units whose item has taken longer, each with the item."""
+        """Return the units whose item has taken longer than a limit, each with the item."""
         return [(unit, item) for unit, (item, taken_s) in self._taken_s.items() if taken_s > limit_s]
 
 
 def describe_lost(event: Event, workspace: Workspace, tasks: Sequence[Task]) -> str:
-    """Return a line about a lost worker and what follows; empty for any other event."""
+    """Describe a lost worker and what follows; return an empty text for any other event."""
     if not event.follows or event.unit is None:
         return ""
     unit = event.unit
@@ -275,7 +272,7 @@ def describe_lost(event: Event, workspace: Workspace, tasks: Sequence[Task]) -> 
 
 
 class Gain(NamedTuple):
-    """Change of the numbers of items, samples and rejects; negative if an item yields less than before."""
+    """Changes of the numbers of items, samples and rejects; negative if an item yields less than before."""
 
     items: int
     samples: int
@@ -286,9 +283,9 @@ _NOTHING = Gain(0, 0, 0)
 
 
 class ItemTally:
-    """Tracks what the items of unfinished tasks yielded, so that nothing counts twice if a task runs again.
+    """Counts what the items of unfinished tasks yield, so that nothing counts twice if a task runs again.
 
-    A finished task counts with all its items, including those without any event.
+    A finished task counts with all its items, including those without an event.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
@@ -296,7 +293,7 @@ class ItemTally:
         self._tasks: dict[int, dict[int, Gain]] = {}
 
     def take(self, event: Event) -> Gain:
-        """Return the change that an event causes. Only the end of an item or of a unit causes any."""
+        """Return the change caused by an event, which is zero unless an item or a unit ends."""
         if event.unit is None:
             return _NOTHING
         if event.kind == "done" and event.unit.do in ("task", "join"):

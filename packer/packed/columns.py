@@ -180,7 +180,7 @@ def add(
         gone = _with_validity(manifest, [name for name in names if name in columns])
         found_finished = not replace and gone == set(names) and has_columns(workspace, manifest, joined)
         if gone and not replace and not found_finished:
-            join(taken=set(manifest.schema.names))  # names the field that is there
+            join(taken=set(manifest.schema.names))  # raises an error that names the field
         for field in on_fields:
             if field.name in names:
                 raise UsageError(option="on", expected="a field that is not replaced", found=shorten(field.name))
@@ -239,7 +239,7 @@ def drop_field(
         columns = [column.field for column in manifest.columns]
         for name in names:
             if name not in columns:
-                found = "one that lies in the shards" if name in manifest.schema else "none"
+                found = "one that is stored in the shards" if name in manifest.schema else "none"
                 raise UsageError(
                     place=path,
                     expected=f"an added field ({list_some(columns) or 'there is none'})",
@@ -289,7 +289,7 @@ def _keys(path: Path, manifest: Manifest, field: Field) -> DatasetKeys:
     values: Any
     if field.is_fixed:
         values, valid = read_column(path, manifest, field.name), np.ones(manifest.samples, np.bool_)
-    else:  # as texts in memory, the keys would take more than everything else
+    else:  # as texts in memory, the keys would take most of the memory
         values = texts()
         with closing(PackedRows.of(path, check="size", manifest=manifest)) as rows:
             for batch in rows.batches([field.name]):

@@ -17,7 +17,7 @@ from packer.builds.parts.part import Part
 from packer.builds.planning.plan import BuildPlan, source_row
 from packer.builds.update.base_reports import checked_lines
 from packer.builds.update.checks import FROM_INPUTS, FROM_PACKED
-from packer.jobs.progress import ProgressListener, Stage, listener_of
+from packer.jobs.progress import ProgressListener, Stage, listener_of, without_values
 from packer.jobs.result import Result
 from packer.recipe import Recipe
 from packer.recipe.command_line import changed_options, option_words
@@ -42,8 +42,6 @@ _REASONS = 1000
 _SHOWN = 20
 _OTHERS = "other reasons"
 _LINE_BYTES = 1 << 26
-_VARIES = re.compile(r"'[^']*'|\"[^\"]*\"|(?<![A-Za-z_])[0-9]+(?:\.[0-9]+)?")
-"""The parts in which reasons of one kind differ: quoted names, and numbers."""
 
 _NAME = ""
 """The key of an item's name in a row: no column is called so."""
@@ -312,7 +310,7 @@ def parse_report(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _add(kinds: dict[tuple[str, str], RejectKind], item: str, step: str, reason: str) -> None:
-    alike = _VARIES.sub("…", reason)
+    alike = without_values(reason)
     key = (step, alike)
     if key not in kinds and len(kinds) >= _REASONS:
         key = ("", _OTHERS)
@@ -421,7 +419,7 @@ def _below_root(name: str, recipe: Mapping[str, Any]) -> str:
 
 
 def _option_words(recipe: Mapping[str, Any], columns: Sequence[str] | None, texts: Sequence[str]) -> list[str] | None:
-    """Return the options of a recipe as words of a command line; None if they cannot be given there.
+    """Return the options of a recipe as words of a command line; None if a command line cannot hold them.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""Drawings of samples: images with their geometry, on a sheet or in a notebook."""
+"""Samples as people see them: images with their geometry, side by side on a sheet."""

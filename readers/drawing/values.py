@@ -1,4 +1,4 @@
-"""Format values of fields for pages, captions and notebooks."""
+"""A value of a field as people read it: on pages, under images, in a notebook."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,23 +6,23 @@ from typing import Any
 import numpy as np
 
 LONGEST = 2000
-"""Largest number of characters of a text."""
+"""Characters of a text."""
 
 _NUMBERS = 12
 _ONE_BY_ONE = 1000
-"""Largest number of elements of an array whose numbers are shown."""
+"""Of a larger array no numbers are shown."""
 
 
 def describe_value(value: Any, classes: Sequence[str] | None = None, *, longest: int = LONGEST) -> str:
-    """Format a value: a class by its name, a number with few digits, an array by its first numbers and its shape.
+    """A value as text: a class by its name, a number in few digits, an array by its first numbers and its shape.
 
     Parameters
     ----------
     value : text, bytes, number, array or other object
     classes : sequence of str, optional
-        Names of the values 0, 1, …
+        The names of the values 0, 1, …
     longest : int
-        Number of characters after which a text is cut.
+        Characters of a text, after which it is cut.
     """
     if isinstance(value, str):
         return printable(value, longest)
@@ -44,6 +44,6 @@ def describe_value(value: Any, classes: Sequence[str] | None = None, *, longest:
 
 
 def printable(text: str, longest: int = LONGEST) -> str:
-    """Make a text encodable as UTF-8, and cut it if it is too long."""
+    """A text that can be encoded as UTF-8 and is not too long to be shown."""
     shown = text if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
     return shown.encode("utf-8", "replace").decode()

@@ -7,7 +7,7 @@ from packer.cli.arguments import add_output_arguments, print_result
 from packer.cli.commands.build import add_build_options, given_options, read_config
 from packer.cli.line import CommandParser
 from packer.cluster.slurm import ELEMENTS
-from packer.cluster.submit import submit_build
+from packer.cluster.submit import submit
 from packer.recipe.command_line import option_words
 
 
@@ -42,16 +42,7 @@ def run(options: argparse.Namespace) -> int:
     if options.config is not None:
         chosen = read_config(options.config)
         words = [f"--config={Path(options.config).absolute()}", *words]
-    how = {name: getattr(options, name) for name in ("slurm", "array", "sbatch")}
-    result = submit_build(
-        options.source,
-        options.out,
-        words,
-        recipe=None,
-        progress=not options.quiet,
-        options={**chosen, **given},
-        print_only=options.print,
-        **how,
-    )
+    how = {name: getattr(options, name) for name in ("slurm", "array", "sbatch", "print")}
+    result = submit(options.source, options.out, words=words, progress=not options.quiet, **how, **{**chosen, **given})
     print_result(options, result)
     return 0

@@ -8,27 +8,27 @@ from typing import Any, Literal, NamedTuple, Protocol
 from packer.jobs.plan import Unit, Verdicts
 
 TICK_S = 0.5
-"""Longest time that an engine waits for an event, in seconds."""
+"""Longest time in seconds that an engine waits for an event."""
 
 LOOK_S = 0.1
-"""Shortest time between two looks at all workers, in seconds: there may be thousands, and as many events a second."""
+"""Shortest time in seconds between two checks of all workers."""
 
 EventKind = Literal["start", "items", "done", "failed", "died", "timeout", "again", "tick"]
 
 
 class Ended(NamedTuple):
-    """An item that ended, or several that follow one another and ended alike.
+    """An item that ended, or several consecutive items that ended alike.
 
     Attributes
     ----------
     item : int
-        The first of them.
+        The first item.
     samples : int
-        How many samples each yielded.
+        Number of samples of each item.
     reason : str
-        Why none; without a reason it is no reject.
+        Why an item without samples was rejected; empty if it was not.
     items : int
-        How many they are.
+        Number of items.
     """
 
     item: int
@@ -38,12 +38,12 @@ class Ended(NamedTuple):
 
     @property
     def rejected(self) -> bool:
-        """True if it ended as a reject."""
+        """True if the items were rejected."""
         return not self.samples and bool(self.reason)
 
     @property
     def last(self) -> int:
-        """The last of the items."""
+        """The last item."""
         return self.item + self.items - 1
 
 
@@ -54,9 +54,10 @@ class Event:
     Attributes
     ----------
     kind : {"start", "items", "done", "failed", "died", "timeout", "again", "tick"}
-        An item is under way, as was seen for the first time (those that end soon are not seen); items ended; a unit
-        ended; the job cannot continue; a worker died; an item took too long and its worker was ended; a unit must run
-        again through no fault of its own; nothing happened for a while.
+        ``"start"``: a worker is at a new item (items that end soon are not reported). ``"items"``: items ended.
+        ``"done"``: a unit ended. ``"failed"``: the job cannot continue. ``"died"``: a worker died. ``"timeout"``: an
+        item took too long, and its worker was ended. ``"again"``: a unit must run again through no fault of its own.
+        ``"tick"``: nothing happened for a while.
     unit : Unit or None
     item : int or None
         The item that is or was under way.
@@ -65,12 +66,11 @@ class Event:
     result : dict
         The result of a finished unit.
     message : str
-        What is known of a failure or a death.
+        Description of a failure or a death.
     follows : str
-        After a worker died, or was ended over an item that took too long: what happens to the unit. The schedule sets
-        it.
+        What happens to the unit after its worker was lost; set by the schedule.
     frames : int
-        With a tick: how many frames of the videos under way were examined.
+        With a tick, the number of frames examined so far of the videos under way.
     """
 
     kind: EventKind
@@ -96,23 +96,23 @@ class Engine(Protocol):
         ...
 
     def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
-        """Start a unit; `fresh` asks for a worker that has done nothing yet, `alone` also ends all other workers."""
+        """Start a unit: with `fresh` in a new worker, with `alone` after ending all other workers."""
         ...
 
     def wait(self) -> Event:
-        """The next event; a ``tick`` after about `TICK_S` without one."""
+        """Return the next event; a ``tick`` after about `TICK_S` without one."""
         ...
 
     def describe(self, units: int) -> str:
-        """Where this many units are done, in words."""
+        """Return where this many units run, for a message."""
         ...
 
     def held(self) -> Collection[Unit]:
-        """Units whose item waits while a shared process serves another worker."""
+        """Return the units whose item waits while a shared process serves another worker."""
         ...
 
     def stop(self, unit: Unit, item: int) -> bool:
-        """End the worker that is at an item of a unit; no event of it follows. False if no worker is at it now."""
+        """End the worker that is at an item of a unit, without an event; return False if no worker is at it."""
         ...
 
     def close(self) -> None:
@@ -121,18 +121,18 @@ class Engine(Protocol):
 
 
 class Clock:
-    """A clock that stands still while this process and its workers are stopped (Ctrl-Z, a suspended Slurm job)."""
+    """A clock that pauses while this process and its workers are stopped (Ctrl-Z, a suspended Slurm job)."""
 
     def __init__(self) -> None:
         self._passed_s = 0.0
         self._ticked_s = time.monotonic()
 
     def tick(self) -> None:
-        """Add the time since the last tick, but not much more than `TICK_S`: no wait takes longer."""
+        """Add the time since the last tick, at most about `TICK_S`, because no wait takes longer."""
         now_s = time.monotonic()
         self._passed_s += min(now_s - self._ticked_s, 2 * TICK_S)
         self._ticked_s = now_s
 
     def now_s(self) -> float:
-        """Seconds passed until the last tick."""
+        """Return the seconds passed until the last tick."""
         return self._passed_s

@@ -1,4 +1,4 @@
-"""The detecting process as the engine sees it: one for all workers, with a connection to each."""
+"""The engine's side of the detector process, which all workers share."""
 
 import contextlib
 import socket
@@ -12,13 +12,13 @@ from shardspec.wording import counted
 
 _START_LIMIT_S = 300.0
 _REQUEST_LIMIT_S = 300.0
-"""Limit for one request: four frames of any size. If half of the limit on an item is less, that counts instead."""
+"""Time limit of one request, which has at most four frames; half of an item's time limit if that is less."""
 _HAND_OVER_LIMIT_S = 60.0
 _END_S = 5.0
 
 
 class Busy(NamedTuple):
-    """Current request of the process: its number, and the worker that sent it (None between two requests)."""
+    """Current request: its number, and the worker that sent it (None between two requests)."""
 
     number: int
     worker: int | None
@@ -26,29 +26,28 @@ class Busy(NamedTuple):
 
 
 class Late(NamedTuple):
-    """Request that takes too long: its number, and the message about it."""
+    """A request that takes too long: its number, and the message about it."""
 
     number: int
     message: str
 
 
 class DetectorChild(Child):
-    """The detecting process.
+    """The detector process.
 
     Parameters
     ----------
     workspace : Workspace
     answers : Answers
     item_timeout : float
-        Seconds that one item may take.
+        Time limit of one item in seconds.
 
     Attributes
     ----------
     waiting : frozenset of int
-        The workers whose requests wait. The reading thread sets it, too.
+        The workers whose requests wait; set by the reading thread.
     busy : Busy
-        The reading thread sets it, so once the process has ended and `end` was called, it names the request that was
-        under way.
+        Set by the reading thread. After `end`, the request that was being processed when the process ended.
     """
 
     def __init__(self, workspace: Workspace, answers: Answers, item_timeout: float) -> None:
@@ -64,7 +63,7 @@ class DetectorChild(Child):
             super().__init__(command, workspace.logs / "detector.log", answers, stdin=theirs.fileno())
 
     def connect(self, worker: int) -> socket.socket:
-        """A worker's end of a new connection. If the process has died, the connection is closed already."""
+        """Return a worker's end of a new connection. If the process has died, the connection is closed."""
         ours, theirs = socket.socketpair()
         with theirs, contextlib.suppress(OSError):
             hand_over(self._control, theirs, worker)
@@ -75,7 +74,7 @@ class DetectorChild(Child):
         self._control.close()
 
     def take(self, message: dict[str, Any], answers: Answers) -> None:
-        """Keep reports of busy and waiting workers; pass on any other answer."""
+        """Record which workers wait or are served; queue all other answers."""
         what = message["event"]
         if what not in ("waits", "busy", "over"):
             super().take(message, answers)
@@ -88,17 +87,11 @@ class DetectorChild(Child):
             self.busy = Busy(self.busy.number + 1, None, 0)
 
     def delays(self, worker: int) -> bool:
-        """Return whether a worker waits while another's request is processed, which has a time limit of its own."""
+        """Return whether a worker waits while the request of another is processed, which has its own time limit."""
         return worker in self.waiting and self.busy.worker is not None
 
     def overdue(self, now_s: float) -> Late | None:
-        """Return the request that takes too long, if any.
-
-        Parameters
-        ----------
-        now_s : float
-            The engine's time.
-        """
+        """Return the request that takes too long, if any, at the engine's time `now_s`."""
         busy = self.busy
         if self._seen_s is None or busy.number != self._seen.number:
             self._seen, self._seen_s = busy, now_s
@@ -113,7 +106,7 @@ class DetectorChild(Child):
         return None
 
     def describe_death(self) -> str:
-        """Describe how the process ended; if a worker has lost its connection, the process may be about to end."""
+        """Describe how the process ended. It may still be ending when a worker has lost its connection."""
         try:
             self.process.wait(_END_S)
         except subprocess.TimeoutExpired:

@@ -13,7 +13,7 @@ from shardspec.errors import ShardspecError
 
 
 class InlineEngine:
-    """Runs each unit in `wait`. Items have no time limit here: nothing could end them."""
+    """Runs each unit in `wait`. Items have no time limit, because nothing could end them."""
 
     def __init__(self, workspace: Workspace, open_work: Callable[[], Work], _team: Team) -> None:
         if workspace.plan.exists():
@@ -23,15 +23,15 @@ class InlineEngine:
         self._events: deque[Event] = deque()
 
     def idle(self) -> int:
-        """One, unless a unit waits to run."""
+        """Return 1, or 0 if a unit waits to run."""
         return 0 if self._started or self._events else 1
 
     def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
-        """Remember the unit; `wait` runs it."""
+        """Queue the unit for `wait`."""
         self._started.append((unit, verdicts))
 
     def wait(self) -> Event:
-        """Run the started unit; the events of its items come first."""
+        """Run the queued unit, and return its events one by one, those of its items first."""
         if not self._events and self._started:
             unit, verdicts = self._started.popleft()
 
@@ -46,12 +46,9 @@ class InlineEngine:
                     self._work.prepare()  # only loaded libraries can be limited to one thread
                 with one_thread():
                     result = self._work.run(unit, verdicts, progress)
-            except (
-                MemoryError
-            ) as error:  # ending another process would free nothing, so the item is not rejected either
-                text = (
-                    f"{str(error) or 'memory ran out'}: run the same command again to resume, with more memory to spare"
-                )
+            except MemoryError as error:  # the item is not rejected: the memory is that of the whole process
+                what = str(error) or "memory ran out"
+                text = f"{what}: run the same command again to resume, with more memory to spare"
                 self._events.append(Event("failed", unit, message=text))
             except ShardspecError as error:
                 self._events.append(Event("failed", unit, message=str(error)))
@@ -60,15 +57,15 @@ class InlineEngine:
         return self._events.popleft() if self._events else Event("tick")
 
     def describe(self, units: int) -> str:
-        """Where the work is done, in words."""
+        """Return where the units run."""
         return "in this process"
 
     def held(self) -> Collection[Unit]:
-        """No units: nothing is shared."""
+        """Return no units, because nothing is shared."""
         return ()
 
     def stop(self, unit: Unit, item: int) -> bool:
-        """Nothing can be ended while it runs here."""
+        """Return False: nothing can be ended while it runs in this process."""
         return False
 
     def close(self) -> None:

@@ -1,6 +1,5 @@
-"""The processes engine: worker processes of our own entry point, so a user's script needs no ``__main__`` guard."""
+"""The processes engine. Workers run our own entry point, so a user's script needs no ``__main__`` guard."""
 
-import heapq
 import itertools
 import queue
 import time
@@ -10,36 +9,36 @@ from contextlib import ExitStack
 from typing import Any
 
 from packer.jobs.child import Answers, Child
-from packer.jobs.current_item import CurrentItem
 from packer.jobs.engines.base import LOOK_S, TICK_S, Clock, Ended, Event
 from packer.jobs.engines.detector import DetectorChild, Late
 from packer.jobs.plan import Unit, Verdicts, Work
+from packer.jobs.process import CurrentItem
 from packer.recipe.engines import Team
 from packer.workspace import Workspace
 from packer.workspace.machines import OWNER, PLAN
 
 _START_ATTEMPTS = 5
-"""Processes in a row that may die before they are ready (killed from outside, say) before the job gives up."""
+"""Number of consecutive processes that may die before they are ready (killed by another program, for example)."""
 
 
 class _Worker(Child):
-    """A worker process. The reading thread sets `lost_detector`, so it is known once `end` was called.
+    """A worker process.
 
     Attributes
     ----------
     place : int
-        Used again when the worker has ended.
+        Slot of the engine, reused when the worker has ended.
     serial : int
-        New for each worker.
+        Unique number of the worker.
     unit : Unit or None
     seen : int or None
-        The item that was under way when the worker was last looked at.
+        The item at the last check.
     used : bool
-        Whether it has been given a unit.
+        Whether the worker has received a unit.
     pending : dict or None
         A request that waits until the worker is ready.
     lost_detector : bool
-        Whether it ends because it has lost its connection to the detecting process.
+        Whether the worker ends because it has lost its connection to the detector process. Set by the reading thread.
     """
 
     def __init__(
@@ -77,19 +76,19 @@ class _Worker(Child):
 
     @property
     def item(self) -> int | None:
-        """The item that is under way; if the process has died, the one that was."""
+        """The current item, or the item at which the process died."""
         return self._at.get()
 
     @property
     def frames(self) -> int:
-        """How many frames of it were examined so far, if it is a video."""
+        """Number of frames of the current item examined so far, if it is a video."""
         return self._at.frames()
 
 
 class ProcessesEngine:
-    """Runs units in worker processes and notices those that die.
+    """Runs units in worker processes, and reports the deaths of workers.
 
-    If an extra process runs the detector for all workers and dies, all workers are ended, and everything starts afresh.
+    If a detector process serves all workers and dies, all workers are ended and started again.
     """
 
     def __init__(self, workspace: Workspace, _open_work: Callable[[], Work] | None, team: Team) -> None:
@@ -103,22 +102,21 @@ class ProcessesEngine:
         self._failed_starts: Counter[type] = Counter()
         self._clock = Clock()
         self._looked_s = 0.0
-        self._waiting: list[int] | None = None
-        self._vacant: list[int] = []
 
     def idle(self) -> int:
-        """Number of workers without a unit."""
-        return self._count_free()
+        """Return the number of workers without a unit."""
+        return sum(worker is None or worker.unit is None for worker in self._workers)
 
     def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
-        """Give a unit to an idle worker, starting a process if there is none.
+        """Send a unit to an idle worker, or to a new process if there is none.
 
-        If the unit is to be alone, the other workers, all idle, end and free their memory.
+        With `alone`, the other workers, which are all idle, end to free their memory.
         """
         if alone:
             assert all(worker is None or worker.unit is None for worker in self._workers)
             self._end_workers()
-        place = self._take_place()
+        free = [place for place, worker in enumerate(self._workers) if worker is None or worker.unit is None]
+        place = next((place for place in free if self._workers[place] is not None), free[0])
         worker = self._workers[place]
         if worker is not None and fresh and worker.used:
             worker.end()
@@ -127,10 +125,10 @@ class ProcessesEngine:
             worker = self._workers[place] = self._start_worker(place)
         worker.unit, worker.seen, worker.used = unit, None, True
         worker.pending = {"unit": list(unit), "verdicts": {str(item): list(why) for item, why in verdicts.items()}}
-        self._send_pending(worker)
+        self._send_pending()
 
     def wait(self) -> Event:
-        """The next event."""
+        """Return the next event."""
         while True:
             pause_s = self._looked_s + LOOK_S - time.monotonic()
             if pause_s <= 0:
@@ -142,7 +140,7 @@ class ProcessesEngine:
             try:
                 child, message = self._answers.get(timeout=pause_s or TICK_S)
             except queue.Empty:
-                if pause_s:  # what came last is to be looked at first
+                if pause_s:  # it is time to check the workers
                     continue
                 self._look_for_silent_deaths()
                 if not self._events:
@@ -153,12 +151,12 @@ class ProcessesEngine:
                 self._clock.tick()
 
     def describe(self, units: int) -> str:
-        """Where this many units are done, in words."""
+        """Return where this many units run."""
         workers = min(len(self._workers), units)
         return f"by {workers} worker processes" if workers > 1 else "by 1 worker process"
 
     def held(self) -> Collection[Unit]:
-        """Units whose item waits for the faces of another worker's frames."""
+        """Return the units whose item waits while the detector serves another worker."""
         detector = self._detector
         if detector is None:
             return ()
@@ -169,82 +167,50 @@ class ProcessesEngine:
         for worker in self._workers:
             if worker is not None and (worker.unit, worker.item) == (unit, item):
                 worker.end()
-                self._vacate(worker)
+                self._workers[worker.place] = None
                 return True
         return False
 
     def close(self) -> None:
-        """Kill all workers, and the detecting process."""
+        """Kill all workers and the detector process."""
         self._end_workers()
         if self._detector is not None:
             self._detector.end()
         self._detector = None
 
     def _end_workers(self) -> None:
-        """End all workers."""
         for worker in self._workers:
             if worker is not None:
-                worker.kill()  # all at once, since the system takes a moment to clear the memory of each
+                worker.kill()  # all at once, because the system takes time to release the memory of each
         for place, worker in enumerate(self._workers):
             if worker is not None:
                 worker.end()
             self._workers[place] = None
-        self._waiting = None
-
-    def _count_free(self) -> int:
-        """The number of places where a unit can be started."""
-        if self._waiting is None:  # a worker was lost; the places of both lists are ascending, so heaps
-            free = [p for p, w in enumerate(self._workers) if w is None or w.unit is None]
-            self._waiting = [place for place in free if self._workers[place] is not None]
-            self._vacant = [place for place in free if self._workers[place] is None]
-        return len(self._waiting) + len(self._vacant)
-
-    def _take_place(self) -> int:
-        """The first place where a unit can be started, with a worker if there is one."""
-        assert self._count_free()
-        return heapq.heappop(self._waiting or self._vacant)
-
-    def _vacate(self, worker: _Worker) -> None:
-        """Forget a worker that has ended."""
-        self._workers[worker.place] = None
-        self._waiting = None
 
     def _start_worker(self, place: int) -> _Worker:
         if self._team.shares_detector and self._detector is None:
             self._detector = DetectorChild(self._workspace, self._answers, self._team.item_timeout)
-        return _Worker(
-            place,
-            next(self._serials),
-            self._workspace,
-            self._team.decodes_ahead,
-            self._answers,
-            self._detector,
-        )
+        serial, ahead = next(self._serials), self._team.decodes_ahead
+        return _Worker(place, serial, self._workspace, ahead, self._answers, self._detector)
 
-    def _send_pending(self, ready: _Worker | None = None) -> None:
-        """Send waiting units to workers that are ready, so that no item's time passes while models are loaded.
-
-        Parameters
-        ----------
-        ready : _Worker or None
-            The only one that may be ready since the last call; None if all may be.
-        """
+    def _send_pending(self) -> None:
+        """Send pending requests to workers that are ready, so that no item's time passes while models are loaded."""
         if self._detector is not None and not self._detector.ready:
             return
-        for worker in self._workers if ready is None else (ready,):
+        for worker in self._workers:
             if worker is not None and worker.ready and worker.pending is not None:
                 worker.send(worker.pending)
                 worker.pending = None
 
     def _translate(self, child: Child | _Worker, message: dict[str, Any]) -> None:
-        """Turn a process's message into events. Messages of a process that was ended no longer count."""
+        """Turn a process's message into events. Ignore messages of processes that were ended."""
         kind = message["event"]
         if child is not (self._workers[child.place] if isinstance(child, _Worker) else self._detector):
             return
         if kind == "ready":
             child.ready = True
             self._failed_starts[type(child)] = 0
-            self._send_pending(child if isinstance(child, _Worker) else None)
+            self._send_pending()
         elif isinstance(child, _Worker):
             self._translate_work(child, kind, message)
         elif kind == "died":
@@ -256,8 +222,6 @@ class ProcessesEngine:
             self._events.append(Event("items", unit, ends=[Ended(*one) for one in message["ends"]]))
         elif kind == "done":
             worker.unit = None
-            if self._waiting is not None:
-                heapq.heappush(self._waiting, worker.place)
             self._events.append(Event("done", unit, result=message["result"]))
         elif kind == "failed":
             self._events.append(Event("failed", unit, message=message["message"]))
@@ -265,7 +229,7 @@ class ProcessesEngine:
             self._bury(worker)
 
     def _look_at_items(self) -> None:
-        """Report which items are under way. Those that begin and end between two looks need no time limit."""
+        """Report new current items. Items that begin and end between two checks need no time limit."""
         for worker in self._workers:
             if worker is not None and worker.unit is not None and (item := worker.item) != worker.seen:
                 worker.seen = item
@@ -273,7 +237,7 @@ class ProcessesEngine:
                     self._events.append(Event("start", worker.unit, item))
 
     def _look_for_silent_deaths(self) -> None:
-        """Find processes that ended while a child of theirs keeps the pipe open and so hides the end of the answers."""
+        """Find processes that ended although one of their children keeps the pipe open."""
         if self._detector is not None and self._detector.has_ended():
             self._lose_detector()
         for worker in self._workers:
@@ -285,21 +249,21 @@ class ProcessesEngine:
             self._lose_detector(late)
 
     def _bury(self, worker: _Worker) -> None:
-        """Forget a worker that has died."""
+        """Report a worker that has died, and free its place."""
         message = worker.describe_death()
         worker.end()
         if worker.lost_detector and self._detector is not None:
             self._lose_detector()
             return
-        self._vacate(worker)
+        self._workers[worker.place] = None
         if not worker.ready and self._failed_start("worker processes do", message, worker):
             return
         self._events.append(Event("died", worker.unit, worker.item, message=message))
 
     def _lose_detector(self, late: Late | None = None) -> None:
-        """End the detecting process and all workers, and blame the item whose request was under way, if it is known.
+        """End the detector process and all workers, and blame the item whose request was being processed, if known.
 
-        No item is to blame if the process finished the late request before it was ended.
+        No item is blamed if the process finished the late request before it was ended.
         """
         detector = self._detector
         assert detector is not None
@@ -309,7 +273,6 @@ class ProcessesEngine:
         self._detector = None
         lost = [worker for worker in self._workers if worker is not None]
         self._workers[:] = [None] * len(self._workers)  # in place: a caller may be iterating over it
-        self._waiting = None
         for worker in lost:
             worker.end()
         if not detector.ready and self._failed_start("the detector process does", message, detector):
@@ -327,7 +290,7 @@ class ProcessesEngine:
                 self._events.append(Event("died", worker.unit, item, message=message))
 
     def _failed_start(self, what: str, message: str, child: Child | _Worker) -> bool:
-        """Count processes that died before they were ready, and return whether the job is given up."""
+        """Count a process that died before it was ready, and return whether the job must be given up."""
         self._failed_starts[type(child)] += 1
         if self._failed_starts[type(child)] < _START_ATTEMPTS:
             return False

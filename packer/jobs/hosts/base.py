@@ -1,9 +1,10 @@
 """Run one agent on each host of a cluster and wait until the tasks of a build are done."""
 
 import json
+import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -28,24 +29,27 @@ UNTIL_INPUT_ENDS = "PACKER_UNTIL_INPUT_ENDS"
 """Environment variable that makes ``packer work`` stop when its standard input ends: its starter is gone then."""
 
 _ATTEMPTS = 5
-"""How often an agent is started on one host before the host is given up."""
+"""Number of starts of an agent on one host before the host is given up."""
 
 _PAUSE_S = 0.2
 _LOOK_S = 2.0
 _AGAIN_S = 3.0
 """Seconds before an agent is started again on a host where one has died."""
 
-_PENDING_S = 10.0
-"""Seconds after which an agent that still waits for resources is reported."""
+_SILENT_S = 10.0
+"""Seconds after which an agent is reported that has not written anything."""
 
 _GRACE_S = 10.0
 """Seconds that agents may take to end by themselves once all tasks are done."""
 
 _SAID = f"{PROGRAM}: "
-"""The beginning of a message of an agent, which is started as ``python -m packer``."""
+"""Prefix of an agent's messages, since it is started as ``python -m packer``."""
 
 _ERROR = f"{PROGRAM} work: "
-"""The beginning of the error that ends an agent. Starting it again would not help."""
+"""Prefix of the error that ends an agent. Starting it again would not help."""
+
+_NOT_OF_AGENT = "srun: "
+"""Prefix of lines that the agent's starter writes to the log."""
 
 
 class Host(NamedTuple):
@@ -98,7 +102,7 @@ class Room:
 
 
 class HostProcess(Protocol):
-    """An agent on a host, as this process sees it."""
+    """A running agent on a host."""
 
     def poll(self) -> int | None:
         """Return the exit status, or None while the agent runs."""
@@ -108,23 +112,32 @@ class HostProcess(Protocol):
         """Ask the agent to end, wait for a moment, and cancel it if it does not."""
         ...
 
-    def is_pending(self) -> bool:
-        """Return whether the agent waits for resources that others use."""
-        ...
-
 
 class Cluster(Protocol):
-    """The hosts of an allocation or a cluster. Created with the workspace, a `Room` and the build's options."""
+    """The hosts of an allocation or a cluster. Called with the workspace, a `Room` and the build's options."""
 
     hosts: Sequence[Host]
 
     def start(self, host: Host, command: Sequence[str], log: Path) -> HostProcess:
-        """Start a command on a host, with its output in a log that all hosts see."""
+        """Start a command on a host, and append its output to a log on the shared file system."""
         ...
 
     def close(self) -> None:
-        """Disconnect, and cancel what may still run."""
+        """Disconnect, and cancel agents that may still run."""
         ...
+
+
+def start_agent(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    """Start an agent, or the program that starts it, in a new session. The agent ends when its input is closed."""
+    with log.open("ab") as file:
+        return subprocess.Popen(  # noqa: S603 -- our own module, or Slurm's command
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=file,
+            env={**environment, UNTIL_INPUT_ENDS: "1"},
+            start_new_session=True,
+        )
 
 
 class _Agents:
@@ -138,7 +151,7 @@ class _Agents:
         self._again_s: dict[int, float] = dict.fromkeys(range(len(cluster.hosts)), 0.0)
         self._attempts: Counter[int] = Counter()
         self._lines = NewLines()
-        self._started_s: dict[int, float] = {}
+        self._silent_since_s: dict[int, float] = {}
         self._errors: dict[Path, str] = {}
         self.ended_well = False
         self.why = ""
@@ -148,7 +161,7 @@ class _Agents:
         return not self._running and not self._again_s
 
     def look(self) -> None:
-        """Start agents that are due, take note of those that ended, and pass on what they report."""
+        """Start agents that are due, handle those that ended, and pass on their messages."""
         now_s = time.monotonic()
         for number in [number for number, due_s in self._again_s.items() if due_s <= now_s]:
             del self._again_s[number]
@@ -158,16 +171,16 @@ class _Agents:
             if status is not None:
                 process.end()
                 del self._running[number]
-                self._pass_on(self._log(number))
+                self._pass_on(number)
                 self._note_end(number, status)
-        for number, process in self._running.items():
-            self._pass_on(self._log(number))
-            if number in self._started_s and now_s - self._started_s[number] > _PENDING_S:
-                del self._started_s[number]
-                if not process.is_pending():
-                    continue
+        for number in self._running:
+            self._pass_on(number)
+            if number in self._silent_since_s and now_s - self._silent_since_s[number] > _SILENT_S:
+                del self._silent_since_s[number]
                 name = self._cluster.hosts[number].name
-                self._say(f"{program()}: the agent on {name} waits for resources that others use")
+                self._say(
+                    f"{program()}: the agent on {name} has not started yet; it may wait for resources that others use"
+                )
 
     def end(self) -> None:
         self._again_s.clear()
@@ -186,7 +199,7 @@ class _Agents:
         self._attempts[number] += 1
         command = [*module_command("packer"), "work", str(self._space.out), "--workers", str(host.workers)]
         self._running[number] = self._cluster.start(host, command, self._log(number))
-        self._started_s[number] = time.monotonic()
+        self._silent_since_s[number] = time.monotonic()
 
     def _note_end(self, number: int, status: int) -> None:
         if status == 0:
@@ -204,9 +217,12 @@ class _Agents:
             follows = "its work is repeated"
         self._say(f"{program()}: {self.why}; {follows}")
 
-    def _pass_on(self, log: Path) -> None:
-        """Report new lines about lost workers and other messages of an agent, but not its progress."""
+    def _pass_on(self, number: int) -> None:
+        """Report an agent's new messages, such as those about lost workers, but not its progress."""
+        log = self._log(number)
         for line in (line.decode(errors="replace") for line in self._lines.read(log)):
+            if not line.startswith(_NOT_OF_AGENT):
+                self._silent_since_s.pop(number, None)
             if line.startswith(_SAID):
                 self._say(f"{program()}: {line.removeprefix(_SAID)}")
             elif line.startswith(_ERROR):
@@ -220,14 +236,14 @@ def run_agents(plan: JobPlan, space: Workspace, options: BuildOptions, listener:
     ----------
     plan : JobPlan
     space : Workspace
-        With the plan, open to agents.
+        Holds the plan, and is open to agents.
     options : BuildOptions
     listener : ProgressListener
 
     Raises
     ------
     BuildError
-        If all agents ended before all tasks were done. The same command resumes.
+        If all agents ended before all tasks were done. The same command resumes the build.
     """
     in_all = None if str(options.workers) == "auto" else int(options.workers)
     settings = plan.settings
@@ -281,7 +297,7 @@ def _wait(
 
 
 class _Finished:
-    """The finished tasks in the journals of all agents, of which each call reads only the new lines."""
+    """Counts finished tasks in the journals of all agents. Each call reads only the new lines."""
 
     def __init__(self, plan: JobPlan, space: Workspace) -> None:
         self._plan = plan

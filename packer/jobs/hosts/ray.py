@@ -3,14 +3,13 @@
 import logging
 import os
 import socket
-import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from packer.jobs.hosts.base import UNTIL_INPUT_ENDS, Host, Room
+from packer.jobs.hosts.base import Host, Room, start_agent
 from packer.jobs.process import inherited_environment
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
@@ -32,7 +31,7 @@ _UNKNOWN = "InvalidAuthToken"
 """Part of the text of an error, since Ray hides the error's type in another error."""
 
 _OF_ACTOR = ("CUDA_VISIBLE_DEVICES", "RAY_", "TMPDIR")
-"""Prefixes of variables that an agent gets from its actor. All others are those of the build."""
+"""Prefixes of environment variables that an agent inherits from its actor. All others come from the build."""
 
 
 class RayCluster:
@@ -65,7 +64,7 @@ class RayCluster:
             raise
 
     def start(self, host: Host, command: Sequence[str], log: Path) -> "_Actor":
-        environment = {**inherited_environment(), UNTIL_INPUT_ENDS: "1"}
+        environment = inherited_environment()
         actor = _AGENT.options(
             num_cpus=self._cores[host.name],
             num_gpus=self._gpus,
@@ -95,19 +94,11 @@ class RayCluster:
 
 
 class _Agent:
-    """The actor: it runs an agent on its node. The agent ends when the actor does, since its input ends."""
+    """Actor that runs an agent on its node. The agent ends when the actor does, because its input ends."""
 
     def __init__(self, command: list[str], log: str, environment: dict[str, str]) -> None:
         own = {name: value for name, value in os.environ.items() if name.startswith(_OF_ACTOR)}
-        with Path(log).open("ab") as file:
-            self._process = subprocess.Popen(  # noqa: S603 -- our own module
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=file,
-                env={**environment, **own},
-                start_new_session=True,
-            )
+        self._process = start_agent(command, Path(log), {**environment, **own})
 
     def wait(self) -> int:
         return abs(self._process.wait())
@@ -121,12 +112,11 @@ _AGENT = ray.remote(_Agent)
 
 
 class _Actor:
-    """An agent and its actor, as this process sees them."""
+    """A running agent and its actor."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
         self._status: int | None = None
-        self._ready = actor.__ray_ready__.remote()
         self._waiting = threading.Thread(target=self._wait, args=(actor.wait.remote(),), daemon=True)
         self._waiting.start()
 
@@ -140,9 +130,6 @@ class _Actor:
             self._waiting.join(_END_S)
         with suppress(ray.exceptions.RayError):
             ray.kill(self._actor, no_restart=True)
-
-    def is_pending(self) -> bool:
-        return not ray.wait([self._ready], timeout=0)[0]
 
     def _wait(self, answer: Any) -> None:
         try:

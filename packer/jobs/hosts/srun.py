@@ -9,20 +9,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from packer.jobs.hosts.base import UNTIL_INPUT_ENDS, Host, Room
+from packer.jobs.hosts.base import Host, Room, start_agent
 from packer.jobs.process import inherited_environment
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
 from shardspec.errors import BuildError, UsageError
+from shardspec.wording import LONG, cut
 
-_COMMAND_LIMIT_S = 60.0
-"""Limit on one of Slurm's commands, which wait for its controller for a while."""
+_COMMAND_LIMIT_S = 120.0
+"""Time limit of one of Slurm's commands, which may wait for the controller."""
 
 _CLOSE_S, _TERM_S = 5.0, 3.0
-"""How long an agent may take to end once its input is closed, and once ``srun`` was asked to end it."""
+"""Time that an agent may take to end after its input is closed, and after ``srun`` was asked to end it."""
 
 _STEP = ("--nodes=1", "--ntasks=1", "--unbuffered", "--mpi=none", "--export=ALL", "--mem=0", "--kill-on-bad-exit=0")
-"""Options of every step. Without ``--mem=0`` a step gets a share of the memory, and one would wait for another."""
+"""Options of every step. Without ``--mem=0``, a step gets a share of the memory, and steps would wait for each other."""
 
 _SHARED = ("--overlap",)
 """Agents use all cores of the allocation, and a step that Slurm still counts as running never blocks a new one."""
@@ -56,35 +57,25 @@ class SrunCluster:
     def close(self) -> None:
         """Cancel the steps of this build that are left, such as those whose ``srun`` was killed."""
         with suppress(BuildError):
-            listed = _ask("squeue", "--noheader", "--steps", f"--jobs={self._job}", "--format=%i %j")
+            listed = run_slurm("squeue", "--noheader", "--steps", f"--jobs={self._job}", "--format=%i %j")
             left = [
                 step for step, _, name in (line.partition(" ") for line in listed.split("\n")) if name == self._name
             ]
             if left:
-                _ask("scancel", "--quiet", "--signal=KILL", *left)
+                run_slurm("scancel", "--quiet", "--signal=KILL", *left)
 
 
 class _Step:
-    """A step of the allocation, and the ``srun`` that represents it."""
+    """A step of the allocation, and its ``srun`` process."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
-        environment = {**inherited_environment(), UNTIL_INPUT_ENDS: "1"}
-        with log.open("ab") as file:
-            self._process = subprocess.Popen(  # noqa: S603 -- Slurm's own command
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=file,
-                env={name: value for name, value in environment.items() if not _REQUESTS.fullmatch(name)},
-                start_new_session=True,
-            )
+        environment = inherited_environment().items()
+        kept = {name: value for name, value in environment if not _REQUESTS.fullmatch(name)}
+        self._process = start_agent(command, log, kept)
 
     def poll(self) -> int | None:
         status = self._process.poll()
         return None if status is None else -status if status < 0 else status
-
-    def is_pending(self) -> bool:
-        return False  # srun reports in the log that it waits
 
     def end(self) -> None:
         """Close the agent's input, then have ``srun`` end the step, then end ``srun``."""
@@ -107,7 +98,7 @@ class _Step:
 def _nodes(room: Room) -> tuple[list[Host], int]:
     """Return the hosts of the allocation, one for each agent, and the cores of an agent with a GPU."""
     listed = os.environ.get("SLURM_JOB_NODELIST", "")
-    names = _ask("scontrol", "show", "hostnames", listed).split()
+    names = run_slurm("scontrol", "show", "hostnames", listed).split()
     cores = parse_counts(os.environ.get("SLURM_JOB_CPUS_PER_NODE", "1"))
     if len(cores) != len(names):
         raise BuildError(
@@ -131,7 +122,7 @@ def _nodes(room: Room) -> tuple[list[Host], int]:
 
 def _known_to_slurm(listed: str) -> dict[str, dict[str, str]]:
     """Return what Slurm reports about each node."""
-    lines = _ask("scontrol", "show", "node", "--oneliner", listed).splitlines()
+    lines = run_slurm("scontrol", "show", "node", "--oneliner", listed).splitlines()
     found = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
     return {facts["NodeName"]: facts for facts in found if "NodeName" in facts}
 
@@ -169,17 +160,30 @@ def _number(variable: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _ask(*command: str) -> str:
-    """Run one of Slurm's commands and return its output."""
+def run_slurm(program: str, *arguments: str) -> str:
+    """Run one of Slurm's commands, and return its output.
+
+    Raises
+    ------
+    BuildError
+        If the command is not installed, fails, or does not answer.
+    """
+    place = f"Slurm's {program}"
     try:
         done = subprocess.run(  # noqa: S603 -- Slurm's own commands
-            command, capture_output=True, text=True, errors="replace", timeout=_COMMAND_LIMIT_S, check=False
+            [program, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_COMMAND_LIMIT_S,
+            check=False,
         )
-    except FileNotFoundError:
-        raise BuildError(expected="Slurm's commands on this host", found=f"no {command[0]!r}") from None
+    except OSError as error:
+        raise BuildError(f"cannot be run: {error.strerror}", place=place) from None
     except subprocess.TimeoutExpired:
-        raise BuildError(f"Slurm's {command[0]} gave no answer within {_COMMAND_LIMIT_S:g} s") from None
+        raise BuildError(f"no answer within {_COMMAND_LIMIT_S:g} s", place=place) from None
     if done.returncode:
-        last = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
-        raise BuildError(last[:200], place=f"Slurm's {command[0]} failed")
+        said = (done.stderr or done.stdout).strip().rpartition("\n")[2].removeprefix(f"{program}: ")
+        raise BuildError(cut(said.removeprefix("error: "), LONG) or f"exit status {done.returncode}", place=place)
     return done.stdout

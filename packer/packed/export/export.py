@@ -18,7 +18,7 @@ from packer.jobs.result import Result
 from packer.packed.convert import convert
 from packer.packed.export.names import NAMES, SUFFIXES
 from packer.packed.export.shards import SHARDS, Shards
-from packer.packed.export.tables import TABLES, Table
+from packer.packed.export.tables import TABLES, ExportTable
 from packer.recipe.checks import checked, parse_bytes
 from packer.workspace import Workspace
 from packer.workspace.durable import fsync_folder, fsync_tree
@@ -279,7 +279,9 @@ def _write_shards(samples: PackedSamples, shards: Shards, listener: ProgressList
     return shards.close()
 
 
-def _write(samples: PackedSamples, root: Path, columns: "_Columns", table: Table, listener: ProgressListener) -> int:
+def _write(
+    samples: PackedSamples, root: Path, columns: "_Columns", table: ExportTable, listener: ProgressListener
+) -> int:
     """Write images and rows, and return the number of images."""
     images = 0
     with (

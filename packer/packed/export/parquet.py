@@ -13,7 +13,7 @@ from packer.packed.export.tables import Row
 _NO_NUMBERS = {"text": pa.string(), "intervals": pa.list_(pa.list_(pa.float64()))}
 
 
-class ParquetTable:
+class ParquetExport:
     """A Parquet file. Invalid UTF-8 is escaped."""
 
     def __init__(self, path: Path, columns: Mapping[str, str]) -> None:

@@ -22,7 +22,7 @@ _LITDATA_DTYPES = (
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64", "complex64", "complex128", "bool"),
 )
-"""numpy's dtypes, at the numbers that LitData gives them."""
+"""numpy's dtypes in the order of LitData's numbers."""
 
 
 class Leaf(NamedTuple):

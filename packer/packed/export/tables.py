@@ -9,15 +9,15 @@ from typing import Any, Protocol
 from shardspec.registry import ImportTarget
 
 TABLES: Mapping[str, ImportTarget] = {
-    "csv": ImportTarget("packer.packed.export.tables:CSVTable"),
-    "jsonl": ImportTarget("packer.packed.export.tables:JSONLinesTable"),
-    "parquet": ImportTarget("packer.packed.export.parquet:ParquetTable", "parquet"),
+    "csv": ImportTarget("packer.packed.export.tables:CSVExport"),
+    "jsonl": ImportTarget("packer.packed.export.tables:JSONLinesExport"),
+    "parquet": ImportTarget("packer.packed.export.parquet:ParquetExport", "parquet"),
 }
 
 Row = Mapping[str, Any]
 
 
-class Table(Protocol):
+class ExportTable(Protocol):
     """Takes rows of Python values: text, integers, floats and booleans, or None for a missing value.
 
     Parameters
@@ -39,7 +39,7 @@ class Table(Protocol):
         ...
 
 
-class CSVTable:
+class CSVExport:
     """CSV in UTF-8 with a header. Booleans are 0 and 1, lists JSON, None empty, and invalid UTF-8 is escaped."""
 
     def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
@@ -61,7 +61,7 @@ def _as_cell(value: Any) -> Any:
     return int(value) if isinstance(value, bool) else json.dumps(value) if isinstance(value, list) else value
 
 
-class JSONLinesTable:
+class JSONLinesExport:
     """One JSON object per line, in ASCII."""
 
     def __init__(self, path: Path, columns: Mapping[str, str]) -> None:

@@ -172,9 +172,6 @@ class _Nodes:
     def poll(self) -> int | None:
         return self._status
 
-    def is_pending(self) -> bool:
-        return True
-
     def end(self) -> None:
         self._end()
 
@@ -209,8 +206,8 @@ def test_what_an_earlier_call_did_and_said_is_not_reported_as_new(
         assert {(one.done, one.resumed) for one in listener.heard} == {(5, 5)}
 
 
-def test_an_agent_that_waits_for_resources_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packer.jobs.hosts.base._PENDING_S", -1.0)
+def test_an_agent_that_does_not_start_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packer.jobs.hosts.base._SILENT_S", -1.0)
     monkeypatch.setattr("packer.jobs.hosts.base._LOOK_S", 0.5)
     space = Workspace(tmp_path / "out" / ".build")
     nodes, seen = _Nodes(None, lambda: None), []
@@ -220,9 +217,11 @@ def test_an_agent_that_waits_for_resources_is_reported_once(tmp_path: Path, monk
         return 0 if len(seen) > 8 else None
 
     monkeypatch.setattr(nodes, "poll", poll)
+    monkeypatch.setattr(nodes, "start", lambda _host, _command, log: log.write_text("srun: waiting\n") and nodes)
     listener = _run_on(nodes, space, monkeypatch)
+    more = "; it may wait for resources that others use"
     for name in ("n1", "n2"):
-        assert listener.messages.count(f"packer: the agent on {name} waits for resources that others use") == 1
+        assert listener.messages.count(f"packer: the agent on {name} has not started yet{more}") == 1
 
 
 def test_all_agents_are_ended_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

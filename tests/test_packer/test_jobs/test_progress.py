@@ -4,7 +4,7 @@ import pytest
 from support.listeners import Listener
 
 from packer.jobs import progress as progress_module
-from packer.jobs.current_item import CurrentItem
+from packer.jobs.process import CurrentItem
 from packer.jobs.progress import Stage, describe_progress, reason_kind
 
 

@@ -175,7 +175,7 @@ def test_after_an_upgrade_the_versions_to_install_are_named(
         build(source, out)
     assert f"runtime numpy: was '1.0.0', now '{np.__version__}'" in str(caught.value)
     assert "install numpy 1.0.0, pillow 9.0 and repeat the original command" in str(caught.value)
-    assert "or add --overwrite to discard it and begin anew" in str(caught.value)
+    assert "or add --overwrite to discard it and start again" in str(caught.value)
     build(source, out, overwrite=True)
     check_whole(out)
 
@@ -255,7 +255,7 @@ def note_decoded(patch: pytest.MonkeyPatch, names: list[str]) -> None:
 
 def test_a_crash_while_parts_are_put_aside(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever plan comes next, no part counts for the items of another."""
-    import packer.jobs.stages.entry as module
+    import packer.jobs.start as module
 
     for attempt, name in enumerate(("discard", "append_line")):
         out = tmp_path / f"out-{attempt}"
@@ -600,7 +600,7 @@ def test_a_full_disk_is_reported_when_a_part_is_flushed(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("packer.builds.parts.part.os", SimpleNamespace(fsync=full))
+        patch.setattr("packer.builds.parts.writer.os", SimpleNamespace(fsync=full))
         with pytest.raises(BuildError, match=r"cannot be written: No space left on device"):
             build(source, tmp_path / "out")
     build(source, tmp_path / "out")

@@ -147,7 +147,7 @@ def test_a_table_on_the_command_line(tmp_path: Path) -> None:
     assert ds.column("subject").tolist() == [row % 3 for row in range(ROWS)]
     assert ds[4]["tags"].tolist() == [1, 1]
     wrong = run_packer("drop-field", tmp_path / "ds", "image", expect=2)
-    assert "lies in the shards" in wrong.stderr
+    assert "is stored in the shards" in wrong.stderr
     run_packer("drop-field", tmp_path / "ds", "subject", "tags", "note", "fake_score")
     assert not (tmp_path / "ds" / "columns").exists()
 

@@ -183,7 +183,7 @@ def test_builds_decode_ahead_where_there_is_a_core_to_spare_and_give_the_same(mo
         write_moving(tmp_path / "in" / f"{number}.mp4", frames=12)
     asked, found = [], {}
     for spare in (False, True):
-        for module in ("packer.builds.job", "packer.jobs.workers"):
+        for module in ("packer.builds.job", "packer.jobs.stages"):
             monkeypatch.setattr(
                 f"{module}.has_core_to_spare", lambda workers, spare=spare: asked.append(workers) or spare
             )

@@ -1,4 +1,4 @@
-"""Start of a job in its folder: find the finished dataset, resume the unfinished job, or begin a new one."""
+"""Start a job in its folder: find the finished dataset, resume the unfinished job, or start a new one."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from shardspec.manifest import Manifest
 from shardspec.wording import counted
 
 
-class Entry:
+class JobStart:
     """Starts or resumes one plan in one folder.
 
     Parameters
@@ -27,7 +27,7 @@ class Entry:
     layout : Layout
         The dataset's folder.
     space : Workspace
-        The plan's workspace in that folder.
+        The plan's workspace in the folder.
     overwrite : bool
         Whether the plan may replace another dataset in the folder.
     on_message : callable
@@ -36,7 +36,7 @@ class Entry:
     Attributes
     ----------
     sessions : int
-        Number of calls that have worked on the job, including this one.
+        Number of calls that have worked on the job, including this call.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Entry:
     def find_finished(self) -> Manifest | None:
         """Return the dataset if this plan has made it and nothing else is in progress.
 
-        Takes no lock: the folder may be read-only.
+        Takes no lock, because the folder may be read-only.
         """
         if self._overwrite or self._plan.base is not None:
             return None
@@ -62,8 +62,8 @@ class Entry:
             return manifest if manifest is not None and self._plan.resumption.made(manifest) else None
         return None
 
-    def enter_alone(self) -> Manifest | None:
-        """Enter the folder after all agents have ended; return the dataset if it is finished already."""
+    def start_or_resume(self) -> Manifest | None:
+        """Start or resume the job after all agents have ended; return the dataset if it is already finished."""
         reopen, goes_on = close_to_agents(self._space, self._on_message), False
         try:
             made = None
@@ -77,8 +77,8 @@ class Entry:
                 reopen()
         return made
 
-    def enter_anew(self) -> None:
-        """Enter the folder for a job that cannot be resumed: no plan is written.
+    def start_without_plan(self) -> None:
+        """Start a job that cannot be resumed, without writing a plan.
 
         Raises
         ------
@@ -102,13 +102,13 @@ class Entry:
             raise
 
     def _enter(self) -> Manifest | None:
-        """Enter the folder: return the dataset if this plan has made it, resume the plan's build, or begin it."""
+        """Return the dataset if this plan has made it; otherwise resume or start the job."""
         plan, space, overwrite = self._plan, self._space, self._overwrite
         replaced = finish_replacement(space)
         manifest = committed(self._layout)
         begun = not replaced and begun_on(space, manifest)
         if manifest is not None and plan.resumption.made(manifest) and (replaced or not overwrite):
-            if not begun:  # an unfinished replacement of this dataset stays for the call that began it
+            if not begun:  # an unfinished replacement of this dataset stays for the call that started it
                 space.remove()
             return manifest
         why = (
@@ -138,7 +138,7 @@ class Entry:
         return None
 
     def _enter_update(self, base: Manifest) -> None:
-        """Enter the folder of a dataset: resume the plan's update of it, or begin it."""
+        """Resume or start the update of a dataset."""
         space = self._space
         self._check_standing(base)
         if space.plan.exists() and not space.replaced.exists():
@@ -161,7 +161,7 @@ class Entry:
             )
 
     def _take_over(self, old: Mapping[str, Any]) -> bool:
-        """Clear the workspace of another plan, but keep results that this plan can use; return False if it keeps none."""
+        """Clear the workspace of another plan, but keep results that this plan can use; return whether there are any."""
         space = self._space
         line = self._plan.resumption.take_over(space, old) if old["kind"] == self._kind else None
         if line is None:
@@ -177,7 +177,7 @@ class Entry:
     def _resume(self) -> None:
         self._space.sweep()
         self._count_sessions()
-        self._write_plan()  # again: the same files may have been moved since
+        self._write_plan()  # the same source files may have been moved since
         self._plan.resumption.resume(self._space)
 
     def _refuse_other_plan(self, old: Mapping[str, Any]) -> None:
@@ -191,13 +191,13 @@ class Entry:
         raise ResumeMismatchError(
             (
                 f"the unfinished {kind} in this folder was started with other {what} ({difference}): {how}repeat "
-                "the original command to resume it, or add --overwrite to discard it and begin anew"
+                "the original command to resume it, or add --overwrite to discard it and start again"
             ),
             place=self._layout.root,
         )
 
     def _write_plan(self) -> None:
-        """Write the items and the plan, and count this call as a session of the job."""
+        """Write the items and the plan, and record a session of the job."""
         self._space.create_results(len(self._plan.tasks))
         lines = self._plan.take_item_lines()
         write_if_changed(self._space.items, Again(lambda: (line.encode("ascii") for line in lines)))

@@ -1,0 +1,258 @@
+"""The stages of a job, tasks and shards, and the workers that are reused from one stage to the next."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+
+from packer.assembly.plan import ShardPlan, plan_assembly, write_index
+from packer.assembly.rows import open_rows
+from packer.assembly.shard import place_shard
+from packer.jobs.engines.base import Engine, Event
+from packer.jobs.plan import Assembly, JobPlan, JobSettings, Task, TaskResults, Unit
+from packer.jobs.progress import ProgressListener, Stage
+from packer.jobs.schedule import Gain, ItemTally, Schedule, describe_lost
+from packer.recipe.engines import ENGINES, Team
+from packer.recipe.options import BuildOptions
+from packer.recipe.resources import count_workers, has_core_to_spare
+from packer.sources.item import item_name
+from packer.workspace import Workspace, append_line
+from packer.workspace.durable import fsync_folder
+from packer.workspace.shared_files import map_files
+from shardspec.entries import Shard
+from shardspec.errors import BuildError
+from shardspec.layout import INDEX_FOLDER
+from shardspec.registry import resolve
+from shardspec.wording import counted
+
+_WITH_MODELS = "faces"
+"""The preset whose workers hold models. They end after a stage, so that the next stage can use their memory."""
+
+
+class Workers:
+    """The workers of one job, started when there is work for them.
+
+    Parameters
+    ----------
+    on_message : callable
+        Called with lines for the user.
+    check : callable
+        Called before each event is handled; raises if the work must stop.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        space: Workspace,
+        options: BuildOptions,
+        on_message: Callable[[str], None],
+        check: Callable[[], None],
+    ) -> None:
+        self._plan = plan
+        self._space = space
+        self._options = options
+        self._on_message = on_message
+        self._check = check
+        self._engine: Engine | None = None
+        self._size = 0
+
+    def run(
+        self,
+        units: list[Unit],
+        on_event: Callable[[Event], None],
+        *,
+        shares_detector: bool = False,
+        announced: str = "",
+    ) -> None:
+        """Run units until all are done, and report each lost worker in one line.
+
+        The workers of one stage are reused in the next, unless they hold models or more workers are needed.
+        """
+        if not units:
+            return
+        engine = self._engine_for(len(units), shares_detector)
+
+        def report(event: Event) -> None:
+            self._check()
+            if lost := describe_lost(event, self._space, self._plan.tasks):
+                self._on_message(lost)
+            on_event(event)
+
+        if announced:
+            self._on_message(f"{announced} {engine.describe(len(units))}")
+        limit_s = self._options.item_timeout if ENGINES[self._options.engine].limits_items else None
+        try:
+            Schedule(engine, self._space, self._plan.tasks, report, limit_s).run(units)
+        except BaseException:
+            self.close()
+            raise
+        if self._plan.settings.preset == _WITH_MODELS:
+            self.close()
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = None
+
+    def _engine_for(self, units: int, shares_detector: bool) -> Engine:
+        """Return the open engine if it has enough workers, or else a new one."""
+        workers = self._count_workers(units)
+        if self._engine is None or self._size < workers:
+            self.close()
+            self._engine, self._size = self._open_engine(units, workers, shares_detector), workers
+        return self._engine
+
+    def _count_workers(self, units: int) -> int:
+        entry, requested = ENGINES[self._options.engine], self._options.workers
+        return count_workers(requested, self._plan.settings.preset, units) if entry.many_workers else 1
+
+    def _open_engine(self, units: int, workers: int, shares_detector: bool) -> Engine:
+        options = self._options
+        # A worker that waits for the detecting process can decode meanwhile.
+        ahead = shares_detector or has_core_to_spare(min(workers, units))
+        team = Team(workers, options.item_timeout, ahead, shares_detector)
+        make = resolve("engine", options.engine, ENGINES)
+        engine: Engine = make(self._space, lambda: self._plan.open_work(self._space), team)
+        return engine
+
+
+def run_tasks(
+    plan: JobPlan,
+    space: Workspace,
+    workers: Workers,
+    listener: ProgressListener,
+    results: TaskResults,
+    *,
+    rejects: bool,
+) -> None:
+    """Run every unfinished task.
+
+    Parameters
+    ----------
+    rejects : bool
+        Whether items may be rejected; otherwise the first reject ends the job.
+
+    Raises
+    ------
+    BuildError
+        If the job cannot continue.
+    """
+    missing = [number for number in range(len(plan.tasks)) if number not in results.finished]
+    if not plan.tasks:
+        return
+    settings = plan.settings
+    items = sum(task.stop - task.start for task in plan.tasks)
+    done = items - sum(plan.tasks[number].stop - plan.tasks[number].start for number in missing)
+    with Stage(listener, settings.stage, items, f"{settings.item}s", done) as stage:
+        results.read(results.finished)
+        events = TaskEvents(plan.tasks, space, stage, rejects=rejects)
+
+        def on_event(event: Event) -> None:
+            events.take(event)
+            results.read([event.unit.number] if event.ends_task and event.unit is not None else [])
+
+        units = [Unit("task", number) for number in missing]
+        announced = _announce(settings, items, done)
+        workers.run(units, on_event, shares_detector=settings.shares_detector, announced=announced)
+
+
+def _announce(settings: JobSettings, items: int, done: int) -> str:
+    if not settings.target:
+        return ""
+    before = f" ({done} of them before)" if done else ""
+    return f"{settings.stage}: {counted(items, settings.item)}{before} into {settings.target}"
+
+
+class TaskEvents:
+    """Counts, shows and journals what the items of tasks yield.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+    space : Workspace
+    stage : Stage
+        Shows the progress.
+    rejects : bool
+        Whether items may be rejected; otherwise the first reject ends the job.
+    """
+
+    def __init__(self, tasks: Sequence[Task], space: Workspace, stage: Stage, *, rejects: bool) -> None:
+        self._tasks = tasks
+        self._space = space
+        self._stage = stage
+        self._rejects = rejects
+        self._tally = ItemTally(tasks)
+
+    def take(self, event: Event) -> Gain:
+        """Take an event, and return the change that it causes.
+
+        Raises
+        ------
+        BuildError
+            If an item was rejected although none may be.
+        """
+        failed = [ended for ended in event.ends if ended.rejected]
+        gain, frames = self._tally.take(event), event.frames if event.kind == "tick" else None
+        reasons = [ended.reason for ended in failed]
+        self._stage.advance(*gain, size=event.result.get("bytes", 0), reasons=reasons, frames=frames)
+        unit = event.unit
+        if failed and not self._rejects:
+            assert unit is not None
+            raise failed_item(item_name(self._space.items, self._tasks[unit.number], failed[0].item), failed[0].reason)
+        if event.kind == "done" and unit is not None:
+            line = {"did": unit.do, "number": unit.number, "at_s": round(time.time(), 2), **event.result}
+            append_line(self._space.journal, line)
+        return gain
+
+
+def failed_item(item: str, why: str) -> BuildError:
+    """Return the error for a rejected item in a job that allows no rejects."""
+    return BuildError(f"item {item!r} gave no sample, and --on-error is fail: {why}")
+
+
+def cut_into_shards(assemble: Callable[[], Assembly], space: Workspace) -> ShardPlan:
+    """Cut the rows of all tasks into shards, and write the reports, the index, and last the plan of the shards."""
+    found = assemble()
+    with closing(open_rows(found.rows, space) if found.source is None else found.source) as source:
+        assembly = plan_assembly(space, found.rows, source, found.format, found.pieces, found.order, found.first_shard)
+        write_index(source, found.order, space.final / INDEX_FOLDER, found.before)
+    for folder in space.part_folders():  # no task runs again from here on, so the names of the parts must be durable
+        fsync_folder(folder)
+    assembly.save()
+    return assembly
+
+
+def assemble_shards(plan: ShardPlan, workers: Workers, listener: ProgressListener) -> tuple[Shard, ...]:
+    """Write the unfinished shards of a plan, and return all shards in order."""
+    workspace, count = plan.workspace, len(plan.sizes)
+    root = workspace.shard_folder
+    shards: dict[int, Shard] = {}
+    plan.staging.mkdir(exist_ok=True)
+    placed = map_files(root, lambda number: place_shard(root, plan.published(number)), range(count))
+    for number, shard in enumerate(placed):
+        if shard is not None:
+            shards[number] = shard
+        else:
+            workspace.take_away(plan.published(number))
+    with Stage(listener, "writing", count, "shards", len(shards)) as stage:
+
+        def on_event(event: Event) -> None:
+            size = 0
+            if event.kind == "done" and event.unit is not None:
+                number = event.unit.number
+                append_line(workspace.journal, {"did": "shard", "number": number})
+                shard = place_shard(root, plan.published(number))
+                if shard is None:
+                    raise BuildError(
+                        place=plan.published(number),
+                        expected="the files of a finished shard",
+                        found="others",
+                        hint="run the same command again to resume",
+                    )
+                shards[number] = shard
+                size = shard.bytes
+            stage.advance(int(event.kind == "done"), size=size)
+
+        workers.run([Unit("shard", number) for number in range(count) if number not in shards], on_event)
+    fsync_folder(root)
+    return tuple(shards[number] for number in range(count))
