@@ -9,12 +9,13 @@ from packer.builds.build import build
 from packer.builds.result import BuildResult
 from packer.jobs.progress import ProgressListener
 from packer.recipe import refuse_unknown
+from packer.recipe.checks import SAMPLING
 from packer.recipe.options import BuildOptions
 from packer.sources.base import Source
 
 _OF_RECIPE = (
     *("format", "label_from", "classes", "classes_from", "label_names", "path_column", "keys", "limit"),
-    *("every", "fps", "frames", "keyframes"),
+    *SAMPLING,
     *("min_face", "min_score", "detector", "device", "parity", "shard_size", "shuffle"),
     *(
         "include",

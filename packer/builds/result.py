@@ -136,7 +136,12 @@ class BuildResult(JobResult):
 
 def _describe_closer(recipe: Mapping[str, Any]) -> str:
     """Describe the change to the sampling that brings frames closer together; empty if every frame is taken."""
-    for name, change in (("frames", "a larger --frames"), ("fps", "a higher --fps"), ("every", "a smaller --every")):
+    for name, change in (
+        ("frames", "a larger --frames"),
+        ("fps", "a higher --fps"),
+        ("resample_fps", "a higher --resample-fps"),
+        ("every", "a smaller --every"),
+    ):
         value = recipe.get(name)
         if value is not None and (name, value) != ("every", 1):
             return f"{change} than {value}"

@@ -18,7 +18,7 @@ from shardspec.wording import did_you_mean, is_utf8, shorten
 
 Options = TypeVar("Options")
 
-SAMPLING = ("every", "fps", "frames", "keyframes")
+SAMPLING = ("every", "fps", "resample_fps", "frames", "keyframes")
 """Options that choose the frames of a video; at most one may be given."""
 
 _STEPS: Mapping[str, tuple[str, ...]] = {

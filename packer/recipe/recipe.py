@@ -98,6 +98,13 @@ class Recipe:
     fps: float | None = option(
         None, "videos: sample frames at this rate, in frames per second", metavar="RATE", above=0
     )
+    resample_fps: float | None = option(
+        None,
+        "videos: take the frame nearest to each tick of this rate, in frames per second; a frame may be repeated",
+        metavar="RATE",
+        above=0,
+        late=True,
+    )
     frames: int | None = option(None, "videos: keep N evenly spaced frames", metavar="N", minimum=1)
     keyframes: bool = option(False, "videos: keep only key frames")
     refill: bool = option(

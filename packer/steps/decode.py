@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from packer.recipe import Recipe
+from packer.recipe.checks import SAMPLING
 from packer.sources.contents import opener
 from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, STILL, Sample, Step, StepResources
@@ -108,12 +109,7 @@ def _add_second(frames: Iterator[Sample], recipe: Recipe) -> Iterator[Sample]:
 
 
 def _sampling(recipe: Recipe) -> Sampling:
-    chosen: dict[str, Any] = {}
-    for name in ("every", "fps", "frames"):
-        if getattr(recipe, name) is not None:
-            chosen[name] = getattr(recipe, name)
-    if recipe.keyframes:
-        chosen["keyframes"] = True
+    chosen: dict[str, Any] = {name: getattr(recipe, name) for name in SAMPLING if getattr(recipe, name)}
     return Sampling(**(chosen or {"every": 1}))
 
 

@@ -1,12 +1,13 @@
 """The frames of a video that are images in a folder, with the interface of `packer.vision.decode.video.VideoReader`."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count, islice, pairwise
 
 import numpy as np
 
 from packer.sources.folders.frames import Frames, frame_numbers
-from packer.vision.decode.image import decode_image, read_image
+from packer.vision.decode.image import DecodedImage, decode_image, read_image
 from packer.vision.decode.limits import MAX_PIXELS, ImageError, VideoError
 from packer.vision.decode.sampling import FrameClock, Sampling, VideoFrame, neighbours
 from shardspec.wording import LONG, counted, cut, shorten
@@ -50,16 +51,19 @@ class FramesReader:
         self._first_damage = ""
         self.frames_seen = len(self._names)
         self._numbers = frame_numbers(self._names)
+        times = [(number - self._numbers[0]) / self._rate for number in (*self._numbers, self._numbers[-1] + 1)]
         if sampling.at is None:
-            times = (number / self._rate for number in self._numbers)
-            wanted = sampling.choose(times, [True] * self.frames_seen, self.frames_seen, FrameClock(rate=self._rate))
-            chosen = np.flatnonzero(wanted).tolist()
+            clock, keys = FrameClock(rate=self._rate), [True] * self.frames_seen
+            taken = sampling.choose(times[:-1], keys, self.frames_seen, clock, times[-1])
         else:
-            places = {number: place for place, number in enumerate(self._numbers)}
-            chosen = sorted(places[number] for number in sampling.at if number in places)
-        self._chosen: list[int] = chosen
+            taken = np.isin(self._numbers, sampling.at).astype(np.int64)
+        chosen = np.flatnonzero(taken).tolist()
         self.sampled = tuple(self._numbers[place] for place in chosen)
-        self._positions = _positions(self._numbers, chosen)
+        begins = [*(times[place] for place in chosen), times[-1]]
+        spans = sampling.spans_of_ticks(range(int(taken.sum()))) or pairwise(begins)
+        positions: Iterable[int] = _positions(self._numbers, chosen) if sampling.resample_fps is None else count()
+        samples = zip(positions, spans, strict=False)
+        self._chosen = [(place, list(islice(samples, int(taken[place])))) for place in chosen]
         self.duration = (self._numbers[-1] + 1) / self._rate
 
     @property
@@ -88,31 +92,34 @@ class FramesReader:
 
     def __iter__(self) -> Iterator[VideoFrame]:
         whole = 0
-        for position, place in zip(self._positions, self._chosen, strict=True):
+        for place, samples in self._chosen:
             if self._stopped:
                 return
             if self._numbers[place] < self._first:
                 whole += 1
                 continue
-            frame = self._frame(place, position)
-            if frame is not None:
-                whole += 1
-                yield frame
+            picture = self._decode(place)
+            if picture is None:
+                continue
+            whole += 1
+            number = self._numbers[place]
+            for position, span in samples:
+                image = picture.image if position == samples[0][0] else picture.image.copy()
+                yield VideoFrame(number, number / self._rate, position, span, image, picture.kept)
         if not whole:
             why = self.damage or "none is there that was asked for"
             raise VideoError(expected="at least one frame", found="none that is whole", hint=why)
 
-    def _frame(self, place: int, position: int) -> VideoFrame | None:
+    def _decode(self, place: int) -> DecodedImage | None:
         name, number = self._names[place], self._numbers[place]
         path = os.path.join(self._folder, name)  # noqa: PTH118 -- many
         try:
             data = read_image(path, max_pixels=self._max_pixels)
-            picture = decode_image(data, max_pixels=self._max_pixels)
+            return decode_image(data, max_pixels=self._max_pixels)
         except ImageError as error:
             self._damaged += 1
             self._first_damage = self._first_damage or f"frame {number} ({shorten(name)}): {cut(str(error), LONG)}"
             return None
-        return VideoFrame(number, number / self._rate, position, picture.image, picture.kept)
 
 
 def _positions(numbers: Sequence[int], chosen: Sequence[int]) -> list[int]:

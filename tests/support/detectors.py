@@ -63,3 +63,13 @@ class Unable:
 
     def __init__(self, device: str) -> None:
         raise OSError(f"no weights for {device}")
+
+
+class Counting(Wrapped):
+    """Counts the frames that it has seen, in this process."""
+
+    seen = 0
+
+    def detect(self, frames: Any) -> Any:
+        Counting.seen += len(frames)
+        return super().detect(frames)

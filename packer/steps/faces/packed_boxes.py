@@ -33,6 +33,7 @@ _FIELDS: Mapping[str, tuple[str, _Shape]] = {
     "score": ("f", ()),
     "track": ("i", ()),
     "time": ("f", ()),
+    "frame_position": ("iu", ()),
     "landmarks": ("f", (None, 2)),
     "landmarks_valid": ("b", ()),
     "matrix": ("f", (2, 3)),
@@ -104,7 +105,7 @@ class PackedBoxes(Boxes):
         with closing(PackedRows.of(self.path, check="size", manifest=self._manifest)) as packed:
             keys = ["key"] if "key" in packed.schema else []
             columns = packed.read(rows, [*self._fields, *keys])
-        columns = self._check(name, _sorted(columns), file_bytes)
+        columns = self._check(name, _without_repeats(_sorted(columns)), file_bytes)
         known: dict[int, FrameFaces | str] = {
             frame: f"no face of it in {self.path.name}: {report['reason']}"
             for report in reports
@@ -248,6 +249,15 @@ def _sorted(columns: Columns) -> Columns:
     keys = [bytes(key) for key in columns.pop("key", [b""] * len(frames))]
     order = sorted(range(len(frames)), key=lambda row: (int(frames[row]), len(keys[row]), keys[row]))
     return {name: column[order] for name, column in columns.items()}
+
+
+def _without_repeats(columns: Columns) -> Columns:
+    """Leave out the faces of a frame that ``resample_fps`` has repeated, but for the first time; rows are sorted."""
+    if "frame_position" not in columns:
+        return columns
+    frames, positions = columns["frame"], columns["frame_position"]
+    first = positions == positions[np.searchsorted(frames, frames)]
+    return {name: column[first] for name, column in columns.items()}
 
 
 def _in_frame(matrix: npt.NDArray[np.floating], points: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:

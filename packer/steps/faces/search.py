@@ -69,7 +69,7 @@ class FaceSearch:
             if self._memory is not None and takes_decoded(self._recipe) and item.path is not None:
                 passes = self._memory.of_file(item)
                 known = passes.setdefault(_UNKNOWN if sampled is None and item.medium.is_sequence else sampled, {})
-            yield _Detecting(self._detector, known)
+            yield _Detecting(self._detector, known, repeats=takes_decoded(self._recipe))
             return
         assert self._memory is not None
         second = CompanionFile(BOXES_FROM, other, sampled)
@@ -142,17 +142,26 @@ class _GivenBoxes(ItemSearch):
 
 
 class _Detecting(ItemSearch):
-    """Detects on the item's own frames, and adds the faces to `known`."""
+    """Detects on the item's own frames, and adds the faces to `known`.
 
-    def __init__(self, detector: FaceDetector, known: dict[int, FrameFaces] | None) -> None:
+    If `repeats`, consecutive frames with the same index are the same frame, in which faces are detected once.
+    """
+
+    def __init__(self, detector: FaceDetector, known: dict[int, FrameFaces] | None, *, repeats: bool) -> None:
         self._detector = detector
         self._known = known
+        self._repeats = repeats
+        self._last: dict[int, FrameFaces] = {}
 
     def faces(self, frames: Sequence[Sample]) -> list[FrameFaces | str]:
-        found = _detect(self._detector, [frame["image"] for frame in frames])
+        keys = [frame["frame"] for frame in frames] if self._repeats else range(len(frames))
+        new = {key: frame["image"] for key, frame in zip(keys, frames, strict=True) if key not in self._last}
+        found = self._last | dict(zip(new, _detect(self._detector, list(new.values())), strict=True))
+        if self._repeats:
+            self._last = {keys[-1]: found[keys[-1]]}
         if self._known is not None:
-            self._known |= zip((frame["frame"] for frame in frames), found, strict=True)
-        return list[FrameFaces | str](found)
+            self._known |= found
+        return [found[key] for key in keys]
 
 
 class _DetectingOn(ItemSearch):

@@ -24,14 +24,17 @@ class VideoTracks:
         self._known = 0
         self._places = None if sampled is None else {index: place for place, index in enumerate(sampled)}
         self._next = 0
+        self._last = np.empty(0, np.int64)
 
     def update(self, frame: int, boxes: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-        """Number the boxes of a sampled frame, or of its substitute; frames come in order."""
+        """Number the boxes of a sampled frame, or of its substitute; frames come in order, and may be repeated."""
         if self._places is not None:
+            if self._places[frame] < self._next:
+                return self._last
             for _ in range(self._places[frame] - self._next):
                 self._tracker.update(np.empty((0, 4)))
             self._next = self._places[frame] + 1
-        tracks = self._tracker.update(boxes)
+        tracks = self._last = self._tracker.update(boxes)
         if len(tracks):
             if self._report.face_frames:
                 self._report.followed += len(tracks)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +12,9 @@ _TICK_SLACK = 1e-6  # ticks; a presentation time rounded in its last digit must 
 _RATE_ROUNDING = 1.001e-3  # as a share: 30 stands for 30000/1001 as well, and 15 for half of it
 _ROUNDED = 0.25  # frames; times in a larger unit are no rounded times
 _UNEVEN = 0.02  # frames; a program stream lacks most times, and those that libavformat fills in add up their rounding
+
+Span = tuple[float, float]
+"""The beginning and the end of an interval, in seconds from the first frame of a video."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,10 @@ class FrameClock:
                 return cls(rounding, rate)
         return cls(rounding)
 
+    def exact(self, time: float) -> float:
+        """Return a time in seconds from the first frame, without the rounding of the file if the rate is constant."""
+        return time if self.rate is None else round(time * self.rate) / self.rate
+
 
 @dataclass(frozen=True, slots=True)
 class VideoFrame:
@@ -55,6 +62,8 @@ class VideoFrame:
         Its presentation time; in a folder its number divided by the frame rate.
     position : int
         Its place among the sampled frames, from 0. Frames that are damaged or missing keep their place.
+    span : tuple of float, seconds
+        The interval that the frame stands for: from this sampled frame to the next one, or to the end of the video.
     image : ndarray, (H, W, 3), uint8
         RGB, upright, C-contiguous, the reader's own copy.
     data : bytes or None
@@ -64,13 +73,14 @@ class VideoFrame:
     index: int
     time: float
     position: int
+    span: Span
     image: npt.NDArray[np.uint8]
     data: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """The frames to take from a video: exactly one of five rules.
+    """The frames to take from a video: exactly one of six rules.
 
     Attributes
     ----------
@@ -80,6 +90,9 @@ class Sampling:
         The first frame at or after each of the times 0, 1/fps, 2/fps, … counted from the first frame, allowing for the
         rounding of times in the file. No frame is taken twice, so a rate above the video's takes every frame. For a
         video of a constant rate, a value within 0.1 % of the n-th part of this rate takes every n-th frame.
+    resample_fps : float or None, frames per second
+        The frame nearest to each of the times 0, 1/fps, 2/fps, … counted from the first frame, up to the end of the
+        video; the earlier of two at the same distance. A frame may be taken several times.
     frames : int or None
         This number of frames, each in the middle of an equal share of the video (see `spread`); all frames if it has no
         more.
@@ -91,29 +104,30 @@ class Sampling:
 
     every: int | None = None
     fps: float | None = None
+    resample_fps: float | None = None
     frames: int | None = None
     keyframes: bool = False
     at: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in ("every", "fps", "frames", "at") if getattr(self, name) is not None]
-        given += ["keyframes"] * self.keyframes
+        rules = [spec.name for spec in fields(self)]
+        given = [name for name in rules if getattr(self, name) is not None and getattr(self, name) is not False]
         if len(given) != 1:
-            raise ValueError(
-                f"expected exactly one of every, fps, frames, keyframes, at, found {', '.join(given) or 'none'}"
-            )
-        if self.every is not None and self.every < 1:
-            raise ValueError(f"expected every to be at least 1, found {self.every}")
-        if self.frames is not None and self.frames < 1:
-            raise ValueError(f"expected frames to be at least 1, found {self.frames}")
-        if self.fps is not None and not (math.isfinite(self.fps) and self.fps > 0):
-            raise ValueError(f"expected fps to be a rate above 0, found {self.fps}")
+            raise ValueError(f"expected exactly one of {', '.join(rules)}, found {', '.join(given) or 'none'}")
+        for name in ("every", "frames"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"expected {name} to be at least 1, found {getattr(self, name)}")
+        for name in ("fps", "resample_fps"):
+            rate = getattr(self, name)
+            if rate is not None and not (math.isfinite(rate) and rate > 0):
+                raise ValueError(f"expected {name} to be a rate above 0, found {rate}")
 
     def picker(self, count: int, clock: FrameClock) -> Callable[[int, float, bool], bool]:
         """Return a function ``(index, time in seconds, is keyframe) -> bool`` that decides frame by frame.
 
         It is called in presentation order and remembers the frames that it has seen. `count` is the number of frames
-        (used only by ``frames``), and `clock` is used only by ``fps``.
+        (used only by ``frames``), and `clock` is used only by ``fps``. For ``resample_fps``, which frames are taken
+        depends on the frames after them (`NearestTicks`).
         """
         if self.every is not None:
             every = self.every
@@ -129,12 +143,63 @@ class Sampling:
         return lambda index, time, key: key
 
     def choose(
-        self, times: Iterable[float], keys: Iterable[bool], count: int, clock: FrameClock
-    ) -> npt.NDArray[np.bool_]:
-        """Decide for all `count` frames of a video at once, from their presentation times in seconds: (count,) bool."""
+        self, times: Iterable[float], keys: Iterable[bool], count: int, clock: FrameClock, end: float
+    ) -> npt.NDArray[np.int64]:
+        """Return how often each of the `count` frames of a video is taken, (count,).
+
+        Parameters
+        ----------
+        times : iterable of float, seconds
+            The presentation times of the frames.
+        keys : iterable of bool
+            Whether the frames are keyframes.
+        clock : FrameClock
+        end : float, seconds
+            The end of the last frame.
+        """
+        if self.resample_fps is not None:
+            ticks = NearestTicks(self.resample_fps, clock)
+            taken = [ticks.before(time) for time in times] + [ticks.rest(end)]
+            return np.array([len(numbers) for numbers in taken[1:]], np.int64)
         wants = self.picker(count, clock)
         flags = (wants(index, time, key) for index, (time, key) in enumerate(zip(times, keys, strict=True)))
-        return np.fromiter(flags, np.bool_, count)
+        return np.fromiter(flags, np.int64, count)
+
+    def spans_of_ticks(self, ticks: Iterable[int]) -> tuple[Span, ...]:
+        """Return the intervals of ticks of ``resample_fps``; none under other rules."""
+        rate = self.resample_fps
+        return () if rate is None else tuple((tick / rate, (tick + 1) / rate) for tick in ticks)
+
+
+class NearestTicks:
+    """Gives the ticks of a constant rate to the nearest frames, which are passed in presentation order."""
+
+    def __init__(self, rate: float, clock: FrameClock) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._start: float | None = None
+        self._before = 0.0
+        self._next = 0
+
+    def before(self, time: float) -> range:
+        """Return the numbers of the ticks that the frame before the one at `time` is nearest to."""
+        if self._start is None:
+            self._start = time
+            return range(0)
+        here = self._clock.exact(time - self._start)
+        middle, self._before = (self._before + here) / 2, here
+        return self._until(math.floor(middle * self._rate + _TICK_SLACK) + 1)
+
+    def rest(self, end: float) -> range:
+        """Return the numbers of the ticks of the last frame, which ends at `end`; tick 0 belongs to some frame."""
+        if self._start is None:
+            return range(0)
+        return self._until(max(math.ceil(self._clock.exact(end - self._start) * self._rate - _TICK_SLACK), 1))
+
+    def _until(self, stop: int) -> range:
+        ticks = range(self._next, max(stop, self._next))
+        self._next = ticks.stop
+        return ticks
 
 
 def spread(count: int, frames: int) -> npt.NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 import av
@@ -13,7 +14,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from packer.vision.decode.limits import VideoError
-from packer.vision.decode.sampling import Sampling
+from packer.vision.decode.sampling import NearestTicks, Sampling, Span
 from packer.vision.decode.timeline import Timeline
 from packer.vision.decode.uninitialized import FrameMemory
 from packer.vision.faults import may_pass
@@ -26,6 +27,28 @@ _MARKS_NON_REFERENCE = frozenset({"h264"})
 _Skip = Literal["DEFAULT", "NONREF", "NONKEY"]  # libavcodec's AVDiscard
 
 
+@dataclass(frozen=True, slots=True)
+class TakenFrame:
+    """A sampled frame.
+
+    Attributes
+    ----------
+    index : int
+    time : float, seconds
+    position : int
+        The place of its first sample among the samples of the video.
+    spans : tuple
+        The interval of each of its samples.
+    frame : av.VideoFrame
+    """
+
+    index: int
+    time: float
+    position: int
+    spans: tuple[Span, ...]
+    frame: VideoFrame
+
+
 class SampleDecoder:
     """One pass over the packets of a stream from `open_video`, whose container the caller closes.
 
@@ -33,6 +56,8 @@ class SampleDecoder:
     ----------
     problems : list of str
         Descriptions of the damage; complete once `frames` has ended.
+    start : float, seconds
+        The time of the first frame, known once `frames` has given one.
     """
 
     def __init__(self, container: InputContainer, stream: VideoStream, timeline: Timeline, sampling: Sampling) -> None:
@@ -44,38 +69,46 @@ class SampleDecoder:
         self._failures = 0
         self._failure = ""
         self.problems: list[str] = []
+        self.start = 0.0
+        self._left_out = 0
         self._stopped = False
 
     def stop(self) -> None:
         """Make `frames` end after the current packet. Any thread may call it."""
         self._stopped = True
 
-    def frames(self) -> Iterator[tuple[int, float, int, VideoFrame]]:
-        """Yield the sampled frames in order, each after its index, time in seconds, and place among them."""
+    def frames(self) -> Iterator[TakenFrame]:
+        """Yield the sampled frames in order."""
         yield from self._by_timeline() if self._timeline.exact else self._by_counting()
         if self._failures:
             self.problems.append(f"{counted(self._failures, 'packet')} did not decode: {self._failure}")
 
     def sampled(self) -> tuple[int, ...] | None:
         """Return the indices of the sampled frames, None if they are known only once the frames are decoded."""
-        wanted = self._wanted()
-        return None if wanted is None else tuple(np.flatnonzero(wanted).tolist())
+        taken = self._taken()
+        return None if taken is None else tuple(np.flatnonzero(taken).tolist())
 
-    def _wanted(self) -> npt.NDArray[np.bool_] | None:
-        """Return for each frame whether it is sampled, (N,); None if that is known only once the frames are decoded."""
+    def _taken(self) -> npt.NDArray[np.int64] | None:
+        """Return how often each frame is sampled, (N,); None if that is known only once the frames are decoded."""
         timeline = self._timeline
         if not len(timeline.pts) or (self._sampling.keyframes and not timeline.exact):
             return None
-        return self._sampling.choose(timeline.times().tolist(), timeline.keys.tolist(), timeline.count, timeline.clock)
+        times = timeline.times().tolist()
+        end = times[-1] + timeline.last_s
+        return self._sampling.choose(times, timeline.keys.tolist(), timeline.count, timeline.clock, end)
 
-    def _by_timeline(self) -> Iterator[tuple[int, float, int, VideoFrame]]:
+    def _by_timeline(self) -> Iterator[TakenFrame]:
         """Identify frames by their timestamps, so that only wanted ones need to be decoded."""
         timeline = self._timeline
         times = timeline.times().tolist()
-        wanted = self._wanted()
-        assert wanted is not None  # an exact timeline says which frames are sampled
+        taken = self._taken()
+        assert taken is not None  # an exact timeline says which frames are sampled
+        self.start = times[0]
+        wanted = taken > 0
         missing = wanted.copy()
-        positions = (np.cumsum(wanted) - 1).tolist()
+        positions = (np.cumsum(taken) - taken).tolist()
+        begins = [self._since_start(times[index]) for index in np.flatnonzero(wanted)]
+        ends = [*begins[1:], self._since_start(times[-1] + timeline.last_s)]
         trust = Trust(timeline.keys, timeline.positions)
         before = -1
         for index, frame in self._held_back(wanted, trust):
@@ -83,8 +116,14 @@ class SampleDecoder:
             if index > before and not trust.doubted(index):
                 before = index
                 missing[index] = False
-                yield index, times[index], positions[index], frame
+                position = positions[index]
+                spans = self._sampling.spans_of_ticks(range(position, position + int(taken[index])))
+                spans = spans or ((begins[position], ends[position]),)
+                yield TakenFrame(index, times[index], position, spans, frame)
         self._report_lost(missing, wanted)
+
+    def _since_start(self, time: float) -> float:
+        return self._timeline.clock.exact(time - self.start)
 
     def _report_lost(self, missing: npt.NDArray[np.bool_], wanted: npt.NDArray[np.bool_]) -> None:
         lost = np.flatnonzero(missing)
@@ -120,26 +159,70 @@ class SampleDecoder:
                     return
         yield from held
 
-    def _by_counting(self) -> Iterator[tuple[int, float, int, VideoFrame]]:
+    def _by_counting(self) -> Iterator[TakenFrame]:
         """Decode the frames up to the last wanted one and count them; one that fails counts too.
+
+        A sampled frame is yielded once the next one is known, where its span ends.
+        """
+        timeline, sampling, clock = self._timeline, self._sampling, self._timeline.clock
+        taken = self._taken()
+        last = None if taken is None else int(np.flatnonzero(taken).max(initial=-1))
+        wants = sampling.picker(timeline.count, clock)
+        ticks = None if sampling.resample_fps is None else NearestTicks(sampling.resample_fps, clock)
+        held: _Counted | None = None
+        position, begin = 0, 0.0
+        known = timeline.times().tolist()
+        end = known[-1] if known else 0.0
+        for found in self._counted(known):
+            end = max(end, found.time)
+            if ticks is None and not wants(found.index, found.time, found.key):
+                if found.frame is not None:
+                    self._memory.give_back(found.frame)
+            else:
+                here = self._since_start(found.time)
+                spans = ((begin, here),) if ticks is None else self._sampling.spans_of_ticks(ticks.before(found.time))
+                if held is not None:
+                    yield from self._finish(held, position, spans)
+                    position += len(spans)
+                held, begin = found, here
+            if last is not None and found.index >= last:
+                break
+        if held is not None:
+            end += timeline.last_s
+            spans = (
+                ((begin, self._since_start(end)),) if ticks is None else self._sampling.spans_of_ticks(ticks.rest(end))
+            )
+            yield from self._finish(held, position, spans)
+        if self._left_out:
+            are = "is" if self._left_out == 1 else "are"
+            self.problems.append(f"{counted(self._left_out, 'sampled frame')} {are} damaged")
+
+    def _finish(self, held: "_Counted", position: int, spans: tuple[Span, ...]) -> Iterator[TakenFrame]:
+        """Yield a counted frame, unless it is damaged, and release it."""
+        if held.frame is None:
+            self._left_out += bool(spans)
+            return
+        if spans:
+            yield TakenFrame(held.index, held.time, position, spans, held.frame)
+        self._memory.give_back(held.frame)
+
+    def _counted(self, known: list[float]) -> Iterator["_Counted"]:
+        """Decode and count the frames.
 
         If the timeline lacks their times, a frame without a timestamp, or with one that is not after the last frame's,
         is timed by the average rate.
         """
-        timeline, wants = self._timeline, self._sampling.picker(self._timeline.count, self._timeline.clock)
-        known, wanted = timeline.times().tolist(), self._wanted()
-        last = None if wanted is None else int(np.flatnonzero(wanted).max(initial=-1))
-        index, position, doubted, left_out = -1, -1, False, 0
+        timeline = self._timeline
+        index, doubted = -1, False
         step = float(1 / timeline.rate)
         time = -step
         for frames, damaged in self._decode(None):
             if damaged is not None:
                 index += 1
                 time += step
+                self.start = self.start if index else time
                 doubted = True
-                if wants(index, time, False):
-                    position += 1
-                    left_out += 1
+                yield _Counted(index, time, False, None)
             for frame in frames:
                 index += 1
                 if doubted and frame.key_frame:  # as many frames are shown before it as are decoded before it, or more
@@ -147,17 +230,11 @@ class SampleDecoder:
                 doubted = self._is_damaged(frame) or (doubted and not frame.key_frame)
                 stamp = known[index] if index < len(known) else timeline.time(frame.pts)
                 time = time + step if stamp is None or stamp <= time else stamp
-                if wants(index, time, bool(frame.key_frame)):
-                    position += 1
-                    if doubted:
-                        left_out += 1
-                    else:
-                        yield index, time, position, frame
-                self._memory.give_back(frame)
-            if last is not None and index >= last:
-                break
-        if left_out:
-            self.problems.append(f"{counted(left_out, 'sampled frame')} {'is' if left_out == 1 else 'are'} damaged")
+                self.start = self.start if index else time
+                key = bool(frame.key_frame)
+                if doubted:
+                    self._memory.give_back(frame)
+                yield _Counted(index, time, key, None if doubted else frame)
 
     def _is_damaged(self, frame: VideoFrame) -> bool:
         """Return whether the decoder reports damage, or has not written all of the frame. To be asked only once."""
@@ -229,6 +306,16 @@ class SampleDecoder:
     def _fail(self, error: Exception) -> None:
         self._failures += 1
         self._failure = system_reason(error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """A frame whose index was counted; `frame` is None if it is damaged."""
+
+    index: int
+    time: float
+    key: bool
+    frame: VideoFrame | None
 
 
 class Trust:

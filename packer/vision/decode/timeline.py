@@ -68,6 +68,8 @@ class Timeline:
         The stream's average rate.
     clock : FrameClock
         How exactly the frames are timed.
+    last_s : float, seconds
+        How long the last frame is shown: a frame's duration at a constant rate, else what the file says.
     timed : bool
         Whether the file stores timestamps at all.
     cut_off : frozenset of int
@@ -86,6 +88,7 @@ class Timeline:
     unit: Fraction
     rate: Fraction
     clock: FrameClock
+    last_s: float
     timed: bool
     cut_off: frozenset[int]
     damage: str | None
@@ -160,12 +163,16 @@ def _scan(source: Input, max_pixels: int) -> tuple[Timeline, av.error.FFmpegErro
         if damage is not None and due is not None:
             rows = [row for row in rows if row[0] is None or row[0] <= due]
         cut_off = frozenset(find_cut_off(source, places))
-        return _timeline(stream, rows, (start, end), damage, cut_off, timed=timed, packed=shown.packed), stopped
+        durations = [place.duration for place in places]
+        return _timeline(
+            stream, rows, durations, (start, end), damage, cut_off, timed=timed, packed=shown.packed
+        ), stopped
 
 
 def _timeline(
     stream: VideoStream,
     rows: list[_Row],
+    durations: list[int | None],
     span: tuple[Fraction, Fraction],
     damage: str | None,
     cut_off: frozenset[int],
@@ -187,6 +194,10 @@ def _timeline(
     unit = stream.time_base or Fraction(1)
     rate = next(iter(rates if timed else rates[::-1]), _FALLBACK_RATE)
     times = np.array(sorted(stamps)) * float(unit)
+    clock = FrameClock(rate=float(rate))
+    if stamps:
+        clock = FrameClock.of_times(times, float(unit), [float(r) for r in rates])
+    last_s = float((durations[shown[-1][-1]] or 0) * unit) if shown else 0.0
     return Timeline(
         exact=known and not unordered,
         pts=np.array([pts for pts, *_ in shown], np.int64),
@@ -197,9 +208,8 @@ def _timeline(
         end=span[1] - span[0],
         unit=unit,
         rate=rate,
-        clock=FrameClock.of_times(times, float(unit), [float(r) for r in rates])
-        if stamps
-        else FrameClock(rate=float(rate)),
+        clock=clock,
+        last_s=1 / clock.rate if clock.rate else last_s or float(1 / rate),
         timed=timed,
         cut_off=cut_off,
         damage=damage,

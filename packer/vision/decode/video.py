@@ -103,10 +103,14 @@ class VideoReader:
         return neighbours(self.frames_seen, frames)
 
     def __iter__(self) -> Iterator[VideoFrame]:
-        for index, time, position, frame in self._decoding.frames():
+        for taken in self._decoding.frames():
             self.frames_read += 1
-            if index >= self._first:
-                yield VideoFrame(index, time, position, self._to_rgb(frame))
+            if taken.index < self._first:
+                continue
+            image = self._to_rgb(taken.frame)
+            for position, span in enumerate(taken.spans, taken.position):
+                own = image if position == taken.position else image.copy()
+                yield VideoFrame(taken.index, taken.time, position, span, own)
         if not self.frames_read:
             raise VideoError(
                 expected="at least one frame", found="none that is whole", hint=self.damage or "no keyframe"

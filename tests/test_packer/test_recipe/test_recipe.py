@@ -83,7 +83,7 @@ def test_everything_that_is_wrong_is_reported_at_once() -> None:
         "quality: expected 100 or less, found 101",
         "margin: expected 0 or more, found -1.0",
         "min_face: expected 20 or more",
-        "expected at most one of every, fps, frames, keyframes, found every and fps",
+        "expected at most one of every, fps, resample_fps, frames, keyframes, found every and fps",
     ):
         assert part in str(caught.value), part
 

@@ -1,8 +1,10 @@
 """Frames are numbered as they are shown, whatever the container says of their times, and nothing is called missing."""
 
 import io
+import math
 import struct
 from fractions import Fraction
+from itertools import pairwise
 
 import av
 import numpy as np
@@ -35,6 +37,18 @@ def assert_numbered(path, count=30):
     assert keyframes
     assert all(number == index for number, index in keyframes)
     assert damage is None
+    for rate in (20, 40):
+        ticks = [Fraction(n, rate) for n in range(math.ceil(count * rate / 25))]
+        nearest = [min(range(count), key=lambda n: abs(Fraction(n, 25) - at)) for at in ticks]
+        assert read(path, resample_fps=rate) == ([(n, n) for n in nearest], None)
+    with VideoReader(path, Sampling(resample_fps=40)) as reader:
+        assert [(frame.position, frame.span) for frame in reader] == [
+            (n, (n / 40, (n + 1) / 40)) for n in range(len(ticks))
+        ]
+    with VideoReader(path, Sampling(every=7)) as reader:
+        spans = [frame.span for frame in reader]
+    edges = [*range(0, count, 7), count]
+    assert np.allclose(spans, [*pairwise(edges)] / np.float64(25), atol=1e-9)
 
 
 @pytest.mark.parametrize(
