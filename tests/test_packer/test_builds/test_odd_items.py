@@ -29,10 +29,10 @@ def source_with(folder: Path, *odd: int, names: Sequence[str] = NAMES) -> Path:
     return write_images(folder, [f"{name[:2]}-bad.png" if place in odd else name for place, name in enumerate(names)])
 
 
-@pytest.mark.parametrize("places", [(0,), (31,), (32,), (69,), (0, 32, 33, 69), tuple(range(32))])
+@pytest.mark.parametrize("places", [(31,), (0, 32, 33, 69), tuple(range(32))])
 def test_odd_items_are_rejects_wherever_they_stand(tmp_path: Path, places: tuple[int, ...]) -> None:
     source = source_with(tmp_path / "source", *places)
-    one = build(source, tmp_path / "one", "--workers", 1)
+    one = build(source, tmp_path / "one")
     build(source, tmp_path / "three", "--workers", 3)
     assert (one["items"], one["packed_items"], one["rejected_items"]) == (70, 70 - len(places), len(places))
     lines = read_jsonl(tmp_path / "one" / "rejects.jsonl")

@@ -86,11 +86,11 @@ def test_the_bytes_are_the_same_at_any_number_of_workers(tmp_path: Path) -> None
     names = [f"{n:03d}.png" for n in range(TASK_ITEMS + 8)]
     source = write_images(tmp_path / "source", names)
     late = [source / name for name in names[::2]]
-    for workers in (1, 2):
-        out = tmp_path / f"out-{workers}"
+    for number, workers in enumerate(((), ("--workers", 2))):
+        out = tmp_path / f"out-{number}"
         for path in late:
             path.rename(tmp_path / path.name)
-        how = ("--size", 16, "--shard-size", "6kB", "--quiet", "--workers", workers, "--shuffle", 3)
+        how = ("--size", 16, "--shard-size", "6kB", "--quiet", *workers, "--shuffle", 3)
         run_packer("build", source, out, *how)
         for path in late:
             (tmp_path / path.name).rename(path)

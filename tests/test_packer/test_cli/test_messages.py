@@ -33,7 +33,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "latin.csv").write_bytes(b"key\n\xff\n")
     (root / "wrong.parquet").write_bytes(b"PAR1")
     (root / "wrong.jsonl").write_text("[1]\n")
-    (root / "wrong.toml").write_text("sise = 64\n")
     (root / "zero.toml").write_text("size = 0\n")
     (root / "empty").mkdir()
     (root / "link").symlink_to(root / "elsewhere")
@@ -54,6 +53,7 @@ def files_of(folder: Path) -> dict[Path, int]:
 def test_messages(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     before = files_of(folder)
     expected = path.read_text()
     shown = []

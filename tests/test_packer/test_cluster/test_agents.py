@@ -290,10 +290,8 @@ def test_agents_need_a_submitted_build(shared: Shared, tmp_path: Path) -> None:
     unread = run_packer("status", tmp_path / "torn", expect=1).stderr
     assert "manifest.json: expected a JSON document" in unread
     assert "to build here" not in unread
-    assert "--time-limit: expected" in run_packer("work", tmp_path, "--time-limit", "soon", expect=2).stderr
     assert "source: expected" not in refused.stderr
     for words, said in (
-        (("--engine", "inline"), "engine: agents work with"),
         (("--sbatch", "-p x"), "sbatch: read only"),
         (("--array", "4"), "array: read only"),
     ):

@@ -55,7 +55,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reference(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a detector in each worker makes of it."""
     out = tmp_path_factory.mktemp("reference") / "out"
-    run_packer("build", source, out, *OPTIONS, "--workers", 1)
+    run_packer("build", source, out, *OPTIONS)
     assert check_whole(out).samples > VIEWS // 2
     return out
 
@@ -94,22 +94,15 @@ def rejects(out: Path) -> dict[str, str]:
 
 
 class TestBytes:
-    @pytest.mark.parametrize("workers", [1, 2])
-    def test_are_those_of_a_detector_in_each_worker(
-        self, source: Path, reference: Path, tmp_path: Path, workers: int
-    ) -> None:
+    def test_are_those_of_the_inline_engine(self, source: Path, reference: Path, tmp_path: Path) -> None:
         log = tmp_path / "started"
         code = f"open({str(log)!r}, 'a').write(f'{{os.getpid()}}\\n')"
         env = starting(tmp_path / "site", "packer.jobs.detector", code)
-        run_packer("build", source, tmp_path / "out", *OPTIONS, "--shared-detector", "--workers", workers, env=env)
+        run_packer("build", source, tmp_path / "out", *OPTIONS, "--shared-detector", "--workers", 2, env=env)
         assert len(log.read_text().splitlines()) == 1
         check_whole(tmp_path / "out")
         assert fingerprints(tmp_path / "out") == fingerprints(reference)
         assert not workers_in(tmp_path / "out", DETECTOR)
-
-    def test_the_inline_engine_makes_the_same(self, source: Path, reference: Path, tmp_path: Path) -> None:
-        run_packer("build", source, tmp_path / "out", *OPTIONS, "--engine", "inline")
-        assert fingerprints(tmp_path / "out") == fingerprints(reference)
 
     def test_workers_load_no_detector(self, tmp_path: Path) -> None:
         code = "import importlib.abc\nclass No(importlib.abc.MetaPathFinder):\n    def find_spec(self, name, *_):\n"

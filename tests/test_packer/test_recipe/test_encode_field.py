@@ -52,27 +52,17 @@ def test_the_second_image_of_a_table_at_any_number_of_workers(tmp_path: Path) ->
             write_image(tmp_path / name / f"{number}.png", scene(number, (48, 32)))
     lines = ["path,ir", *(f"a/{number}.png,b/{number}.png" for number in range(4))]
     (tmp_path / "table.csv").write_text("\n".join(lines) + "\n")
-    how = (
-        "--also",
-        "ir",
-        "--also-resample",
-        "area",
-        "--size",
-        24,
-        "--encode",
-        "png",
-        "--encode-field",
-        "ir_image=jpeg:90",
-    )
-    for workers in (1, 2):
-        run_packer("build", tmp_path / "table.csv", tmp_path / str(workers), *how, "--workers", workers, "--quiet")
+    how = ("--also", "ir", "--also-resample", "area", "--size", 24, "--encode", "png", "--quiet")
+    how += ("--encode-field", "ir_image=jpeg:90")
+    for name, workers in (("1", ()), ("2", ("--workers", 2))):
+        run_packer("build", tmp_path / "table.csv", tmp_path / name, *how, *workers)
     assert fingerprints(tmp_path / "1") == fingerprints(tmp_path / "2")
     schema = Layout(tmp_path / "1").load().schema
     assert schema["image"].codec == NamedConfig("png")
     assert schema["ir_image"].codec == NamedConfig("jpeg", {"quality": 90, "subsampling": "420"})
     write_image(tmp_path / "a" / "4.png", scene(4, (48, 32)))
     (tmp_path / "table.csv").write_text("\n".join([*lines, "a/4.png,b/0.png"]) + "\n")
-    run_packer("build", tmp_path / "table.csv", tmp_path / "1", *how, "--update", "--quiet")
+    run_packer("build", tmp_path / "table.csv", tmp_path / "1", *how, "--update")
     assert len(read_samples(tmp_path / "1")) == 5
 
 

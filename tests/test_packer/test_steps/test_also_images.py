@@ -44,8 +44,8 @@ def by_source(out: Path) -> dict[str, dict[str, Any]]:
 
 def test_the_map_is_resized_with_its_image_and_keeps_its_values(tmp_path: Path, table: Path) -> None:
     how = ("--preset", "images", "--size", 64, "--resize", "exact", "--also", "mask", "--quiet")
-    for workers in (1, 2):
-        run_packer("build", table, tmp_path / str(workers), *how, "--workers", workers)
+    for name, workers in (("1", ()), ("2", ("--workers", 2))):
+        run_packer("build", table, tmp_path / name, *how, *workers)
     assert fingerprints(tmp_path / "1") == fingerprints(tmp_path / "2")
     schema = Layout(tmp_path / "1").load().schema
     assert (schema["image"].codec.name, schema["mask_image"].codec.name) == ("jpeg", "png")
