@@ -35,7 +35,7 @@ def find(tree: Tree, choice: Choice) -> Found:
         raise UsageError(option="lists", expected="a JSON file of DeepfakeBench", found="'none'")
     path = _file(tree, choice)
     found = Found()
-    videos = list(_videos(path, found))
+    videos = list(read_videos(path, found))
     fakes = sorted({video.label for video in videos if not _is_real(video.label)})
     labels = choice.pick("methods", fakes)
     compressions = choice.pick_compressions(
@@ -71,7 +71,8 @@ def _file(tree: Tree, choice: Choice) -> Path:
     return files[0]
 
 
-def _videos(path: Path, found: Found) -> Iterator[Video]:
+def read_videos(path: Path, found: Found) -> Iterator[Video]:
+    """Yield the videos of a JSON file; `UsageError` if it has another format."""
     document = read_json(path, dict)
 
     def inside(value: object, *where: str) -> dict[str, Any]:

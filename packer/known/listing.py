@@ -16,6 +16,7 @@ from packer.known import (
     av_deepfake1m,
     celeb_df,
     deepfakebench,
+    df40,
     dfdc,
     faceforensics,
     fakeavceleb,
@@ -58,6 +59,7 @@ KNOWN: Mapping[str, Known] = {
     "av-deepfake1m": Known(av_deepfake1m.find, ("splits",), _THREE, _FACES_IN_TIME),
     "celeb-df": Known(celeb_df.find, ("methods", "splits", "lists"), ("train", "test"), _FACES.format(32)),
     "deepfakebench": Known(deepfakebench.find, _ALL_OPTIONS, _THREE, "--preset images --encode png"),
+    "df40": Known(df40.find, ("methods", "splits", "lists"), _THREE, "--preset images --encode png"),
     "dfdc": Known(dfdc.find, ("splits",), _THREE, _FACES.format(16)),
     "faceforensics": Known(faceforensics.find, _ALL_OPTIONS, _THREE, _FACES.format(32)),
     "fakeavceleb": Known(fakeavceleb.find, ("methods",), (), _FACES_IN_TIME),
@@ -229,8 +231,8 @@ def list_dataset(
     Parameters
     ----------
     name : str
-        ``"av-deepfake1m"``, ``"celeb-df"``, ``"deepfakebench"``, ``"dfdc"``, ``"faceforensics"``, ``"fakeavceleb"``,
-        ``"imagefolder"``, ``"imagenet"``, ``"lav-df"``, ``"lrs"``, ``"lrw"`` or ``"voxceleb2"``.
+        ``"av-deepfake1m"``, ``"celeb-df"``, ``"deepfakebench"``, ``"df40"``, ``"dfdc"``, ``"faceforensics"``,
+        ``"fakeavceleb"``, ``"imagefolder"``, ``"imagenet"``, ``"lav-df"``, ``"lrs"``, ``"lrw"`` or ``"voxceleb2"``.
     root : path
         Folder of the dataset. Paths in rows are relative to it.
     out : path, optional

@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Iterable, Sequence
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import mkdtemp
 
 import cv2
@@ -201,6 +201,47 @@ def make_voxceleb2(root: Path, *, parted: bool = True, separator: str = "\t") ->
     rows = [("VoxCeleb2 ID ", "VGGFace2 ID ", "Gender ", "Set ")]
     rows += [(f"{person} ", "n000012 ", "m ", f"{split} ") for person, split in people.items()]
     put_text(root, "vox2_meta.csv", "\n".join(map(separator.join, rows)) + "\n")
+    return root
+
+
+def make_df40(root: Path, lists_folder: Path, *, published: bool = True) -> Path:
+    """DF40 and its lists, in the tree of its README, or in one that its users have found.
+
+    The lists name a frame that does not exist for one method, and have the frames of val in test.
+    """
+    here = "deepfake_detection_datasets/" if published else ""
+    listed = "deepfakes_detection_datasets"
+    real = "FaceForensics++/original_sequences/youtube/c23/frames/071"
+    trees = {  # each folder of the lists, and where it is in a copy
+        "DF40/simswap/ff/frames/071_054": "DF40/simswap/ff/frames/071_054",
+        "DF40/mobileswap/cdf/frames/id0_id1_0000": f"DF40/mobileswap/mobileswap/cdf/Public/{listed}/DF40/mobileswap/cdf/frames/id0_id1_0000",
+        "DF40_train/VQGAN/ff/440": "DF40_train/VQGAN/440",
+        "DF40/heygen/fake/frames/a": "DF40/heygen/fake/a",
+        "DF40/heygen/real/frames/b": "DF40/heygen/real/b",
+        real: real,
+    }
+    for folder, other in trees.items():
+        put_images(root, [f"{here}{folder if published else other}/{number:03d}.png" for number in (0, 10)])
+    (root / here / "DF40/RDDM/ff/frames/000").mkdir(parents=True)
+
+    def entry(folder: str, label: str, *more: str) -> dict[str, object]:
+        name = PurePosixPath(folder).name
+        frames = [f"{listed}/{folder}/{number}" for number in ("000.png", "010.png", *more)]
+        return {name: {"label": label, "frames": frames}}
+
+    simswap, mobileswap, vqgan, fake, own, _ = trees
+    lists = {
+        "simswap_ff": ("test", entry(simswap, "simswap_Fake", "020.png"), entry(real, "simswap_Real")),
+        "mobileswap_cdf": ("test", entry(mobileswap, "mobileswap_Fake"), {}),
+        "VQGAN_ff": ("train", entry(vqgan, "VQGAN_Fake"), {}),
+        "heygen": ("test", entry(fake, "heygen_Fake"), entry(own, "heygen_Real")),
+    }
+    for name, (split, fakes, reals) in lists.items():
+        method = name.partition("_")[0]
+        splits = {split: (fakes, reals)} | ({"val": (fakes, reals)} if name == "heygen" else {})
+        document = {f"{method}_Fake": {s: f for s, (f, _) in splits.items()}}
+        document |= {f"{method}_Real": {s: r for s, (_, r) in splits.items()}}
+        put_text(lists_folder, f"{name}.json", json.dumps({name: document}))
     return root
 
 

@@ -392,6 +392,49 @@ def test_what_av_deepfake1m_lacks_is_named(tmp_path: Path) -> None:
         listed("av-deepfake1m", root)
 
 
+@pytest.mark.parametrize("published", [True, False], ids=["published", "found"])
+def test_df40_is_listed_in_either_of_its_trees(tmp_path: Path, published: bool) -> None:
+    root = trees.make_df40(tmp_path, tmp_path / "dataset_json", published=published)
+    found = listed("df40", root)
+    assert found.counts["method"] == {"VQGAN": 2, "heygen": 2, "mobileswap": 2, "real": 4, "simswap": 2}
+    assert found.counts["label"] == {"fake": 8, "real": 4}
+    assert set(column(found, "method", "split")) == {
+        ("VQGAN", "train"),
+        *((method, "test") for method in ("heygen", "mobileswap", "real", "simswap")),
+    }
+    sources = set(column(found, "method", "group"))
+    assert {("simswap", "ff"), ("mobileswap", "cdf"), ("real", "ff"), ("real", None), ("heygen", None)} < sources
+    assert (found.missing, found.unlisted, found.notes) == ((), (), ("empty folders: RDDM 1",))
+    by_list = listed("df40", root, lists=root / "dataset_json")
+    assert by_list.counts["split"] == {"test": 10, "train": 2, "val": 4}
+    assert {row["path"] for row in by_list.rows} == {row["path"] for row in found.rows}
+    assert by_list.missing == ("deepfakes_detection_datasets/DF40/simswap/ff/frames/071_054/020.png",)
+    assert by_list.notes == (
+        "listed frames that do not exist: simswap 1 of 3",
+        "LEAK: the lists have 4 frames of val in test as well",
+        "empty folders: RDDM 1",
+    )
+    one = listed("df40", root, lists=root / "dataset_json/VQGAN_ff.json")
+    assert one.counts["method"] == {"VQGAN": 2}
+    assert len(one.unlisted) == 10
+    some = listed("df40", root, lists=root / "dataset_json", methods="heygen", splits="val")
+    assert column(some, "method", "label") == [("heygen", "fake")] * 2 + [("real", "real")] * 2
+    with pytest.raises(UsageError, match="did you mean 'simswap'"):
+        listed("df40", root, methods="simswop")
+
+
+def test_what_is_no_df40(tmp_path: Path) -> None:
+    trees.put_images(tmp_path, ["FaceForensics++/manipulated_sequences/FaceSwap/c23/frames/071_054/000.png"])
+    with raises(UsageError, expected="folders METHOD/ff, METHOD/cdf, METHOD/fake or METHOD/real (DF40)"):
+        listed("df40", tmp_path)
+    trees.put_images(tmp_path, ["DF40_train/fsgan/071_054/000.png"])
+    assert column(listed("df40", tmp_path), "method", "split") == [("fsgan", "train")]
+    assert column(listed("df40", tmp_path / "DF40_train"), "method", "split") == [("fsgan", "train")]
+    (tmp_path / "empty").mkdir()
+    with raises(UsageError, option="lists", expected="JSON files of DF40"):
+        listed("df40", tmp_path, lists=tmp_path / "empty")
+
+
 def test_fakeavceleb_has_no_split_but_people(tmp_path: Path) -> None:
     root = trees.make_fakeavceleb(tmp_path / "FakeAVCeleb_v1.2")
     found = listed("fakeavceleb", tmp_path, tmp_path / "t.csv")

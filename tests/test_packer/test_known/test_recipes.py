@@ -25,6 +25,7 @@ TREES: Mapping[str, Callable[[Path], object]] = {
     "FakeAVCeleb": lambda here: trees.make_fakeavceleb(here / "FakeAVCeleb_v1.2"),
     "VoxCeleb2": lambda here: trees.make_voxceleb2(here / "VoxCeleb2"),
     "DeepfakeBench": lambda here: trees.make_deepfakebench(here / "datasets/rgb", here / "dataset_json"),
+    "DF40": lambda here: trees.make_df40(here / "datasets", here / "dataset_json", published=False),
     "ImageNet": lambda here: trees.make_imagenet(here / "ILSVRC2012"),
     "LRW": lambda here: trees.make_lrw(here / "lipread_mp4"),
     "LRS2 and LRS3": lambda here: trees.make_lrs2(here / "LRS2"),
@@ -180,6 +181,14 @@ def test_voxceleb2(tmp_path: Path, here: Callable[[str], dict[str, str]]) -> Non
     said = here("VoxCeleb2")
     assert "no person occurs in more than one" in said["inspect vox-parts/test"]
     assert rows_of(tmp_path / "vox-parts/test", "person", "gender", "clip") == {("id00017", "m", "id00017/_raOc3-IRsw")}
+
+
+def test_df40(tmp_path: Path, here: Callable[[str], dict[str, str]]) -> None:
+    said = here("DF40")
+    assert "no clip occurs in more than one" in said["inspect df40-parts/test"]
+    assert rows_of(tmp_path / "df40-parts/train", "label", "method") == {(1, "VQGAN")}
+    found = rows_of(tmp_path / "df40-parts/test", "label", "method", "group")
+    assert found >= {(0, "real", "ff"), (1, "simswap", "ff"), (1, "mobileswap", "cdf")}
 
 
 def test_imagenet(tmp_path: Path, here: Callable[[str], dict[str, str]]) -> None:

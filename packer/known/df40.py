@@ -1,0 +1,162 @@
+"""DF40: frames in ``DF40/METHOD/{ff,cdf}``, ``DF40_train/METHOD/…`` and, of nine methods, ``METHOD/{fake,real}``.
+
+Methods and folders are those of the README of github.com/YZY-stack/DF40. Its downloads differ: the videos follow the
+method without ``ff`` (issue 28 there), below ``frames``, or below long paths with the method again (issue 36). So the
+last folder with the name of a method counts, and what is left out of the rest are the names in `_STRUCTURE`. The
+lists are JSON files of DeepfakeBench's format, which name frames that do not exist (issues 16, 29, 40).
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from packer.known.deepfakebench import read_videos
+from packer.known.tree import Choice, Found, Tree, join
+from packer.vision.media import medium_of
+from shardspec.errors import UsageError
+from shardspec.wording import counted, list_some
+
+METHODS = (
+    *("fsgan", "faceswap", "simswap", "inswap", "blendface", "uniface", "mobileswap", "e4s", "facedancer"),
+    *("deepfacelab", "fomm", "facevid2vid", "wav2lip", "MRAA", "one_shot_free", "pirender", "tpsm", "lia", "danet"),
+    *("sadtalker", "mcnet", "hyperreenact", "heygen", "VQGAN", "StyleGAN2", "StyleGAN3", "StyleGANXL", "sd2.1"),
+    *("ddim", "RDDM", "pixart", "DiT", "SiT", "MidJourney", "whichfaceisreal", "CollabDiff", "e4e", "stargan"),
+    *("starganv2", "styleclip"),
+)
+_METHOD_OF = {name.lower(): name for name in METHODS} | {
+    "whichisreal": "whichfaceisreal",
+    "collaborative_diffusion": "CollabDiff",
+}
+_SOURCES = {"original_sequences": "ff", "celeb-real": "cdf", "youtube-real": "cdf"}
+"""Folders of the real frames of the other methods, and the dataset to which they belong."""
+
+_STRUCTURE = {
+    "ff": "ff",
+    "cdf": "cdf",
+    "ff_processed": "ff",
+    "cdf_processed": "cdf",
+    "frames": "",
+    "fake": "",
+    "real": "",
+}
+"""Folders that a copy may have or lack, and the dataset whose faces they hold."""
+
+
+class Frame(NamedTuple):
+    """What the path of a file says; `method` is ``real`` for frames of the original datasets."""
+
+    method: str
+    is_real: bool
+    source: str
+    name: str
+    """Path without the folders that copies may lack."""
+
+    @classmethod
+    def of(cls, path: str) -> "Frame | None":
+        """Read a path in the dataset or in a list; None if it has no method and is not of an original dataset."""
+        parts = PurePosixPath(path).parts
+        lower = [part.lower() for part in parts[:-1]]
+        if "manipulated_sequences" in lower:  # of FaceForensics++, which has a FaceSwap of its own
+            return None
+        at = next((place for place in reversed(range(len(lower))) if lower[place] in _METHOD_OF), None)
+        if at is None:
+            source = next((_SOURCES[part] for part in lower if part in _SOURCES), None)
+            return None if source is None else cls("real", True, source, "/".join(parts[-2:]))
+        inside = lower[at + 1 :]
+        source = next((_STRUCTURE[part] for part in inside if _STRUCTURE.get(part)), "")
+        rest = [part for part in parts[at + 1 : -1] if part.lower() not in _STRUCTURE]
+        return cls(_METHOD_OF[lower[at]], "real" in inside, source, "/".join([*rest, parts[-1]]))
+
+
+def find(tree: Tree, choice: Choice) -> Found:
+    """Find the frames, and with lists only those that they name. Without, folders called train are the train split."""
+    found = Found()
+    files: dict[str, Frame] = {}
+    empty = Counter[str]()
+    for folder, names in tree.walk(found):
+        for path in (join(folder, name) for name in names if medium_of(name)):
+            frame = Frame.of(path)
+            if frame is None:
+                found.unlisted.append(path)
+            else:
+                files[path] = frame
+        if not names and not tree.folders(folder) and (frame := Frame.of(join(folder, "0.png"))) is not None:
+            empty[frame.method] += 1
+    if not files:
+        tree.locate(lambda _: False, "folders METHOD/ff, METHOD/cdf, METHOD/fake or METHOD/real (DF40)")
+    there = {frame.method for frame in files.values()}
+    methods = {*choice.pick("methods", [name for name in METHODS if name in there]), "real"}
+    home = tree.root.resolve().name
+    if choice.lists is None:
+        for path, frame in files.items():
+            split = "train" if "train" in f"{home}/{path.rpartition('/')[0]}".lower() else "test"
+            if frame.method in methods and choice.wants(split):
+                found.rows.append(_row(path, frame, split))
+    else:
+        _add_listed(tree, found, choice, files, methods)
+    if empty:
+        found.notes.append(f"empty folders: {_describe(empty)}")
+    found.rows.sort(key=lambda row: (row["split"], row["method"], row["path"]))
+    return found
+
+
+def _row(path: str, frame: Frame, split: str) -> dict[str, str | None]:
+    return {
+        "path": path,
+        "label": "real" if frame.is_real else "fake",
+        "split": split,
+        "method": "real" if frame.is_real else frame.method,
+        "group": frame.source or None,
+        "clip": PurePosixPath(path).parent.as_posix(),
+    }
+
+
+def _add_listed(tree: Tree, found: Found, choice: Choice, files: dict[str, Frame], methods: set[str]) -> None:
+    """Add the listed frames that exist, wherever they are, and count the others by method."""
+    by_frame: dict[Frame, str] = {}
+    for place, of in files.items():
+        by_frame.setdefault(of, place)
+    listed, absent, done = Counter[str](), Counter[str](), set[tuple[str, str]]()
+    used = set[str]()
+    for split, name in _listed_frames(tree, found, choice):
+        frame = Frame.of(name)
+        if frame is None or frame.method not in methods:
+            continue
+        path = by_frame.get(frame) or by_frame.get(frame._replace(source=""))
+        used.add(path or name)
+        if (path or name, split) in done:  # the lists of several methods share real frames
+            continue
+        done.add((path or name, split))
+        if not choice.wants(split):
+            continue
+        listed[frame.method] += 1
+        if path is None:
+            absent[frame.method] += 1
+            found.missing.append(name)
+        else:
+            found.rows.append(_row(path, files[path], split))
+    if absent:
+        found.notes.append(f"listed frames that do not exist: {_describe(absent, listed)}")
+    for one, two in (("train", "test"), ("train", "val"), ("val", "test")):
+        both = sum((name, two) in done for name, split in done if split == one)
+        if both:
+            found.notes.append(f"LEAK: the lists have {counted(both, 'frame')} of {one} in {two} as well")
+    found.missing = list(dict.fromkeys(found.missing))
+    found.unlisted += [path for path in files if path not in used]
+
+
+def _listed_frames(tree: Tree, found: Found, choice: Choice) -> Iterator[tuple[str, str]]:
+    """Yield the split and path of each frame of the lists."""
+    path = choice.lists or Path()
+    lists = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    if not lists:
+        raise UsageError(option="lists", expected="JSON files of DF40", found=f"none in {path}")
+    for one in tree.each(lists, "lists"):
+        for video in read_videos(one, found):
+            yield from ((video.split, frame) for frame in video.frames)
+
+
+def _describe(counts: Counter[str], totals: Counter[str] | None = None) -> str:
+    """Describe counts by method, the largest first."""
+    return list_some([f"{name} {n}{f' of {totals[name]}' if totals else ''}" for name, n in counts.most_common()])
