@@ -2,7 +2,7 @@
 
 Methods and folders are those of the README of github.com/YZY-stack/DF40. Its downloads differ: the videos follow the
 method without ``ff`` (issue 28 there), below ``frames``, or below long paths with the method again (issue 36). So the
-last folder with the name of a method counts, and what is left out of the rest are the names in `_STRUCTURE`. The
+last folder named after a method decides, and the folders in `_STRUCTURE` are left out of the rest of the path. The
 lists are JSON files of DeepfakeBench's format, which name frames that do not exist (issues 16, 29, 40).
 """
 
@@ -44,7 +44,7 @@ _STRUCTURE = {
 
 
 class Frame(NamedTuple):
-    """What the path of a file says; `method` is ``real`` for frames of the original datasets."""
+    """Identity of a frame, read from its path. `method` is ``real`` for frames of the original datasets."""
 
     method: str
     is_real: bool
