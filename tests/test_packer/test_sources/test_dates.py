@@ -24,18 +24,14 @@ WEST = datetime.timezone(datetime.timedelta(hours=-5))
 COLUMNS: dict[str, tuple[pa.Array, str]] = {
     "date": (pa.array([19000], pa.date32()), "2022-01-08"),
     "date_ms": (pa.array([-86_400_000], pa.date64()), "1969-12-31"),
-    "far_date": (pa.array([10**7], pa.date32()), "+29349-01-26"),
-    "early_date": (pa.array([-(10**6)], pa.date32()), "-0768-02-04"),
     "seconds": (pa.array([1700000000], pa.timestamp("s")), "2023-11-14T22:13:20"),
     "milliseconds": (pa.array([1700000000500], pa.timestamp("ms")), "2023-11-14T22:13:20.500000"),
     "microseconds": (pa.array([1700000000123456], pa.timestamp("us")), "2023-11-14T22:13:20.123456"),
-    "far_microseconds": (pa.array([2**60], pa.timestamp("us")), "+38504-08-17T21:30:06.846976"),
-    "nanoseconds": (pa.array([1700000000123456789], pa.timestamp("ns")), "2023-11-14T22:13:20.123456789"),
+    "nanoseconds": (pa.array([1700000000123456000], pa.timestamp("ns")), "2023-11-14T22:13:20.123456"),
     "zone": (pa.array([1700000000123456], pa.timestamp("us", "+02:00")), "2023-11-14T22:13:20.123456+00:00"),
-    "strange_zone": (pa.array([1700000000], pa.timestamp("s", "Nowhere/Zone")), "2023-11-14T22:13:20+00:00"),
-    "clock": (pa.array([12345678912345], pa.time64("ns")), "03:25:45.678912345"),
+    "clock": (pa.array([12345678912000], pa.time64("ns")), "03:25:45.678912"),
     "clock_s": (pa.array([3600], pa.time32("s")), "01:00:00"),
-    "duration": (pa.array([1700000000123456789], pa.duration("ns")), "PT1700000000.123456789S"),
+    "duration": (pa.array([1700000000123456000], pa.duration("ns")), "PT1700000000.123456S"),
     "negative": (pa.array([-1500], pa.duration("ms")), "-PT1.500000S"),
     "decimal": (pa.array([Decimal("1.230")]), "1.230"),
     "large_decimal": (pa.array([Decimal(10**40)], pa.decimal256(60, 2)), f"{10**40}.00"),
@@ -88,7 +84,7 @@ def test_rows_of_python(folder: Path) -> None:
         "path": "0.png",
         "date": datetime.date(2022, 1, 8),
         "seconds": datetime.datetime(2023, 11, 14, 22, 13, 20),
-        "nanoseconds": np.datetime64("2023-11-14T22:13:20.123456789"),
+        "nanoseconds": np.datetime64("2023-11-14T22:13:20.123456000"),
         "zone": datetime.datetime(2023, 11, 14, 17, 13, 20, 123456, tzinfo=WEST),
         "clock_s": datetime.time(1),
         "negative": datetime.timedelta(seconds=-1.5),
@@ -99,7 +95,7 @@ def test_rows_of_python(folder: Path) -> None:
 
 
 def test_missing_values_and_values_in_lists_and_objects(folder: Path) -> None:
-    times = pa.array([1, None], pa.timestamp("ns"))
+    times = pa.array([1000, None], pa.timestamp("ns"))
     columns = {
         "path": ["0.png", "0.png"],
         "taken": times,
@@ -109,7 +105,7 @@ def test_missing_values_and_values_in_lists_and_objects(folder: Path) -> None:
     pq.write_table(pa.table(columns), folder / "t.parquet")
     packer.build(folder / "t.parquet", folder / "out", **QUIET)
     first, second = open_dataset(folder / "out")
-    moment = "1970-01-01T00:00:00.000000001"
+    moment = "1970-01-01T00:00:00.000001"
     assert (first["taken"], first["taken_valid"], second["taken"], second["taken_valid"]) == (moment, True, "", False)
     assert (first["words"], second["words"]) == ([moment, None], [])
     assert (first["about"], second["about"]) == ({"at": moment, "price": "0.5"}, {"at": None, "price": None})
@@ -125,7 +121,6 @@ def test_numbers_where_asked_for(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (datetime.datetime.max.replace(tzinfo=WEST), "+10000-01-01T04:59:59.999999+00:00"),
         (datetime.timedelta.max, "PT86399999999999.999999S"),
         (np.timedelta64(90, "m"), "PT5400S"),
         (np.array(["2020-01-01", "NaT"], "M8[D]"), ["2020-01-01", None]),
@@ -138,10 +133,24 @@ def test_single_values(value: Any, text: Any) -> None:
     assert plain_value(value) == text
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        datetime.datetime.max.replace(tzinfo=WEST),
+        np.datetime64("2023-11-14T22:13:20.123456789"),
+        np.datetime64("10000-01-01"),
+        np.timedelta64(1, "ns"),
+    ],
+)
+def test_values_that_python_does_not_have(value: Any) -> None:
+    with pytest.raises(UsageError, match="convert the column to texts or integers"):
+        plain_value(value)
+
+
 class TestDrop:
     """``--drop`` leaves a column out, unread where the file allows it."""
 
-    BAD = pa.array([0, 0, 90_000], pa.time32("s"))
+    BAD = pa.array([0, 0, 10**7], pa.date32())
 
     def write(self, folder: Path, **columns: Any) -> Path:
         pq.write_table(pa.table({**columns, "clock": self.BAD}), folder / "t.parquet")
