@@ -45,7 +45,7 @@ class ReportWriter:
 
     ``items.jsonl`` has one line per item: ``item``, ``state`` (packed, rejected or gone), ``samples``, ``frames``
     looked at, ``faces`` found if a detector ran, and, if there are any, the samples that came as ``progressive`` JPEGs,
-    the ``refilled`` frames, and the ``remarks`` (lines in ``rejects.jsonl``) about a packed item; ``facts``, by which
+    the ``refilled`` frames, and the ``remarks`` (lines in ``rejects.jsonl``) about a packed item; ``source_digest``, by which
     an update knows the item again, and its ``generation`` unless that is 0.
     ``rejects.jsonl`` has one line per reject (``kind`` item), per reason why frames of a packed item yielded no sample
     (``kind`` frames), and per video whose rest could not be read (``kind`` damage).
@@ -251,6 +251,6 @@ def _encode_items(
             ends.append("")
             continue
         number = by.generation if generation is None else generation
-        ends.append(f'{counted}, "facts": "{by.facts}"' + (f', "generation": {number}' if number else ""))
+        ends.append(f'{counted}, "source_digest": "{by.facts}"' + (f', "generation": {number}' if number else ""))
     lines = [f'{{"item": {encode_json(name)}, {plain}{end}}}\n' for name, end in zip(names, ends, strict=True)]
     return to_utf8("".join(lines))

@@ -1,4 +1,4 @@
-"""The index of a shard: the place of each value in the shard's file. `SPEC.md`, section 5, describes the layout."""
+"""The index of a shard: the place of each value in the shard's file. `SPEC.md`, section 6, describes the layout."""
 
 import hashlib
 import json

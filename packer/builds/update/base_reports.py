@@ -112,7 +112,13 @@ class BaseReports:
                 return item
             if self._gone is not None and self._gone[number] and item.state != GONE:
                 self.leave(item)
-                gone = {"item": line["item"], "state": GONE, "samples": 0, "frames": 0, "facts": line["facts"]}
+                gone = {
+                    "item": line["item"],
+                    "state": GONE,
+                    "samples": 0,
+                    "frames": 0,
+                    "source_digest": line["source_digest"],
+                }
                 items.write(encode_line(gone))
             else:
                 items.write(raw)

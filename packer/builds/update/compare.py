@@ -63,20 +63,20 @@ class DatasetItems:
         known = cls()
         for raw in checked_lines(layout, base, ITEMS_NAME):
             line = json.loads(raw)
-            if not isinstance(line, dict) or "facts" not in line:
+            if not isinstance(line, dict) or "source_digest" not in line:
                 raise UsageError(
                     place=layout.root,
                     expected=f"a dataset whose {ITEMS_NAME} says by what each item is known again",
                     found="one of an earlier version",
                     hint="pack it once more with --overwrite",
                 )
-            known._digests += bytes.fromhex(line["facts"])
+            known._digests += bytes.fromhex(line["source_digest"])
             known._names.append(hash(str(line["item"])))
             known.states.append(_STATES.index(line["state"]))
             known.samples.append(int(line["samples"]))
         if len(known._digests) != DIGEST_BYTES * len(known):
             raise DatasetError(
-                place=layout.root, expected=f"facts of {DIGEST_DIGITS} digits in {ITEMS_NAME}", found="others"
+                place=layout.root, expected=f"a source_digest of {DIGEST_DIGITS} digits in {ITEMS_NAME}", found="others"
             )
         return known
 

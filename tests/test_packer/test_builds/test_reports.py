@@ -104,7 +104,7 @@ def test_items_of_which_the_same_became_are_written_as_if_one_by_one(
 
 
 def test_an_item_that_counts_no_remarks_takes_none_of_its_name(tmp_path: Path) -> None:
-    items = [{"item": name, "state": "packed", "samples": 1, "facts": "x"} for name in ("a", "b", "a")]
+    items = [{"item": name, "state": "packed", "samples": 1, "source_digest": "x"} for name in ("a", "b", "a")]
     items[2]["remarks"] = 1
     for name, lines in (
         ("items.jsonl", items),

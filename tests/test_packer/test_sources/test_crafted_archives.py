@@ -300,5 +300,5 @@ def test_a_hostile_set_is_packed_around_its_rejects(tmp_path: Path) -> None:
     packed = [line["item"] for line in lines if line["state"] == "packed"]
     assert packed == [f"b.tar!{number:04d}.jpg" for number in range(5)]
     assert "has changed" not in (tmp_path / "out" / "rejects.jsonl").read_text()
-    del lines[-1]["facts"]
+    del lines[-1]["source_digest"]
     assert lines[-1] == {"item": "c.tar!(rest)", "state": "rejected", "samples": 0, "frames": 0}

@@ -274,7 +274,7 @@ def built_of(path: Path, rows: int) -> Path:
     packer.build(table, path, progress=False, engine="inline")
     rows_of = write_table_of(table, rows)
     listing = list_items(open_source(rows_of, path, Recipe()), Recipe())
-    line = '{"item": "%s", "state": "packed", "samples": 1, "frames": 1, "facts": "%s"}\n'
+    line = '{"item": "%s", "state": "packed", "samples": 1, "frames": 1, "source_digest": "%s"}\n'
     with Layout(path).items.open("w") as file:
         file.writelines(line % (item.name, item_digest(item)[:16]) for item in listing.items)
     lines = rows_of.read_text().splitlines(keepends=True)
