@@ -162,7 +162,6 @@ class BlockClaimer:
             schedule.withdraw()
 
     def _more(self) -> list[Unit]:
-        """Claim more blocks, and return their tasks."""
         if self.stopping or time.monotonic() < self._look_s:
             return []
         lost = self._check()

@@ -262,7 +262,6 @@ def _refuse_queued(job: Job) -> None:
 
 
 def _submit(scripts: Scripts) -> dict[str, str]:
-    """Write and submit both scripts, and return the numbers of the jobs."""
     with writing(scripts.folder):
         scripts.folder.mkdir(parents=True, exist_ok=True)
         for name, script in (("array.sh", scripts.array), ("finish.sh", scripts.finish)):
@@ -323,7 +322,6 @@ def _make_scripts(
 
 
 def _comment(words: Sequence[str]) -> str:
-    """Format a command as a comment of several lines."""
     lines = ["#"]
     for word in map(shlex.quote, words):
         if len(lines[-1]) + len(word) > _WIDTH:

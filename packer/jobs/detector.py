@@ -39,7 +39,6 @@ def main(workspace: Path) -> None:
 
 
 def _attach_workers(control: socket.socket, server: DetectorServer) -> None:
-    """Accept connections until the end of input."""
     while (taken := take_over(control)) is not None:
         server.attach(*taken)
 

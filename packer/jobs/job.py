@@ -193,7 +193,6 @@ class Job:
         return self._commit(assembly, shards)
 
     def _commit(self, assembly: ShardPlan, shards: Sequence[Shard]) -> Manifest:
-        """Write the manifest and remove the workspace."""
         self._check_lock(at_once=True)
         finished = datetime.now(UTC).isoformat(timespec="seconds")
         contents = self.plan.contents(self.workspace, finished, self._done("task", "join"))
@@ -212,7 +211,6 @@ class Job:
         return manifest
 
     def _check_lock(self, *, at_once: bool = False) -> None:
-        """Check that no other process has taken over the folder."""
         if self._lock is not None:
             self._lock.check(at_once=at_once)
 

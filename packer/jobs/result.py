@@ -21,7 +21,6 @@ class Result(ABC):
         """Return the JSON that the command prints with ``--json``."""
 
     def _headline(self) -> str:
-        """Return the content of the ``repr``."""
         return self.describe().partition("\n")[0].rstrip(":")
 
     def __repr__(self) -> str:

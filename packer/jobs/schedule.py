@@ -112,7 +112,6 @@ class Schedule:
                 self._verdicts[line["item"]] = line["step"], line["reason"]
 
     def _take(self, event: Event) -> None:
-        """Handle an event, and report it."""
         self._times.take(event)
         follows = self._handle(event)
         self._on_event(replace(event, follows=follows) if follows else event)
@@ -208,7 +207,6 @@ class Schedule:
         return "it is done again"
 
     def _narrow(self, task: int) -> None:
-        """Run a task item by item."""
         start, stop, _ = self._tasks[task]
         self._items_left[task] = stop - start
         for item in reversed(range(start, stop)):

@@ -138,7 +138,6 @@ class JobStart:
         return None
 
     def _enter_update(self, base: Manifest) -> None:
-        """Resume or start the update of a dataset."""
         space = self._space
         self._check_standing(base)
         if space.plan.exists() and not space.replaced.exists():

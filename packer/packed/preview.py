@@ -386,7 +386,6 @@ class _Augmentation:
 
 
 def _wanted(schema: Schema, captioned: Sequence[str], geometry: bool) -> list[str]:
-    """Return the fields of captions and geometry."""
     names = ["key", "source", "frame", "label", "landmarks_valid", *(GEOMETRY if geometry else ()), *captioned]
     names += [mark for name in names if (mark := schema.validity(name)) is not None]
     return [name for name in names if name in schema]

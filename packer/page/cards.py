@@ -81,7 +81,7 @@ def _card(
         and not (name == "track" and _is_none(sample[name]))
     ]
     label = text_of(dataset.field("label"), sample["label"]) if sample.get("label") is not None else ""
-    title = shown_text(str(sample["key"])) if "key" in sample else f"row {row}"
+    title = printable(str(sample["key"])) if "key" in sample else f"row {row}"
     return Card(row, title, label, tuple(facts), size, shapes_of(sample), is_valid(sample))
 
 
@@ -92,7 +92,3 @@ def _is_none(track: Any) -> bool:
 def text_of(field: Field, value: Any) -> str:
     """Describe a value of a field."""
     return "missing" if value is None else describe_value(value, field.classes)
-
-
-shown_text = printable
-"""Makes a text encodable as UTF-8, and shortens it."""

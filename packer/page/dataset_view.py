@@ -14,9 +14,10 @@ from PIL import Image
 
 from packer.packed.browse.dataset import WRONG, BrowsedDataset
 from packer.packed.rejects import RejectsReport, parse_report, rejects
-from packer.page.cards import Card, cards, shown_text, text_of
+from packer.page.cards import Card, cards, text_of
 from packer.page.counts import condition_of
 from packer.page.summary import describe, find_faults
+from readers.drawing.values import printable
 from shardspec.columns import IntArray
 from shardspec.errors import DatasetError, ItemError
 from shardspec.layout import REJECTS_NAME
@@ -85,7 +86,7 @@ class DatasetView:
 
     def __init__(self, dataset: BrowsedDataset, source: Path | None = None) -> None:
         self.dataset = dataset
-        self.name = shown_text(dataset.path.absolute().name)
+        self.name = printable(dataset.path.absolute().name)
         self.originals: Any = None
         if source is not None:
             # Where there is no source to show, the libraries of packing need not be installed.
@@ -122,7 +123,7 @@ class DatasetView:
     def example(self) -> str:
         """An example of a condition, on fields of the dataset."""
         fields, classes = self.dataset.small_fields, self.dataset.classes
-        parts = [f"label == {shown_text(classes[0])!r}"] if classes and "label" in fields else []
+        parts = [f"label == {printable(classes[0])!r}"] if classes and "label" in fields else []
         parts += [f"{name} > {value}" for name, value in (("score", 0.9), ("frame", 10)) if name in fields]
         return " and ".join(parts[:2])
 
@@ -171,7 +172,7 @@ class DatasetView:
             left, top, right, bottom = box.tolist()
             path = f"M{left:.2f} {top:.2f}H{right:.2f}V{bottom:.2f}H{left:.2f}Z"
         caption = source if frame is None else f"{source}, frame {frame}"
-        return Original(jpeg, size, path, shown_text(caption))
+        return Original(jpeg, size, path, printable(caption))
 
     @property
     def has_rejects(self) -> bool:
@@ -201,7 +202,7 @@ class DatasetView:
                 return found, True
             frames = _frames_of(line)
             shown = frames[:: max(1, len(frames) // _FRAMES)][:_FRAMES] if frames else (None,)
-            item, reason, step = (shown_text(str(line.get(name, ""))) for name in ("item", "reason", "step"))
+            item, reason, step = (printable(str(line.get(name, ""))) for name in ("item", "reason", "step"))
             found.append(RejectLine(number, item, reason, step, tuple(shown), len(frames)))
         return found, False
 
@@ -253,7 +254,7 @@ def _like(field: Field, value: Any) -> str:
     """Return the condition of samples with the same value; empty for fractions, which are hardly ever equal."""
     if value is None:
         return f"{field.name} is missing"
-    plain: Any = shown_text(value) if isinstance(value, str) else np.asarray(value).item()
+    plain: Any = printable(value) if isinstance(value, str) else np.asarray(value).item()
     return "" if isinstance(plain, float) else condition_of(field, plain)
 
 

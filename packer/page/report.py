@@ -15,12 +15,13 @@ from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.packed.rejects import rejects
-from packer.page.cards import cards, shown_text
+from packer.page.cards import cards
 from packer.page.counts import Bar, Spread, spread
 from packer.page.rendering import as_attribute, inline, render
 from packer.page.summary import describe, find_faults, find_shared
 from packer.recipe.checks import checked
 from packer.workspace.output import check_output, write_output
+from readers.drawing.values import printable
 from shardspec.columns import evenly
 from shardspec.errors import CodecError, DatasetError, UsageError
 from shardspec.layout import given_path
@@ -206,7 +207,7 @@ def _plain(value: Any) -> Any:
     if value is np.ma.masked:
         return None
     if isinstance(value, str):
-        return shown_text(value)
+        return printable(value)
     if value.dtype.kind == "f":
         return float(str(value)) if np.isfinite(value) else None  # as the edges of bars are written
     return int(value)

@@ -15,11 +15,11 @@ from starlette.routing import Route
 
 from packer.packed.browse.columns import Selection
 from packer.packed.browse.tracks import pause_ms, sound_of, track_rows
-from packer.page.cards import shown_text
 from packer.page.counts import Bar, spread
 from packer.page.dataset_view import DatasetView
 from packer.page.rendering import render, static, templates
 from packer.page.summary import find_shared
+from readers.drawing.values import printable
 from shardspec.errors import CodecError, ItemError, ShardspecError
 
 PAGE_SAMPLES = 100
@@ -168,7 +168,7 @@ class Pages:
         try:
             selection = one.dataset.select(query.where, query.sort)
         except ShardspecError as wrong:
-            error = shown_text(str(wrong))
+            error = printable(str(wrong))
         pages = max(1, -(-len(selection) // PAGE_SAMPLES))
         page = min(query.page, pages)
         some = selection.rows((page - 1) * PAGE_SAMPLES, page * PAGE_SAMPLES)
@@ -274,7 +274,7 @@ class Pages:
         try:
             found = one.original(row)
         except ItemError as wrong:
-            error = shown_text(str(wrong))
+            error = printable(str(wrong))
         return self._page("original.html", request, row=row, found=found, error=error)
 
     def original_image(self, _request: Request, one: DatasetView, row: int) -> Response:
@@ -344,7 +344,7 @@ class Pages:
             except LookupError:
                 return _missing()
             except (ShardspecError, MemoryError) as error:
-                return PlainTextResponse(shown_text(f"{error}\n"), 422)
+                return PlainTextResponse(printable(f"{error}\n"), 422)
 
         return endpoint
 

@@ -12,8 +12,8 @@ from packer.packed.browse.columns import MAX_TEXTS
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.packed.inspect.inspect import InspectReport
 from packer.packed.inspect.leaks import find_leaks
-from packer.page.cards import shown_text
 from packer.recipe.command_line import changed_options, option_words
+from readers.drawing.values import printable
 from shardspec.columns import allocate, evenly, fill_missing
 from shardspec.entries import Generation, total
 from shardspec.errors import ShardspecError, UsageError
@@ -39,8 +39,8 @@ def describe(dataset: BrowsedDataset) -> dict[str, Any]:
         (counts.progressive_jpegs, "samples from progressive JPEGs"),
     ]
     return {
-        "path": shown_text(str(dataset.path)),
-        "name": shown_text(dataset.path.absolute().name),
+        "path": printable(str(dataset.path)),
+        "name": printable(dataset.path.absolute().name),
         "samples": len(dataset),
         "counts": counts,
         "beside": [(count, what) for count, what in beside if count],
@@ -107,10 +107,10 @@ def find_shared(datasets: Sequence[BrowsedDataset]) -> Iterator[str]:
     try:
         found = find_leaks([dataset.path for dataset in with_source], by="source", progress=False).found
     except ShardspecError as error:
-        yield shown_text(str(error))
+        yield printable(str(error))
         return
     if found:
-        named = list_some([shown_text(shorten(leak.group)) for leak in found], 5)
+        named = list_some([printable(shorten(leak.group)) for leak in found], 5)
         yield f"{counted(len(found), 'source')} in more than one of these datasets: {named}"
 
 
@@ -135,8 +135,8 @@ def _uneven_classes(dataset: BrowsedDataset) -> Iterator[str]:
     if len(there) > 1 and sizes[there].max() >= _UNEVEN * sizes[there].min():
         most, least = (dataset.classes[int(there[pick(sizes[there])])] for pick in (np.argmax, np.argmin))
         yield (
-            f"classes of very different size: {sizes[there].max()} samples of {shown_text(most)}, "
-            f"{sizes[there].min()} of {shown_text(least)}"
+            f"classes of very different size: {sizes[there].max()} samples of {printable(most)}, "
+            f"{sizes[there].min()} of {printable(least)}"
         )
 
 
@@ -149,7 +149,7 @@ def _repeats(dataset: BrowsedDataset) -> Iterator[str]:
         count = len(dataset) - len(keys.names)
         if count:
             example = keys.names[int(np.argmax(np.bincount(keys.codes) > 1))]
-            yield f"{counted(count, 'sample')} with the key of an earlier one, such as {shown_text(shorten(example))}"
+            yield f"{counted(count, 'sample')} with the key of an earlier one, such as {printable(shorten(example))}"
     with_source = "source" in dataset.small_fields and dataset.field("source").kind == "text"
     if not with_source or not len(dataset):
         return
@@ -161,20 +161,20 @@ def _repeats(dataset: BrowsedDataset) -> Iterator[str]:
     if alike:
         pair = " and ".join(shorten(name) for name in alike[0][:2])
         yield (
-            f"{counted(len(alike), 'file name')} in several folders, perhaps copies of one recording: {shown_text(pair)}"
+            f"{counted(len(alike), 'file name')} in several folders, perhaps copies of one recording: {printable(pair)}"
         )
     counts = np.bincount(texts.codes)
     most = int(counts.max())
     if len(texts.names) > 1 and most > len(dataset) / 2:
         name = texts.names[int(counts.argmax())]
-        yield f"more than half of the samples ({most}) come from one source, {shown_text(shorten(name))}"
+        yield f"more than half of the samples ({most}) come from one source, {printable(shorten(name))}"
 
 
 def _made(generation: Generation) -> dict[str, Any]:
     return {
         "command": f"{generation.kind} {_options(generation.recipe)}".strip(),
         "runtime": [
-            (shown_text(str(name)), shown_text(str(version))) for name, version in sorted(generation.runtime.items())
+            (printable(str(name)), printable(str(version))) for name, version in sorted(generation.runtime.items())
         ],
         "fingerprint": generation.fingerprint,
     }
@@ -186,7 +186,7 @@ def _options(recipe: Mapping[str, Any]) -> str:
         text = shlex.join(option_words(options))
     except UsageError:
         text = json.dumps(options)
-    return shown_text(text)
+    return printable(text)
 
 
 def _kind(field: Field) -> str:

@@ -141,8 +141,6 @@ def start_agent(command: Sequence[str], log: Path, environment: Mapping[str, str
 
 
 class _Agents:
-    """The agents of one build."""
-
     def __init__(self, space: Workspace, cluster: Cluster, say: Callable[[str], None]) -> None:
         self._space = space
         self._cluster = cluster

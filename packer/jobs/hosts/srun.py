@@ -121,7 +121,6 @@ def _nodes(room: Room) -> tuple[list[Host], int]:
 
 
 def _known_to_slurm(listed: str) -> dict[str, dict[str, str]]:
-    """Return what Slurm reports about each node."""
     lines = run_slurm("scontrol", "show", "node", "--oneliner", listed).splitlines()
     found = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
     return {facts["NodeName"]: facts for facts in found if "NodeName" in facts}

@@ -149,7 +149,6 @@ class Originals:
 
 
 def _place_of(item: Item) -> str:
-    """Return the location of an item as a line of JSON."""
     return Item(-1, item.name, item.path, item.bytes, item.mtime_ns, member=item.member).to_line()
 
 

@@ -247,7 +247,6 @@ def _is_written(target: Path) -> bool:
 
 
 def _find_finished(target: Path, record: Mapping[str, Any]) -> ExportResult:
-    """Return the finished export in a folder, by its record."""
     try:
         found = json.loads((target / RECORD_NAME).read_bytes())
         digest, counts = found["digest"], {name: int(found[name]) for name in _COUNTS if name in found}

@@ -233,7 +233,6 @@ class _OfPart:
 
 
 def _plan_part(one: Input, options: Mapping[str, Any], rows: IntArray, items: "_Items") -> RepackPlan:
-    """Plan the copy of some rows into a dataset of one generation."""
     digest = hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()
     plan = plan_copy("split", [one], {**options, "rows": digest})
     names = items.of_rows(rows)

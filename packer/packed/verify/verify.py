@@ -304,7 +304,6 @@ def _check_deep(
     problems: dict[str, str],
     listener: ProgressListener,
 ) -> list[str]:
-    """Check every value of the shards and columns with the right digest."""
     ends = np.cumsum([shard.samples for shard in manifest.shards]).tolist()
     starts = {shard.name: end - shard.samples for shard, end in zip(manifest.shards, ends, strict=True)}
     starts |= {column.name: 0 for column in manifest.columns}
