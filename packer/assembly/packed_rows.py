@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from packer.assembly.rows import Lengths, LengthTable
+from packer.assembly.rows import Lengths, compact
 from packer.assembly.schemas import Adapt, adapter, unite_schemas
 from packer.workspace import Workspace
 from packer.workspace.durable import publish
@@ -140,10 +140,12 @@ class PackedRows:
 
     def sizes(self) -> Mapping[str, Lengths]:
         """Return the encoded size of every value, by field of variable size."""
-        table = LengthTable(self._varying, len(self))
-        for number in range(self.shards):
-            table.append(self._lengths(number).T)
-        return table.columns
+        tables = [list(map(compact, self._lengths(number).T)) for number in range(self.shards)]
+        nothing = np.empty(0, np.uint32)
+        return {
+            name: np.concatenate([nothing, *(table[place] for table in tables)])
+            for place, name in enumerate(self._varying)
+        }
 
     def scan(self, number: int) -> None:
         """Compare a shard's digest with the manifest, and record the lengths of its values in the workspace."""

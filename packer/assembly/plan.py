@@ -4,24 +4,21 @@ import itertools
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib import format as npy_format
 
 from packer.assembly.rows import Lengths, RowSource, open_rows
 from packer.assembly.shard import write_shard
 from packer.assembly.writers.base import ShardSize
 from packer.workspace import Workspace
 from packer.workspace.durable import fsync_file, fsync_tree, write_durably
-from packer.workspace.spool import NumberSpool
-from shardspec.columns import Columns, IntArray
-from shardspec.schema import Field, Schema
+from shardspec.columns import Columns, IntArray, allocate
+from shardspec.schema import Schema
 
 BATCH_BYTES = 16 * 10**6
 BATCH_ROWS = 1024
@@ -32,9 +29,8 @@ SHARD_BYTES, FIRST_SHARD_BYTES = 256 * 10**6, 32 * 10**6
 
 _SHARE_OF_EARLIER = 4
 
-_INDEX_ROWS = 1 << 16
-_NEAR_ROWS = 1 << 13
-"""Number of index values in memory at a time, and of rows read at a time for the index."""
+_INDEX_ROWS = 1 << 13
+"""Number of rows read at a time for the index."""
 
 
 @dataclass(frozen=True)
@@ -202,45 +198,24 @@ def write_index(
     before : mapping of str to Path, optional
         By field, the index of the rows that come before these.
     """
-    fields = [field for field in source.schema if field.is_scalar]
-    if not fields:
+    schema = Schema(tuple(field for field in source.schema if field.is_scalar))
+    if not schema.names:
         return
     folder.mkdir(parents=True, exist_ok=True)
     count = len(source) if order is None else len(order)
-    with ExitStack() as stack:
-        files: dict[str, BinaryIO] = {}
-        for field in fields:
-            old = None if before is None else np.load(before[field.name], mmap_mode="r", allow_pickle=False)
-            file = files[field.name] = stack.enter_context((folder / f"{field.name}.npy").open("wb"))
-            rows = count + (0 if old is None else len(old))
-            head = {"descr": npy_format.dtype_to_descr(field.numpy_dtype), "fortran_order": False, "shape": (rows,)}
-            npy_format.write_array_header_1_0(file, head)
-            if old is not None:
-                for first in range(0, len(old), _INDEX_ROWS):
-                    file.write(np.asarray(old[first : first + _INDEX_ROWS], field.numpy_dtype).tobytes())
-        if order is None or np.all(order[1:] > order[:-1]):
-            for name, data in _read_scalars(source, order, fields):
-                files[name].write(data)
-            return
-        # Rows that lie all over the source are read in its order, once; their values find their places in small files.
-        near = np.sort(order)
-        spools = {field.name: NumberSpool(field.numpy_dtype) for field in fields}
-        for name, data in _read_scalars(source, near, fields):
-            spools[name].add(data)
-        for name, spool in spools.items():
-            for first in range(0, count, _INDEX_ROWS):
-                places = np.searchsorted(near, order[first : first + _INDEX_ROWS])
-                files[name].write(spool.read(places).tobytes())
-
-
-def _read_scalars(source: RowSource, order: IntArray | None, fields: Sequence[Field]) -> Iterator[tuple[str, bytes]]:
-    """Yield the names of scalar fields and the bytes of their values, for batches of ascending rows or for all rows."""
-    count, names = len(source) if order is None else len(order), [one.name for one in fields]
-    for first in range(0, count, _NEAR_ROWS):
-        rows = _rows_at(order, first, min(first + _NEAR_ROWS, count))
-        found = source.read(rows, names)
-        for one in fields:
-            yield one.name, np.asarray(found[one.name], one.numpy_dtype).tobytes()
+    # Rows are read once, in the source's order, and sorted in memory.
+    ascending = order if order is None or np.all(order[1:] > order[:-1]) else np.sort(order)
+    columns = allocate(schema, count)
+    for first in range(0, count, _INDEX_ROWS):
+        rows = _rows_at(ascending, first, min(first + _INDEX_ROWS, count))
+        for name, values in source.read(rows, schema.names).items():
+            columns[name][first : first + len(rows)] = values
+    for name, values in columns.items():
+        if order is not None and ascending is not None and ascending is not order:
+            values = values[np.searchsorted(ascending, order)]
+        if before is not None:
+            values = np.concatenate([np.load(before[name], allow_pickle=False), values])
+        np.save(folder / f"{name}.npy", values.astype(schema[name].numpy_dtype, copy=False), allow_pickle=False)
 
 
 def shuffled(rows: int, seed: int) -> IntArray:

@@ -1,6 +1,6 @@
 """Sources of rows for shards: the parts of a build, packed datasets, or both for an update."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,13 +14,11 @@ from shardspec.schema import Schema
 ROW_SOURCES: Mapping[str, ImportTarget] = {
     "packed": ImportTarget("packer.assembly.packed_rows:PackedRows"),
     "parts": ImportTarget("packer.builds.parts.rows:PartRows"),
-    "update": ImportTarget("packer.builds.update.rows:UpdatedRows"),
+    "update": ImportTarget("packer.builds.parts.rows:UpdatedRows"),
 }
 
-_UINT32_MAX = np.iinfo(np.uint32).max
-
 Lengths = npt.NDArray[np.uint32] | npt.NDArray[np.int64]
-"""Array of encoded sizes: 4 bytes each, or 8 if a value is too large."""
+"""Array of encoded sizes: 4 bytes each, or 8 if a value is too large (`compact`)."""
 
 
 class RowSource(Protocol):
@@ -32,8 +30,6 @@ class RowSource(Protocol):
     """
 
     schema: Schema
-
-    def __init__(self, config: Mapping[str, Any], workspace: Workspace) -> None: ...
 
     def __len__(self) -> int: ...
 
@@ -50,26 +46,11 @@ class RowSource(Protocol):
         ...
 
 
-class LengthTable:
-    """Lengths of the values of fields, filled row by row.
-
-    Attributes
-    ----------
-    columns : dict of str to (rows,) uint32 or int64
-    """
-
-    def __init__(self, fields: Iterable[str], rows: int) -> None:
-        self.columns: dict[str, Lengths] = {name: np.empty(rows, np.uint32) for name in fields}
-        self._filled = 0
-
-    def append(self, lengths: Sequence[npt.NDArray[np.int64]] | npt.NDArray[np.int64]) -> None:
-        """Append the lengths of rows, one array per field."""
-        first = self._filled
-        for name, values in zip(self.columns, lengths, strict=True):
-            if self.columns[name].dtype == np.uint32 and values.max(initial=0) > _UINT32_MAX:
-                self.columns[name] = self.columns[name].astype(np.int64)
-            self.columns[name][first : first + len(values)] = values
-            self._filled = first + len(values)
+def compact(lengths: npt.NDArray[np.int64]) -> Lengths:
+    """Return a copy of lengths with 4 bytes each if they fit."""
+    if lengths.max(initial=0) > np.iinfo(np.uint32).max:
+        return lengths.astype(np.int64)
+    return lengths.astype(np.uint32)
 
 
 def open_rows(config: Mapping[str, Any], workspace: Workspace) -> RowSource:

@@ -18,15 +18,13 @@ from packer.assembly.columns import carry_columns
 from packer.assembly.plan import Piece, shuffled
 from packer.builds.generations import BuildTotals, arrange_generations
 from packer.builds.parts.part import Columns
-from packer.builds.parts.rows import PartRows, describe_rows
-from packer.builds.parts.schema import SchemaSettler
-from packer.builds.parts.summary import PartsReader, PartsSummary
+from packer.builds.parts.rows import UpdatedRows, describe_rows, describe_updated, find_rows
+from packer.builds.parts.summary import PartsReader, PartsSummary, SchemaSettler
 from packer.builds.planning.item_digests import DIGEST_BYTES
 from packer.builds.planning.plan import BuildPlan, source_row
 from packer.builds.reports import ReportWriter
 from packer.builds.update.base_reports import BaseReports, ItemIdentity
 from packer.builds.update.compare import Comparison
-from packer.builds.update.rows import UpdatedRows, describe_updated, find_rows
 from packer.jobs.plan import Assembly, Task
 from packer.jobs.stages import failed_item
 from packer.recipe import Recipe
@@ -112,11 +110,12 @@ class BuildAssembler:
         counts = totals.counts
         if not counts.samples and compared is None:
             raise _give_up(space, counts, recipe)
-        config = describe_rows(summary.columns, summary.rows, self._settle(summary.settler))
+        summary.table.schema = self._settle(summary.settler)
+        config = describe_rows(summary.columns, summary.rows, summary.table.schema)
         order = None if recipe.shuffle is None else shuffled(counts.samples, recipe.shuffle)
         made = arrange_generations(self._plan, totals, compared)
         pieces = [Piece(one.rows, recipe.shard_size) for one in made]
-        added = Assembly(config, recipe.format, pieces, order, source=PartRows(config, space, summary.table))
+        added = Assembly(config, recipe.format, pieces, order, source=summary.table)
         return added if compared is None else self._assemble_update(compared, added, counts.samples)
 
     def _make_settler(self) -> SchemaSettler:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.builds.parts.part import Part
-from packer.builds.parts.rows import choose_columns, settled_reports
+from packer.builds.parts.summary import ColumnCount, settled_reports
 from packer.builds.planning.listing import Remarks, counted_stage, list_items
 from packer.builds.planning.plan import TASK_ITEMS, BuildPlan, make_plan
 from packer.builds.provenance import describe_runtime
@@ -341,13 +341,14 @@ def _pack(
         if further and seconds < _QUICK_S:
             seconds = run(again) / times
     part = Part(space.part(tried))
-    columns = choose_columns([part])
-    rejected = [found for found in settled_reports(part, columns) if not found.report.samples]
-    first = rejected[0].report if rejected else None
-    reason = None if first is None else f"{first.name!r}, {first.step}: {first.reason}"
+    count = ColumnCount()
+    count.add(part)
+    columns = count.choose()
+    rejected = [report for report in settled_reports(part, columns) if not report.samples]
+    reason = f"{rejected[0].name!r}, {rejected[0].step}: {rejected[0].reason}" if rejected else None
     rows = part.group(columns)
     samples, size = (0, 0) if rows is None else (len(rows), rows.bytes)
-    return _Tried(len(items), samples, size, sum(len(found.names) for found in rejected), seconds, reason)
+    return _Tried(len(items), samples, size, len(rejected), seconds, reason)
 
 
 def _is_read_in_passes(item: Item) -> bool:

@@ -1,15 +1,15 @@
 """Reports about every item: ``rejects.jsonl``, ``items.jsonl`` and the counts."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice, repeat
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from packer.builds.update.base_reports import BaseItem, BaseReports, ItemIdentity
-from packer.steps.report import AlikeReports, ItemReport
-from packer.workspace.json_lines import encode_json, encode_line, to_utf8
+from packer.builds.update.base_reports import BaseReports, ItemIdentity
+from packer.steps.report import ItemReport
+from packer.workspace.json_lines import encode_line
 from packer.workspace.paths import attempt_beside
 from shardspec.entries import Counts
 
@@ -99,27 +99,19 @@ class ReportWriter:
 
     def add(
         self,
-        reports: Iterable[AlikeReports],
-        known: Iterable[ItemIdentity | None] = repeat(None),
+        reports: Iterable[ItemReport],
+        identities: Iterable[ItemIdentity | None] = repeat(None),
         row_of: Callable[[int], Mapping[str, Any]] = lambda _: {},
     ) -> None:
-        """Write the reports of some items, in order, each with what it is known by.
+        """Write the reports of items, in order, each with the item's identity.
 
         Parameters
         ----------
         row_of : callable
-            Returns the columns of an item by its place among these, for a rejected item.
+            Returns the columns of a rejected item, by its position among these.
         """
-        known, place = iter(known), 0
-        for names, report in reports:
-            if self._base is None:
-                self._add(names, report, [*islice(known, len(names))], row_of, place)
-                place += len(names)
-                continue
-            for name, by in zip(names, known, strict=False):
-                earlier = None if by is None else self._base.copy(by.number, self._items, self._rejects)
-                self._add([name], report, [by], row_of, place, earlier)
-                place += 1
+        for place, (report, identity) in enumerate(zip(reports, identities, strict=False)):
+            self._add(report, identity, row_of, place)
 
     def finish(self) -> None:
         """Write what follows the last report, and give the files their names."""
@@ -145,112 +137,70 @@ class ReportWriter:
 
     def _add(
         self,
-        names: Sequence[str],
         report: ItemReport,
-        known: Sequence[ItemIdentity | None],
+        identity: ItemIdentity | None,
         row_of: Callable[[int], Mapping[str, Any]],
         place: int,
-        earlier: BaseItem | None = None,
     ) -> None:
-        """Write the reports of items that follow one another, and of which the same became.
-
-        Parameters
-        ----------
-        names : sequence of str
-        report : ItemReport
-        known : sequence of ItemIdentity or None
-        row_of : callable
-        place : int
-            Of the first (see `add`).
-        earlier : BaseItem, optional
-            What the dataset says that is added to, of one item.
-        """
-        items, packed = len(names), report.samples > 0 or report.empty
+        base = self._base
+        earlier = None if base is None or identity is None else base.copy(identity.number, self._items, self._rejects)
+        packed = report.samples > 0 or report.empty
         again = earlier is not None and earlier.state == "rejected"
-        if self._base is not None and earlier is not None and (earlier.state == "packed" or (again and packed)):
-            self._base.leave(earlier)
+        if base is not None and earlier is not None and (earlier.state == "packed" or (again and packed)):
+            base.leave(earlier)
         self.mended += again and packed
         if packed or not again:
-            self._counts["items"] += items
-            self._counts["packed_items" if packed else "rejected_items"] += items
-        self._counts["samples"] += items * report.samples
-        self._counts["progressive_jpegs"] += items * report.progressive
-        self.marked += items * report.marked
-        self.refilled += items * report.refilled
-        self.unused_boxes += items * report.unused_boxes
+            self._counts["items"] += 1
+            self._counts["packed_items" if packed else "rejected_items"] += 1
+        self._counts["samples"] += report.samples
+        self._counts["progressive_jpegs"] += report.progressive
+        self.marked += report.marked
+        self.refilled += report.refilled
+        self.unused_boxes += report.unused_boxes
         if report.followed or report.lost:
-            self._add_tracks(report, items)
-        state = "packed" if packed else "rejected"
-        found: dict[str, Any] = {"state": state, "samples": report.samples, "frames": report.frames}
+            self._add_tracks(report)
+        line: dict[str, Any] = {"item": report.name, "state": "packed" if packed else "rejected"}
+        line |= {"samples": report.samples, "frames": report.frames}
         if report.faces is not None:
-            found["faces"] = report.faces
+            line["faces"] = report.faces
         if report.progressive:
-            found["progressive"] = report.progressive
+            line["progressive"] = report.progressive
         if report.refilled:
-            found["refilled"] = report.refilled
-        remarks = len(report.skipped) + (report.damage is not None) if packed else 0
-        generation = earlier.generation if earlier is not None and again and not packed else None
-        self._items.write(_encode_items(names, found, remarks, known, generation))
-        if not packed:
-            for at, name in enumerate(names, place):
-                row = row_of(at)
-                more = {"columns": row} if row else {}
-                self._reject(kind="item", item=name, step=report.step, reason=report.reason, **more)
+            line["refilled"] = report.refilled
+        if identity is not None:
+            remarks = len(report.skipped) + (report.damage is not None) if packed else 0
+            if remarks:
+                line["remarks"] = remarks
+            line["source_digest"] = identity.facts
+            stays = earlier is not None and again and not packed
+            generation = earlier.generation if earlier is not None and stays else identity.generation
+            if generation:
+                line["generation"] = generation
+        self._items.write(encode_line(line))
+        if packed:
+            self._remark(report)
             return
-        if remarks:
-            for name in names:
-                self._remark(name, report)
+        row = row_of(place)
+        more = {"columns": row} if row else {}
+        self._reject(kind="item", item=report.name, step=report.step, reason=report.reason, **more)
 
-    def _remark(self, name: str, report: ItemReport) -> None:
-        """Write what is to be said of an item that is packed."""
+    def _remark(self, report: ItemReport) -> None:
+        """Write the remarks about a packed item."""
         for reason, frames in report.skipped.items():
             self._counts["frames_without_sample"] += len(frames)
-            self._reject(kind="frames", item=name, reason=reason, frames=frames)
+            self._reject(kind="frames", item=report.name, reason=reason, frames=frames)
         if report.damage is not None:
             self._counts["damaged_items"] += 1
-            self._reject(kind="damage", item=name, reason=report.damage)
+            self._reject(kind="damage", item=report.name, reason=report.damage)
 
     def _reject(self, **line: Any) -> None:
         self._rejects.write(encode_line(line))
 
-    def _add_tracks(self, report: ItemReport, videos: int) -> None:
+    def _add_tracks(self, report: ItemReport) -> None:
         found = self.broken_tracks
         if report.followed:
-            found = replace(found, of=found.of + videos)
+            found = replace(found, of=found.of + 1)
         if 3 * report.lost > report.followed and 2 * report.samples <= report.face_frames:
-            frames, samples = found.frames + videos * report.face_frames, found.samples + videos * report.samples
-            found = replace(found, videos=found.videos + videos, frames=frames, samples=samples)
+            frames, samples = found.frames + report.face_frames, found.samples + report.samples
+            found = replace(found, videos=found.videos + 1, frames=frames, samples=samples)
         self.broken_tracks = found
-
-
-def _encode_items(
-    names: Iterable[str],
-    found: Mapping[str, Any],
-    remarks: int,
-    known: Iterable[ItemIdentity | None],
-    generation: int | None,
-) -> bytes:
-    """The lines of items in ``items.jsonl``. What they have in common is encoded once.
-
-    Parameters
-    ----------
-    names : iterable of str
-    found : mapping
-        What is said of each.
-    remarks : int
-        Said of those that are known.
-    known : iterable of ItemIdentity or None
-    generation : int or None
-        That of an item which stays in it.
-    """
-    plain = encode_json(found)[1:-1]
-    counted = f', "remarks": {remarks}' if remarks else ""
-    ends = []
-    for by in known:
-        if by is None:
-            ends.append("")
-            continue
-        number = by.generation if generation is None else generation
-        ends.append(f'{counted}, "source_digest": "{by.facts}"' + (f', "generation": {number}' if number else ""))
-    lines = [f'{{"item": {encode_json(name)}, {plain}{end}}}\n' for name, end in zip(names, ends, strict=True)]
-    return to_utf8("".join(lines))

@@ -10,9 +10,8 @@ from itertools import islice, takewhile
 from typing import Any, TextIO
 
 from packer.assembly.plan import PlannedShards
-from packer.builds.parts.part import ItemRun, Part
+from packer.builds.parts.part import PackedItem, Part, PartWriter
 from packer.builds.parts.reuse import KeptItems, built_key
-from packer.builds.parts.writer import PartWriter
 from packer.builds.planning.plan import BuildPlan
 from packer.jobs.plan import OnItem, Unit, Verdicts
 from packer.jobs.progress import reason_kind
@@ -131,7 +130,7 @@ class BuildWork:
                     on_item("end", item.index, report.samples, reason)
                     at += 1
                 part.finish()
-            return {**_summary(part.runs), "bytes": part.bytes}
+            return {**_summarise(part.items), "bytes": part.bytes}
 
     def close(self) -> None:
         """Close the parts, and what items were read from."""
@@ -249,17 +248,17 @@ class BuildWork:
                 part.finish()
         for path in paths:
             path.unlink(missing_ok=True)
-        return _summary(Part(joined).runs)
+        return _summarise(Part(joined).items)
 
 
-def _summary(runs: Iterable[ItemRun]) -> dict[str, Any]:
+def _summarise(items: Iterable[PackedItem]) -> dict[str, Any]:
     """Summarise a task's items for the journal: their samples, and the rejected items by step and reason."""
     rows, rejected = 0, Counter[str]()
-    for run in runs:
-        report = run.to_report()
-        rows += report.samples * len(run.names)
-        if not report.samples and not report.empty:
-            rejected[f"{report.step}: {reason_kind(str(report.reason))}"] += len(run.names)
+    for _, report, _ in items:
+        samples = report.get("samples", 0)
+        rows += samples
+        if not samples and not report.get("empty"):
+            rejected[f"{report['step']}: {reason_kind(str(report['reason']))}"] += 1
     return {"rows": rows, **({"rejected": dict(rejected)} if rejected else {})}
 
 

@@ -1,8 +1,8 @@
 """The report of an item, filled in as it passes through the steps."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from packer.sources.item import REASON_LENGTH
 from shardspec.wording import cut, one_line
@@ -93,21 +93,6 @@ class ItemReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON, without values that are as in a new report."""
         return {name: value for name, value in vars(self).items() if value != _NEW_REPORT[name] and name != "watch"}
-
-
-class AlikeReports(NamedTuple):
-    """Equal reports about consecutive items.
-
-    Attributes
-    ----------
-    names : sequence of str
-        Those of the items.
-    report : ItemReport
-        Of the first.
-    """
-
-    names: Sequence[str]
-    report: ItemReport
 
 
 _NEW_REPORT = {**vars(ItemReport("")), "name": None}

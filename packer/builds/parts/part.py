@@ -1,159 +1,127 @@
-"""A part: the encoded samples of one task, in order. Internal, removed with the workspace.
+"""Parts: files with the encoded samples of one task, in order. Internal; removed with the workspace.
 
-The file has the bytes of the rows one after another, each row's fields in the order of its columns; then the index;
-then the JSON footer; then 16 bytes: the footer's offset as a little-endian uint64 and a mark. Rows that have the same
-columns are a group. The index has, group by group, an int64 array (rows,) of where each row begins and an int64 array
-(rows, columns) of byte lengths; and after those of all groups, group by group, an int32 array (rows, axes of all
-columns) of shapes.
+A part holds the bytes of its rows one after another, the values of a row in the order of its columns. Then come the
+index and a JSON footer. The last 24 bytes are the offsets of the index and of the footer as little-endian uint64, and a
+mark. Rows with the same columns form a group. For each group, the index has an int64 array (rows,) with the offset of
+each row and an int64 array (rows, columns) with the length of each value. After these follows, for each group, an int32
+array (rows, axes of all columns) with the shapes of the values.
 """
 
 import json
 import mmap
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import struct
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from packer.steps.encode import ColumnSpec, EncodedValue
+from packer.steps.encode import ColumnSpec, EncodedColumn, EncodedValue
 from packer.steps.report import ItemReport
 from packer.workspace import Workspace
-from shardspec.errors import BuildError
+from packer.workspace.durable import publish
+from packer.workspace.paths import attempt_beside
+from shardspec.columns import Buffer
+from shardspec.errors import BuildError, SchemaError
 
-MARK = b"PARTv3\r\n"
+MARK = b"PARTv4\r\n"
 
-_FETCHED_BYTES, _END_BYTES = 1 << 22, 1 << 16
-"""The size of a part that is fetched whole, and how much of any is."""
+_TAIL = struct.Struct("<QQ8s")
+_BUFFER_BYTES = 1 << 20
 
 Columns = Mapping[str, ColumnSpec]
-"""The columns that the rows of a group share, in the order of a row's bytes, which is the order of the names."""
+"""The columns that the rows of a group share, sorted by name, which is also the order of the values in a row."""
 
 
-class ItemRun(NamedTuple):
-    """Items that follow one another and of which the same became, so that it is said once.
+class PackedItem(NamedTuple):
+    """Result of one item of the task.
 
     Attributes
     ----------
-    names : list of str
+    name : str
     report : dict
-        What the report of each says, as JSON, without its name.
+        The item's report as JSON, without its name.
     group : int or None
-        The number of the group of their rows; None if they have none.
+        Number of the group of its rows; None if it has no rows.
     """
 
-    names: list[str]
+    name: str
     report: dict[str, Any]
     group: int | None
 
     def to_report(self) -> ItemReport:
-        """The report of any of the items, under the name of the first."""
-        return ItemReport.from_json({"name": self.names[0], **self.report})
+        """Return the report with the item's name."""
+        return ItemReport.from_json({"name": self.name, **self.report})
 
 
 class Part:
     """A finished part, mapped into memory.
 
-    Parameters
-    ----------
-    path : Path
-    fetched : bool
-        Whether the end of the file, and a small one whole, is fetched first: that lets other threads go on while a file
-        server answers, and a look at what is mapped does not.
-
     Attributes
     ----------
     groups : list of RowGroup
-        One group in most parts, one more for each kind of odd item; none if no item yielded a sample.
-    runs : list of ItemRun
-        What became of the task's items, in order.
+        Usually one; one more for each set of columns that differs; none if no item yielded a sample.
+    items : list of PackedItem
+        Results of the task's items, in order.
     """
 
-    def __init__(self, path: Path, *, fetched: bool = False) -> None:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        try:
-            if not os.fstat(descriptor).st_size:  # nothing can be mapped
-                raise _no_part(path)
-            if fetched:
-                _fetch(descriptor)
-            found = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        finally:
-            os.close(descriptor)
-        if found[-8:] != MARK:
-            raise _no_part(path)
-        self._view = view = memoryview(found)
-        footer = json.loads(bytes(view[int.from_bytes(view[-16:-8], "little") : -16]))
-        reports, groups = footer["reports"], footer["group_of"]
-        self.runs = [ItemRun(report.pop("names"), report, group) for report, group in zip(reports, groups, strict=True)]
-        self.groups = list(_read_groups(view, footer))
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL.size))
+            tail = file.read()
+            if len(tail) < _TAIL.size or not tail.endswith(MARK):
+                raise BuildError(
+                    place=path,
+                    expected="a finished part of this build",
+                    found="other contents",
+                    hint="remove the .build folder and build again",
+                )
+            index_offset, footer_offset, _ = _TAIL.unpack(tail)
+            # Read in one call, not through the mapping: other threads continue while a file server answers.
+            file.seek(index_offset)
+            index = file.read()
+            self._view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        footer = json.loads(index[footer_offset - index_offset : -_TAIL.size])
+        self.items = [PackedItem(*item) for item in footer["items"]]
+        self.groups = list(_read_groups(self._view, index, footer["groups"]))
 
     def reports(self) -> list[ItemReport]:
-        """Reports of the task's items, in order."""
-        return [ItemReport.from_json({"name": name, **run.report}) for run in self.runs for name in run.names]
+        """Return the reports of the task's items, in order."""
+        return [item.to_report() for item in self.items]
 
     def group(self, columns: Columns) -> "RowGroup | None":
-        """The rows that have these columns; None if no row has them."""
+        """Return the rows with these columns; None if there are none."""
         return next((group for group in self.groups if group.columns == columns), None)
 
     def row_data(self) -> memoryview:
-        """The bytes of all rows."""
+        """Return the bytes of all rows."""
         return self._view[: sum(group.bytes for group in self.groups)]
 
 
-def open_part(workspace: Workspace, task: int, *, fetched: bool = False) -> Part:
-    """Open the part of a finished task, waiting for the file if it is not visible yet.
-
-    Parameters
-    ----------
-    workspace : Workspace
-    task : int
-    fetched : bool
-        See `Part`.
-    """
+def open_part(workspace: Workspace, task: int) -> Part:
+    """Open the part of a finished task, waiting for the file if it is not visible yet."""
     path = workspace.part(task)
     try:
-        return Part(path, fetched=fetched)
+        return Part(path)
     except FileNotFoundError:
-        return Part(workspace.promised(path), fetched=fetched)
+        return Part(workspace.promised(path))
 
 
-def _no_part(path: Path) -> BuildError:
-    return BuildError(
-        place=path,
-        expected="a finished part of this build",
-        found="something else",
-        hint="remove the .build folder and build again",
-    )
-
-
-def _fetch(descriptor: int) -> None:
-    """Have the system read a part's end, and the rows of a small one."""
-    size = os.fstat(descriptor).st_size
-    if hasattr(os, "posix_fadvise") and size <= _FETCHED_BYTES:
-        os.posix_fadvise(descriptor, 0, size, os.POSIX_FADV_WILLNEED)
-    if hasattr(os, "pread"):
-        os.pread(descriptor, _END_BYTES, max(0, size - _END_BYTES))
-
-
-def is_index_value(spec: ColumnSpec) -> bool:
-    """Return whether the values of a column may come into the index.
-
-    Single numbers, and names of classes, which become some.
-    """
-    return spec.ndim == 0 or spec.kind == "class"
-
-
-def _read_groups(view: memoryview, footer: Mapping[str, Any]) -> Iterator["RowGroup"]:
-    """The groups of a part's index."""
-    offset = footer["index_offset"]
-    counts = [(rows, from_json(columns)) for rows, columns in footer["groups"]]
-    shapes_offset = offset + 8 * sum(rows * (1 + len(columns)) for rows, columns in counts)
+def _read_groups(view: memoryview, index: bytes, groups: Sequence[Any]) -> Iterator["RowGroup"]:
+    counts = [(rows, columns_from_json(columns)) for rows, columns in groups]
+    offset, shapes_offset = 0, 8 * sum(rows * (1 + len(columns)) for rows, columns in counts)
     for rows, columns in counts:
         axes = sum(spec.ndim for spec in columns.values())
-        starts: npt.NDArray[np.int64] = np.frombuffer(view, "<i8", rows, offset)
-        lengths: npt.NDArray[np.int64] = np.frombuffer(view, "<i8", rows * len(columns), offset + starts.nbytes)
-        shapes: npt.NDArray[np.int32] = np.frombuffer(view, "<i4", rows * axes, shapes_offset)
+        starts: npt.NDArray[np.int64] = np.frombuffer(index, "<i8", rows, offset)
+        lengths: npt.NDArray[np.int64] = np.frombuffer(index, "<i8", rows * len(columns), offset + starts.nbytes)
+        shapes: npt.NDArray[np.int32] = np.frombuffer(index, "<i4", rows * axes, shapes_offset)
         yield RowGroup(view, columns, starts, lengths.reshape(rows, len(columns)), shapes.reshape(rows, axes))
         offset += starts.nbytes + lengths.nbytes
         shapes_offset += shapes.nbytes
@@ -165,13 +133,12 @@ class RowGroup:
     Attributes
     ----------
     columns : mapping of str to ColumnSpec
-        In the order of the row's bytes.
     starts : (rows,) int64
-        The offset in the part at which each row begins.
+        Offset of each row in the part.
     lengths : (rows, columns) int64
         Encoded bytes of each value.
     shapes : (rows, axes) int32
-        Shapes of the decoded values, with the axes of all columns side by side.
+        Shapes of the decoded values, the axes of all columns next to each other.
     """
 
     def __init__(
@@ -197,7 +164,7 @@ class RowGroup:
         return int(self.lengths.sum())
 
     def axes(self, name: str) -> npt.NDArray[np.int32]:
-        """Shapes of a column's values, (rows, ndim)."""
+        """Return the shapes of a column's values, (rows, ndim)."""
         first = 0
         for other, spec in self.columns.items():
             if other == name:
@@ -206,7 +173,7 @@ class RowGroup:
         raise KeyError(name)
 
     def row(self, row: int) -> dict[str, EncodedValue]:
-        """One row's values."""
+        """Return the values of one row."""
         found, start, axis = {}, int(self.starts[row]), 0
         for (name, spec), length in zip(self.columns.items(), self.lengths[row].tolist(), strict=True):
             shape = tuple(self.shapes[row, axis : axis + spec.ndim].tolist())
@@ -215,7 +182,7 @@ class RowGroup:
         return found
 
     def values(self, name: str, rows: Sequence[int] | npt.NDArray[np.int64]) -> list[memoryview]:
-        """The encoded bytes of a column in the given rows; valid while the group is referred to."""
+        """Return the encoded bytes of a column in the given rows. They are valid as long as the group exists."""
         column = list(self.columns).index(name)
         lengths = self.lengths[rows, column]
         starts = self.starts[rows] + self.lengths[rows, :column].sum(axis=1)
@@ -223,7 +190,7 @@ class RowGroup:
         return [self._view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def numbers(self, name: str) -> npt.NDArray[Any]:
-        """The values of a column of single numbers, (rows,)."""
+        """Return the values of a column of single numbers, (rows,)."""
         column, dtype = list(self.columns).index(name), np.dtype(self.columns[name].dtype)
         starts = self.starts + self.lengths[:, :column].sum(axis=1)
         whole: npt.NDArray[np.uint8] = np.frombuffer(self._view, np.uint8)
@@ -231,18 +198,219 @@ class RowGroup:
         return found
 
 
-def to_json(columns: Columns) -> list[Any]:
-    """Columns as JSON."""
+class _GroupIndex:
+    """Index of the rows of a group that is being written."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+        self.names, self.specs = tuple(columns), tuple(columns.values())
+        self.starts, self.lengths, self.shapes = array("q"), array("q"), array("i")
+
+    def add(self, end: int, datas: Sequence[Buffer], shapes: Iterable[int]) -> int:
+        """Add the values of rows, the first of which begins at `end`, and return where the last one ends."""
+        lengths = array("q", map(len, datas))
+        ends = [*accumulate(lengths, initial=end)]
+        self.starts.extend(ends[: -1 : len(self.names)])
+        self.lengths.extend(lengths)
+        self.shapes.extend(shapes)
+        return ends[-1]
+
+    def cut(self, rows: int) -> None:
+        """Keep only the first rows."""
+        axes = sum(spec.ndim for spec in self.specs)
+        del self.starts[rows:], self.lengths[rows * len(self.names) :], self.shapes[rows * axes :]
+
+
+class PartWriter:
+    """Writes one part front to back, so that a long video needs no memory. Use as a context manager.
+
+    The part is written under a temporary name, and removed unless `finish` is called. Each item starts with `begin` and
+    ends with `end`; items with one row each may be added together with `add`.
+
+    Parameters
+    ----------
+    path : Path
+        Path of the finished part, in a folder that exists.
+    owner : str
+        See `packer.workspace.Workspace`.
+
+    Attributes
+    ----------
+    items : list of PackedItem
+        Results of the items that have ended.
+    bytes : int
+        Size of the rows so far.
+    """
+
+    def __init__(self, path: Path, owner: str = "") -> None:
+        self.path = path
+        self._temporary = attempt_beside(path, owner)
+        self._file = self._temporary.open("xb", buffering=_BUFFER_BYTES)
+        self._finished = False
+        self._groups: list[_GroupIndex] = []
+        self._group: int | None = None
+        self._offset, self._rows = 0, 0
+        self.bytes = 0
+        self.items: list[PackedItem] = []
+
+    def __enter__(self) -> "PartWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._finished:
+            with suppress(OSError):  # the disk may be full
+                self._file.close()
+            self._temporary.unlink(missing_ok=True)
+
+    def begin(self) -> None:
+        """Begin an item."""
+        self._offset, self._group = self.bytes, None
+
+    def append(self, row: Mapping[str, EncodedValue]) -> None:
+        """Append one row of the item.
+
+        Raises
+        ------
+        SchemaError
+            If its fields, dtypes or numbers of axes differ from those of the item's earlier rows.
+        """
+        names = tuple(sorted(row))
+        datas, shapes, specs, *_ = zip(*[row[name] for name in names], strict=True)
+        if self._group is None:
+            self._group = self._find_group(names, specs)
+            self._rows = len(self._groups[self._group].starts)
+        group = self._groups[self._group]
+        if specs != group.specs or names != group.names:
+            found = dict(zip(names, specs, strict=True))
+            raise SchemaError(f"the sample differs from those before it: {describe_difference(group.columns, found)}")
+        self.bytes = group.add(self.bytes, datas, chain.from_iterable(shapes))
+        self._file.writelines(datas)
+
+    def undo(self) -> None:
+        """Remove the rows of the current item."""
+        if self._group is not None:
+            self._groups[self._group].cut(self._rows)
+            if not self._rows:  # this item created the group, so it is the last one, and no other item has rows in it
+                self._groups.pop()
+        self._file.seek(self._offset)
+        self._file.truncate()
+        self.bytes, self._group = self._offset, None
+
+    def end(self, report: ItemReport) -> None:
+        """End the item."""
+        document = report.to_json()
+        self.items.append(PackedItem(document.pop("name"), document, self._group))
+
+    def add(
+        self, columns: Mapping[str, EncodedColumn], names: Iterable[str], reports: Iterable[dict[str, Any]]
+    ) -> None:
+        """Append items with one row each.
+
+        Parameters
+        ----------
+        columns : mapping of str to EncodedColumn
+            The rows.
+        names : iterable of str
+            Names of the items.
+        reports : iterable of dict
+            Reports of the items as JSON, without their names.
+        """
+        fields = tuple(sorted(columns))
+        datas, shapes, specs = zip(*[columns[field] for field in fields], strict=True)
+        number = self._find_group(fields, specs)
+        values = [*chain.from_iterable(zip(*datas, strict=True))]
+        axes = chain.from_iterable(chain.from_iterable(zip(*shapes, strict=True)))
+        self.bytes = self._groups[number].add(self.bytes, values, axes)
+        self._file.writelines(values)
+        self.items.extend(PackedItem(name, report, number) for name, report in zip(names, reports, strict=True))
+
+    def extend(self, part: Part) -> None:
+        """Append all rows and reports of another part."""
+        offset, data = self.bytes, part.row_data()
+        self._file.write(data)
+        self.bytes += len(data)
+        numbers: dict[int | None, int | None] = {None: None}
+        for before, rows in enumerate(part.groups):
+            number = numbers[before] = self._find_group(tuple(rows.columns), tuple(rows.columns.values()))
+            group = self._groups[number]
+            group.starts.extend((rows.starts + offset).tolist())
+            group.lengths.extend(rows.lengths.ravel().tolist())
+            group.shapes.extend(rows.shapes.ravel().tolist())
+        self.items.extend(item._replace(group=numbers[item.group]) for item in part.items)
+
+    def copy(self, part: Part, place: int, key_of: Callable[[int], str] | None) -> ItemReport:
+        """Append one item of another part.
+
+        Parameters
+        ----------
+        part : Part
+        place : int
+            The item's position in that part.
+        key_of : callable or None
+            Returns the new key of a sample, given its number in the item. None keeps the keys.
+
+        Returns
+        -------
+        ItemReport
+        """
+        item = part.items[place]
+        report = item.to_report()
+        self.begin()
+        if item.group is not None:
+            first = sum(one.report.get("samples", 0) for one in part.items[:place] if one.group == item.group)
+            for number in range(report.samples):
+                values = part.groups[item.group].row(first + number)
+                if key_of is not None:
+                    data = key_of(number).encode()
+                    values["key"] = values["key"]._replace(data=data, shape=(len(data),))
+                self.append(values)
+        self.end(report)
+        return report
+
+    def finish(self) -> None:
+        """Write index and footer, flush the part to the disk and publish it. If it exists already, that part stays."""
+        index = b"".join(
+            [
+                *(_little(numbers) for group in self._groups for numbers in (group.starts, group.lengths)),
+                *(_little(group.shapes) for group in self._groups),
+            ]
+        )
+        groups = [[len(group.starts), columns_to_json(group.columns)] for group in self._groups]
+        footer = json.dumps({"groups": groups, "items": self.items}, separators=(",", ":")).encode()
+        self._file.writelines((index, footer, _TAIL.pack(self.bytes, self.bytes + len(index), MARK)))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        publish(self._temporary, self.path)
+        self._finished = True
+
+    def _find_group(self, names: tuple[str, ...], specs: tuple[ColumnSpec, ...]) -> int:
+        """Return the number of the group with these columns, which is created if it does not exist."""
+        for number, group in enumerate(self._groups):
+            if specs == group.specs and names == group.names:
+                return number
+        self._groups.append(_GroupIndex(dict(zip(names, specs, strict=True))))
+        return len(self._groups) - 1
+
+
+def _little(numbers: "array[int]") -> bytes:
+    if sys.byteorder != "little":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def columns_to_json(columns: Columns) -> list[Any]:
+    """Return columns as JSON."""
     return [[name, *spec] for name, spec in columns.items()]
 
 
-def from_json(document: list[Any]) -> dict[str, ColumnSpec]:
-    """Read what `to_json` made."""
+def columns_from_json(document: list[Any]) -> dict[str, ColumnSpec]:
+    """Read the result of `columns_to_json`."""
     return {name: ColumnSpec(*spec) for name, *spec in document}
 
 
 def describe_difference(expected: Columns, found: Columns) -> str:
-    """How two sets of columns differ, field by field."""
+    """Describe how two sets of columns differ, field by field."""
     lines = []
     for name in sorted({*expected, *found}):
         if name not in found:

@@ -9,8 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from packer.builds.parts.part import Part
-from packer.builds.parts.writer import PartWriter
+from packer.builds.parts.part import Part, PartWriter
 from packer.builds.planning.item_digests import item_digest
 from packer.builds.planning.plan import BuildPlan
 from packer.sources.item import PACKED_ROW, Item, read_items

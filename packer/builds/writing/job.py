@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from packer.assembly.plan import Piece, PlannedShards, shuffled
 from packer.builds.parts.part import Part
 from packer.builds.parts.rows import describe_rows
-from packer.builds.parts.schema import SchemaSettler
+from packer.builds.parts.summary import SchemaSettler
 from packer.builds.provenance import describe_writing
 from packer.jobs.plan import (
     Assembly,

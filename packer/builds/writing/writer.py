@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from packer.builds.pack import image_of
-from packer.builds.parts.writer import PartWriter
+from packer.builds.parts.part import PartWriter
 from packer.builds.writing.job import WrittenJob
 from packer.builds.writing.undeclared import FIRST_SAMPLES, FirstSamples
 from packer.jobs.job import Job

@@ -15,20 +15,18 @@ from support.packed import fingerprints
 
 import packer
 from packer.builds.parts import part as part_module
-from packer.builds.parts import summary as module
-from packer.builds.parts.part import Columns, Part, RowGroup
+from packer.builds.parts.part import Columns, Part, PartWriter, RowGroup
 from packer.builds.parts.rows import PartRows, RowTable, describe_rows
-from packer.builds.parts.schema import SchemaSettler
-from packer.builds.parts.summary import PartsReader, PartsSummary
-from packer.builds.parts.writer import PartWriter
+from packer.builds.parts.summary import PartsReader, PartsSummary, SchemaSettler
 from packer.builds.reports import ReportWriter
 from packer.jobs.plan import Tasks
 from packer.jobs.stages import cut_into_shards
 from packer.recipe import Recipe
 from packer.steps.encode import ColumnSpec, EncodedColumn, EncodedValue, image_codec
 from packer.steps.report import ItemReport
-from packer.workspace import Workspace
+from packer.workspace import Workspace, shared_files
 from shardspec.columns import Buffer
+from shardspec.schema import Field, Schema
 
 TASKS = 80
 
@@ -67,8 +65,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
 
     class Counted(Part):
-        def __init__(self, path: Path, **options: bool) -> None:
-            super().__init__(path, **options)
+        def __init__(self, path: Path) -> None:
+            super().__init__(path)
             names.append(path.name)
 
     monkeypatch.setattr(part_module, "Part", Counted)
@@ -79,7 +77,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_parts_are_read_in_order_as_soon_as_they_are_there_and_each_is_opened_once(
     space: Workspace, tmp_path: Path, far: bool, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "is_on_network", lambda _: far)
+    monkeypatch.setattr(shared_files, "is_on_network", lambda _: far)
 
     def read_until(tasks: int) -> None:
         while len(reader._summary.rows) < tasks:
@@ -121,7 +119,7 @@ def test_what_was_taken_in_is_what_the_parts_say(
 ) -> None:
     """Whenever which part was made."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "is_on_network", lambda _: ahead)
+        patch.setattr(shared_files, "is_on_network", lambda _: ahead)
         reader = open_parts(space, tmp_path)
         for count, task in enumerate(made):
             reader.read([task] if count in looks else ())
@@ -129,7 +127,8 @@ def test_what_was_taken_in_is_what_the_parts_say(
             summary = reader.finish()
     schema = summary.settler.settle()
     config = describe_rows(summary.columns, summary.rows, schema)
-    taken, read = PartRows(config, space, summary.table), PartRows(config, space)
+    taken, read = summary.table, PartRows(config, space)
+    taken.schema = schema
     assert len(taken) == len(read) == sum(min(2, task % 4) for task in range(TASKS))
     assert schema["label"].classes == ("a longer name", "cat")
     assert {name: sizes.tolist() for name, sizes in taken.sizes().items()} == {
@@ -200,18 +199,19 @@ def test_items_added_together_make_the_part_of_items_added_one_by_one(tmp_path: 
     assert Part(tmp_path / "together").reports() == [ItemReport(name, **report) for name, report in found]
 
 
-def test_lengths_that_are_alike_that_differ_and_that_are_huge() -> None:
-    """No more is kept than is needed, and no length is cut off."""
-    columns = {"alike": ColumnSpec("image", "|u1", 1), "other": ColumnSpec("image", "|u1", 1)}
+def test_lengths_of_more_than_32_bits_are_not_cut_off() -> None:
+    columns, codec = {name: ColumnSpec("image", "|u1", 1) for name in ("alike", "other")}, image_codec(Recipe())
     huge = 5 * 2**30
     for last in (7, 8, huge):
         taken = RowTable(columns)
         for lengths in ([3, 7], [3, 7]), ([3, 7],), ([3, last],):
             array = np.array(lengths, np.int64)
             taken.add(RowGroup(memoryview(b""), columns, array[:, 0], array, np.zeros((len(array), 2), np.int32)))
-        assert taken.lengths("alike").tolist() == [3] * 4
-        assert taken.lengths("other").tolist() == [7, 7, 7, last]
-        assert taken.lengths("other").dtype == (np.int64 if last == huge else np.uint32)
+        taken.schema = Schema(tuple(Field(name, "bytes", "|u1", (None, None, 3), codec) for name in columns))
+        sizes = taken.sizes()
+        assert sizes["alike"].tolist() == [3] * 4
+        assert sizes["other"].tolist() == [7, 7, 7, last]
+        assert sizes["other"].dtype == (np.int64 if last == huge else np.uint32)
 
 
 def test_after_the_last_task_no_part_is_left_to_be_opened(
@@ -249,7 +249,7 @@ def test_a_build_on_a_network_file_system_gives_the_same_bytes(
     mixed: Path, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files are listed and parts opened in several threads."""
-    for place in ("builds.parts.summary", "sources.base", "sources.folders.finding", "workspace.shared_files"):
+    for place in ("sources.base", "sources.folders.finding", "workspace.shared_files"):
         monkeypatch.setattr(f"packer.{place}.is_on_network", lambda _: True)
     options: dict[str, Any] = {"size": 32, "every": 6, "label_from": "folder", "shard_size": "30kB"}
     packer.build(mixed, tmp_path / "out", engine="inline", **options)

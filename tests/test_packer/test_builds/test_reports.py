@@ -2,7 +2,6 @@
 
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +11,8 @@ from hypothesis import strategies as st
 from support.command import read_jsonl
 
 from packer.builds.reports import ReportWriter
-from packer.builds.update.base_reports import BaseReports, ItemIdentity
-from packer.steps.report import AlikeReports, ItemReport
+from packer.builds.update.base_reports import BaseReports
+from packer.steps.report import ItemReport
 from shardspec.entries import Counts
 
 names = st.text(max_size=8) | st.binary(max_size=8).map(lambda b: b.decode("utf-8", "surrogateescape"))
@@ -33,7 +32,7 @@ reports = st.builds(
 def write(folder: Path, given_reports: list[ItemReport], ignored: int = 0) -> Counts:
     """Write both files."""
     with ReportWriter(folder / "rejects.jsonl", folder / "items.jsonl") as writer:
-        writer.add(AlikeReports([report.name], report) for report in given_reports)
+        writer.add(given_reports)
         return writer.counts(ignored)
 
 
@@ -83,24 +82,6 @@ def test_counts_add_up_and_every_line_is_json_in_utf8(tmp_path: Path, given_repo
     assert counts.damaged_items == sum(line["kind"] == "damage" for line in rejects)
     assert counts.frames_without_sample == sum(len(line["frames"]) for line in rejects if line["kind"] == "frames")
     assert counts.samples == sum(report.samples for report in given_reports)
-
-
-@given(st.lists(st.tuples(st.lists(names, min_size=1, max_size=3), reports), max_size=4), st.booleans())
-def test_items_of_which_the_same_became_are_written_as_if_one_by_one(
-    tmp_path: Path, runs: list[tuple[list[str], ItemReport]], is_known: bool
-) -> None:
-    single = [(name, report) for several, report in runs for name in several]
-    known = [ItemIdentity(f"{number:016x}", number, number % 2) if is_known else None for number in range(len(single))]
-    found = []
-    for given_reports in (
-        [AlikeReports(several, report) for several, report in runs],
-        [AlikeReports([name], replace(report, name=name)) for name, report in single],
-    ):
-        with ReportWriter(tmp_path / "rejects.jsonl", tmp_path / "items.jsonl") as writer:
-            writer.add(given_reports, known)
-        files = [(tmp_path / name).read_bytes() for name in ("rejects.jsonl", "items.jsonl")]
-        found.append((files, writer.counts(0), writer.marked, writer.broken_tracks))
-    assert found[0] == found[1]
 
 
 def test_an_item_that_counts_no_remarks_takes_none_of_its_name(tmp_path: Path) -> None:

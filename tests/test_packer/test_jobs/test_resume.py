@@ -600,7 +600,7 @@ def test_a_full_disk_is_reported_when_a_part_is_flushed(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("packer.builds.parts.writer.os", SimpleNamespace(fsync=full))
+        patch.setattr("packer.builds.parts.part.os", SimpleNamespace(fsync=full))
         with pytest.raises(BuildError, match=r"cannot be written: No space left on device"):
             build(source, tmp_path / "out")
     build(source, tmp_path / "out")
