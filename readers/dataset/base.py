@@ -107,7 +107,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
     def small_fields(self) -> tuple[str, ...]:
         """Fields with a number or a text per sample, which `column` returns without reading images."""
         layout = self.raw_layout
-        return tuple(n for n, v in layout.items() if v.shape == () or (v.shape is None and not v.picture))
+        return tuple(n for n, v in layout.items() if v.shape == () or (v.shape is None and not v.image))
 
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
         """Return one field of the whole dataset: an array, (N, *shape), or a list if the shape varies.

@@ -155,7 +155,7 @@ def probe_layout(
     layout: dict[str, ValueLayout] = {}
     for name, first in outputs[0].items():
         before = raw.get(name)
-        value = layout_of_value(first, picture=before is not None and before.picture)
+        value = layout_of_value(first, image=before is not None and before.image)
         shapes = [layout_of_value(sample.get(name)).shape for sample in outputs]
         stored = [sample.get(name) for sample in inputs]
         varied = before is not None and before.shape is None
@@ -165,7 +165,7 @@ def probe_layout(
         same = all(shape == shapes[0] for shape in shapes)
         encoded = before is not None and before.encoded and untouched
         stacks = same and not untouched and not as_long
-        layout[name] = value if stacks else ValueLayout(None, None, value.picture, encoded, time)
+        layout[name] = value if stacks else ValueLayout(None, None, value.image, encoded, time)
     return layout
 
 

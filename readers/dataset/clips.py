@@ -210,7 +210,7 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
     def _in_time(self, name: str, value: ValueLayout) -> ValueLayout:
         if name in self._once or value.shape is None:
             return value
-        return ValueLayout(None, None, value.picture, time=self._padding)
+        return ValueLayout(None, None, value.image, time=self._padding)
 
     def _joined(self, layout: BatchLayout) -> list[str]:
         return [name for name in JOINED if name in layout and name not in self._once]

@@ -158,18 +158,18 @@ def _kind_rank(dtype: np.dtype[Any] | None) -> int:
     return _KINDS.get("" if dtype is None else dtype.kind, len(_KINDS))
 
 
-def layout_of_value(value: Any, picture: bool = False) -> ValueLayout:
+def layout_of_value(value: Any, image: bool = False) -> ValueLayout:
     """Return the layout of a value that no schema describes: arrays, tensors and numbers are stacked, the rest listed.
 
     `image` tells whether an array with last axes (H, W, 3) is an image. A tensor is assumed to be (3, H, W) already.
     """
     if isinstance(value, list):
-        return ValueLayout(None, None, picture)
+        return ValueLayout(None, None, image)
     if isinstance(value, torch.Tensor):
         return ValueLayout(tuple(value.shape), as_array(value).dtype)
     if isinstance(value, np.ndarray | np.generic | bool | int | float) and not isinstance(value, np.character):
         array = np.asarray(value)
-        return ValueLayout(array.shape, array.dtype, picture and array.ndim >= 3 and array.shape[-1] == 3)
+        return ValueLayout(array.shape, array.dtype, image and array.ndim >= 3 and array.shape[-1] == 3)
     return ValueLayout(None, None)
 
 
@@ -198,21 +198,21 @@ def _tensor_of_column(column: Any, layout: ValueLayout) -> Any:
     if layout.time in ("pad", "mirror") and len(column):
         column = _padded(column, layout.time)
     if not isinstance(column, np.ndarray):
-        return [_tensor_of_value(value, layout.picture) for value in column]
+        return [_tensor_of_value(value, layout.image) for value in column]
     tensor = as_tensor(column)
-    return tensor.movedim(-1, -3) if layout.picture else tensor
+    return tensor.movedim(-1, -3) if layout.image else tensor
 
 
-def _tensor_of_value(value: Any, picture: bool) -> Any:
+def _tensor_of_value(value: Any, image: bool) -> Any:
     """Convert one value of a field of varying shape, or a clip's list of them. Text and objects are kept."""
     if isinstance(value, list):
-        return [_tensor_of_value(item, picture) for item in value]
+        return [_tensor_of_value(item, image) for item in value]
     if not isinstance(value, np.ndarray):
         return value
     if not value.flags.writeable or min(value.strides, default=0) < 0:  # torch does not accept such memory
         value = value.copy()
     tensor = as_tensor(value)
-    return tensor.movedim(-1, -3) if picture else tensor
+    return tensor.movedim(-1, -3) if image else tensor
 
 
 def as_array(value: Any) -> npt.NDArray[Any]:

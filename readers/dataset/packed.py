@@ -64,7 +64,7 @@ class PackedDataset(DivisibleDataset):
     ShardMissingError, ShardCorruptError
         If a file is missing or differs.
     UsageError
-        If an argument is invalid, or a plan of `decode` would make a field wrong (`readers.decode.plans`).
+        If an argument is invalid, or a plan of `decode` would misalign a field (`readers.decode.decoding.check_alignment`).
     """
 
     format: ClassVar[str | None] = None

@@ -1,35 +1,38 @@
-"""Decode plans that crop and resize: of a JPEG, only as many pixels are decoded as the result needs.
+"""Decode plans that crop and resize. Of a JPEG, only as many pixels are decoded as the result needs.
 
-libjpeg-turbo decodes at eighths of the full size, which saves most of the work if images shrink. Used are a half, a
-quarter and an eighth: there is vector code for no other scale, and seven eighths takes longer than full size. The crop
-is chosen on the stored image. Its edges are moved to whole pixels of the decoded scale (by half a pixel of the result
-at most), and it is resized by averaging whole numbers of pixels, then by interpolating for the remaining factor, which
-is below two. Compared with decoding everything and averaging the same part, photos differ by 2 levels of 255 or less in
-the mean, as the tests check. With antialiasing, and as masks, images are decoded at full size. If a JPEG has restart
-markers, only the part around the crop is decoded, otherwise, of a baseline JPEG, only the rows down to the crop's end
-(`readers.decode.jpeg_parts`): to the same pixels.
+libjpeg-turbo decodes at eighths of the full size, which saves most of the work if images shrink. A half, a quarter and an
+eighth are used, because other scales have no vector code, and seven eighths takes longer than full size. The crop is
+chosen on the stored image. Its edges are rounded to whole pixels of the decoded scale, which is at most half a pixel of
+the result. The crop is then resized by averaging whole numbers of pixels, and by interpolation for the remaining factor,
+which is below two. Compared with decoding everything and averaging the same part, photos differ by at most 2 levels of 255
+on average, as the tests check.
 
-The plan of ``image`` is that of the sample's masks too, which keep to their nearest pixels; a mask of other sides than
-its image's covers the same image, with smaller or larger pixels. Landmarks and other geometry on the stored image
-are refused together with it (`readers.decode.plans`); the transforms of `readers.augment` move them too.
+With antialiasing, and for masks, images are decoded at full size. If a JPEG has restart markers, only the part around the
+crop is decoded. Of other baseline JPEGs, only the rows above the crop's end are decoded (`readers.decode.jpeg_parts`).
+Both give the same pixels.
+
+The plan of ``image`` also applies to the sample's masks, by nearest pixels. A mask of other sides than its image covers the
+same image, with smaller or larger pixels. Landmarks and other geometry on the stored image are refused
+(`readers.decode.decoding.check_alignment`); the transforms of `readers.augment` move them too.
 """
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import cv2
 import numpy as np
 import simplejpeg
 
 from readers.arguments import as_count, as_number, as_pair
-from readers.decode.jpeg_parts import WORTH_CUTTING, crop_jpeg, rest_is_left, upper_rows
+from readers.decode.jpeg_parts import WORTH_CUTTING, crop_jpeg, rows_are_complete, upper_rows
 from readers.decode.plans import Image, Whole, decode_jpeg, sides_of
-from readers.decode.resample import INTERPOLATIONS, Interpolation, nearest_in, resize
+from readers.decode.resample import INTERPOLATIONS, Interpolation, nearest, resize
 from readers.decode.values import ValueLayout
 from readers.seeding import uniforms
 from shardspec.codecs.base import Codec, check_sides
-from shardspec.errors import CodecError, UsageError
+from shardspec.codecs.image import jpeg_error
+from shardspec.errors import UsageError
 from shardspec.schema import Field
 from shardspec.wording import shorten
 
@@ -39,14 +42,13 @@ Box = tuple[float, float, float, float]
 _TRIES = 10
 _EIGHTHS = 8
 _FAST_EIGHTHS = (1, 2, 4)
-"""Scales, apart from the full size, for which libjpeg-turbo's inverse transform has vector code."""
+"""Scales below full size for which libjpeg-turbo's inverse transform has vector code."""
 _REACH = 3
-"""Pixels of the decoded scale around a crop that the crop depends on: two because chroma is interpolated, one because
-edges are rounded."""
+"""Pixels of the decoded scale around a crop that affect it: two for the interpolation of chroma, one for rounding."""
 
 
 def _sides(size: Any) -> tuple[Any, ...]:
-    """One side or more; a configuration library's list, or an array, counts as a tuple."""
+    """Return one side or more as a tuple; accept lists of configuration libraries, and arrays."""
     try:
         return (size,) if isinstance(size, str) else tuple(size)
     except TypeError:
@@ -55,21 +57,20 @@ def _sides(size: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class _Crop:
-    """The base of the plans of this file.
+    """Base of the plans in this module.
 
     Attributes
     ----------
     size : int or (int, int)
-        Height and width of the result, pixels.
+        Height and width of the result in pixels.
     fast_dct, fast_upsampling : bool
         See `readers.decode.plans.Whole`.
     interpolation : {"bilinear", "bicubic", "nearest"}
-        How images are resized. Masks take their nearest pixels, whatever this is, unless they have a plan of their
-        own.
+        How to resize images. Masks take the nearest pixels, unless they have a plan of their own.
     antialias : bool
-        Resize as torchvision does by default, from all pixels at full size: exactly as it resizes tensors, and as Pillow
-        to one level (bicubically in all but one pixel of a thousand). Otherwise whole numbers of pixels are averaged
-        first, in the decoder as far as it can, which takes less time.
+        Resize from all pixels at full size, as torchvision does by default: equal to its result for tensors, and within
+        one level of Pillow's (for bicubic, in all but one pixel of a thousand). Otherwise whole numbers of pixels are
+        averaged first, which is faster.
     """
 
     size: int | tuple[int, int]
@@ -77,6 +78,9 @@ class _Crop:
     fast_upsampling: bool = field(default=False, kw_only=True)
     interpolation: Interpolation = field(default="bilinear", kw_only=True)
     antialias: bool = field(default=False, kw_only=True)
+
+    random: ClassVar[bool] = False
+    moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         sides = _sides(self.size)
@@ -98,35 +102,24 @@ class _Crop:
         """Height and width of the result."""
         return (self.size, self.size) if isinstance(self.size, int) else self.size
 
-    @property
-    def random(self) -> bool:
-        """False; random crops override it."""
-        return False
-
-    @property
-    def moves(self) -> bool:
-        """True."""
-        return True
-
     def layout(self, field: Field) -> ValueLayout:
-        """(height, width, 3) uint8; of a mask (height, width) or (height, width, C), in its dtype."""
+        """Return (height, width, 3) uint8; for a mask (height, width) or (height, width, C) in its dtype."""
         channels = tuple(axis for axis in field.shape[2:] if axis is not None)
         return ValueLayout((*self.shape, *channels), field.numpy_dtype, field.is_image)
 
     def of_mask(self) -> Self:
-        """The plan of masks beside the image: the same part, by nearest pixels."""
+        """Return the plan of the image's masks: the same part, by nearest pixels."""
         return replace(self, interpolation="nearest", antialias=False)
 
-    def takes_what(self, other: Any) -> bool:
-        """Return whether another plan takes the same part, however it resizes and decodes it."""
+    def takes_same_part(self, other: Any) -> bool:
+        """Return whether another plan takes the same part. It may resize and decode it in another way."""
         return type(other) is type(self) and self._part() == other._part()
 
     def _part(self) -> Self:
-        """The plan without how it resizes and decodes."""
         return replace(self.of_mask(), fast_dct=False, fast_upsampling=False)
 
     def box(self, height: int, width: int, rng: np.random.Generator | None) -> Box:
-        """The part that is cropped from an image of this size."""
+        """Return the part that is cropped from an image of a given size."""
         raise NotImplementedError
 
     def flips(self, rng: np.random.Generator | None) -> bool:
@@ -134,7 +127,7 @@ class _Crop:
         return False
 
     def eighths(self, box: Box) -> int:
-        """The smallest fast scale at which a box has as many pixels as the result, in eighths; 8 if there is none."""
+        """Return the smallest fast scale at which a box has as many pixels as the result, in eighths; 8 if none."""
         if self.antialias or self.interpolation == "nearest":
             return _EIGHTHS
         left, top, right, bottom = box
@@ -144,7 +137,7 @@ class _Crop:
     def decode(
         self, data: Any, field: Field, codec: Codec | None, rng: np.random.Generator | None, out: Image | None
     ) -> Image:
-        """The cropped image (`readers.decode.plans.DecodePlan.decode`)."""
+        """Decode the crop of an image (`readers.decode.plans.DecodePlan.decode`)."""
         out = self._room(field) if out is None else out
         if codec is not None and field.codec.name == "jpeg":
             self._decode_jpeg(data, field, rng, out)
@@ -165,10 +158,10 @@ class _Crop:
         out: Image | None,
         sides: tuple[int, int],
     ) -> Image:
-        """The part of a mask that lies on what `decode` takes of an image of some height and width.
+        """Decode the part of a mask that covers the crop of its image, which has the given height and width.
 
-        A mask of other sides covers the whole image too, with smaller or larger pixels. An empty one, which stands
-        for none, is 0 everywhere.
+        A mask of other sides covers the whole image, with smaller or larger pixels. The result of an empty mask, which
+        stands for a missing one, is 0.
         """
         own = sides_of(data, codec)
         if own == sides:
@@ -182,7 +175,7 @@ class _Crop:
         left, top, right, bottom = whole_pixels(self.box(*sides, rng), *sides)
         box = (left * x, top * y, right * x, bottom * y)
         if self.interpolation == "nearest":
-            out[...] = nearest_in(image, box, *self.shape)
+            out[...] = nearest(image, *self.shape, box)
         else:
             left, top, right, bottom = whole_pixels(box, *own)
             resize(image[top:bottom, left:right], out, self.interpolation, self.antialias)
@@ -190,12 +183,11 @@ class _Crop:
         return out
 
     def _room(self, field: Field) -> Image:
-        """An array for a result."""
         layout = self.layout(field)
         return np.empty(layout.shape or (), layout.dtype)
 
     def _mirror(self, field: Field, rng: np.random.Generator | None, out: Image) -> None:
-        """Mirror a result in place, if that is drawn."""
+        """Mirror a result in place if the draw says so."""
         if self.flips(rng):
             if field.is_image:
                 cv2.flip(out, 1, dst=out)
@@ -206,13 +198,13 @@ class _Crop:
         try:
             height, width, _, _ = simplejpeg.decode_jpeg_header(data)
         except (ValueError, KeyError) as error:
-            raise CodecError(place=f"field {field.name!r}", expected="JPEG bytes that decode", hint=error) from error
+            raise jpeg_error(field, error) from error
         check_sides(field, height, width)
         box = self.box(height, width, rng)
         eighths = self.eighths(box)
         left, top, right, bottom = whole_pixels(box, height, width, eighths)
         part = None
-        if height * width - (box[2] - box[0]) * (box[3] - box[1]) >= WORTH_CUTTING:  # more than this no part leaves out
+        if height * width - (box[2] - box[0]) * (box[3] - box[1]) >= WORTH_CUTTING:  # no part saves more
             part = crop_jpeg(data, box, _REACH * _EIGHTHS // eighths)
         if part is not None:
             data, height, width = part.data, part.height, part.width
@@ -222,12 +214,12 @@ class _Crop:
         if part is None:
             image = self._decode_upper(data, height, width, math.ceil(box[3]) + _REACH * _EIGHTHS // eighths, eighths)
         if image is None:
-            how = Whole(self.fast_dct, self.fast_upsampling)
-            image = decode_jpeg(data, field, how, None, _scaled(height, eighths), _scaled(width, eighths))
+            modes = Whole(self.fast_dct, self.fast_upsampling)
+            image = decode_jpeg(data, field, modes, None, _scaled(height, eighths), _scaled(width, eighths))
         resize(image[top:bottom, left:right], out, self.interpolation, self.antialias)
 
     def _decode_upper(self, data: Any, height: int, width: int, rows: int, eighths: int) -> Image | None:
-        """The upper rows of a JPEG at a scale; None if the whole image must be decoded, or is damaged."""
+        """Decode the upper rows of a JPEG at a scale; return None if the whole image must be decoded, or is damaged."""
         upper = upper_rows(data, height, width, rows)
         if upper is None:
             return None
@@ -243,37 +235,36 @@ class _Crop:
                 buffer=image,
             )
         except ValueError as error:
-            if not rest_is_left(error):
+            if not rows_are_complete(error):
                 return None
         return image
 
 
 def whole_pixels(box: Box, height: int, width: int, eighths: int = _EIGHTHS) -> tuple[int, int, int, int]:
-    """A box of an image in whole pixels of a scale, at least one pixel large."""
+    """Round a box to whole pixels of a scale, at least one pixel."""
     height, width, scale = _scaled(height, eighths), _scaled(width, eighths), eighths / _EIGHTHS
     left, top = min(round(box[0] * scale), width - 1), min(round(box[1] * scale), height - 1)
     return left, top, max(left + 1, min(round(box[2] * scale), width)), max(top + 1, min(round(box[3] * scale), height))
 
 
 def _scaled(side: int, eighths: int) -> int:
-    """A side as the decoder scales it."""
     return -(-side * eighths // _EIGHTHS)
 
 
 @dataclass(frozen=True)
 class Resize(_Crop):
-    """The whole image, resized to exactly `size`, whatever its proportions."""
+    """The whole image, stretched to exactly `size`."""
 
     def box(self, height: int, width: int, rng: np.random.Generator | None) -> Box:
-        """Everything."""
+        """Return the whole image."""
         return 0.0, 0.0, float(width), float(height)
 
 
 @dataclass(frozen=True)
 class CenterCrop(_Crop):
-    """The middle of the image, resized to `size`: the largest part with the result's proportions, times `fraction`.
+    """The centre of the image, resized to `size`: the largest part with the result's aspect ratio, times `fraction`.
 
-    ``CenterCrop(224, fraction=224 / 256)`` is "shorter side to 256, then the middle 224".
+    ``CenterCrop(224, fraction=224 / 256)`` means "shorter side to 256, then the central 224".
 
     Attributes
     ----------
@@ -289,7 +280,7 @@ class CenterCrop(_Crop):
             raise UsageError(option="fraction", expected="above 0, at most 1", found=self.fraction)
 
     def box(self, height: int, width: int, rng: np.random.Generator | None) -> Box:
-        """The middle."""
+        """Return the centre."""
         scale = min(height / self.shape[0], width / self.shape[1]) * self.fraction
         h, w = self.shape[0] * scale, self.shape[1] * scale
         return (width - w) / 2, (height - h) / 2, (width + w) / 2, (height + h) / 2
@@ -297,21 +288,23 @@ class CenterCrop(_Crop):
 
 @dataclass(frozen=True)
 class RandomResizedCrop(_Crop):
-    """A random part of random size and proportions, resized to `size`, with the distribution of torchvision.
+    """A random part of random size and aspect ratio, resized to `size`, with the distribution of torchvision.
 
     Attributes
     ----------
     scale : (float, float)
         Bounds of the part's area, as a fraction of the image's.
     ratio : (float, float)
-        Bounds of the part's width over height; drawn evenly in the logarithm.
+        Bounds of width over height; its logarithm is uniform.
     flip : float
-        Probability that the result is mirrored left to right.
+        Probability that the result is mirrored horizontally.
     """
 
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     flip: float = 0.0
+
+    random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -324,17 +317,12 @@ class RandomResizedCrop(_Crop):
         if not 0 <= as_number("flip", self.flip) <= 1:
             raise UsageError(option="flip", expected="0 to 1", found=self.flip)
 
-    @property
-    def random(self) -> bool:
-        """True."""
-        return True
-
     def flips(self, rng: np.random.Generator | None) -> bool:
         """Return whether the result is mirrored."""
         return self.flip > 0 and rng is not None and rng.random() < self.flip
 
     def box(self, height: int, width: int, rng: np.random.Generator | None) -> Box:
-        """A random part in whole pixels; if ten draws do not fit, the middle in the nearest allowed proportions."""
+        """Draw a part in whole pixels; after ten draws that do not fit, take the centre in the nearest allowed ratio."""
         rng = np.random.default_rng() if rng is None else rng
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(_TRIES):

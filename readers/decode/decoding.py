@@ -1,11 +1,11 @@
-"""From encoded columns to values: fixed fields are read in place, images decoded into their row of the batch."""
+"""Read rows as values: fixed fields are copied into the batch, and images decoded into their place in it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
 
-from readers.decode.plans import DecodePlan, check_alignment, masks_with_plans, sides_of, with_masks
+from readers.decode.plans import DecodePlan, sides_of
 from readers.decode.values import BatchLayout, ValueLayout, layout_of_field
 from readers.formats.pool import ShardPool
 from readers.order.order import Picks
@@ -15,14 +15,17 @@ from shardspec.codecs import codec_for
 from shardspec.codecs.base import Codec
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import CodecError, UsageError
+from shardspec.fields import PIXEL_AXES, is_mask_name
 from shardspec.schema import Field, Schema
 from shardspec.wording import shorten
 
 _PLAN_TAG = 0x706C616E  # makes a plan's draws differ from the transform's
+_NUMBERS = {"matrix": 3, **{name: len(axes) for name, axes in PIXEL_AXES.items()}}
+"""Number of columns, k, of each field (n, k) in pixels of ``image``, and of the matrix from the frame to these pixels."""
 
 
 class Decoding:
-    """Reads the chosen fields of a pool's rows as values. Safe between threads, and to pickle.
+    """Reads the chosen fields of a pool's rows as values. Thread-safe, and can be pickled.
 
     Parameters
     ----------
@@ -30,14 +33,12 @@ class Decoding:
     schema : Schema
         The fields to read.
     plans : dict of str to DecodePlan
-        For image fields: which part of them is decoded, and at which size. Masks without a plan have that of
-        ``image``.
+        Plans of image fields. Masks without a plan get that of ``image``.
 
     Raises
     ------
     UsageError
-        If a plan is invalid, is for a field that is not an image, or moves pixels away from under fields that lie on
-        them (`readers.decode.plans`).
+        If a plan is invalid, is for a field that is not an image, or misaligns other fields (`check_alignment`).
     """
 
     def __init__(self, pool: ShardPool, schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
@@ -56,19 +57,14 @@ class Decoding:
                 images = ", ".join(f.name for f in schema if f.is_image) or "none"
                 raise UsageError(option="decode", expected=f"the names of image fields ({images})", found=f"{name!r}")
             plan.layout(schema[name])  # a plan may refuse the field
-        self.plans = with_masks(schema, plans)
+        self.plans = _with_masks(schema, plans)
         check_alignment(schema, self.plans)
-        self._masks = masks_with_plans(schema, self.plans)
+        self._masks = _masks_with_plans(schema, self.plans)
         self._fixed = tuple(f for f in schema if f.is_fixed and f.name not in self.plans)
         self._encoded = tuple(f for f in schema if not f.is_fixed)
         self._planned_raw = tuple(f for f in schema if f.is_fixed and f.name in self.plans)
         self._codecs: dict[str, Codec] = {f.name: codec_for(f) for f in self._encoded}
-        self._layout: BatchLayout = {f.name: self._layout_of(f) for f in schema}
-
-    @property
-    def layout(self) -> BatchLayout:
-        """How the values of each field are laid out in a batch."""
-        return self._layout
+        self.layout: BatchLayout = {f.name: self._layout_of(f) for f in schema}
 
     def _layout_of(self, field: Field) -> ValueLayout:
         plan = self.plans.get(field.name)
@@ -80,13 +76,13 @@ class Decoding:
         Raises
         ------
         CodecError
-            If a value does not decode; the message gives its key, row and shard. Any other error about one sample (from
-            a caller's own plan) carries them as a note.
+            If a value does not decode. The message gives its key, row and shard. Any other error about a single sample,
+            for example from your own plan, has them as a note.
         """
         local = np.arange(len(picks))
         fixed: Columns = {f.name: out[f.name] for f in self._fixed}
         encoded: Columns = {f.name: [b""] * len(picks) for f in self._encoded}
-        # At once if they go to the same places: for samples that a transform takes a few at a time, a read counts.
+        # One read if both groups go to the same places. Transforms take a few samples at a time, so a read counts.
         groups = [fixed | encoded] if np.array_equal(at, local) else [fixed, encoded]
         for group in groups:
             if group:
@@ -102,7 +98,7 @@ class Decoding:
     def _decode_column(
         self, field: Field, column: Any, picks: Picks, out: Any, at: IntArray, images: Any = None
     ) -> None:
-        """Decode one field's values of all rows; of masks, `images` are what they lie on."""
+        """Decode a field of all rows. If the field is a mask, `images` are the images of its samples."""
         plan = self.plans.get(field.name)
         codec = self._codecs.get(field.name)
         stacked = isinstance(out, np.ndarray)
@@ -115,33 +111,33 @@ class Decoding:
                     if images is None:
                         image = plan.decode(column[i], field, codec, rng, into)
                     else:
-                        sides, beside = sides_of(images[i], self._codecs.get("image")), cast("Any", plan)
-                        image = beside.decode_mask(column[i], field, codec, rng, into, sides)
+                        sides, of_mask = sides_of(images[i], self._codecs.get("image")), cast("Any", plan)
+                        image = of_mask.decode_mask(column[i], field, codec, rng, into, sides)
                     if not stacked:
-                        out[place] = own(image)
+                        out[place] = owned(image)
             elif codec is not None and stacked:
                 decode = codec.decode
                 for i, place in enumerate(at.tolist()):
                     decode(column[i], out[place])
             elif codec is not None:
                 for i, place in enumerate(at.tolist()):
-                    out[place] = own(codec.decode(column[i]))
+                    out[place] = owned(codec.decode(column[i]))
         except CodecError as error:
-            # In the message itself, since logs and most code that passes errors on drop notes.
+            # Part of the message, because logs and most code that forwards errors drop notes.
             raise CodecError(f"{error}; {self.describe(int(picks.rows[i]))}") from error
         except Exception as error:
             error.add_note(self.describe(int(picks.rows[i])))
             raise
 
     def describe(self, row: int) -> str:
-        """Key and place of a row, for messages."""
+        """Return the key and the place of a row, for messages."""
         place = self.pool.describe(row)
         if "key" not in self.pool.schema:
             return f"sample: {place}"
         key: Columns = {"key": [b""]}
         try:
             self.pool.read(np.array([row]), ["key"], key, np.zeros(1, np.int64))
-        except Exception as error:  # the note must not hide the error that it belongs to
+        except Exception as error:  # must not hide the error that is described
             return f"sample: {place}; its key cannot be read: {error}"
         return f"sample: key {bytes(key['key'][0]).decode(errors='replace')!r}, {place}"
 
@@ -153,6 +149,87 @@ def _plan_rngs(picks: Picks) -> list[np.random.Generator]:
     return sample_rngs(np.array([mixed[seed] for seed in seeds], np.uint64), picks.epoch, keys)
 
 
-def own(value: Any) -> Any:
-    """A value that may be changed and that outlives the open shard: views of a reader's memory are copied."""
+def owned(value: Any) -> Any:
+    """Return a value that outlives the shard and may be changed. Views of a reader's memory are copied."""
     return value.copy() if isinstance(value, np.ndarray) and not value.flags.owndata else value
+
+
+def check_alignment(schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
+    """Refuse fields that would not match ``image`` as it is decoded.
+
+    Geometry (``landmarks``, ``hull``, ``regions``, ``matrix``, and fields with a point layout) refers to the stored image.
+    Masks (``mask``, ``*_mask``, ``*_image``) match it pixel by pixel, and still do if their plan takes the same part,
+    because random plans draw alike for all fields of a sample.
+
+    Parameters
+    ----------
+    schema : Schema
+        The fields that are read.
+    plans : dict of str to DecodePlan
+
+    Raises
+    ------
+    UsageError
+        If there is such a field. The message names it and the alternatives.
+    """
+    if "image" not in schema:
+        return
+    plan = plans.get("image")
+    geometry = [field.name for field in schema if _is_geometry(field)] if _moves(plan) else []
+    masks = [name for name in _masks(schema) if not _alike(plan, plans.get(name))]
+    if not geometry and not masks:
+        return
+    planned = ", ".join(f"{name!r}: {plans[name]}" for name in ("image", *masks) if name in plans)
+    raise UsageError(
+        option="decode",
+        expected="no fields in pixels of the stored image together with a plan that crops, resizes or flips it",
+        found=f"{', '.join([*geometry, *masks])} with {{{planned}}}",
+        hint="leave them out by fields=, or leave out the plan and use a transform of readers.augment, such as CropJitter "
+        "or HorizontalFlip, which moves them too"
+        + (f"; or give the same plan to image and {', '.join(masks)}" if masks else ""),
+    )
+
+
+def _with_masks(schema: Schema, plans: Mapping[str, DecodePlan]) -> dict[str, DecodePlan]:
+    """Add the plan of ``image`` for masks without a plan, if it can be applied to masks (``of_mask``)."""
+    found, plan = dict(plans), plans.get("image")
+    of_mask = getattr(plan, "of_mask", None)
+    if "image" in schema and _moves(plan) and of_mask is not None:
+        found.update((name, of_mask()) for name in _masks(schema) if name not in plans)
+    return found
+
+
+def _masks_with_plans(schema: Schema, plans: Mapping[str, DecodePlan]) -> frozenset[str]:
+    """Return the masks that are cropped like ``image``, by plans that allow masks of other sides (``decode_mask``)."""
+    if "image" not in schema or not _moves(plans.get("image")):
+        return frozenset()
+    return frozenset(name for name in _masks(schema) if hasattr(plans.get(name), "decode_mask"))
+
+
+def _masks(schema: Schema) -> Iterator[str]:
+    """Yield masks and further images that may be as large as ``image``."""
+    sides: tuple[Any, ...] = schema["image"].shape[:2]
+    for field in schema:
+        if is_mask_name(field.name) and len(field.shape) in (2, 3):
+            known = zip(field.shape, sides, strict=False)
+            if all(one is None or other is None or one == other for one, other in known):
+                yield field.name
+
+
+def _alike(plan: DecodePlan | None, other: DecodePlan | None) -> bool:
+    """Return whether two plans keep the pixels of two images of one size aligned."""
+    if plan == other or not (_moves(plan) or _moves(other)):
+        return True
+    takes_same_part = getattr(plan, "takes_same_part", None)
+    return takes_same_part is not None and bool(takes_same_part(other))
+
+
+def _moves(plan: DecodePlan | None) -> bool:
+    return plan is not None and bool(getattr(plan, "moves", True))
+
+
+def _is_geometry(field: Field) -> bool:
+    if field.layout is not None:
+        return True
+    floating = np.issubdtype(field.numpy_dtype, np.floating)
+    return floating and len(field.shape) == 2 and field.shape[1] == _NUMBERS.get(field.name)

@@ -1,12 +1,12 @@
-"""A part of a JPEG as a smaller JPEG: a rectangle, if restart markers make that possible; otherwise the upper rows.
+"""Cut a smaller JPEG out of a JPEG: a rectangle if there are restart markers, otherwise the upper rows.
 
-Restart markers end intervals of the coded image that decode independently: the bit stream starts again, and so do the
-predictions of DC coefficients (ITU-T T.81, E.1.4). If every row of MCUs is a whole number of intervals, the intervals
-of a rectangle, after a header with the rectangle's sides, are a JPEG too. It decodes to the same pixels as the whole
-image, and no bits outside the rectangle are read.
+Restart markers divide the coded image into intervals that decode independently: the bit stream and the predictions of DC
+coefficients start again (ITU-T T.81, E.1.4). If every row of MCUs is a whole number of intervals, the intervals of a
+rectangle, after a header with the rectangle's sides, form a JPEG. It decodes to the same pixels as the whole image, and no
+bits outside the rectangle are read.
 
-Without restart markers, a header with a smaller height ends the image after its upper rows. The decoder then skips
-the rest of the coded image, and warns that it does.
+Without restart markers, a smaller height in the header ends the image after its upper rows. The decoder then skips the rest
+of the coded image and issues a warning.
 """
 
 import math
@@ -19,18 +19,15 @@ import numpy.typing as npt
 from shardspec.columns import Buffer
 
 WORTH_CUTTING = 60_000
-"""Least number of saved pixels for which cutting pays: cutting takes 0.1 ms, most of it with the GIL, and decoding so
-many pixels 0.2 ms (Zen 4).
-"""
+"""Number of saved pixels from which cutting a rectangle is worthwhile. Cutting takes 0.1 ms, most of it with the GIL;
+decoding this many pixels takes 0.2 ms (Zen 4)."""
 ROWS_WORTH_CUTTING = 8_000
-"""The same for upper rows: cutting takes 0.01 ms, and decoding so many pixels 0.03 ms."""
+"""The same for upper rows. Cutting takes 0.01 ms, decoding this many pixels 0.03 ms."""
 _MARK = 0xFF
 _SOF0, _SOF1, _DRI, _SOS, _EOI = 0xC0, 0xC1, 0xDD, 0xDA, 0xD9
 _RST0, _RST_COUNT, _RST_MASK = 0xD0, 8, 0xF8
 _ALONE = frozenset({0x00, 0x01, *range(_RST0, _EOI + 1)})
-"""Codes without a length after them: a stuffed zero, TEM, restart markers, SOI, EOI. None belongs between the segments
-of a header.
-"""
+"""Codes without a length: a stuffed zero, TEM, restart markers, SOI, EOI. None is valid between segments of a header."""
 _BLOCK = 8
 _SOF0_BEGIN = bytes((_MARK, _SOF0, 0, 17, _BLOCK))
 _DRI_BEGIN = bytes((_MARK, _DRI, 0, 4))
@@ -38,7 +35,7 @@ _THREE = b"\3"
 
 
 class JPEGPart(NamedTuple):
-    """A rectangle of a JPEG: its bytes, its place in the whole image, and its sides, in pixels of that image."""
+    """A rectangle of a JPEG: its bytes, and its position and sides in pixels of the whole image."""
 
     data: npt.NDArray[np.uint8]
     left: int
@@ -60,24 +57,24 @@ class _Layout(NamedTuple):
 def crop_jpeg(
     data: Buffer, box: tuple[float, float, float, float], margin: int, least_saved: int = WORTH_CUTTING
 ) -> JPEGPart | None:
-    """The smallest part that can be cut out of a JPEG and that holds a box.
+    """Cut the smallest possible part that contains a box out of a JPEG.
 
     Parameters
     ----------
     data : buffer
         A JPEG.
     box : tuple of float
-        Left, top, right, bottom, pixels.
+        Left, top, right, bottom in pixels.
     margin : int
-        Pixels around the box that its pixels depend on, since chroma is interpolated.
+        Pixels around the box that affect it, because chroma is interpolated.
     least_saved : int
-        Least number of pixels that the part must leave out.
+        Minimum number of pixels outside of the part.
 
     Returns
     -------
     JPEGPart or None
-        None if the image does not have restart markers as described above, is not a baseline JPEG of one scan, too
-        little would be left out, or the part would be so narrow that it would decode differently.
+        None if the image does not have suitable restart markers, is not a baseline JPEG of one scan, if too few pixels
+        would be saved, or if the part would be so narrow that it would decode differently.
     """
     view = memoryview(data)
     layout = _read_layout(view)
@@ -108,31 +105,29 @@ def crop_jpeg(
 def upper_rows(
     data: Buffer, height: int, width: int, rows: int, least_saved: int = ROWS_WORTH_CUTTING
 ) -> bytearray | None:
-    """A JPEG that ends after its upper rows.
-
-    Its rows are those of the whole image, but for the last one or two, since chroma is interpolated.
+    """Return a JPEG with only the upper rows, of which the last two may differ, because chroma is interpolated.
 
     Parameters
     ----------
     data : buffer
         A JPEG.
     height, width : int
-        Its sides.
+        Sides of the JPEG.
     rows : int
-        How many are kept.
+        Number of rows to keep.
     least_saved : int
-        Least number of pixels that are left out.
+        Minimum number of pixels that are left out.
 
     Returns
     -------
     bytearray or None
-        None if too little would be left out, or the image is no baseline JPEG in colour, or has restart markers.
+        None if too few pixels would be saved, or the image is not a baseline JPEG in colour, or has restart markers.
     """
     if (height - rows) * width < least_saved:
         return None
     cut = bytearray(data)
-    # Searched for, since reading all segments would take as long as is saved. If this is found elsewhere, in a
-    # thumbnail, say, the image keeps its height, and does not fit where it is to be decoded to.
+    # A search, because parsing all segments would take as long as is saved. If it finds another place, for example in a
+    # thumbnail, the image keeps its height, and decoding fails because the output has another size.
     at = cut.find(_SOF0_BEGIN + height.to_bytes(2, "big") + width.to_bytes(2, "big") + _THREE)
     if at < 0 or cut.find(_DRI_BEGIN) >= 0:
         return None
@@ -141,22 +136,22 @@ def upper_rows(
     return cut
 
 
-def rest_is_left(error: ValueError) -> bool:
-    """Return whether a decoder that was given `upper_rows` has nothing to report but the rows that were left out.
+def rows_are_complete(error: ValueError) -> bool:
+    """Return whether the error of a decoder about `upper_rows` is only that data are left at the end.
 
-    libjpeg reports the first of its warnings. So there was none before that of the data that are left at the end.
+    libjpeg reports its first warning, so there was no warning about the rows themselves.
     """
-    words = str(error)
-    return words.startswith("Corrupt JPEG data: ") and words.endswith(" extraneous bytes before marker 0xd9")
+    message = str(error)
+    return message.startswith("Corrupt JPEG data: ") and message.endswith(" extraneous bytes before marker 0xd9")
 
 
 def _covering(begin: float, end: float, step: int, count: int) -> tuple[int, int]:
-    """The steps, of `count` in all, that cover a range: the first, and one past the last."""
+    """Return the first step, and one past the last step, of those that cover a range; there are `count` steps."""
     return max(0, math.floor(begin / step)), min(count, math.ceil(end / step))
 
 
 def _read_layout(view: memoryview) -> _Layout | None:
-    """The layout that the header describes; None if no part can be cut out."""
+    """Read the layout from the header; None if no part can be cut out."""
     at, interval, sides_at, components = 2, 0, 0, 0
     height = width = mcu_height = mcu_width = 0
     while at + 4 <= len(view):
@@ -188,7 +183,7 @@ def _read_layout(view: memoryview) -> _Layout | None:
 
 
 def _intervals(data: npt.NDArray[np.uint8], scan: int, count: int) -> npt.NDArray[np.int64] | None:
-    """Offsets at which the intervals begin, and one past the last marker, (count + 1,); None if a marker is wrong."""
+    """Return the start of each interval, and the end of the last: (count + 1,); None if a marker is wrong."""
     if data[-2] != _MARK or data[-1] != _EOI:
         return None
     coded = data[scan:-2]
@@ -200,14 +195,14 @@ def _intervals(data: npt.NDArray[np.uint8], scan: int, count: int) -> npt.NDArra
 
 @cache
 def _numbers(count: int) -> bytes:
-    """The second bytes of `count` restart markers, in order."""
+    """Return the second bytes of `count` restart markers in order."""
     return (_RST0 + np.arange(count) % _RST_COUNT).astype(np.uint8).tobytes()
 
 
 def _join(
     view: memoryview, header: bytearray, bounds: npt.NDArray[np.int64], first: npt.NDArray[np.int64], count: int
 ) -> npt.NDArray[np.uint8]:
-    """The header and `count` intervals from each of the `first` on, with the markers after them renumbered."""
+    """Join the header and `count` intervals from each of the `first` ones on, and renumber their markers."""
     pieces = [view[a:b] for a, b in zip(bounds[first].tolist(), bounds[first + count].tolist(), strict=True)]
     joined = np.frombuffer(bytearray().join((header, *pieces)), np.uint8)
     marks = len(header) - 1 + np.cumsum(np.diff(bounds)[first[:, None] + np.arange(count)])

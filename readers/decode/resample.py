@@ -1,4 +1,4 @@
-"""Resizing: images linearly or cubically, antialiased as Pillow does it, or by the nearest pixels, as masks need."""
+"""Resize images by interpolation, antialiased like Pillow if asked for, and masks by nearest pixels."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -22,8 +22,8 @@ def resize(
     ----------
     interpolation : {"bilinear", "bicubic", "nearest"}
     antialias : bool
-        Let all pixels count by Pillow's filter of that name, as wide as a pixel of the result. Otherwise whole numbers
-        of pixels are averaged, and the filter interpolates for the remaining factor, which is below two.
+        Weight all pixels by Pillow's filter of that name, which is as wide as a pixel of the result. Otherwise whole
+        numbers of pixels are averaged, and the rest of the factor, below two, is interpolated.
     """
     if part.shape == out.shape:
         out[...] = part
@@ -32,19 +32,19 @@ def resize(
     elif antialias:
         out[...] = _antialiased(part, out.shape, interpolation)
     else:
-        # Averaging over whole numbers of pixels is fast; over fractions of pixels it would take ten times as long.
+        # Averaging whole numbers of pixels takes a tenth of the time that fractions would.
         y, x = max(1, part.shape[0] // out.shape[0]), max(1, part.shape[1] // out.shape[1])
         if y > 1 or x > 1:
             rows, columns = part.shape[0] // y, part.shape[1] // x
-            # Bilinear interpolation gives the average of two pixels, by vector code even if only one axis is halved.
+            # Bilinear interpolation averages two pixels, with vector code even if only one axis is halved.
             how = cv2.INTER_LINEAR if max(y, x) == 2 else cv2.INTER_AREA
             part = np.asarray(cv2.resize(part[: rows * y, : columns * x], (columns, rows), interpolation=how))
         cv2.resize(part, (out.shape[1], out.shape[0]), dst=out, interpolation=_FILTERS[interpolation])
 
 
 def _antialiased(part: npt.NDArray[np.uint8], shape: tuple[int, ...], interpolation: str) -> npt.NDArray[np.uint8]:
-    """The resized image, by torch's vector code: a quarter of Pillow's time."""
-    import torch  # takes seconds to load, and all else of this package works without it
+    """Resize an image with torch's vector code, in a quarter of Pillow's time."""
+    import torch  # takes seconds to load, and nothing else in this package needs it
 
     source = torch.from_numpy(np.array(part, order="C")).permute(2, 0, 1)[None]
     resized = torch.nn.functional.interpolate(
@@ -54,25 +54,22 @@ def _antialiased(part: npt.NDArray[np.uint8], shape: tuple[int, ...], interpolat
     return found
 
 
-def nearest_in(values: npt.NDArray[Any], box: tuple[float, ...], height: int, width: int) -> npt.NDArray[Any]:
-    """`nearest` for a part of some values, whose edges (left, top, right, bottom) need not be whole pixels."""
-    left, top, right, bottom = box
-    rows, columns = (
-        np.clip(np.floor(begin + (np.arange(side) + 0.5) * ((end - begin) / side)), 0, before - 1).astype(np.intp)
-        for begin, end, side, before in (
-            (top, bottom, height, values.shape[0]),
-            (left, right, width, values.shape[1]),
-        )
-    )
-    found: npt.NDArray[Any] = values.take(rows, axis=0).take(columns, axis=1)
-    return found
+def nearest(
+    values: npt.NDArray[Any], height: int, width: int, box: tuple[float, ...] | None = None
+) -> npt.NDArray[Any]:
+    """Resize an array, (h, w, ...), of any dtype to (height, width, ...) by taking the nearest pixels.
 
-
-def nearest(values: npt.NDArray[Any], height: int, width: int) -> npt.NDArray[Any]:
-    """The values at the nearest pixels, (h, w, ...) of any dtype as (height, width, ...): no new value appears."""
+    Parameters
+    ----------
+    box : (float, float, float, float), optional
+        Left, top, right and bottom of the part to take, in pixels; the whole array by default.
+    """
+    before_y, before_x = values.shape[:2]
+    left, top, right, bottom = (0, 0, before_x, before_y) if box is None else box
     rows, columns = (
-        (2 * np.arange(side) + 1) * before // (2 * side)
-        for side, before in zip((height, width), values.shape[:2], strict=True)
+        # Without a box, the quotient is exact where the centre of a new pixel is on the edge of an old one.
+        np.clip(np.floor(start + (2 * np.arange(side) + 1) * (end - start) / (2 * side)), 0, before - 1).astype(np.intp)
+        for start, end, side, before in ((top, bottom, height, before_y), (left, right, width, before_x))
     )
     found: npt.NDArray[Any] = values.take(rows, axis=0).take(columns, axis=1)
     return found

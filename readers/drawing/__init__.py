@@ -1,1 +1,1 @@
-"""Samples as people see them: images with their geometry, side by side on a sheet."""
+"""Drawings of samples: images with their geometry, on a sheet or in a notebook."""

@@ -1,4 +1,4 @@
-"""The fields of a sample that are drawn, as coloured shapes. Needs no library that draws."""
+"""Convert the geometry of a sample to coloured shapes, without a library that draws."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -16,10 +16,10 @@ GEOMETRY: Mapping[str, tuple[int, ...]] = {
     "regions": (len(REGIONS), 4),
     "boxes": (-1, 4),
 }
-"""Fields that are drawn, in pixels of the image, and their shapes; -1 stands for any size."""
+"""Shape of each field that is drawn, in pixels of the image; -1 stands for any size."""
 
 RIGHT, LEFT, MIDDLE = (255, 80, 80), (90, 170, 255), (255, 225, 80)
-"""RGB of points on the person's right, on the left, and on the midline."""
+"""RGB of points on the person's right, on the person's left, and on the midline."""
 HULL = (90, 255, 130)
 REGION_COLOURS = {"left_eye": LEFT, "right_eye": RIGHT, "nose": MIDDLE, "mouth": (255, 140, 255)}
 """RGB of each region's box."""
@@ -33,10 +33,10 @@ COLOURS = {
 }
 """RGB of each kind of `Shape`."""
 MASKS = ((255, 60, 180), (60, 220, 255), (255, 200, 0), (120, 255, 60), (160, 110, 255), (255, 120, 60), (0, 200, 150))
-"""RGB of the values of a mask, from 1 on, over and over; 0 is not drawn."""
+"""RGB of the values 1, 2, … of a mask, used again from the start for larger ones. The value 0 is not drawn."""
 
 _FAR = 1e6
-"""Pixels: coordinates beyond it are not drawn."""
+"""Coordinates beyond this number of pixels are not drawn."""
 
 
 class Shape(NamedTuple):
@@ -45,10 +45,10 @@ class Shape(NamedTuple):
     Attributes
     ----------
     layer : {"points", "outline", "regions", "boxes"}
-        The group that it belongs to, which pages switch on and off.
+        Group that pages can show and hide.
     kind : str
-        A key of `COLOURS`: ``"right"``, ``"left"`` (the person's) or ``"middle"`` points, ``"hull"``, ``"box"``, or a
-        region's name.
+        A key of `COLOURS`: ``"right"``, ``"left"`` (the person's) or ``"middle"`` for points, ``"hull"``, ``"box"``, or
+        the name of a region.
     points : ndarray, (N, 2)
         In pixels of the image.
     """
@@ -59,16 +59,15 @@ class Shape(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The data of an SVG path. Points are lines of no length, to be drawn with round caps."""
+        """Data of an SVG path. Points are lines of length 0, which are drawn with round caps."""
         found = [f"{x:.2f} {y:.2f}" for x, y in self.points.tolist()]
         return "".join(f"M{point}h0" for point in found) if self.layer == "points" else f"M{'L'.join(found)}Z"
 
 
 def shapes_of(sample: Mapping[str, Any]) -> list[Shape]:
-    """The shapes of a sample's fields of `GEOMETRY`, where they have the shape of these fields.
+    """Return the shapes of a sample's fields in `GEOMETRY`; only the boxes if ``landmarks_valid`` is false.
 
-    If ``landmarks_valid`` is false, only the boxes. Coordinates that are not finite, or far outside of any image, are
-    left out.
+    Fields of another shape are left out, and so are coordinates that are not finite or far outside of any image.
     """
     found: dict[str, Points] = {}
     for name in GEOMETRY if is_valid(sample) else ("boxes",):
@@ -95,7 +94,7 @@ def _landmarks(landmarks: Points) -> Iterator[Shape]:
     try:
         right, left = np.array(layout_of(len(landmarks)).pairs).T
         kinds[right], kinds[left] = "right", "left"
-    except ValueError:  # a layout of the user's own
+    except ValueError:  # a custom layout
         pass
     for kind in ("middle", "right", "left"):
         some = landmarks[(kinds == kind) & _drawable(landmarks)]
@@ -114,16 +113,13 @@ def _drawable(values: Points) -> npt.NDArray[np.bool_]:
 
 
 def is_geometry(name: str, value: Any) -> bool:
-    """Return whether a value has the shape of the field of `GEOMETRY` with that name.
-
-    Others are a user's own fields.
-    """
+    """Return whether a value has the shape in `GEOMETRY`. A value of another shape is a custom field."""
     shape, wanted = np.shape(value), GEOMETRY[name]
     return len(shape) == len(wanted) and all(size in (-1, found) for size, found in zip(wanted, shape, strict=True))
 
 
 def of_frame(name: str, value: Any, t: int, length: int) -> Any:
-    """A frame's value of a field that may have one for each frame."""
+    """Return the value of frame `t` of a clip, for a field with one value per frame or one for all frames."""
     if name == "landmarks_valid":
         return value if np.ndim(value) == 0 or len(value) != length else value[t]
     several = np.ndim(value) and len(value) == length and not is_geometry(name, value) and is_geometry(name, value[t])

@@ -1,4 +1,4 @@
-"""Images of samples and batches, in whatever form a network gets them, as uint8 (H, W, 3)."""
+"""Convert images of samples and batches, in any form that a network takes, to uint8 (H, W, 3)."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -12,17 +12,17 @@ from shardspec.wording import shorten
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _BFLOAT16 = np.dtype("V2")
 _ROUNDING = 0.01
-"""By how much images from 0 to 1 may leave that range: resampling overshoots, and half precision rounds."""
+"""Tolerance around the range 0 to 1, because resampling overshoots and half precision rounds."""
 
 
 class ImageFrames(NamedTuple):
-    """One sample's image, before its values are brought to 0 … 255.
+    """Image of a sample before scaling to 0 … 255.
 
     Attributes
     ----------
     frames : ndarray, (T, H, W, C)
     strip : bool
-        Whether the sample has an axis of frames, or of views.
+        Whether the image has an axis of frames or views.
     """
 
     frames: npt.NDArray[Any]
@@ -35,7 +35,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def as_array(value: Any) -> Any:
-    """A tensor of any device, or an array of bfloat16's bits, as an array of numpy; anything else as it is."""
+    """Convert a tensor on any device, or an array of bfloat16 bits, to a numpy array; return other values unchanged."""
     if is_tensor(value):
         value = value.detach().cpu()
         return (value.float() if "bfloat16" in str(value.dtype) else value).numpy()
@@ -45,14 +45,14 @@ def as_array(value: Any) -> Any:
 
 
 def as_image(value: Any, name: str) -> ImageFrames:
-    """A value of an image field: (H, W, 3), (3, H, W) or (H, W), for clips and views after one more axis.
+    """Convert a value of an image field: (H, W, 3), (3, H, W) or (H, W), with a leading axis for clips and views.
 
-    Where both axes could be that of the channels, a tensor has them first, an array last.
+    If two axes could hold the channels, it is the first one in a tensor and the last one in an array.
 
     Raises
     ------
     UsageError
-        If it is not an image.
+        If the value is not an image.
     """
     first = is_tensor(value)
     array = as_array(value)
@@ -80,7 +80,7 @@ def as_image(value: Any, name: str) -> ImageFrames:
 
 
 def normalisation_of(transform: Any) -> tuple[Any, Any]:
-    """The mean and std that a transform, or the last of its ``transforms`` with both, normalises by; None where unknown."""
+    """Return the mean and std of a transform, or of the last of its ``transforms`` with both; (None, None) if unknown."""
     parts = getattr(transform, "transforms", None)
     if isinstance(parts, Sequence):
         known = [found for part in parts if (found := normalisation_of(part)) != (None, None)]
@@ -90,20 +90,20 @@ def normalisation_of(transform: Any) -> tuple[Any, Any]:
 
 
 class Scale:
-    """How values become 0 … 255, one way for all images of a call.
+    """Scales the values of all images of a call to 0 … 255 in the same way.
 
-    Integers are taken as they are, and floating numbers by their range: 0 to 1, 0 to 255, or normalised.
+    Integers are unchanged. Floating-point images are interpreted by their range: 0 to 1, 0 to 255, or normalised.
 
     Parameters
     ----------
     images : iterable of ndarray
     mean, std : sequence of float or None
-        What the images were normalised by; ImageNet's if they have values below 0.
+        Normalisation of the images; by default ImageNet's if they have values below 0.
 
     Raises
     ------
     UsageError
-        If `mean` and `std` do not fit each other, or the images.
+        If the lengths of `mean` and `std` differ, or do not fit the channels.
     """
 
     def __init__(
@@ -113,15 +113,15 @@ class Scale:
         std: Sequence[float] | float | None = None,
     ) -> None:
         low, high, channels = 0.0, 0.0, 1
-        for picture in images:
-            if picture.dtype.kind == "f":
-                finite = picture[np.isfinite(picture)]
+        for image in images:
+            if image.dtype.kind == "f":
+                finite = image[np.isfinite(image)]
                 low, high = min(low, float(finite.min(initial=0))), max(high, float(finite.max(initial=0)))
-            channels = max(channels, picture.shape[-1])
+            channels = max(channels, image.shape[-1])
         normalised = mean is not None or std is not None or low < -_ROUNDING
         if not normalised:
             self._mean, self._std = np.zeros(1), np.ones(1)
-        elif mean is None and std is None and channels == 1:  # of grey images nobody's are known
+        elif mean is None and std is None and channels == 1:  # no usual mean and std exist for grey images
             self._mean, self._std = np.full(1, low), np.full(1, max(high - low, 1e-9))
         else:
             self._mean = np.atleast_1d(np.asarray(IMAGENET_MEAN if mean is None else mean, np.float64))
@@ -135,13 +135,13 @@ class Scale:
         whole = self._mean.max() > 1 or self._std.max() > 2 if normalised else high > 1 + _ROUNDING
         self._factor = 1.0 if whole else 255.0
 
-    def __call__(self, picture: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-        """An image (H, W, C) as uint8 (H, W, 3)."""
-        if picture.dtype == np.bool_:
-            picture = picture.astype(np.uint8) * np.uint8(255)
-        elif picture.dtype.kind == "f":
-            values = picture.astype(np.float64) * self._std + self._mean
-            picture = np.rint(np.clip(np.nan_to_num(values), 0, 255 / self._factor) * self._factor).astype(np.uint8)
-        elif picture.dtype != np.uint8:
-            picture = np.clip(picture, 0, 255).astype(np.uint8)
-        return np.ascontiguousarray(np.broadcast_to(picture, (*picture.shape[:2], 3)))
+    def __call__(self, image: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+        """Convert an image (H, W, C) to uint8 (H, W, 3)."""
+        if image.dtype == np.bool_:
+            image = image.astype(np.uint8) * np.uint8(255)
+        elif image.dtype.kind == "f":
+            values = image.astype(np.float64) * self._std + self._mean
+            image = np.rint(np.clip(np.nan_to_num(values), 0, 255 / self._factor) * self._factor).astype(np.uint8)
+        elif image.dtype != np.uint8:
+            image = np.clip(image, 0, 255).astype(np.uint8)
+        return np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3)))

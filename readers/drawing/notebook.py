@@ -1,4 +1,4 @@
-"""Samples in a notebook: images with their geometry as SVG, and the fields as a table."""
+"""Show samples in a notebook: images with their geometry as SVG, and the fields in a table."""
 
 import base64
 import io
@@ -19,15 +19,15 @@ from shardspec.columns import evenly
 from shardspec.errors import UsageError
 
 _SIDE = 160
-"""Pixels of an image's longer side."""
+"""Length of an image's longer side in pixels."""
 _TEXT = 60
 _FRAMES = 8
-"""Frames of a clip that are shown."""
+"""Largest number of frames of a clip that are shown."""
 
 
 @dataclass(frozen=True, repr=False)
 class Strip:
-    """Samples side by side. A notebook shows images and a table; elsewhere it is one line of text.
+    """Samples side by side. A notebook shows images and a table; elsewhere its repr is one line of text.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Strip:
     samples : tuple of dict
     title : str
     classes : tuple of str or None
-        The names of the labels.
+        Names of the labels.
     """
 
     rows: tuple[int, ...]
@@ -47,13 +47,13 @@ class Strip:
         return f"<{len(self.rows)} samples of {self.title}>"
 
     def _repr_html_(self) -> str:
-        """For notebooks. Every text is escaped, and nothing is loaded."""
+        """Return HTML for notebooks, with escaped texts and without external resources."""
         found = [_image_of(sample) for sample in self.samples]
-        scale = Scale(picture.frames for picture in found if picture is not None)
+        scale = Scale(image.frames for image in found if image is not None)
         images = "".join(
-            _figure(row, sample, picture, scale)
-            for row, sample, picture in zip(self.rows, self.samples, found, strict=True)
-            if picture is not None
+            _figure(row, sample, image, scale)
+            for row, sample, image in zip(self.rows, self.samples, found, strict=True)
+            if image is not None
         )
         names = list(dict.fromkeys(name for sample in self.samples for name in sample))
         head = "".join(f"<th>{row}</th>" for row in self.rows)
@@ -78,32 +78,32 @@ class Strip:
 
 
 def _image_of(sample: Mapping[str, Any]) -> ImageFrames | None:
-    """The field ``image`` as the network gets it, or else the first packed image."""
+    """Return the field ``image`` as the network gets it, or the first packed image."""
     with suppress(UsageError):
         return as_image(sample.get("image"), "image")
     return next((as_image(value, name) for name, value in sample.items() if _is_image(value)), None)
 
 
-def _figure(row: int, sample: Mapping[str, Any], picture: ImageFrames, scale: Scale) -> str:
-    """A sample's image with its geometry over it; of a clip, its frames."""
-    length = len(picture.frames)
+def _figure(row: int, sample: Mapping[str, Any], image: ImageFrames, scale: Scale) -> str:
+    """Return a sample's image, or the frames of its clip, with geometry."""
+    length = len(image.frames)
     geometry = {name: sample[name] for name in (*GEOMETRY, "landmarks_valid") if name in sample}
     return "".join(
         _frame(
-            f"row {row}, frame {t}" if picture.strip else f"row {row}",
-            scale(picture.frames[t]),
+            f"row {row}, frame {t}" if image.strip else f"row {row}",
+            scale(image.frames[t]),
             {name: of_frame(name, value, t, length) for name, value in geometry.items()},
         )
         for t in evenly(length, _FRAMES)
     )
 
 
-def _frame(title: str, picture: npt.NDArray[np.uint8], geometry: Mapping[str, Any]) -> str:
-    """An image with its geometry as SVG."""
-    height, width = picture.shape[:2]
+def _frame(title: str, image: npt.NDArray[np.uint8], geometry: Mapping[str, Any]) -> str:
+    """Return an image with its geometry as SVG."""
+    height, width = image.shape[:2]
     factor = _SIDE / max(height, width)
     file = io.BytesIO()
-    Image.fromarray(picture).save(file, "PNG", compress_level=1)
+    Image.fromarray(image).save(file, "PNG", compress_level=1)
     data = base64.b64encode(file.getvalue()).decode()
     paths = "".join(
         f"<path d='{shape.path}' fill='none' stroke='#{bytes(COLOURS[shape.kind]).hex()}' stroke-linecap='round' "

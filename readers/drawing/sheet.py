@@ -1,4 +1,4 @@
-"""A contact sheet: images with their geometry, each above its caption."""
+"""Draw samples, and contact sheets of images above their captions."""
 
 import math
 import textwrap
@@ -29,14 +29,14 @@ def draw_sample(
     masks: Sequence[npt.NDArray[Any]] = (),
     plain: bool = False,
 ) -> npt.NDArray[np.uint8]:
-    """Draw a sample's geometry onto its image (`readers.drawing.sheet.draw`), and fit it into a square.
+    """Draw a sample's geometry onto its image (`draw`), and fit it into a square.
 
     Parameters
     ----------
     image : ndarray, (H, W, 3), uint8, RGB
     sample : mapping
     cell : int
-        Side of the square, in pixels. A small image is enlarged by a whole factor, a large one is reduced.
+        Side of the square in pixels. A small image is enlarged by a whole factor, and a large one is reduced.
     masks : sequence of ndarray, (H, W)
     plain : bool
         Whether to leave out geometry and masks.
@@ -50,30 +50,30 @@ def draw_sample(
     return fit(draw(image, sample, masks, plain=plain, scale=scale), cell)
 
 
-def fit(picture: npt.NDArray[np.uint8], cell: int) -> npt.NDArray[np.uint8]:
-    """Reduce an image that is larger than a square of `cell` pixels, by averaging areas."""
-    height, width = picture.shape[:2]
+def fit(image: npt.NDArray[np.uint8], cell: int) -> npt.NDArray[np.uint8]:
+    """Reduce an image to a square of `cell` pixels, by averaging areas, if it is larger."""
+    height, width = image.shape[:2]
     if max(height, width) <= cell:
-        return picture
+        return image
     share = cell / max(height, width)
     size = (max(1, round(width * share)), max(1, round(height * share)))
-    return np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_AREA), np.uint8)
+    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def columns_for(count: int) -> int:
-    """The images in a row of a sheet that is about as broad as high."""
+    """Return the number of columns of a sheet that is about as wide as high."""
     return min(count, max(1, round(math.sqrt(count * 1.4))))
 
 
 class Sheet:
-    """Cells in rows, each with two lines of text below.
+    """A grid of images, each with two lines of text below.
 
     Parameters
     ----------
     across, down : int
-        Cells in a row, and rows.
+        Number of columns and rows.
     cell : int or (int, int)
-        Side of the square of each image, or its height and width, in pixels.
+        Side of the square for each image, or height and width, in pixels.
 
     Attributes
     ----------
@@ -101,8 +101,8 @@ class Sheet:
         self.image = Image.new("RGB", size, _BACKGROUND)
         self._pen = ImageDraw.Draw(self.image)
 
-    def put(self, place: int, picture: npt.NDArray[np.uint8], caption: Sequence[str]) -> None:
-        """Fill one cell, counted row by row.
+    def put(self, place: int, image: npt.NDArray[np.uint8], caption: Sequence[str]) -> None:
+        """Fill a cell. Cells are numbered row by row.
 
         Parameters
         ----------
@@ -110,19 +110,19 @@ class Sheet:
         image : ndarray, (H, W, 3), uint8, RGB
             At most as large as the cell.
         caption : sequence of str
-            One line or two; a line that is too wide loses its middle.
+            One or two lines; the middle of a line that is too wide is left out.
         """
         left = _GAP + place % self._across * self._pitch[0]
         top = _GAP + place // self._across * self._pitch[1]
-        height, width = picture.shape[:2]
+        height, width = image.shape[:2]
         corner = (left + (self._width - width) // 2, top + (self._height - height) // 2)
-        self.image.paste(Image.fromarray(picture), corner)
+        self.image.paste(Image.fromarray(image), corner)
         for number, text in enumerate(caption[:CAPTION_LINES]):
             where = (left, top + self._height + 1 + number * self._line)
             self._pen.text(where, self._fit(text), fill=_FAINT if number else _TEXT, font=self._font)
 
     def _fit(self, text: str) -> str:
-        """The text on one line, without its middle if it is too wide."""
+        """Return a text as one line, without its middle if it is too wide."""
         text = textwrap.shorten(text.encode("utf-8", "replace").decode(), 400, placeholder="…")
         if self._font.getlength(text) <= self._width:
             return text
@@ -135,7 +135,7 @@ class Sheet:
 
 _TINT = 0.45
 _LABELS_MAX = 32
-"""Values of a label map; a mask of more values is a soft one."""
+"""Largest number of values in a label map; a mask with more values is a soft mask."""
 
 _SUBPIXEL = 4  # fractional bits of OpenCV's drawing coordinates
 
@@ -150,20 +150,20 @@ def draw(
 ) -> npt.NDArray[np.uint8]:
     """Draw a sample's masks, boxes, outline and points onto a copy of its image.
 
-    The person's left is drawn in blue, the right in red, so that a wrong flip shows at once.
+    The person's left is blue and the right is red, which makes a wrong flip visible.
 
     Parameters
     ----------
     image : ndarray, (H, W, 3), uint8, RGB
     sample : mapping
-        See `readers.drawing.geometry.shapes_of`. If ``landmarks_valid`` is false, the image has a red frame.
+        Fields for `readers.drawing.geometry.shapes_of`. If ``landmarks_valid`` is false, the image gets a red frame.
     masks : sequence of ndarray, (H, W)
-        Label maps, which tint the image in one colour for each value above 0; or soft masks (floating, or of more
-        than 32 values), which tint it by their share of 1 or 255.
+        Label maps tint the image in one colour for each value above 0. Soft masks (floating-point, or with more than 32
+        values) tint it in proportion to their value, of 1 or of 255.
     plain : bool
         Whether to leave out geometry and masks.
     scale : int, >= 1
-        How many times larger the drawing is than the image.
+        Factor by which the drawing is larger than the image.
 
     Returns
     -------
@@ -190,7 +190,7 @@ def _draw_shape(canvas: npt.NDArray[np.uint8], shape: Shape, scale: int, weight:
     colour, found = COLOURS[shape.kind], _fixed(shape.points, scale)
     if shape.layer != "points":
         cv2.polylines(canvas, [found], True, colour, weight, cv2.LINE_AA, _SUBPIXEL)
-    if shape.layer == "outline":  # its corner 0
+    if shape.layer == "outline":  # mark corner 0
         found, radius = found[:1], 2 * weight
     if shape.layer in ("points", "outline"):
         for centre in found.tolist():
@@ -210,6 +210,6 @@ def _tinted(image: npt.NDArray[np.uint8], mask: npt.NDArray[Any]) -> npt.NDArray
 
 
 def _fixed(points: Points, scale: int) -> npt.NDArray[np.int32]:
-    """Pixels of the image as OpenCV's fixed-point coordinates, whose whole numbers are pixel centres."""
-    far = 2.0**20  # outside of every image; OpenCV's integers hold no more than 2**31
+    """Convert pixels of the image to OpenCV's fixed-point coordinates, in which integers are pixel centres."""
+    far = 2.0**20  # outside of every image, and within OpenCV's 32-bit integers
     return np.rint(np.clip(points * scale - 0.5, -far, far) * (1 << _SUBPIXEL)).astype(np.int32)

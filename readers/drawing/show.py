@@ -1,9 +1,7 @@
-"""``readers.show``: samples as the network gets them, drawn for people."""
+"""``readers.show``: draw samples as the network gets them."""
 
-import builtins
 import io
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,42 +22,34 @@ from shardspec.wording import list_some, shorten
 DEFAULT_COUNT = 64
 _CELL, _STRIP_CELL = 224, 112
 _FRAMES = 16
-"""Frames of a clip that are shown."""
+"""Largest number of frames of a clip that are shown."""
 _SHOWN_CLASSES = 2
-"""Classes of a soft label in a caption."""
-_FILE_BACKENDS = frozenset({"agg", "cairo", "pdf", "pgf", "ps", "svg", "template"})
-"""Matplotlib's backends that open no window."""
+"""Number of classes of a soft label in a caption."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A sheet of samples. In a notebook it shows itself.
+    """A sheet of samples. A notebook shows it.
 
     Attributes
     ----------
     image : PIL.Image.Image
         RGB.
     samples : int
-        How many it shows.
+        Number of samples.
     """
 
     image: Image.Image
     samples: int
 
     def _repr_png_(self) -> bytes:
-        """The sheet as PNG, for notebooks."""
+        """Return the sheet as PNG, for notebooks."""
         file = io.BytesIO()
         self.image.save(file, "PNG")
         return file.getvalue()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the sheet to a file, by its suffix: ``.png``, ``.jpg``, ``.webp``.
-
-        Raises
-        ------
-        UsageError
-            If the file cannot be written.
-        """
+        """Write the sheet to an image file in the format of its suffix; `UsageError` if that fails."""
         try:
             self.image.save(given_path("path", path))
         except (OSError, ValueError) as error:
@@ -80,45 +70,40 @@ def show(
     columns: int | None = None,
     cell: int | None = None,
     plain: bool = False,
-    window: bool | None = None,
 ) -> Drawing:
     """Draw samples as the network gets them, with their geometry, masks and labels.
 
-    ``landmarks``, ``hull``, ``regions`` and ``boxes`` are drawn into the image, the person's left in blue and the right
-    in red; fields that are masks by their names (``mask``, ``*_mask``, ``*_image``) tint it. Clips and views are strips.
+    ``landmarks``, ``hull``, ``regions`` and ``boxes`` are drawn onto the image, the person's left in blue and the right in
+    red. Masks (fields called ``mask``, ``*_mask`` or ``*_image``) tint it. Clips and views become strips of frames.
 
     Parameters
     ----------
     samples : dict, sequence of dict, dataset, tensor, or (images, labels)
-        A batch of a `Loader` or a DataLoader; one sample or several, such as ``[ds[5], ds[5]]``; or a dataset, whose
-        first samples are drawn. Images are (H, W, 3) or (3, H, W), of uint8, or floating from 0 to 1, from 0 to 255,
-        or normalised, on any device.
+        A batch of a `Loader` or a DataLoader; one sample or several, such as ``[ds[5], ds[5]]``; or a dataset, of which
+        the first samples are drawn. Images are (H, W, 3) or (3, H, W), uint8 or floating-point, on any device. Floats
+        range from 0 to 1 or from 0 to 255, or are normalised.
     path : path-like, optional
-        File to write, ``.png`` or another format of Pillow by its suffix.
+        File to write, in the format of its suffix.
     count : int
-        Samples to draw at most.
+        Largest number of samples to draw.
     field : str
-        The field of the images.
+        Field of the images.
     classes : sequence of str, optional
-        The names of the labels, such as ``ds.classes``; a dataset's own by default.
+        Names of the labels, such as ``ds.classes``; by default those of the dataset.
     mean, std : sequence of float, optional
-        What the images were normalised by. By default ImageNet's, as `readers.augment.Normalize` has it, if images
-        have values below 0.
+        Normalisation of the images. By default ImageNet's, as in `readers.augment.Normalize`, if images have values
+        below 0.
     columns : int, optional
-        Samples in a row of the sheet.
+        Number of samples in a row of the sheet.
     cell : int, optional
-        Side of the square that each image is fitted into, in pixels, 16 or more; by default 224 at most, 112 for the
-        frames of clips.
+        Side of the square for each image in pixels, 16 or more; by default at most 224, or 112 for frames of clips.
     plain : bool
         Whether to leave out geometry and masks.
-    window : bool, optional
-        Whether to open a window, of matplotlib or of the system's image viewer. By default, where there is no `path`,
-        no notebook, and a display.
 
     Returns
     -------
     Drawing
-        With the sheet as ``image``; the last line of a notebook's cell shows it.
+        The sheet, as the attribute ``image``. A notebook shows it as the last line of a cell.
 
     Raises
     ------
@@ -134,43 +119,41 @@ def show(
     if not chosen:
         raise UsageError(option="samples", expected="one or more", found="none")
     images = [as_image(sample[field], field) for sample in chosen]
-    scale = Scale([picture.frames for picture in images], mean, std)
+    scale = Scale([image.frames for image in images], mean, std)
     side = cell or _cell_for(images)
-    size = (side, max(_width(picture, side) for picture in images))
+    size = (side, max(_width(image, side) for image in images))
     across = min(len(chosen), columns or max(1, round(columns_for(len(chosen)) * side / size[1])))
     sheet = Sheet(across, -(-len(chosen) // across), size)
-    for place, (sample, picture) in enumerate(zip(chosen, images, strict=True)):
-        drawn = draw_values(sample, picture, scale, side, field, plain=plain)
-        sheet.put(place, drawn, _caption(sample, place, picture, classes))
+    for place, (sample, image) in enumerate(zip(chosen, images, strict=True)):
+        drawn = draw_values(sample, image, scale, side, field, plain=plain)
+        sheet.put(place, drawn, _caption(sample, place, image, classes))
     drawing = Drawing(sheet.image, len(chosen))
     if path is not None:
         drawing.save(path)
-    if window or (window is None and path is None and not _in_notebook() and _has_display()):
-        _open_window(drawing.image)
     return drawing
 
 
 def _cell_for(images: Sequence[ImageFrames]) -> int:
-    """The side of a cell that the largest image fills in its own size, or a whole multiple of it, if it can."""
-    most = _STRIP_CELL if any(picture.strip for picture in images) else _CELL
-    side: int = max(max(picture.frames.shape[1:3]) for picture in images)
+    """Return the side of a cell in which the largest image has its own size, or a multiple of it, if possible."""
+    most = _STRIP_CELL if any(image.strip for image in images) else _CELL
+    side: int = max(max(image.frames.shape[1:3]) for image in images)
     return max(16, min(most, side * max(1, most // side)))
 
 
-def _width(picture: ImageFrames, side: int) -> int:
-    """The width of an image's cell: a square, or as many frames as are shown, each at most as wide as it can be."""
-    count, height, width, _ = picture.frames.shape
+def _width(image: ImageFrames, side: int) -> int:
+    """Return the width of an image's cell: a square, or the frames that are shown side by side."""
+    count, height, width, _ = image.frames.shape
     frame: int = -(-side * width // max(height, width))
     return int(max(side, min(count, _FRAMES) * frame))
 
 
 def _samples(given: Any, count: int, field: str) -> Iterator[Mapping[str, Any]]:
-    """The first samples, as dicts of arrays, tensors and Python's values."""
+    """Yield the first samples as dicts of arrays, tensors and Python values."""
     if isinstance(given, Mapping):
         if field not in given:
             raise UsageError(
                 option="field",
-                expected=f"that of the images, one of {list_some(list(map(str, given)))}",
+                expected=f"the field of the images, one of {list_some(list(map(str, given)))}",
                 found=shorten(field),
             )
         yield from _rows_of(given, count, field) if _is_batch(given, field) else [given]
@@ -181,13 +164,15 @@ def _samples(given: Any, count: int, field: str) -> Iterator[Mapping[str, Any]]:
     elif hasattr(given, "__getitem__") and hasattr(given, "__len__") and not hasattr(given, "batch_size"):
         for i in range(min(count, len(given))):
             sample = given[i]
-            if isinstance(sample, tuple | list):  # as most datasets of torchvision have it
+            if isinstance(sample, tuple | list):  # like most datasets of torchvision
                 sample = dict(zip((field, "label"), sample, strict=False))
             elif not isinstance(sample, Mapping):
                 sample = {field: sample}
             if field not in sample:
                 known = list_some(list(map(str, sample)))
-                raise UsageError(option="field", expected=f"that of the images, one of {known}", found=shorten(field))
+                raise UsageError(
+                    option="field", expected=f"the field of the images, one of {known}", found=shorten(field)
+                )
             yield sample
     else:
         raise UsageError(
@@ -199,7 +184,7 @@ def _samples(given: Any, count: int, field: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _is_pair(given: Sequence[Any]) -> bool:
-    """Return whether a sequence is a batch of images and labels, or one of each, rather than several samples."""
+    """Return whether a sequence is (images, labels) or (image, label), and not several samples."""
     ndim = getattr(given[0], "ndim", 0)
     return len(given) == 2 and (ndim >= 4 or (ndim >= 2 and np.ndim(given[1]) == 0))
 
@@ -216,7 +201,7 @@ def _is_batch(given: Mapping[str, Any], field: str) -> bool:
 
 
 def _rows_of(batch: Mapping[str, Any], count: int, field: str) -> Iterator[Mapping[str, Any]]:
-    """The samples of a batch; what has no value for each of them is left out."""
+    """Yield the samples of a batch, without fields that do not have a value for each sample."""
     length = len(batch[field])
     columns = {name: value for name, value in batch.items() if hasattr(value, "__len__") and len(value) == length}
     for row in range(min(count, length)):
@@ -225,24 +210,24 @@ def _rows_of(batch: Mapping[str, Any], count: int, field: str) -> Iterator[Mappi
 
 def draw_values(
     sample: Mapping[str, Any],
-    picture: ImageFrames,
+    image: ImageFrames,
     scale: Scale,
     cell: int,
     field: str = "image",
     *,
     plain: bool = False,
 ) -> npt.NDArray[np.uint8]:
-    """Draw a sample's image with its geometry and masks; the frames of a clip side by side.
+    """Draw a sample's image, or the frames of its clip side by side, with geometry and masks.
 
     Parameters
     ----------
     sample : mapping
-        Values of numpy or torch.
+        Numpy arrays or tensors.
     image : ImageFrames
-        That of the sample's `field`.
+        Image of the sample's `field`.
     scale : Scale
     cell : int
-        Side of the square that each frame is fitted into, in pixels.
+        Side of the square for each frame in pixels.
     plain : bool
         Whether to leave out geometry and masks.
 
@@ -250,50 +235,50 @@ def draw_values(
     -------
     ndarray, (H', W', 3), uint8, RGB
     """
-    length = len(picture.frames)
+    length = len(image.frames)
     shown = np.unique(np.linspace(0, length - 1, min(length, _FRAMES)).round().astype(int)).tolist()
     fields = {name: as_array(sample[name]) for name in (*GEOMETRY, "landmarks_valid") if name in sample}
-    masks = [mask for name in sample if name != field and is_mask_name(name) for mask in _masks(sample[name], picture)]
+    masks = [mask for name in sample if name != field and is_mask_name(name) for mask in _masks(sample[name], image)]
     drawn = []
     for t in shown:
         geometry = {name: of_frame(name, value, t, length) for name, value in fields.items()}
         tints = [mask[t] for mask in masks]
-        drawn.append(draw_sample(scale(picture.frames[t]), geometry, cell, masks=tints, plain=plain))
+        drawn.append(draw_sample(scale(image.frames[t]), geometry, cell, masks=tints, plain=plain))
     return np.concatenate(drawn, axis=1)
 
 
-def _masks(value: Any, picture: ImageFrames) -> list[npt.NDArray[Any]]:
-    """A field's mask for each frame, (T, H, W), if it lies on the image; an image of unequal channels is no mask."""
-    mask, sides = as_array(value), picture.frames.shape[1:3]
+def _masks(value: Any, image: ImageFrames) -> list[npt.NDArray[Any]]:
+    """Return a field's mask for each frame, (T, H, W), if it has the sides of the image and equal channels."""
+    mask, sides = as_array(value), image.frames.shape[1:3]
     if not isinstance(mask, np.ndarray) or mask.dtype.kind not in "biuf":
         return []
     if mask.shape[-2:] != sides:  # not (H, W) or (C, H, W)
         mask = np.moveaxis(mask, -1, -3) if mask.ndim >= 3 else mask
     if mask.ndim < 2 or mask.shape[-2:] != sides:
         return []
-    channels = mask.ndim - 2 - picture.strip
+    channels = mask.ndim - 2 - image.strip
     if channels not in (0, 1):
         return []
     if channels and (mask != mask[..., :1, :, :]).any():
         return []
     mask = mask[..., 0, :, :] if channels else mask
-    mask = mask if picture.strip else mask[None]
-    return [mask] if len(mask) == len(picture.frames) else []
+    mask = mask if image.strip else mask[None]
+    return [mask] if len(mask) == len(image.frames) else []
 
 
-def _caption(sample: Mapping[str, Any], place: int, picture: ImageFrames, classes: Sequence[str] | None) -> list[str]:
-    """The key, or the number in the batch; the label, and how many frames there are if not all are shown."""
+def _caption(sample: Mapping[str, Any], place: int, image: ImageFrames, classes: Sequence[str] | None) -> list[str]:
+    """Return the key, or the number in the batch; and the label, with the number of frames if some are not shown."""
     below = []
     if "label" in sample:
         below.append(_label(as_array(sample["label"]), classes))
-    if len(picture.frames) > _FRAMES:
-        below.append(f"{_FRAMES} of {len(picture.frames)} frames")
+    if len(image.frames) > _FRAMES:
+        below.append(f"{_FRAMES} of {len(image.frames)} frames")
     key = sample.get("key")
     return [key if isinstance(key, str) else f"sample {place}", ", ".join(below)]
 
 
 def _label(value: Any, classes: Sequence[str] | None) -> str:
-    """A label by its name; of a soft one the classes with the largest shares."""
+    """Return the name of a label; for a soft label, the classes with the largest shares."""
 
     def name(number: int) -> str:
         return classes[number] if classes is not None and 0 <= number < len(classes) else str(number)
@@ -305,28 +290,3 @@ def _label(value: Any, classes: Sequence[str] | None) -> str:
         largest = np.argsort(-array, kind="stable")[:_SHOWN_CLASSES].tolist()
         return ", ".join(f"{array[i]:.2f} {name(i)}" for i in largest if array[i] > 0)
     return shorten(value) if array.ndim == 0 else ""
-
-
-def _in_notebook() -> bool:
-    """Return whether a notebook shows the last value of a cell."""
-    shell = getattr(builtins, "get_ipython", None)
-    return shell is not None and getattr(shell(), "kernel", None) is not None
-
-
-def _has_display() -> bool:
-    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
-
-
-def _open_window(image: Image.Image) -> None:
-    """Show an image in a window of matplotlib, or else in the system's viewer."""
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        image.show()
-        return
-    if plt.get_backend().lower() in _FILE_BACKENDS:
-        image.show()
-        return
-    figure = plt.figure(figsize=(image.width / 100, image.height / 100), dpi=100)
-    figure.figimage(np.asarray(image))
-    plt.show()

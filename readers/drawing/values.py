@@ -1,4 +1,4 @@
-"""A value of a field as people read it: on pages, under images, in a notebook."""
+"""Format values of fields for pages, captions and notebooks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,23 +6,23 @@ from typing import Any
 import numpy as np
 
 LONGEST = 2000
-"""Characters of a text."""
+"""Largest number of characters of a text."""
 
 _NUMBERS = 12
 _ONE_BY_ONE = 1000
-"""Of a larger array no numbers are shown."""
+"""Largest number of elements of an array whose numbers are shown."""
 
 
 def describe_value(value: Any, classes: Sequence[str] | None = None, *, longest: int = LONGEST) -> str:
-    """A value as text: a class by its name, a number in few digits, an array by its first numbers and its shape.
+    """Format a value: a class by its name, a number with few digits, an array by its first numbers and its shape.
 
     Parameters
     ----------
     value : text, bytes, number, array or other object
     classes : sequence of str, optional
-        The names of the values 0, 1, …
+        Names of the values 0, 1, …
     longest : int
-        Characters of a text, after which it is cut.
+        Number of characters after which a text is cut.
     """
     if isinstance(value, str):
         return printable(value, longest)
@@ -44,6 +44,6 @@ def describe_value(value: Any, classes: Sequence[str] | None = None, *, longest:
 
 
 def printable(text: str, longest: int = LONGEST) -> str:
-    """A text that can be encoded as UTF-8 and is not too long to be shown."""
+    """Make a text encodable as UTF-8, and cut it if it is too long."""
     shown = text if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
     return shown.encode("utf-8", "replace").decode()

@@ -15,7 +15,7 @@ from support.media import photograph
 
 from readers import CenterCrop, RandomResizedCrop, Resize
 from readers.decode import crops
-from readers.decode.jpeg_parts import crop_jpeg, rest_is_left, upper_rows
+from readers.decode.jpeg_parts import crop_jpeg, rows_are_complete, upper_rows
 from readers.seeding import sample_rng
 from shardspec.codecs import codec_for
 from shardspec.errors import CodecError
@@ -215,7 +215,7 @@ def upper(data, height, width, rows, eighths, fast):
     try:
         simplejpeg.decode_jpeg(cut, "RGB", fastdct=fast, fastupsample=fast, buffer=image, **least)
     except ValueError as error:
-        if not rest_is_left(error):
+        if not rows_are_complete(error):
             raise
     return image
 
@@ -281,7 +281,7 @@ def test_what_only_looks_like_a_header_is_left_alone(place):
     image = np.zeros((100, width, 3), np.uint8)
     with pytest.raises(ValueError, match=r".") as raised:
         simplejpeg.decode_jpeg(cut, "RGB", buffer=image)
-    assert not rest_is_left(raised.value)
+    assert not rows_are_complete(raised.value)
 
 
 def plan_at(top, bottom):
