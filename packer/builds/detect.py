@@ -16,7 +16,7 @@ from packer.sources.base import Source
 _OF_RECIPE = (
     *("format", "label_from", "classes", "classes_from", "label_names", "path_column", "keys", "limit"),
     *SAMPLING,
-    *("min_face", "min_score", "detector", "device", "parity", "shard_size", "shuffle"),
+    *("min_face", "min_score", "fill", "detector", "device", "parity", "shard_size", "shuffle"),
     *(
         "include",
         "exclude",

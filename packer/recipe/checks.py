@@ -24,9 +24,10 @@ SAMPLING = ("every", "fps", "resample_fps", "frames", "keyframes")
 _STEPS: Mapping[str, tuple[str, ...]] = {
     "decode": (*SAMPLING, "intervals"),
     "decode|faces": ("also", "also_missing"),
-    "detect|faces": ("min_face", "min_score", "detector", "device", "parity"),
+    "detect|faces": ("min_face", "min_score", "fill", "detector", "device", "parity"),
     "faces": (
         *("margin", "choose", "keep_faceless", "landmarks", "landmark_model", "align", "align_as"),
+        *("smooth", "crop_per"),
         *("boxes_from", "boxes", "boxes_scale", "refill"),
     ),
     "faces|resize": ("size", "also_resample"),

@@ -136,6 +136,29 @@ class Recipe:
         "the mask of --also (masked); of a video, keep the longest track (track) or the one with the largest area (main)",
         choices=("all", "largest", "best", "central", "masked", *TRACK_RULES),
     )
+    smooth: int | None = option(
+        None,
+        "faces: cut each face of a video by the mean of its box and points over N sampled frames of its track (odd; 13 "
+        "removes the detector's jitter)",
+        metavar="N",
+        minimum=3,
+        late=True,
+    )
+    fill: int | None = option(
+        None,
+        "faces: interpolate a face of a video where its track misses up to N sampled frames in a row (field "
+        "interpolated)",
+        metavar="N",
+        minimum=1,
+        late=True,
+    )
+    crop_per: str = option(
+        "frame",
+        "faces: cut each frame by its own box, or all frames of a track by one square: the smallest around all boxes of "
+        "the track (track), or that of their median (track-median)",
+        choices=("frame", "track", "track-median"),
+        late=True,
+    )
     min_face: int = option(
         40, "faces: smallest shorter side of a box to keep, in pixels of the frame", metavar="PX", minimum=1
     )
@@ -357,6 +380,7 @@ class Recipe:
         if self.refill and "faces" in used and used[:2] != ["decode", "faces"]:
             # Other steps may change frames, and would not process the replacements.
             problems.add("refill", expected="decode and faces as the first two steps", found=", ".join(used))
+        self._check_tracks(problems)
         if self.align_as == "arcface" and isinstance(self.size, int) and self.size % 112 and self.size % 128:
             problems.add("size", expected="a multiple of 112 or 128 with align_as arcface", found=self.size)
         if self.sidecars and self.frame_folders is not None:
@@ -367,6 +391,27 @@ class Recipe:
         problems.raise_as(UsageError)
         if self.size is None and "faces" in used:
             object.__setattr__(self, "size", ALIGNED_SIZES.get(str(self.align_as), DEFAULT_FACE_SIZE))
+
+    def _check_tracks(self, problems: Problems) -> None:
+        """Check the options for crops that are steady over a track."""
+        if isinstance(self.smooth, int) and self.smooth % 2 == 0:
+            problems.add(
+                "smooth", expected="an odd number, so that the frame is in the middle of its window", found=self.smooth
+            )
+        for name in ("smooth", "fill"):
+            if self.refill and getattr(self, name) is not None:
+                problems.add(
+                    name,
+                    "frames that `refill` takes are not where they were sampled, so a mean or an interpolation over "
+                    "them would be off",
+                    hint="choose one of the two",
+                )
+        if self.crop_per == "track" and (self.align or self.align_as is not None):
+            problems.add(
+                "crop_per",
+                "an aligned crop follows the points of a face, not the square around all boxes of its track",
+                hint="choose track-median",
+            )
 
     def _check_encodings(self, problems: Problems) -> None:
         names: list[str] = []

@@ -58,6 +58,25 @@ class FailingAtOnce(Declaring):
         raise ZeroDivisionError("never")
 
 
+class Blinking(Declaring):
+    """Finds a face in the middle of every fifth frame that it gets, from the fifth on."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        self._frames = 0
+
+    def detect(self, frames: Any) -> Any:
+        found = []
+        for frame in frames:
+            self._frames += 1
+            height, width = frame.shape[:2]
+            centre = np.array([width / 2 + self._frames, height / 2])
+            points = centre + 60 * np.array([[-0.2, -0.2], [0.2, -0.2], [0, 0], [-0.15, 0.2], [0.15, 0.2]])
+            face = ([[*(centre - 30), *(centre + 30)]], [1.0], [points])
+            found.append(face if self._frames % 5 == 0 else ([], [], []))
+        return found
+
+
 class Unable:
     """Cannot be made."""
 

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import DEFAULT_FACE_SIZE, Recipe
+from packer.steps.faces.frame import FrameFaces, known_points
 from packer.vision.geometry.affine import apply
 from packer.vision.geometry.align import align_matrix, likeness_matrix, warp
 from packer.vision.geometry.crop import crop_matrix, cut
@@ -35,28 +36,23 @@ class FaceCutter:
         self._margin = recipe.margin
         self._align = recipe.align
         self._likeness = recipe.align_as
+        self._fills = recipe.fill is not None
         self._nearest = recipe.also_resample == "nearest"
         self._landmarks = make_provider(recipe.landmarks, recipe.landmark_model)
         self._layout = self._landmarks.layout
 
-    def cut(
-        self,
-        frame: Image,
-        box: npt.NDArray[np.float32],
-        points5: npt.NDArray[np.floating] | None,
-        before: npt.NDArray[np.float32] | None = None,
-    ) -> dict[str, Any]:
+    def cut(self, frame: Image, faces: FrameFaces, face: int) -> dict[str, Any]:
         """Cut the fields ``image`` and ``matrix`` and those of the landmarks.
+
+        Without points, or if one is far from the box, there are no landmarks: they are zero, and ``landmarks_valid`` is
+        false. An aligned crop that differs from an earlier one only by the rounding of the points reuses its matrix.
 
         Parameters
         ----------
         frame : ndarray, (H, W, 3), uint8
-        points5 : ndarray, (5, 2), or None
-            The detector's points in frame pixels. Without them, or if one is far from the box, there are no landmarks:
-            they are zero, and ``landmarks_valid`` is false.
-        before : ndarray, (2, 3), optional
-            The matrix by which the face was cut before. An aligned crop that differs only by the rounding of the
-            points reuses it.
+        faces : FrameFaces
+        face : int
+            Which of them.
 
         Raises
         ------
@@ -64,26 +60,30 @@ class FaceCutter:
             If the box or the points cannot be those of a face; a `UsageError` is a `ValueError` too.
         """
         height, width = frame.shape[:2]
+        box, points5 = faces.boxes[face], known_points(faces.points[face])
         if box[0] >= width or box[1] >= height or box[2] <= 0 or box[3] <= 0:
             raise ValueError(f"expected a box that touches the frame ({width} x {height}), found {box.tolist()}")
         if points5 is not None and _is_astray(points5, box):
             points5 = None
         if self._align or self._likeness is not None:
-            matrix = self._align_matrix(frame, points5, before)
+            before = None if faces.matrices is None else faces.matrices[face]
+            aligned_by = points5 if faces.cut_points is None else known_points(faces.cut_points[face])
+            matrix = self._align_matrix(frame, aligned_by, before)
         else:
-            matrix = crop_matrix(box, self._margin, self._size)
+            matrix = crop_matrix(box if faces.cut_boxes is None else faces.cut_boxes[face], self._margin, self._size)
         if self._likeness is not None:
             image = bilinear(frame, matrix, self._size)
         else:
             image = warp(frame, matrix, self._size) if self._align else cut(frame, matrix, self._size)
-        out = {"image": image, "matrix": matrix.astype(np.float32)}
+        interpolated = faces.interpolated is not None and bool(faces.interpolated[face])
+        out = {"image": image, "matrix": matrix.astype(np.float32), **self._interpolated(interpolated)}
         if points5 is None:
             return {**out, **self._no_landmarks()}
         points, valid = self._landmarks(image, apply(matrix, points5).astype(np.float32))
         return {
             **out,
             "landmarks": points,
-            "landmarks_valid": bool(valid),
+            "landmarks_valid": bool(valid) and not interpolated,
             "hull": hull(points, self._layout),
             "regions": regions(points, self._layout),
         }
@@ -95,7 +95,10 @@ class FaceCutter:
         matrix = crop_matrix(box, 0, self._size)
         image = cut(frame, matrix, self._size)
         known = {"box": box, "score": np.float32(0), "track": -1, "matrix": matrix.astype(np.float32)}
-        return {"image": image, **known, **self._no_landmarks()}
+        return {"image": image, **known, **self._interpolated(False), **self._no_landmarks()}
+
+    def _interpolated(self, is_so: bool) -> dict[str, bool]:
+        return {"interpolated": is_so} if self._fills else {}
 
     def cut_also(self, frame: Image | None, matrix: npt.NDArray[np.float32], *, whole: bool = False) -> Image:
         """Cut a companion image by the matrix of the first; without one, the crop is black.

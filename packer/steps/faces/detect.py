@@ -31,21 +31,22 @@ def _detections(frames: Iterator[Sample], search: FaceSearch, recipe: Recipe) ->
         return
     item, report, sampled = first[ITEM], first[REPORT], first.get(SAMPLED)
     report.faces = 0
-    tracker = VideoTracks(sampled if takes_decoded(recipe) else None, report) if item.medium.is_sequence else None
+    known = sampled if takes_decoded(recipe) else None
+    tracker = VideoTracks(known, report, recipe.fill) if item.medium.is_sequence else None
     rest = chain([first], frames)
     with search.of_item(item, sampled) as faces:
         while batch := list(islice(rest, BATCH_FRAMES)):
             for sample, found in zip(batch, faces.faces(batch), strict=True):
                 assert isinstance(found, FrameFaces)
                 report.faces += len(found)
-                counting = counting_faces(found, recipe)
-                tracks = np.full(len(counting), NO_TRACK)
+                counting = found.take(counting_faces(found, recipe))
                 if tracker is not None:
-                    tracks = tracker.update(sample["frame"], found.boxes[counting])
+                    counting = tracker.follow(sample["frame"], counting)
+                tracks = np.full(len(counting), NO_TRACK) if counting.tracks is None else counting.tracks
                 height, width = sample.pop("image").shape[:2]
                 size = {"frame_size": np.array([width, height], np.int64), "source_bytes": _bytes_of(item)}
-                for face, track in zip(counting.tolist(), tracks.tolist(), strict=True):
-                    yield {**sample, **size, **_face(found, face), "track": track}
+                for face, track in enumerate(tracks.tolist()):
+                    yield {**sample, **size, **_face(counting, face), "track": track}
                 if not len(counting):
                     yield {**sample, **size, **_NO_FACE}
 

@@ -1,13 +1,17 @@
 """The faces of one frame, found by a detector or given by the user, and the choice among them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
+from packer.steps.chain import Sample
+
+if TYPE_CHECKING:
+    from packer.steps.faces.cuts import Thumbnail
 
 NO_TRACK = -1
 
@@ -38,6 +42,14 @@ class FrameFaces:
         Presentation time of the frame in seconds, where given faces come with it.
     matrices : ndarray, (N, 2, 3), float32, or None
         The matrices by which the faces were cut before; None where they were not.
+    interpolated : ndarray, (N,), bool, or None
+        Faces that are not found in this frame, but lie between those of the frames around it; None stands for none.
+    cut_boxes : ndarray, (N, 4), float64, or None
+        The boxes by which the faces are cut; None stands for `boxes`.
+    cut_points : ndarray, (N, P, 2), float64, or None
+        The points by which the faces are aligned; None stands for `points`.
+    thumbnail : Thumbnail or None
+        Of the frame in which the faces were found.
     """
 
     boxes: FloatArray
@@ -47,6 +59,10 @@ class FrameFaces:
     shape: tuple[int, ...] | None = None
     time: float | None = None
     matrices: FloatArray | None = None
+    interpolated: npt.NDArray[np.bool_] | None = None
+    cut_boxes: npt.NDArray[np.float64] | None = None
+    cut_points: npt.NDArray[np.float64] | None = None
+    thumbnail: "Thumbnail | None" = None
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -55,9 +71,7 @@ class FrameFaces:
         """Select some of the faces by their numbers."""
         rows = np.asarray(faces, np.intp)
         some: dict[str, Any] = {
-            name: None if values is None else values[rows]
-            for name in ("boxes", "scores", "points", "tracks", "matrices")
-            for values in (getattr(self, name),)
+            name: None if values is None else values[rows] for name in _PER_FACE for values in (getattr(self, name),)
         }
         return replace(self, **some)
 
@@ -65,6 +79,45 @@ class FrameFaces:
     def areas(self) -> FloatArray:
         """Area of each box, (N,), in square pixels."""
         return (self.boxes[:, 2] - self.boxes[:, 0]) * (self.boxes[:, 3] - self.boxes[:, 1])
+
+
+_PER_FACE = ("boxes", "scores", "points", "tracks", "matrices", "interpolated", "cut_boxes", "cut_points")
+
+NO_FACES = FrameFaces(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty((0, 5, 2), np.float32))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FramePlace:
+    """One of the sampled frames of an item, and the faces in it.
+
+    Attributes
+    ----------
+    frame : int
+        Index of the sampled frame.
+    number : int
+        Its number among all sampled frames of a video, including damaged ones.
+    shot : int
+        Number of hard cuts before it.
+    sample : dict or None
+        The frame with its image, or the frame that is taken in its place; None if there is neither.
+    faces : FrameFaces
+        Those that count, largest first.
+    seen : sequence of FrameFaces
+        All faces of the frame, and of those that could have taken its place.
+    reason : str
+        Why the faces are not known; empty where they are.
+    refilled : bool
+        Whether another frame is taken in its place.
+    """
+
+    frame: int
+    number: int
+    shot: int
+    sample: Sample | None
+    faces: FrameFaces
+    seen: Sequence[FrameFaces] = ()
+    reason: str = ""
+    refilled: bool = False
 
 
 def shorter_sides(boxes: FloatArray) -> FloatArray:

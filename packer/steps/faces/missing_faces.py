@@ -4,8 +4,9 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from packer.recipe import Recipe
-from packer.steps.chain import Sample
 from packer.steps.faces.frame import NO_TRACK, FrameFaces, shorter_sides
 from packer.steps.report import ItemReport
 
@@ -62,16 +63,13 @@ def advise(reasons: Iterable[str], recipe: Recipe) -> str:
     return f"a lower {' or '.join(sorted(lower))} keeps more faces" if lower else ""
 
 
-def describe_largest(samples: Sequence[Sample]) -> str:
-    """Describe the largest face of some samples, of which there is at least one."""
-    largest = max(samples, key=_shorter)
-    track = "no track" if largest["track"] == NO_TRACK else f"track {largest['track']}"
-    return f"largest other face {_pixels(_shorter(largest))} px ({track})"
-
-
-def _shorter(sample: Sample) -> float:
-    left, top, right, bottom = sample["box"].tolist()
-    return float(min(right - left, bottom - top))
+def describe_largest(found: Sequence[FrameFaces]) -> str:
+    """Describe the largest face of some frames, of which there is at least one; the first of equals."""
+    sides = np.concatenate([shorter_sides(faces.boxes) for faces in found])
+    tracks = [track for faces in found for track in ([NO_TRACK] * len(faces) if faces.tracks is None else faces.tracks)]
+    largest = int(np.argmax(sides))
+    track = "no track" if tracks[largest] == NO_TRACK else f"track {tracks[largest]}"
+    return f"largest other face {_pixels(float(sides[largest]))} px ({track})"
 
 
 def _finite(found: FrameFaces) -> list[Seen]:

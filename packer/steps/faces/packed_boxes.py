@@ -36,6 +36,7 @@ _FIELDS: Mapping[str, tuple[str, _Shape]] = {
     "frame_position": ("iu", ()),
     "landmarks": ("f", (None, 2)),
     "landmarks_valid": ("b", ()),
+    "interpolated": ("b", ()),
     "matrix": ("f", (2, 3)),
     "frame_size": ("iu", (2,)),
     "source_bytes": ("iu", ()),
@@ -159,6 +160,8 @@ class PackedBoxes(Boxes):
         if self._keeps_faceless:  # whole frames, which stand for an item without a face
             placed: npt.NDArray[np.bool_] = columns.get("landmarks_valid", real)
             columns["box_valid"] = real = real & (placed | (score != 0))
+        if "interpolated" in columns:  # no one has seen these faces; `fill` computes them again
+            columns["box_valid"] = real = real & ~(columns["interpolated"] & (score == 0))
 
         def refuse(wrong: npt.NDArray[np.bool_], field: str, expected: str) -> None:
             if wrong.any():

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from packer.sources.item import BOXES_FROM, Item, ItemFile
 from packer.steps.chain import STILL, Sample, require_image
 from packer.steps.companion import CompanionFile
 from packer.steps.faces.boxes import Boxes, open_boxes
+from packer.steps.faces.cuts import make_thumbnail
 from packer.steps.faces.frame import FrameFaces
 from packer.vision.detect import Detector
 from packer.vision.detect.detections import FaceDetector
@@ -29,7 +31,7 @@ SAME_TIME_S = 1e-3
 """Largest difference between the time of a frame and its recorded time, in seconds."""
 
 KEPT_FRAMES = 20_000
-"""Frames whose faces a worker remembers: about 1 KB each."""
+"""Frames whose faces a worker remembers: about 2 KB each."""
 
 Sampled = tuple[int, ...] | None
 """Indices of the frames that a pass over a file returns; None for all of them, or for an image."""
@@ -138,7 +140,7 @@ class _GivenBoxes(ItemSearch):
                 expected=f"frame {frame['frame']} at {known.time:g} s, as when its boxes were packed",
                 found=f"it at {frame['time']:g} s",
             )
-        return known
+        return replace(known, thumbnail=make_thumbnail(frame["image"]))
 
 
 class _Detecting(ItemSearch):
@@ -265,4 +267,7 @@ def as_frame(sample: Sample) -> Sample:
 
 def _detect(detector: FaceDetector, images: Sequence[npt.NDArray[np.uint8]]) -> list[FrameFaces]:
     found = detector.detect(images) if images else ()
-    return [FrameFaces(*faces, shape=picture.shape) for picture, faces in zip(images, found, strict=True)]
+    return [
+        FrameFaces(*faces, shape=picture.shape, thumbnail=make_thumbnail(picture))
+        for picture, faces in zip(images, found, strict=True)
+    ]

@@ -1,7 +1,7 @@
 """``faces``: frames become face crops, with landmarks, outline, regions and the matrix that leads back to the frame."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain, islice
 
 import numpy as np
@@ -10,22 +10,22 @@ from packer.recipe import Recipe
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample, Step, StepResources
 from packer.steps.companion import CompanionImages, open_companion
 from packer.steps.faces.crop import FaceCutter
-from packer.steps.faces.frame import FRAME_RULES, NO_TRACK, FrameFaces, counting_faces, known_points
-from packer.steps.faces.missing_faces import MissingFaces, describe_largest
+from packer.steps.faces.frame import FRAME_RULES, NO_FACES, NO_TRACK, FrameFaces, FramePlace, counting_faces
+from packer.steps.faces.missing_faces import MissingFaces
 from packer.steps.faces.refill import Found, Refill, refilling
 from packer.steps.faces.search import BATCH_FRAMES, FaceSearch, ItemSearch, as_frame, takes_decoded
+from packer.steps.faces.steady import SteadyTracks, is_steady
 from packer.steps.faces.tracks import VideoTracks
+from packer.steps.faces.waiting import open_waiting
 from packer.steps.report import ItemReport
 
 
 def make(recipe: Recipe, resources: StepResources) -> Step:
     """Make the step of a recipe. Loads the landmarks' model, and the detector if none is given, once per worker."""
     search, cutter = FaceSearch(recipe, resources.detector), FaceCutter(recipe)
-    weigh = _WEIGHTS.get(recipe.choose)
 
     def faces(samples: Iterator[Sample]) -> Iterator[Sample]:
-        found = _crops(recipe, search, cutter, map(as_frame, samples))
-        return found if weigh is None else _one_track(found, weigh)
+        return _crops(recipe, search, cutter, map(as_frame, samples))
 
     return faces
 
@@ -41,12 +41,16 @@ def _crops(recipe: Recipe, search: FaceSearch, cutter: FaceCutter, frames: Itera
         search.of_item(item, sampled) as faces,
         open_companion(recipe, first) as also,
         refilling(recipe, search, faces, first) as refill,
+        open_waiting(recipe, first) as waiting,
     ):
         known = sampled if takes_decoded(recipe) else None
-        tracker = VideoTracks(known, report) if item.medium.is_sequence else None
+        tracker = VideoTracks(known, report, recipe.fill) if item.medium.is_sequence else None
         missing = MissingFaces(report, recipe, refills=refill is not None)
         of_item = _ItemFaces(recipe, cutter, report, faces, also, refill, tracker, missing)
-        yield from of_item.crops(chain([first], frames))
+        places = of_item.places(chain([first], frames))
+        if tracker is not None and is_steady(recipe):
+            places = SteadyTracks(recipe, waiting, report).steady(places)
+        yield from of_item.crops(places)
         report.unused_boxes = faces.unused()
 
 
@@ -63,25 +67,41 @@ class _ItemFaces:
     tracker: VideoTracks | None
     missing: MissingFaces
 
-    def crops(self, frames: Iterator[Sample]) -> Iterator[Sample]:
+    def places(self, frames: Iterator[Sample]) -> Iterator[FramePlace]:
+        """Yield the sampled frames with the faces that count, and their tracks."""
+        for place, sample, faces in self._searched(frames):
+            found, seen = self._find(place, sample, faces)
+            self.report.faces = (self.report.faces or 0) + sum(map(len, seen))
+            reason = faces if isinstance(faces, str) else ""
+            taken, known = found or (sample, NO_FACES if isinstance(faces, str) else faces)
+            if taken is None:
+                continue
+            counting = known.take(counting_faces(known, self.recipe))
+            number = shot = 0
+            if self.tracker is not None:
+                counting = self.tracker.follow(place, counting)
+                number, shot = self.tracker.number, self.tracker.shot
+            yield FramePlace(place, number, shot, taken, counting, seen, reason, taken is not sample)
+
+    def crops(self, places: Iterator[FramePlace]) -> Iterator[Sample]:
+        """Cut the faces of the frames."""
         faceless: list[Sample] = []
         any_face = False
-        for place, sample, faces in self._searched(frames):
-            found = self._find(place, sample, faces)
+        for place in places:
             crops: list[Sample] = []
-            if found is not None:
-                substitute = found[0] is not sample
-                crops = self._cut_all(place, *found, self.refill.also if self.refill and substitute else self.also)
-                self.report.refilled += substitute and bool(crops)
-            elif sample is not None and self.tracker is not None:
-                self.tracker.update(place, np.empty((0, 4), np.float32))
+            sample, also = place.sample, self.refill.also if self.refill and place.refilled else self.also
+            if sample is not None and len(place.faces):
+                crops = self._cut_all(sample, place.faces, also)
+                self.report.refilled += place.refilled and bool(crops)
+            elif sample is not None:
+                self._report_missing(place)
             if crops:
                 any_face = True
                 faceless.clear()
                 yield from crops
             elif self.recipe.keep_faceless and not any_face and sample is not None:
                 whole = self.cutter.keep_whole(sample["image"])
-                faceless.append({**sample, **whole, **self._cut_also(self.also, sample, whole, whole=True)})
+                faceless.append({**sample, **whole, **self._cut_also(also, sample, whole, whole=True)})
         if not any_face and faceless:
             self.report.skipped.clear()
             yield from faceless
@@ -95,8 +115,10 @@ class _ItemFaces:
                 yield sample["frame"], sample, faces
         yield from ((place, None, "") for place in (refill.missing(None) if refill else ()))
 
-    def _find(self, place: int, sample: Sample | None, faces: FrameFaces | str) -> Found | None:
-        """Return the frame that gives the samples of a place. If none does, the report says why."""
+    def _find(
+        self, place: int, sample: Sample | None, faces: FrameFaces | str
+    ) -> tuple[Found | None, list[FrameFaces]]:
+        """Return the frame that gives the samples of a place, None if none does, and all faces that were found."""
         seen: list[FrameFaces] = []
         found: Found | None = None
         if sample is not None and isinstance(faces, FrameFaces):
@@ -105,34 +127,31 @@ class _ItemFaces:
         if found is None and self.refill is not None:
             found, more = self.refill.look(place, self._counts)
             seen += more
-        self.report.faces = (self.report.faces or 0) + sum(map(len, seen))
-        if found is None and sample is not None:
-            if isinstance(faces, str) and not any(map(len, seen)):
-                self.report.skip(place, faces)
-            else:
-                self.missing.add(place, seen)
-        return found
+        return found, seen
 
-    def _cut_all(self, place: int, sample: Sample, found: FrameFaces, also: CompanionImages | None) -> list[Sample]:
+    def _report_missing(self, place: FramePlace) -> None:
+        if place.reason and not any(map(len, place.seen)):
+            self.report.skip(place.frame, place.reason)
+        else:
+            self.missing.add(place.frame, place.seen)
+
+    def _cut_all(self, sample: Sample, found: FrameFaces, also: CompanionImages | None) -> list[Sample]:
         """Return the samples of a frame with faces that count.
 
-        If there are none, the report says why. A face that cannot be cut affects no other. `place` is the sampled frame
-        in whose place this one is.
+        If there are none, the report says why. A face that cannot be cut affects no other.
         """
         frame = sample["frame"]
-        faces = self._choose(place, sample, found, also)
+        faces = self._choose(sample, found, also)
         crops, failures = [], []
         for face in range(len(faces)):
-            box, points = faces.boxes[face], known_points(faces.points[face])
-            before = None if faces.matrices is None else faces.matrices[face]
             try:
-                cut = self.cutter.cut(sample["image"], box, points, before)
+                cut = self.cutter.cut(sample["image"], faces, face)
             except ValueError as error:  # a UsageError is one too
                 failures.append(f"a face could not be cut: {error}")
                 continue
             track = NO_TRACK if faces.tracks is None else int(faces.tracks[face])
-            known = {"box": box.astype(np.float32), "score": np.float32(faces.scores[face]), "track": track}
-            crops.append({**sample, **cut, **known, **self._cut_also(also, sample, cut)})
+            known = {"box": faces.boxes[face].astype(np.float32), "score": np.float32(faces.scores[face])}
+            crops.append({**sample, **cut, **known, "track": track, **self._cut_also(also, sample, cut)})
         if failures and not crops:
             self.report.skip(frame, failures[0])
         elif failures:
@@ -152,46 +171,10 @@ class _ItemFaces:
     def _counts(self, found: FrameFaces) -> bool:
         return len(counting_faces(found, self.recipe)) > 0
 
-    def _choose(self, place: int, sample: Sample, found: FrameFaces, also: CompanionImages | None) -> FrameFaces:
-        """Return the faces of one frame that count, or the one of them that the recipe chooses."""
-        faces = found.take(counting_faces(found, self.recipe))
-        if faces.tracks is None and self.tracker is not None:
-            faces = replace(faces, tracks=self.tracker.update(place, faces.boxes))
+    def _choose(self, sample: Sample, faces: FrameFaces, also: CompanionImages | None) -> FrameFaces:
+        """Return the faces of one frame, or the one of them that the recipe chooses."""
         choose = FRAME_RULES.get(self.recipe.choose)
         if choose is None:
             return faces
         mask = also.picture(sample) if also is not None and self.recipe.choose == "masked" else None
         return faces.take([choose(faces, sample["image"], mask)])
-
-
-def _box_area(sample: Sample) -> float:
-    left, top, right, bottom = sample["box"].tolist()
-    return float((right - left) * (bottom - top))
-
-
-_WEIGHTS: dict[str, Callable[[list[Sample]], float]] = {
-    "track": len,
-    "main": lambda samples: sum(map(_box_area, samples)),
-}
-
-
-def _one_track(samples: Iterable[Sample], weigh: Callable[[list[Sample]], float]) -> Iterator[Sample]:
-    """Yield the samples of the track with the greatest weight, the first of equals; without tracks, all samples.
-
-    Holds the crops of one video in memory.
-    """
-    tracks: dict[int, list[Sample]] = {}
-    for sample in samples:
-        tracks.setdefault(sample["track"], []).append(sample)
-    untracked = tracks.pop(NO_TRACK, [])
-    if not tracks:
-        yield from untracked
-        return
-    chosen = max(tracks.values(), key=weigh)
-    kept = {sample["frame"] for sample in chosen}
-    others = chain(*(samples for samples in tracks.values() if samples is not chosen), untracked)
-    left_out = [sample for sample in others if sample["frame"] not in kept]
-    for frame in sorted({sample["frame"] for sample in left_out}):
-        reason = f"no face of track {chosen[0]['track']}, which is kept: {describe_largest(left_out)}"
-        chosen[0][REPORT].skip(frame, reason)
-    yield from chosen

@@ -1,14 +1,23 @@
 """The tracks of a video's faces over its sampled frames, including damaged ones."""
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
+from packer.steps.faces.cuts import Thumbnail, is_cut
+from packer.steps.faces.frame import FrameFaces
 from packer.steps.report import ItemReport
 from packer.vision.detect.boxes import overlap
+
+MAX_GAP = 2
+"""Number of consecutive sampled frames in which a track may have no box, unless more of them are to be filled in."""
 
 
 class VideoTracks:
     """The tracks of one video. Sampled frames that are missing because of damage count as frames without a face.
+
+    A hard cut ends all tracks (`packer.steps.faces.cuts`).
 
     Parameters
     ----------
@@ -16,32 +25,60 @@ class VideoTracks:
         The indices of all sampled frames, rising; None if they are not known, and then missing frames are not counted.
     report : ItemReport
         Counts the faces that were followed, and lost, from frame to frame.
+    fill : int or None
+        Number of consecutive sampled frames that are to be filled in; a track may have no box for as many.
+
+    Attributes
+    ----------
+    number : int
+        Number of the last frame among all sampled frames.
+    shot : int
+        Number of hard cuts up to the last frame.
     """
 
-    def __init__(self, sampled: tuple[int, ...] | None, report: ItemReport) -> None:
-        self._tracker = Tracker()
+    def __init__(self, sampled: tuple[int, ...] | None, report: ItemReport, fill: int | None) -> None:
+        self._tracker = Tracker(longest_gap(fill))
+        self._before: Thumbnail | None = None
         self._report = report
         self._known = 0
-        self._places = None if sampled is None else {index: place for place, index in enumerate(sampled)}
-        self._next = 0
+        first = reversed(list(enumerate(sampled or ())))  # `resample_fps` may repeat an index
+        self._places = None if sampled is None else {index: place for place, index in first}
         self._last = np.empty(0, np.int64)
+        self.number = -1
+        self.shot = 0
 
-    def update(self, frame: int, boxes: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-        """Number the boxes of a sampled frame, or of its substitute; frames come in order, and may be repeated."""
-        if self._places is not None:
-            if self._places[frame] < self._next:
-                return self._last
-            for _ in range(self._places[frame] - self._next):
-                self._tracker.update(np.empty((0, 4)))
-            self._next = self._places[frame] + 1
-        tracks = self._last = self._tracker.update(boxes)
+    def follow(self, frame: int, faces: FrameFaces) -> FrameFaces:
+        """Return the faces of a sampled frame, or of its substitute, with tracks; frames come in order, maybe repeated.
+
+        Tracks that the faces have already are kept. Frames without a thumbnail are not compared.
+        """
+        missed = 0 if self._places is None else self._places[frame] - self.number - 1
+        if missed < 0:
+            self.number += 1
+            return faces if faces.tracks is not None else replace(faces, tracks=self._last)
+        self.number += missed + 1
+        cut = self._before is not None and faces.thumbnail is not None and is_cut(self._before, faces.thumbnail)
+        self._before = faces.thumbnail or self._before
+        self.shot += cut
+        if faces.tracks is not None:
+            return faces
+        for _ in range(missed):
+            self._tracker.update(np.empty((0, 4)))
+        if cut:
+            self._tracker.end()
+        tracks = self._last = self._tracker.update(faces.boxes)
         if len(tracks):
-            if self._report.face_frames:
+            if self._report.face_frames and not cut:
                 self._report.followed += len(tracks)
                 self._report.lost += int((tracks >= self._known).sum())
             self._report.face_frames += 1
             self._known = max(self._known, int(tracks.max()) + 1)
-        return tracks
+        return replace(faces, tracks=tracks)
+
+
+def longest_gap(fill: int | None) -> int:
+    """Return the number of consecutive sampled frames in which a track may have no box."""
+    return max(MAX_GAP, fill or 0)
 
 
 MIN_IOU = 0.3
@@ -54,9 +91,6 @@ A face of constant size may then move by its own width. On a 1080p video of peop
 sampled, the largest track of each person holds 92 % of their boxes at 0.5, and 47 % at 0. No track mixes people.
 """
 
-MAX_GAP = 2
-"""Number of consecutive sampled frames in which a track may have no box."""
-
 
 class Tracker:
     """Numbers the faces of one video: boxes with the same number show the same face. Use one object per video.
@@ -67,15 +101,20 @@ class Tracker:
     free (if overlaps are equal, the older track, then the earlier box). A box that is left over starts a new track. So
     the numbers in a frame depend only on this frame and those before it.
 
-    A track without a box for more than `MAX_GAP` sampled frames in a row has ended. Until then its box stays in place;
+    A track without a box for more than `max_gap` sampled frames in a row has ended. Until then its box stays in place;
     motion is not extrapolated.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_gap: int = MAX_GAP) -> None:
+        self._max_gap = max_gap
         self._boxes = np.empty((0, 4))
         self._ids = np.empty(0, np.int64)  # ascending: older tracks first
         self._missed = np.empty(0, np.int64)
         self._next = 0
+
+    def end(self) -> None:
+        """End all tracks."""
+        self._boxes, self._ids, self._missed = self._boxes[:0], self._ids[:0], self._missed[:0]
 
     def update(self, boxes: npt.NDArray[np.floating]) -> npt.NDArray[np.int64]:
         """Number the boxes of the next sampled frame, (N, 4). A frame without faces counts too: pass an empty array.
@@ -94,7 +133,7 @@ class Tracker:
         self._boxes[tracks[~fresh]] = found[~fresh]
         self._missed += 1
         self._missed[tracks[~fresh]] = 0
-        living = self._missed <= MAX_GAP
+        living = self._missed <= self._max_gap
         self._boxes = np.concatenate([self._boxes[living], found[fresh]])
         self._ids = np.concatenate([self._ids[living], ids[fresh]])
         self._missed = np.concatenate([self._missed[living], np.zeros(int(fresh.sum()), np.int64)])

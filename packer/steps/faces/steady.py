@@ -1,0 +1,252 @@
+"""Crops that are steady over a track (``smooth``, ``fill``, ``crop_per``), and the choice of one track of a video.
+
+The faces of a video are a table with a row for each face of each sampled frame. A face is cut as soon as all rows are
+known that its crop depends on. Until then its frame waits (`packer.steps.faces.waiting`).
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.recipe import Recipe
+from packer.steps.faces.frame import NO_TRACK, FrameFaces, FramePlace
+from packer.steps.faces.missing_faces import describe_largest
+from packer.steps.faces.tracks import longest_gap
+from packer.steps.faces.waiting import WaitingFrames, drop_image
+from packer.steps.report import ItemReport
+
+Vector = npt.NDArray[np.float64]
+"""The box of a face, (4,), and its five points, (10,); NaN where they are not known."""
+
+_BOX, _POINTS = slice(0, 4), slice(4, 14)
+
+_WEIGHTS: Mapping[str, Callable[[list[float]], float]] = {"track": len, "main": sum}
+"""The weight of a track, by the value of ``choose``, from the areas of its boxes."""
+
+
+def is_steady(recipe: Recipe) -> bool:
+    """Return whether the faces of a frame depend on those of other frames."""
+    return recipe.smooth is not None or recipe.fill is not None or _waits_for_end(recipe)
+
+
+def _waits_for_end(recipe: Recipe) -> bool:
+    return recipe.crop_per != "frame" or recipe.choose in _WEIGHTS
+
+
+class SteadyTracks:
+    """The table of one video.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    frames : WaitingFrames
+    report : ItemReport
+        Says why frames have no sample.
+    """
+
+    def __init__(self, recipe: Recipe, frames: WaitingFrames, report: ItemReport) -> None:
+        self._recipe = recipe
+        self._frames = frames
+        self._report = report
+        self._reach = longest_gap(recipe.fill)
+        self._delay = (recipe.smooth or 1) - 1 + self._reach
+        self._runs: dict[int, list[_Run]] = {}
+
+    def steady(self, places: Iterable[FramePlace]) -> Iterator[FramePlace]:
+        """Yield the sampled frames with their final faces, in order, and with their images where there are faces."""
+        waits_for_end = _waits_for_end(self._recipe)
+        waiting: deque[FramePlace] = deque()
+        for place in places:
+            self._add(place)
+            waiting.append(replace(place, sample=self._hold(place)))
+            while not waits_for_end and waiting[0].number + self._delay <= place.number:
+                yield self._release(self._finish(waiting.popleft()))
+                self._forget(place.number - self._delay)
+        finished: Iterator[FramePlace] = map(self._finish, waiting)
+        if self._recipe.choose in _WEIGHTS:
+            finished = self._one_track(list(finished), _WEIGHTS[self._recipe.choose])
+        yield from map(self._release, finished)
+
+    def _hold(self, place: FramePlace) -> dict[str, object] | None:
+        if place.sample is None:
+            return None
+        may_be_cut = len(place.faces) or self._recipe.fill or self._recipe.keep_faceless
+        return self._frames.hold(place.sample) if may_be_cut else drop_image(place.sample)
+
+    def _release(self, place: FramePlace) -> FramePlace:
+        is_cut = len(place.faces) or self._recipe.keep_faceless
+        if place.sample is None or (place.sample["image"] is None and not is_cut):
+            return place
+        sample = self._frames.release(place.sample)
+        if sample is None:
+            self._report.skip(place.sample["frame"], "expected the frame in a second pass, found none")
+            return replace(place, sample=None, faces=place.faces.take([]))
+        return replace(place, sample=sample)
+
+    def _add(self, place: FramePlace) -> None:
+        for row, track in enumerate(_tracks(place.faces)):
+            if track == NO_TRACK:
+                continue
+            runs = self._runs.setdefault(track, [])
+            if not runs or runs[-1].shot != place.shot or place.number - runs[-1].last - 1 > self._reach:
+                runs.append(_Run(self._recipe, place))
+            runs[-1].add(place.number, _vector(place.faces, row))
+
+    def _forget(self, number: int) -> None:
+        """Drop the rows that no face after this frame depends on."""
+        for track, runs in list(self._runs.items()):
+            runs[:] = [run for run in runs if run.last > number]
+            for run in runs:
+                run.forget(number - self._delay - self._reach)
+            if not runs:
+                del self._runs[track]
+
+    def _finish(self, place: FramePlace) -> FramePlace:
+        """Add the faces that are interpolated, and the boxes and points by which all faces are cut."""
+        number = place.number
+        living = {track: run for track, runs in self._runs.items() for run in runs if run.first <= number <= run.last}
+        present = _tracks(place.faces)
+        faces = place.faces
+        if place.sample is not None:
+            missing = {track: run.at(number) for track, run in sorted(living.items()) if track not in present}
+            faces = _add_interpolated(faces, {t: own for t, own in missing.items() if np.isfinite(own[_BOX]).all()})
+        points = faces.points.astype(np.float64)
+        interpolated = np.arange(len(faces)) >= len(place.faces)
+        cut_boxes, cut_points = faces.boxes.astype(np.float64), points.copy()
+        for row, track in enumerate(_tracks(faces)):
+            if track not in living:
+                continue
+            run = living[track]
+            known = run.at(number)[_POINTS].reshape(5, 2)
+            if np.isnan(points[row]).any() and np.isfinite(known).all():
+                points[row], interpolated[row] = known, True
+            cut_by = run.cut_by(number)
+            cut_boxes[row], cut_points[row] = cut_by[_BOX], cut_by[_POINTS].reshape(5, 2)
+        final = replace(faces, points=points, interpolated=interpolated, cut_boxes=cut_boxes, cut_points=cut_points)
+        return replace(place, faces=final)
+
+    def _one_track(self, places: list[FramePlace], weigh: Callable[[list[float]], float]) -> Iterator[FramePlace]:
+        """Yield the frames with the track of the greatest weight, the first of equals, and those without any face.
+
+        If there are no tracks, all faces stay.
+        """
+        areas: dict[int, list[float]] = {}
+        for place in places:
+            for track, area in zip(_tracks(place.faces), place.faces.areas.tolist(), strict=True):
+                areas.setdefault(track, []).append(area)
+        areas.pop(NO_TRACK, None)
+        if not areas:
+            yield from places
+            return
+        kept = max(areas, key=lambda track: weigh(areas[track]))
+        left_out = [place for place in places if len(place.faces) and kept not in _tracks(place.faces)]
+        if left_out:
+            reason = f"no face of track {kept}, which is kept: {describe_largest([place.faces for place in left_out])}"
+            for place in left_out:
+                assert place.sample is not None
+                self._report.skip(place.sample["frame"], reason)
+        for place in places:
+            rows = [row for row, track in enumerate(_tracks(place.faces)) if track == kept]
+            if rows or not len(place.faces):
+                yield replace(place, faces=place.faces.take(rows))
+
+
+class _Run:
+    """The faces of one track, up to a hard cut or a gap that is too long."""
+
+    def __init__(self, recipe: Recipe, place: FramePlace) -> None:
+        self._fill = recipe.fill or 0
+        self._span = recipe.smooth or 1
+        self._per = recipe.crop_per
+        self._known: dict[int, Vector] = {}
+        self._common: Vector | None = None
+        self.shot = place.shot
+        self.first = self.last = place.number
+
+    def add(self, number: int, face: Vector) -> None:
+        self._known[number] = face
+        self.last = number
+
+    def forget(self, number: int) -> None:
+        for old in [known for known in self._known if known < number]:
+            del self._known[old]
+
+    def at(self, number: int) -> Vector:
+        """Return the face in a frame, interpolated where up to `fill` frames in a row lack the box, or the points."""
+        out = self._known[number].copy() if number in self._known else np.full(_POINTS.stop, np.nan)
+        for part in (_BOX, _POINTS):
+            if np.isfinite(out[part]).all():
+                continue
+            before = next((k for k in range(number - 1, number - self._fill - 1, -1) if self._has(k, part)), None)
+            after = next((k for k in range(number + 1, number + self._fill + 1) if self._has(k, part)), None)
+            if before is not None and after is not None and after - before - 1 <= self._fill:
+                share = (number - before) / (after - before)
+                out[part] = (1 - share) * self._known[before][part] + share * self._known[after][part]
+        return out
+
+    def _has(self, number: int, part: slice) -> bool:
+        return number in self._known and bool(np.isfinite(self._known[number][part]).all())
+
+    def cut_by(self, number: int) -> Vector:
+        """Return the box and the points by which the face in a frame is cut."""
+        if self._per == "frame":
+            return self._smooth(number)
+        if self._common is None:
+            rows = np.array([self._smooth(k) for k in range(self.first, self.last + 1)])
+            self._common = _median(rows)
+            if self._per == "track":
+                rows = rows[np.isfinite(rows[:, 0])]
+                self._common[:2], self._common[2:4] = rows[:, :2].min(axis=0), rows[:, 2:4].max(axis=0)
+        return self._common
+
+    def _smooth(self, number: int) -> Vector:
+        """Return the mean shape over the window, at the frame's own place; NaN stays NaN.
+
+        The window is moved into the run at its ends. The centre of the box and that of the points are not smoothed, or
+        the crop would fall behind a face that moves.
+        """
+        own = self.at(number)
+        if self._span == 1:
+            return own
+        start = max(self.first, min(number - self._span // 2, self.last - self._span + 1))
+        rows = np.array([self.at(k) for k in range(start, min(start + self._span, self.last + 1))])
+        for part in (_BOX, _POINTS):
+            if np.isfinite(own[part]).all():
+                known = rows[np.isfinite(rows[:, part]).all(axis=1), part].reshape(-1, (part.stop - part.start) // 2, 2)
+                centre = own[part].reshape(-1, 2).mean(axis=0)
+                own[part] = ((known - known.mean(axis=1, keepdims=True)).mean(axis=0) + centre).ravel()
+        return own
+
+
+def _median(rows: npt.NDArray[np.float64]) -> Vector:
+    """Return the median of each column over the rows in which it is known, NaN if there is none."""
+    columns = (column[np.isfinite(column)] for column in rows.T)
+    return np.array([np.median(column) if len(column) else np.nan for column in columns])
+
+
+def _tracks(faces: FrameFaces) -> list[int]:
+    return [NO_TRACK] * len(faces) if faces.tracks is None else faces.tracks.tolist()
+
+
+def _vector(faces: FrameFaces, row: int) -> Vector:
+    return np.concatenate([faces.boxes[row], faces.points[row].ravel()], dtype=np.float64)
+
+
+def _add_interpolated(faces: FrameFaces, more: Mapping[int, Vector]) -> FrameFaces:
+    """Append faces by their tracks, with a score of 0."""
+    if not more:
+        return faces
+    count = len(more)
+    rows = np.array(list(more.values()))
+    matrices = None if faces.matrices is None else np.zeros((count, 2, 3), np.float32)
+    return replace(
+        faces,
+        boxes=np.concatenate([faces.boxes, rows[:, _BOX]], dtype=np.float32, casting="same_kind"),
+        scores=np.concatenate([faces.scores, np.zeros(count, np.float32)]),
+        points=np.concatenate([faces.points, rows[:, _POINTS].reshape(count, 5, 2)]),
+        tracks=np.array([*_tracks(faces), *more], np.int64),
+        matrices=None if matrices is None else np.concatenate([faces.matrices, matrices]),
+    )

@@ -1,0 +1,294 @@
+"""Steady crops of a video: two people, one who leaves and returns, and a hard cut."""
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.command import run_packer
+from support.errors import raises
+from support.face_source import views, write_frames
+from support.media import photograph, scene
+from support.packed import check_whole, fingerprints, read_samples
+
+import packer
+from packer.steps.faces import step, waiting
+from packer.steps.faces.cuts import is_cut, make_thumbnail
+from packer.vision.geometry.align import align_matrix
+from packer.vision.geometry.crop import crop_matrix
+from shardspec.errors import UsageError
+from shardspec.layout import Layout
+
+FRAMES, CUT = 40, 24
+SMOOTH, FILL = 5, 3
+SHAPE = np.array([[-0.2, -0.2], [0.2, -0.2], [0.0, 0.0], [-0.15, 0.2], [0.15, 0.2]])
+STAYS = (*range(10), *range(13, FRAMES))
+RETURNS = (*range(2, 9), *range(16, CUT))
+ONCE = (30,)
+GAP = (10, 11, 12)
+POINTLESS = 5
+"""A frame in which the first person has a box and no points."""
+
+NAMES = ("right_eye", "left_eye", "nose_tip", "mouth_right", "mouth_left")
+Row = dict[str, Any]
+Sample = dict[str, Any]
+
+
+def face(person: int, frame: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """A box and its points, with the jitter of a detector."""
+    noise = np.random.default_rng((person, frame)).normal(size=(7, 2))
+    centre = np.array([(60, 100), (220, 90), (150, 180)][person]) + np.array([0.8, 0.2]) * frame
+    side = 60 + 2 * noise[0]
+    box = np.concatenate([centre - side / 2, centre + side / 2]) + noise[1, 0]
+    return box.astype(np.float32).astype(float), (centre + 60 * SHAPE + noise[2:]).astype(np.float32).astype(float)
+
+
+def rows_of(name: str, tracks: Sequence[int] | None = None) -> list[Row]:
+    rows = []
+    for person, frames in enumerate((STAYS, RETURNS, ONCE)):
+        for frame in frames:
+            box, points = face(person, frame)
+            row = {"path": name, "frame": frame, **dict(zip(("x0", "y0", "x1", "y1"), box.tolist(), strict=True))}
+            keys = [f"{point}_{axis}" for point, axis in product(NAMES, "xy")]
+            if (person, frame) != (0, POINTLESS):
+                row |= dict(zip(keys, points.ravel().tolist(), strict=True))
+            rows.append(row if tracks is None else {**row, "track": tracks[person]})
+    return rows
+
+
+def write_boxes(path: Path, rows: Sequence[Row]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The video three times, and the boxes of all."""
+    root = tmp_path_factory.mktemp("steady")
+    frames = list(views(CUT)) + [scene(2, (320, 240))] * (FRAMES - CUT)
+    for name in ("a.mp4", "b.mp4", "c.mp4"):
+        write_frames(root / "in" / name, frames)
+    write_boxes(root / "boxes.jsonl", [row for name in ("a.mp4", "b.mp4", "c.mp4") for row in rows_of(name)])
+    (root / "table.csv").write_text("path,mask\nin/a.mp4,in/a.mp4\n")
+    return root
+
+
+def build(folder: Path, out: Path, **options: Any) -> list[Sample]:
+    """Pack the first of the videos."""
+    how: dict[str, Any] = {"preset": "faces", "size": 64, "encode": "png", "engine": "inline", "limit": 1}
+    source = options.pop("source", folder / "in")
+    packer.build(source, out, progress=False, **{"boxes": str(folder / "boxes.jsonl"), **how, **options})
+    check_whole(out)
+    return read_samples(out)
+
+
+@pytest.fixture(scope="module")
+def samples(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
+    return build(folder, tmp_path_factory.mktemp("out") / "out", smooth=SMOOTH, fill=FILL, align=True)
+
+
+def by_track(samples: Sequence[Sample]) -> dict[int, dict[int, Sample]]:
+    found: dict[int, dict[int, Sample]] = {}
+    for sample in samples:
+        found.setdefault(int(sample["track"]), {})[int(sample["frame"])] = sample
+    return found
+
+
+RUNS: Mapping[int, tuple[int, range]] = {
+    0: (0, range(CUT)),
+    1: (1, range(2, 9)),
+    2: (1, range(16, CUT)),
+    3: (0, range(CUT, FRAMES)),
+    4: (2, range(30, 31)),
+}
+"""By track: the person, and the frames; the cut ends the first track, and the second person is away for too long."""
+
+
+def filled(person: int, frame: int, part: int) -> npt.NDArray[np.float64]:
+    """The box (0) or the points (1) of a person; between two frames where they are missing."""
+    gap = GAP if part == 0 else (*GAP, POINTLESS)
+    if person != 0 or frame not in gap:
+        return face(person, frame)[part]
+    before, after = (9, 13) if frame in GAP else (POINTLESS - 1, POINTLESS + 1)
+    share = (frame - before) / (after - before)
+    return (1 - share) * face(person, before)[part] + share * face(person, after)[part]
+
+
+def smoothed(person: int, frames: range, frame: int, part: int, span: int = SMOOTH) -> npt.NDArray[np.float64]:
+    """The mean shape over a window that is held inside the track, at the frame's own centre."""
+    first = min(max(frame - span // 2, frames[0]), max(frames[-1] - span + 1, frames[0]))
+    window = [filled(person, k, part).reshape(-1, 2) for k in frames if first <= k < first + span]
+    shape = np.mean([points - points.mean(axis=0) for points in window], axis=0)
+    return shape + filled(person, frame, part).reshape(-1, 2).mean(axis=0)
+
+
+def test_tracks_end_at_a_cut_and_bridge_the_gaps_that_are_filled(samples: list[Sample]) -> None:
+    tracks = by_track(samples)
+    assert {track: list(frames) for track, frames in tracks.items()} == {
+        track: list(frames) for track, (_, frames) in RUNS.items()
+    }
+    assert {sample["image"].shape for sample in samples} == {(64, 64, 3)}
+
+
+def test_what_is_filled_in_is_marked(samples: list[Sample]) -> None:
+    marked = {(int(s["track"]), int(s["frame"])): s for s in samples if s["interpolated"]}
+    assert list(marked) == [(0, frame) for frame in (POINTLESS, *GAP)]
+    assert [bool(s["landmarks_valid"]) for s in samples] == [not s["interpolated"] for s in samples]
+    for (_, frame), sample in marked.items():
+        assert sample["box"] == pytest.approx(filled(0, frame, 0), abs=1e-3)
+        moved = filled(0, frame, 1) @ sample["matrix"][:, :2].T + sample["matrix"][:, 2]
+        assert sample["landmarks"] == pytest.approx(moved, abs=1e-2)
+        assert (sample["score"] == 0) == (frame in GAP)
+
+
+def test_crops_follow_the_mean_over_the_track(folder: Path, samples: list[Sample], tmp_path: Path) -> None:
+    upright = by_track(build(folder, tmp_path / "out", smooth=SMOOTH, fill=FILL))
+    for track, (person, frames) in RUNS.items():
+        for frame in frames:
+            sample = by_track(samples)[track][frame]
+            by_points = align_matrix(smoothed(person, frames, frame, 1), 64, 0.3)
+            assert sample["matrix"] == pytest.approx(by_points, abs=1e-3), (track, frame)
+            box = smoothed(person, frames, frame, 0)
+            assert upright[track][frame]["matrix"] == pytest.approx(crop_matrix(box, 0.3, 64), abs=1e-3)
+            assert sample["box"] == pytest.approx(filled(person, frame, 0), abs=1e-3)  # is not smoothed
+
+
+@pytest.mark.parametrize("per", ["track", "track-median"])
+def test_one_square_for_a_track(folder: Path, tmp_path: Path, per: str) -> None:
+    tracks = by_track(build(folder, tmp_path / "out", crop_per=per, fill=FILL))
+    for track, (person, frames) in RUNS.items():
+        boxes = np.array([filled(person, frame, 0) for frame in frames])
+        box = np.median(boxes, axis=0)
+        if per == "track":
+            box = np.concatenate([boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)])
+        for frame in frames:
+            assert tracks[track][frame]["matrix"] == pytest.approx(crop_matrix(box, 0.3, 64), abs=1e-3)
+    if per == "track-median":
+        aligned = by_track(build(folder, tmp_path / "aligned", crop_per=per, align=True))
+        assert all(len({s["matrix"].tobytes() for s in track.values()}) == 1 for track in aligned.values())
+        assert not aligned[0][POINTLESS]["landmarks_valid"]
+
+
+def test_the_users_own_tracks_are_kept_and_not_mixed_over_a_cut(folder: Path, tmp_path: Path) -> None:
+    boxes = write_boxes(tmp_path / "boxes.jsonl", rows_of("a.mp4", (7, 3, -1)))
+    tracks = by_track(build(folder, tmp_path / "out", boxes=str(boxes), smooth=SMOOTH, fill=FILL, align=True))
+    assert {track: list(frames) for track, frames in tracks.items()} == {
+        7: list(range(FRAMES)),
+        3: list(RETURNS),
+        -1: list(ONCE),
+    }
+    for track, (person, frames) in ((7, RUNS[0]), (7, RUNS[3]), (3, RUNS[1]), (3, RUNS[2])):
+        for frame in frames:
+            expected = align_matrix(smoothed(person, frames, frame, 1), 64, 0.3)
+            assert tracks[track][frame]["matrix"] == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"choose": "largest", "smooth": SMOOTH, "fill": FILL},
+        {"choose": "main", "smooth": SMOOTH, "fill": FILL, "align": True},
+        {"choose": "track", "source": "table.csv", "also": "mask", "boxes_scale": 1.0},
+        {"choose": "central", "crop_per": "track", "source": "table.csv", "also": "mask"},
+        {"choose": "track", "keep_faceless": True, "min_face": 1000},
+        {"fill": FILL, "keep_faceless": True},
+        {"fill": 1, "smooth": 3, "steps": ["decode", "faces"]},
+    ],
+)
+def test_bytes_do_not_depend_on_what_waits(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """Frames that are decoded again give what frames in memory give, at any number of frames in a batch."""
+    if "source" in options:
+        boxes = write_boxes(tmp_path / "boxes.jsonl", rows_of("in/a.mp4"))
+        options = {**options, "source": folder / options["source"], "boxes": str(boxes)}
+    found = build(folder, tmp_path / "held", **options)
+    if "also" in options:
+        assert all(np.array_equal(sample["image"], sample["mask_image"]) for sample in found)
+    monkeypatch.setattr(waiting, "MOST_BYTES", 3 * 320 * 240 * 3)
+    monkeypatch.setattr(step, "BATCH_FRAMES", 1)
+    build(folder, tmp_path / "again", **options)
+    assert fingerprints(tmp_path / "held") == fingerprints(tmp_path / "again")
+
+
+def test_the_same_bytes_at_any_number_of_workers(folder: Path, tmp_path: Path) -> None:
+    how = ("--preset", "faces", "--size", 64, "--boxes", folder / "boxes.jsonl", "--quiet", "--smooth", 13, "--fill", 3)
+    for workers in (1, 3):
+        run_packer("build", folder / "in", tmp_path / str(workers), *how, "--workers", workers, "--align")
+    assert fingerprints(tmp_path / "1") == fingerprints(tmp_path / "3")
+
+
+def test_crops_give_the_boxes_of_the_same_crops(folder: Path, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"smooth": SMOOTH, "fill": FILL, "every": 1}
+    first = build(folder, tmp_path / "first", **how)
+    second = build(folder, tmp_path / "second", boxes=str(tmp_path / "first"), **how)
+    assert [s["frame"] for s in first] == [s["frame"] for s in second]
+    assert all(np.array_equal(a["image"], b["image"]) for a, b in zip(first, second, strict=True))
+    seen = build(folder, tmp_path / "third", boxes=str(tmp_path / "first"), every=1)
+    assert [s["frame"] for s in seen] == [s["frame"] for s in first if s["score"] > 0]
+
+
+def test_detections_are_tracked_over_the_gaps_that_a_build_fills(folder: Path, tmp_path: Path) -> None:
+    how = ("--detector", "support.detectors:Blinking", "--fill", 4, "--limit", 1, "--quiet", "--engine", "inline")
+    run_packer("detect", folder / "in", tmp_path / "boxes", *how)
+    crops = ("--preset", "faces", "--size", 64, "--smooth", 3)
+    run_packer("build", folder / "in", tmp_path / "one", *how, *crops)
+    given = ("--boxes", tmp_path / "boxes", "--fill", 4, "--limit", 1, "--quiet", "--engine", "inline")
+    run_packer("build", folder / "in", tmp_path / "two", *crops, *given)
+    one, two = read_samples(tmp_path / "one"), read_samples(tmp_path / "two")
+    assert [int(s["frame"]) for s in one] == [*range(4, 20), *range(24, FRAMES)]  # nothing is filled in over a cut
+    assert [int(s["track"]) for s in one] == [int(s["frame"] >= CUT) for s in one]
+    assert all(np.array_equal(a["image"], b["image"]) for a, b in zip(one, two, strict=True))
+
+
+def test_frames_that_are_not_filled_are_reported(folder: Path, tmp_path: Path) -> None:
+    rows = [row for row in rows_of("a.mp4") if row["frame"] < 8 or row["frame"] > 35]
+    boxes = write_boxes(tmp_path / "boxes.jsonl", rows)
+    build(folder, tmp_path / "out", boxes=str(boxes), fill=FILL)
+    (line,) = map(json.loads, Layout(tmp_path / "out").rejects.read_text().splitlines())
+    assert line["frames"] == list(range(8, 36))
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"smooth": 4}, {"option": "smooth", "found": 4}),
+        ({"smooth": 5, "refill": True, "frames": 8}, {"option": "smooth", "hint": "choose one of the two"}),
+        ({"fill": 5, "refill": True, "frames": 8}, {"option": "fill", "hint": "choose one of the two"}),
+        ({"crop_per": "track", "align": True}, {"option": "crop_per", "hint": "choose track-median"}),
+        ({"preset": "images", "smooth": 5}, {"option": "smooth"}),
+    ],
+)
+def test_what_has_no_meaning_is_refused(options: dict[str, Any], wrong: dict[str, Any]) -> None:
+    with raises(UsageError, **wrong):
+        packer.Recipe(**{"preset": "faces", **options})
+
+
+def cuts(*frames: npt.NDArray[np.uint8]) -> list[bool]:
+    found = list(map(make_thumbnail, frames))
+    return [is_cut(before, after) for before, after in pairwise(found)]
+
+
+def test_a_cut_is_another_scene_and_no_flash_or_movement() -> None:
+    picture = cv2.resize(photograph("astronaut"), (640, 360))
+    other = cv2.resize(photograph("coffee"), (640, 360))
+    flash = np.clip(picture.astype(int) + 90, 0, 255).astype(np.uint8)
+    moved = np.roll(picture, 200, axis=1)
+    black = np.zeros_like(picture)
+    assert cuts(picture, flash, picture // 3, picture, moved, other, other, picture, black, black, picture) == [
+        *[False] * 4,
+        *(True, False, True, True, False, True),
+    ]
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=8))
+def test_a_cut_depends_on_neighbouring_frames_alone(scenes: list[int]) -> None:
+    found = cuts(*(scene(number, (96, 72)) for number in scenes))
+    assert found == [before != after for before, after in pairwise(scenes)]
