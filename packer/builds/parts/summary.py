@@ -1,4 +1,4 @@
-"""What the parts of a build add up to: reports, schema and row table, read while tasks still run."""
+"""Read the parts of a build while tasks still run: reports, schema and row table."""
 
 from array import array
 from collections import Counter
