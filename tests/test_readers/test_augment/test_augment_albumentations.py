@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.errors import raises
 from support.faces import assert_same, face_sample, in_frame
 
 from readers.augment import Albumentations
@@ -100,11 +99,6 @@ def test_compose_gives_its_transforms_and_its_probability():
     assert is_seeded(never)
     assert np.array_equal(never(face_sample(), sample_rng(0, 0, 0))["image"], face_sample()["image"])
     assert repr(never) == "Albumentations(['InvertImg'])"
-    with raises(UsageError, place="Albumentations", found="keypoints"):
-        Albumentations(A.Compose([A.Rotate()], keypoint_params=A.KeypointParams(format="xy")))
-    for wrong in ([], [3], A.InvertImg()):
-        with pytest.raises(UsageError, match="expected a list of its transforms"):
-            Albumentations(wrong)
 
 
 def test_albumentationsx_is_named(monkeypatch):

@@ -403,41 +403,6 @@ def test_masks_of_any_dtype_keep_their_values():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Torchvision([]), "expected one transform or more"),
-        (lambda: Torchvision(v1.RandomHorizontalFlip()), "RandomHorizontalFlip of torchvision.transforms: write v2.R"),
-        (
-            lambda: Torchvision(v2.Compose([v1.ToTensor()])),
-            r"ToTensor converts .* write v2.ToDtype\(torch.float32, scale=True",
-        ),
-        (
-            lambda: Torchvision([v2.ToPureTensor(), v2.RandomHorizontalFlip()]),
-            "ToPureTensor would move only the image",
-        ),
-        (lambda: Torchvision(v2.TenCrop(8)), "TenCrop makes several images of one"),
-        (lambda: Torchvision(v2.RandomApply([v2.RandomIoUCrop()])), "RandomIoUCrop needs boxes of objects"),
-        (lambda: Albumentations([A.BBoxSafeRandomCrop()]), "BBoxSafeRandomCrop needs boxes, which samples do not have"),
-        (lambda: Albumentations([A.OneOf([A.MaskDropout()])]), "MaskDropout needs 'mask', which samples do not have"),
-        (lambda: Albumentations([A.Mosaic(metadata_key="tiles")]), "Mosaic needs 'tiles', which samples do not have"),
-        (lambda: Torchvision(v2.MixUp(num_classes=2)), "use readers.augment.BatchMixUp"),
-        (lambda: Torchvision(K.RandomInvert()), "expected transforms of torchvision.transforms.v2, found RandomInvert"),
-        (lambda: Kornia([]), "expected one augmentation or more"),
-        (lambda: Kornia(v2.RandomInvert()), "expected augmentations of kornia.augmentation, .* found RandomInvert"),
-        (lambda: Kornia(K.RandomMixUpV2()), "use readers.augment.BatchMixUp or BatchCutMix"),
-        (lambda: Kornia(len), "expected augmentations of kornia.augmentation, found <built-in"),
-        (
-            lambda: Kornia(torch.nn.Sequential(K.PatchSequential(K.RandomInvert(), patchwise_apply=False))),
-            "whole images, found PatchSeq",
-        ),
-    ],
-)
-def test_what_cannot_move_a_sample_is_refused_when_made(make, message):
-    with pytest.raises(UsageError, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
     ("adapted", "message"),
     [
         (Torchvision(v2.RandAugment()), r"cannot move masks and points: use readers.augment.RandAugment"),

@@ -338,35 +338,6 @@ def test_batches_have_the_dtype_and_are_channels_last(images, dtype):
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: ColorJitter(-0.1), "expected brightness as 0 or more"),
-        (lambda: ColorJitter(contrast=(1.2, 0.8)), "expected contrast as"),
-        (lambda: ColorJitter(hue=0.6), "from -0.5 to 0.5, found 0.6"),
-        (lambda: ColorJitter(hue=-0.1), "expected hue"),
-        (lambda: ColorJitter("much"), "brightness: expected two numbers, found 'much'"),
-        (lambda: ColorJitter(saturation=float("nan")), "expected saturation"),
-        (lambda: ColorJitter(p=2), "expected a probability"),
-        (lambda: Normalize((0.5, 0.5), (0.1,)), "as many means as positive stds"),
-        (lambda: Normalize((0.5,), (0,)), "as many means as positive stds"),
-        (lambda: Normalize(float("inf"), 1), "finite"),
-        (lambda: ToFloat("float64"), "expected dtype to be one of float32, float16, bfloat16, found 'float64'"),
-        (lambda: ToFloat(np.uint8), "expected dtype to be one of"),
-        (lambda: GaussianBlur(4), "odd kernel_size"),
-        (lambda: GaussianBlur(3, (0, 1)), "above 0"),
-        (lambda: GaussianBlur((3, 3, 3)), "expected kernel_size"),
-        (lambda: RandomErasing(scale=(0.5, 0.1)), "expected scales"),
-        (lambda: RandomErasing(ratio=(0, 1)), "expected a ratio"),
-        (lambda: RandomErasing(value="noise"), "'random'"),
-        (lambda: RandomErasing(value=float("nan")), "finite"),
-    ],
-)
-def test_wrong_arguments_are_named(make, message):
-    with pytest.raises(UsageError, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
     ("chain", "image", "message"),
     [
         ([ToFloat(), Normalize()], photo(), "Normalize: expected image as uint8, found float32: put"),

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from support.datasets import fixed, text, write_dataset
-from support.errors import raises
 from support.faces import face_sample
 from torch.utils.data import DataLoader
 
@@ -37,7 +36,6 @@ from readers.augment import (
 )
 from readers.seeding import sample_rng, sample_rngs
 from readers.transforms import is_seeded
-from shardspec.errors import UsageError
 from shardspec.schema import Schema
 
 
@@ -196,17 +194,6 @@ def test_compose_calls_in_order_and_gives_only_seeded_ones_the_generator():
     assert is_seeded(chain)
     assert chain({"x": 1}, sample_rng(0, 0, 0)) == {"x": 4}
     assert repr(Compose([HorizontalFlip(p=0.25)])) == "Compose([HorizontalFlip(p=0.25, masks=None)])"
-
-
-def test_wrong_chains_are_refused():
-    with raises(UsageError, place="Compose", found="none"):
-        Compose([])
-    with raises(UsageError, option="Compose", found="3"):
-        Compose([3])
-    with raises(UsageError, place="OneOf", found="[0]"):
-        OneOf([HorizontalFlip()], weights=[0])
-    with raises(UsageError, place="OneOf", found=-1):
-        OneOf([HorizontalFlip()], p=-1)
 
 
 def test_generators_of_many_samples_are_those_of_each():

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.datasets import fixed, ragged, text, write_dataset
-from support.errors import raises
 from support.fuzz import examples
 from torch.utils.data import DataLoader
 
@@ -23,7 +22,6 @@ from readers import (
     Subset,
     open_dataset,
 )
-from shardspec.errors import UsageError
 from shardspec.schema import Schema
 
 SOUND = 4
@@ -312,18 +310,3 @@ def test_random_clips_in_parts_and_mixtures(dataset):
     first = clips[0]["frame_position"].tolist()
     torch.manual_seed(0)
     assert clips[0]["frame_position"].tolist() == first
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ({"length": 0}, {"option": "length", "found": 0}),
-        ({"length": 2, "stride": 0}, {"option": "stride", "found": 0}),
-        ({"length": 2, "dilation": "wide"}, {"option": "dilation", "found": "'wide'"}),
-        ({"length": 2, "start": "end"}, {"option": "start", "found": "'end'"}),
-        ({"length": 2, "collate": "stack"}, {"option": "collate", "found": "'stack'"}),
-    ],
-)
-def test_wrong_choices(dataset, arguments, named):
-    with raises(UsageError, **named):
-        dataset.clips(**arguments)

@@ -140,13 +140,6 @@ def test_a_clips_transform_sees_the_whole_clip(video_path):
     assert next(iter(Loader(clips, 4)))["image"].shape == (4, 2, 3, 16, 16)
 
 
-def test_wrong_clips(video_path, raw_path):
-    with raises(UsageError, option="length", found=0):
-        open_dataset(video_path).clips(0)
-    with pytest.raises(ValueError, match="there is no field 'frame'"):
-        open_dataset(raw_path).clips(2)
-
-
 @pytest.fixture
 def named_path(tmp_path):
     """One video of two people in turn, with names instead of tracks."""

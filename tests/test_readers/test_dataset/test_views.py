@@ -150,12 +150,6 @@ def test_parts_of_parts(raw_path):
     assert [part[i]["key"] for i in range(2)] == [dataset[rows[i]]["key"] for i in (3, 0)]
 
 
-@pytest.mark.parametrize("rows", [[60], [-1], [[1, 2]], [0.5]])
-def test_wrong_rows(raw_path, rows):
-    with pytest.raises(UsageError, match="rows: expected"):
-        open_dataset(raw_path).subset(rows)
-
-
 # Weights.
 
 

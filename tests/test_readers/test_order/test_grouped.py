@@ -184,34 +184,3 @@ def test_epochs_and_seeds_differ():
     for order in (BalancedBatches(labels, 10), PKBatches(labels // 1, 2, 5), PairBatches(labels, 10)):
         drawn = {np.concatenate(list(order(epoch, seed))).tobytes() for epoch in range(3) for seed in range(3)}
         assert len(drawn) == 9
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: BalancedBatches([0, 1, 2], 4),
-            "batch_size: expected a multiple of the number of classes, 3, found 4: take 3",
-        ),
-        (lambda: BalancedBatches([0, 0, 1], 4, repeat=False), "batch_size: expected 2 samples or more of every class"),
-        (lambda: BalancedBatches([-1], 2), "labels: expected samples of two classes or more, found none"),
-        (lambda: BalancedBatches([0.5, 1.0], 2), "labels: expected an integer or a text for each row"),
-        (lambda: BalancedBatches([[0, 1]], 2), "labels: expected an integer or a text for each row"),
-        (lambda: BalancedBatches([0, 1], 0), "batch_size: expected 1 or more, found 0"),
-        (lambda: PKBatches([0, 1], 3, 2), "p: expected at most the 2 different values, found 3"),
-        (lambda: PKBatches([0, 1], 2, 0), "k: expected 1 or more, found 0"),
-        (lambda: PairBatches([0, 0], 3), "batch_size: expected an even number"),
-        (lambda: PairBatches([0, 1], 2), "values: expected two samples or more of one value, found no pair"),
-        (lambda: PairBatches([0, 0], 2, labels=[0, 0]), "labels: expected one of two classes for each of 2 samples"),
-        (lambda: PairBatches([0, 0], 2, labels=[0]), "labels: expected one of two classes for each of 2 samples"),
-        (lambda: PairBatches([0, 0], 2, groups=[0]), "groups: expected one for each of 2 samples, found 1"),
-        (
-            lambda: BalancedBatches([0, 0], 2, groups=[0]),
-            "labels, groups: expected columns of one length, found [2, 1]",
-        ),
-    ],
-)
-def test_wrong_arguments(make, message):
-    with pytest.raises(UsageError) as caught:
-        make()
-    assert str(caught.value).startswith(message)

@@ -205,24 +205,6 @@ def test_order_takes_no_memory_that_grows_with_the_dataset():
         assert peak(30_000_000, shuffle) < 4_000_000
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"shuffle": "fulll"}, "expected 'full', 'blocks' or False .*found 'fulll'"),
-        ({"seed": -1}, "expected 0 to 2\\*\\*64 - 1, found -1"),
-        ({"shuffle": "blocks"}, "needs a dataset with blocks"),
-        ({"shuffle": "blocks", "blocks": Blocks.even(9)}, "expected to cover 10 rows, found 9"),
-        ({"window": 0}, "expected 1 block or more, found 0"),
-        ({"weights": np.ones(9)}, "expected one for each of 10 samples"),
-        ({"weights": np.zeros(10)}, "not all 0"),
-        ({"draws": 5}, "together with weights"),
-    ],
-)
-def test_wrong_arguments(arguments, message):
-    with pytest.raises(UsageError, match=message):
-        Order(10, **arguments)
-
-
 def test_wrong_ranks_and_epochs():
     with raises(UsageError, option="rank", found="rank 2 of world_size 2"):
         RankShare(2, 2)

@@ -1,0 +1,57 @@
+"""The messages of wrong calls in Python: each file in `messages` holds expressions and the error that each raises.
+
+After a change of wording, write the files again with ``UPDATE_MESSAGES=1 pytest tests/test_readers/test_messages.py``
+and read their difference.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import albumentations as A  # noqa: N812 -- as its own documentation does
+import kornia.augmentation as K  # noqa: N812 -- as its own documentation does
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DistributedSampler
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+import readers
+from readers import augment
+from readers.lightning import PackedDataModule
+from readers.order.order import Blocks, Order
+
+MESSAGES = Path(__file__).parent / "messages"
+PROMPT = ">>> "
+LONGEST = 800
+
+
+@pytest.fixture(scope="module")
+def names(raw_path: Path, face_path: Path) -> dict[str, Any]:
+    """What the expressions may name."""
+    public = {name: getattr(package, name) for package in (readers, augment) for name in package.__all__}
+    used = (np, torch, v1, v2, A, K, DistributedSampler, PackedDataModule, Blocks, Order)
+    datasets = {"dataset": readers.open_dataset(raw_path), "faces": readers.open_dataset(face_path), "raw": raw_path}
+    return {**public, **dict(zip(("np", "torch", "v1", "v2", "A", "K"), used, strict=False)), **datasets} | {
+        kind.__name__: kind for kind in used[6:]
+    }
+
+
+@pytest.mark.parametrize("path", sorted(MESSAGES.glob("*.txt")), ids=lambda path: path.stem)
+def test_messages(path: Path, names: dict[str, Any]) -> None:
+    expected = path.read_text("utf-8")
+    shown = []
+    for line in expected.splitlines():
+        if line.startswith(PROMPT):
+            with pytest.raises(Exception) as caught:  # noqa: PT011 -- its kind and text are compared
+                eval(line.removeprefix(PROMPT), dict(names))
+            error = f"{caught.type.__name__}: {caught.value}".replace(str(names["raw"]), "/raw")
+            assert len(error) < LONGEST, line
+            shown.append(f"{line}\n{re.sub('0x[0-9a-f]+', '0x...', error)}\n")
+    written = "\n".join(shown)
+    if os.environ.get("UPDATE_MESSAGES"):
+        path.write_text(written, "utf-8")
+        return
+    assert written == expected
