@@ -130,6 +130,10 @@ class DatasetChangedError(DatasetError):
     """A file of a dataset has been replaced or changed since the dataset was opened."""
 
 
+class StoreError(DatasetError):
+    """A request to an object store or a web server failed, or its answer is not what was asked for."""
+
+
 class ReadTimeoutError(DatasetError, TimeoutError):
     """A read has not come back within its time limit."""
 

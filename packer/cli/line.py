@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, str] = {
     "convert": "convert a packed dataset to another format, without decoding",
     "merge": "merge packed datasets that have the same fields",
     "split": "split a packed dataset into train, val and test, keeping groups together",
+    "copy": "copy a packed dataset between folders and object stores, and check every byte; repeat the command to resume",
     "add": "add columns of a table, such as predictions, to a packed dataset",
     "drop-field": "remove added fields from a packed dataset",
     "export": "export a packed dataset as image files and a table, or as shards of another library",
@@ -56,7 +57,7 @@ EXTRAS: Mapping[str, str] = {"preview": "pack", "view": "view"}
 _IN_HELP = re.compile(rf"\b{PROGRAM}(?= [a-z])")
 
 AGAIN: Mapping[str, str] = {
-    **dict.fromkeys(("build", "convert", "detect", "merge", "split"), "to resume"),
+    **dict.fromkeys(("build", "convert", "copy", "detect", "merge", "split"), "to resume"),
     "export": "to start over (nothing was kept)",
     "submit": "to resume",
     "work": "to continue (finished work is kept)",

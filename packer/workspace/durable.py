@@ -40,7 +40,7 @@ def writing(folder: Path) -> Iterator[None]:
         raise BuildError(f"cannot be written: {system_reason(error)}", place=error.filename or folder) from error
 
 
-def write_durably(path: Path, data: bytes | Iterable[bytes]) -> None:
+def write_durably(path: Path, data: bytes | Iterable[Buffer]) -> None:
     """Replace `path` with a file of these bytes, or of some pieces, one after another.
 
     It is written under a temporary name, flushed and renamed, and the folder is flushed.

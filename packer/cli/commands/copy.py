@@ -1,0 +1,20 @@
+"""``packer copy DATASET OUT``."""
+
+import argparse
+
+from packer.cli.arguments import add_output_arguments, call, print_result
+from packer.packed.copy import copy
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dataset", metavar="DATASET", help="folder or URL of a packed dataset")
+    parser.add_argument(
+        "out", metavar="OUT", help="folder or URL; must be new, empty, or hold an unfinished copy to resume"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace another dataset")
+    add_output_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    print_result(options, call(copy, options))
+    return 0

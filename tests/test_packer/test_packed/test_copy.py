@@ -1,0 +1,218 @@
+"""``packer copy``: datasets between folders and an S3 server, whole, byte for byte, or not readable at all."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from support.command import arguments, run_packer
+from support.errors import raises
+from support.packed_files import write_faces
+from support.stores import StoreServer, serving
+
+from packer import copy
+from packer.cli import main
+from shardspec.errors import MissingDependencyError, ShardCorruptError, StoreError, UsageError
+from shardspec.layout import Layout
+from shardspec.stores import Store
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[StoreServer]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset in three shards, changed by no test."""
+    root = tmp_path_factory.mktemp("copy") / "faces"
+    write_faces(root, 12)
+    return root
+
+
+@pytest.fixture
+def here(server: StoreServer, monkeypatch: pytest.MonkeyPatch, leaks_allowed: None) -> StoreServer:
+    """The server for a client in this process, whose threads and connections stay."""
+    for name, value in server.variables.items():
+        monkeypatch.setenv(name, value)
+    server.fail()
+    return server
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("format", ["lmdb", "npy", "webdataset"])
+def test_a_dataset_goes_to_a_bucket_and_back(server: StoreServer, tmp_path: Path, format: str) -> None:
+    write_faces(tmp_path / "faces", 12, format)
+    url = server.url(f"ünd/{format} 1+2%")
+    to = json.loads(run_packer("copy", tmp_path / "faces", url, "--json", env=server.env).stdout)
+    assert to["files_copied"] == len(files(tmp_path / "faces")) - 1
+    run_packer("copy", url, tmp_path / "back", env=server.env)
+    assert files(tmp_path / "back") == files(tmp_path / "faces")
+    again = json.loads(run_packer("copy", url, tmp_path / "back", "--json", env=server.env).stdout)
+    assert (again["files_copied"], again["files_kept"]) == (0, to["files_copied"])
+    run_packer("copy", url, server.url(f"{format}/second"), env=server.env)
+    run_packer("verify", tmp_path / "back")
+
+
+def test_a_dataset_is_fetched_from_a_web_server_that_lists_nothing(faces: Path, tmp_path: Path) -> None:
+    handler = partial(SimpleHTTPRequestHandler, directory=str(faces.parent))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as web, ThreadPoolExecutor(1) as thread:
+        served = thread.submit(web.serve_forever)
+        url = f"http://127.0.0.1:{web.server_port}"
+        run_packer("copy", f"{url}/faces", tmp_path / "copy")
+        assert run_packer("copy", f"{url}/none", tmp_path / "none", expect=None).returncode == 2
+        web.shutdown()
+        served.result()
+    assert files(tmp_path / "copy") == files(faces)
+
+
+def test_a_folder_is_copied_and_its_files_are_checked(faces: Path, tmp_path: Path) -> None:
+    assert main(["copy", f"file://{faces}", str(tmp_path / "copy"), "--quiet"]) == 0
+    assert files(tmp_path / "copy") == files(faces)
+    shard = next((tmp_path / "copy").glob("shard*"))
+    changed = shard if shard.is_file() else next(path for path in shard.iterdir() if path.is_file())
+    changed.write_bytes(changed.read_bytes()[:-1] + b"?")
+    with raises(ShardCorruptError, place=str(changed)):
+        copy(tmp_path / "copy", tmp_path / "other")
+    assert not (tmp_path / "other/manifest.json").exists()
+    assert copy(faces, tmp_path / "copy").files_copied == 1  # the damaged file alone
+    assert files(tmp_path / "copy") == files(faces)
+
+
+def test_passing_faults_are_survived_and_bytes_are_right(here: StoreServer, faces: Path, tmp_path: Path) -> None:
+    url = here.url("faults")
+    shards = [f"shard.*{number}" for number in range(3)]
+    here.fail(
+        {"match": "PUT .*shard.*0", "kind": "503", "times": 2},
+        {"match": "PUT .*shard.*1", "kind": "reset", "times": 1},
+        {"match": "PUT .*index", "kind": "500", "times": 1},
+    )
+    copy(faces, url)
+    assert here.left() == [0, 0, 0]
+    kinds = [(f"GET .*{shard}", kind) for shard, kind in zip(shards, ("cut", "flip", "503"), strict=True)]
+    here.fail(*({"match": match, "kind": kind, "times": 1} for match, kind in kinds))
+    copy(url, tmp_path / "back")
+    assert here.left() == [0, 0, 0]
+    assert files(tmp_path / "back") == files(faces)
+
+
+def test_a_store_that_keeps_failing_is_named_and_the_next_call_resumes(
+    here: StoreServer, faces: Path, tmp_path: Path
+) -> None:
+    url = here.url("failing")
+    copy(faces, url)
+    here.fail({"match": "GET .*shard.*1", "kind": "flip", "times": 99})
+    with raises(ShardCorruptError) as caught:
+        copy(url, tmp_path / "back")
+    assert url in caught.value.place
+    here.fail({"match": "GET .*shard.*1", "kind": "403", "times": 99})
+    with raises(StoreError) as refused:
+        copy(url, tmp_path / "back")
+    assert url in refused.value.place
+    assert "credentials" in refused.value.hint
+    assert "Debug" not in str(refused.value)
+    assert not (tmp_path / "back/manifest.json").exists()
+    here.fail()
+    assert copy(url, tmp_path / "back").files_kept > 0
+    assert files(tmp_path / "back") == files(faces)
+
+
+@pytest.mark.parametrize("uploads", [True, False])
+def test_a_killed_copy_cannot_be_opened_and_is_resumed(
+    server: StoreServer, faces: Path, tmp_path: Path, uploads: bool
+) -> None:
+    url, back = server.url(f"killed-{uploads}"), tmp_path / "back"
+    if not uploads:
+        run_packer("copy", faces, url, env=server.env)
+    command = arguments("copy", *((faces, url) if uploads else (url, back)))
+    server.fail({"match": ("PUT" if uploads else "GET") + " .*shard.*2", "kind": "503", "times": 10**6})
+    with subprocess.Popen(command, env=server.env, stderr=subprocess.DEVNULL) as process:
+        while server.left() == [10**6]:
+            assert process.poll() is None
+        process.send_signal(signal.SIGKILL)
+    server.fail()
+    if uploads:
+        assert "manifest.json" not in server.objects(f"killed-{uploads}")
+        assert run_packer("copy", url, back, env=server.env, expect=None).returncode == 2
+    else:
+        assert not Layout(back).manifest.exists()
+    run_packer("copy", *((faces, url) if uploads else (url, back)), env=server.env)
+    run_packer("copy", url, back, env=server.env)
+    assert files(back) == files(faces)
+
+
+def test_another_dataset_is_replaced_only_on_request(here: StoreServer, faces: Path, tmp_path: Path) -> None:
+    write_faces(tmp_path / "small", 3)
+    for target in (here.url("replaced"), str(tmp_path / "replaced")):
+        copy(faces, target)
+        with raises(UsageError, place=target):
+            copy(tmp_path / "small", target)
+        copy(tmp_path / "small", target, overwrite=True)
+    assert files(tmp_path / "replaced") == files(tmp_path / "small")
+    assert here.objects("replaced").keys() == files(tmp_path / "small").keys()
+
+
+def test_files_of_the_user_are_neither_deleted_nor_mixed_with_a_dataset(
+    here: StoreServer, faces: Path, tmp_path: Path
+) -> None:
+    here.put("mine/notes.txt", b"keep")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes.txt").write_text("keep")
+    for target in (here.url("mine"), str(tmp_path / "mine")):
+        with raises(UsageError, place=target):
+            copy(faces, target, overwrite=True)
+    assert here.objects("mine") == {"notes.txt": 4}
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["s3://", "ftp://host/x", "s3://key:secret@bucket/x", "https://host/x?token=secret", "hf://datasets/a/b"],
+)
+def test_urls_that_cannot_be_used_are_refused_without_their_secrets(faces: Path, tmp_path: Path, url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        copy(url, tmp_path / "out")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_web_server_is_no_target(faces: Path) -> None:
+    with raises(UsageError, option="out"):
+        copy(faces, "https://127.0.0.1/x")
+
+
+def test_credentials_come_from_a_profile_and_appear_nowhere(server: StoreServer, faces: Path, tmp_path: Path) -> None:
+    (tmp_path / "credentials").write_text("[lab]\naws_access_key_id = AKIA1\naws_secret_access_key = s3cr3t\n")
+    (tmp_path / "config").write_text(f"[profile lab]\nregion = eu-west-1\nendpoint_url = {server.address}\n")
+    env = {name: value for name, value in server.env.items() if not name.startswith("AWS_")}
+    files_of_aws = {
+        name: str(tmp_path / file)
+        for name, file in (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials"))
+    }
+    done = run_packer("copy", faces, server.url("profile"), env={**env, "AWS_PROFILE": "lab", **files_of_aws})
+    assert "s3cr3t" not in done.stdout + done.stderr
+    assert "manifest.json" in server.objects("profile")
+
+
+def test_a_store_is_not_pickled_and_does_not_show_its_secrets(here: StoreServer) -> None:
+    import pickle
+
+    store = Store(here.url("x"), {"secret_access_key": "s3cr3t"})
+    assert "s3cr3t" not in repr(store)
+    with pytest.raises(TypeError):
+        pickle.dumps(store)
+
+
+def test_the_extra_is_named_where_the_client_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "obstore.store", None)
+    monkeypatch.setitem(__import__("sys").modules, "obstore", None)
+    with pytest.raises(MissingDependencyError, match="remote"):
+        copy("s3://bucket/x", tmp_path / "out")
