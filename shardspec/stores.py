@@ -85,7 +85,11 @@ class Store:
             )
         self.url = url.rstrip("/")
         given = dict(options or {})
-        client: dict[str, Any] = {"read_timeout": f"{_READ_TIMEOUT_S}s", "timeout": "24h", "connect_timeout": f"{_CONNECT_TIMEOUT_S}s"}
+        client: dict[str, Any] = {
+            "read_timeout": f"{_READ_TIMEOUT_S}s",
+            "timeout": "24h",
+            "connect_timeout": f"{_CONNECT_TIMEOUT_S}s",
+        }
         client |= given.pop("client_options", {})
         if parts.scheme == "s3":
             given = {**_profile(), "checksum_algorithm": "SHA256", **given}
