@@ -12,10 +12,9 @@ from functools import cached_property
 from typing import Any
 
 from shardspec.entries import Column, FileEntry, Generation, Shard, read_entries, strip_aside
-from shardspec.errors import ManifestError, SchemaError, VersionError
+from shardspec.errors import ManifestError, Problems, SchemaError, VersionError
 from shardspec.formats import FORMATS
 from shardspec.formats.npy import npy_files
-from shardspec.problems import Problems
 from shardspec.schema import Field, Schema
 from shardspec.wording import found_instead
 

@@ -12,8 +12,7 @@ from unicodedata import normalize
 import numpy as np
 
 from shardspec.codecs import codecs_of, image_types
-from shardspec.errors import SchemaError
-from shardspec.problems import Problems
+from shardspec.errors import Problems, SchemaError
 from shardspec.wording import did_you_mean, is_utf8, shorten
 
 Kind = Literal["fixed", "ragged", "bytes", "text"]

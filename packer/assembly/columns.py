@@ -19,10 +19,9 @@ from packer.workspace.columns import COLUMN_DIGITS, FieldColumn, sweep_columns
 from packer.workspace.durable import fsync_folder, fsync_tree, remove_tree, write_durably
 from shardspec.columns import Buffer, Columns, IntArray
 from shardspec.entries import COLUMNS_FOLDER, Column, FileEntry
-from shardspec.errors import DatasetError
+from shardspec.errors import DatasetError, Problems
 from shardspec.layout import Layout, describe_file
 from shardspec.manifest import Manifest, sha256_json
-from shardspec.problems import Problems
 from shardspec.schema import Field, Schema
 from shardspec.typing.join import JoinedColumns
 

@@ -17,10 +17,9 @@ from packer.workspace.durable import fsync_tree, publish_folder, remove_tree, wr
 from packer.workspace.paths import RECORD_NAME, attempt_beside
 from shardspec.columns import Columns
 from shardspec.entries import Shard
-from shardspec.errors import BuildError
+from shardspec.errors import BuildError, Problems
 from shardspec.formats import get_format
 from shardspec.layout import describe_file
-from shardspec.problems import Problems
 from shardspec.registry import resolve
 from shardspec.schema import Schema
 

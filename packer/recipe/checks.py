@@ -12,8 +12,7 @@ from typing import Any, TypeVar, get_origin
 import numpy as np
 
 from packer.recipe.encodings import encodings_with
-from shardspec.errors import UsageError
-from shardspec.problems import Problems
+from shardspec.errors import Problems, UsageError
 from shardspec.wording import did_you_mean, is_utf8, shorten
 
 Options = TypeVar("Options")

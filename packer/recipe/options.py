@@ -6,8 +6,7 @@ from packer.recipe.checks import check_value, documented, kinds_of, option, plai
 from packer.recipe.engines import ENGINES
 from packer.recipe.recipe import Recipe
 from packer.recipe.resources import MOST_WORKERS, check_workers
-from shardspec.errors import UsageError
-from shardspec.problems import Problems
+from shardspec.errors import Problems, UsageError
 from shardspec.wording import shorten
 
 

@@ -17,11 +17,10 @@ from packer.recipe.checks import (
 )
 from packer.recipe.encodings import ENCODINGS, encodings_with, parse_field_encoding
 from packer.recipe.steps import StepSpec
-from shardspec.errors import UsageError
+from shardspec.errors import Problems, UsageError
 from shardspec.fields import field_name
 from shardspec.formats import FORMATS
 from shardspec.layout import describe_url, is_url
-from shardspec.problems import Problems
 from shardspec.schema import NamedConfig, class_name, describe_wrong_classes
 from shardspec.wording import did_you_mean, list_some, shorten
 

@@ -14,10 +14,9 @@ from packer.workspace.paths import RECORD_NAME
 from packer.workspace.replacement import finish_replacement
 from packer.workspace.sharing.array import close_to_agents
 from shardspec.entries import Shard
-from shardspec.errors import BuildError, DatasetError, UsageError
+from shardspec.errors import BuildError, DatasetError, Problems, UsageError
 from shardspec.layout import MANIFEST_NAME, Layout, given_path
 from shardspec.manifest import Manifest
-from shardspec.problems import Problems
 from shardspec.wording import LONG, cut
 
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import fields, json_values, schemas
 
-from shardspec.errors import SchemaError
-from shardspec.problems import Problems
+from shardspec.errors import Problems, SchemaError
 from shardspec.schema import Field, NamedConfig, Schema
 
 

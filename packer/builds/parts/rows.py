@@ -16,10 +16,9 @@ from packer.builds.parts.part import RowGroup, columns_from_json, columns_to_jso
 from packer.workspace import Workspace
 from shardspec.codecs.raw import SHAPE_DTYPE
 from shardspec.columns import Columns, IntArray, allocate
-from shardspec.errors import DatasetError, SchemaError
+from shardspec.errors import DatasetError, Problems, SchemaError
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
-from shardspec.problems import Problems
 from shardspec.schema import Field, Schema
 
 _OPEN_PARTS = 128
