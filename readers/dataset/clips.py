@@ -124,7 +124,9 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         self._lows, self._counts = starts.lows, starts.counts
         if self._start != "random":
             self._lows = starts.lows + ((starts.counts - 1) // 2 if self._start == "middle" else 0)
-            self._counts = np.ones_like(starts.counts)
+            self._counts = np.broadcast_to(np.int64(1), starts.counts.shape)
+        if len(self._sizes) and self._sizes.min() == self._sizes.max():
+            self._sizes = np.broadcast_to(self._sizes[0], self._sizes.shape)  # takes no memory
         self._all = len(self._lows)
         self._occurrences: IntArray | None = None
         items = base.item_numbers()
