@@ -8,8 +8,7 @@ true shuffle is at 0.07, by chance.
 
 import numpy as np
 
-from readers.order.blocks import Blocks
-from readers.order.order import Order, Shuffle
+from readers.order.order import Blocks, Order, Shuffle
 
 ROWS, CLASSES, BATCH, EPOCHS = 100_000, 10, 256, 3
 WINDOWS, BLOCK_ROWS = (4, 16, 64, 256), (64, 256)

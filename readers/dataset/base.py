@@ -16,14 +16,10 @@ from readers.dataset.collate import Batch, SampleList, allocate_batch, collate_s
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, allocate_values
 from readers.drawing.notebook import Strip
-from readers.order.auto import AnyShuffle, ShuffleChoice, choose_apart, choose_shuffle
-from readers.order.blocks import Blocks
-from readers.order.order import WINDOW_BLOCKS, Order, Picks, Shuffle, count_occurrences
+from readers.order.agreement import AnyShuffle, ShuffleChoice, Store, choose_apart, choose_shuffle, ranks_together
+from readers.order.order import WINDOW_BLOCKS, Blocks, MixtureShares, Order, Picks, Shuffle, count_occurrences
 from readers.order.permutation import mix_array
-from readers.order.ranks import ranks_together
 from readers.order.sampler import OrderSampler, RankSampler
-from readers.order.shares import MixtureShares
-from readers.order.store import Store
 from readers.seeding import SampledIndex
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray, evenly

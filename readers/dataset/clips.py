@@ -16,11 +16,9 @@ from readers.dataset.derived import DerivedDataset, stacked, ungrouped
 from readers.dataset.parts import WithParts, as_rows
 from readers.dataset.runs import find_runs, find_starts, ranges
 from readers.decode.values import JOINED, BatchLayout, ValueLayout, allocate_values
-from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
-from readers.order.order import Picks, count_occurrences
+from readers.order.agreement import Store
+from readers.order.order import MIN_BLOCK_ROWS, Blocks, MixtureShares, Picks, count_occurrences
 from readers.order.permutation import mix_array, mix_words
-from readers.order.shares import MixtureShares
-from readers.order.store import Store
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError

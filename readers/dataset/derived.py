@@ -11,10 +11,8 @@ import numpy.typing as npt
 from readers.dataset.base import SampleDataset
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, ValueLayout, allocate_values
-from readers.order.blocks import Blocks
-from readers.order.order import Picks
-from readers.order.shares import MixtureShares
-from readers.order.store import Store
+from readers.order.agreement import Store
+from readers.order.order import Blocks, MixtureShares, Picks
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
 

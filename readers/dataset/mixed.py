@@ -12,10 +12,9 @@ from readers.arguments import as_count, as_number
 from readers.dataset.base import SampleDataset, check_classes
 from readers.dataset.subset import DivisibleDataset
 from readers.decode.values import BatchLayout
-from readers.order.order import Picks
+from readers.order.agreement import Store
+from readers.order.order import MixtureShares, Picks
 from readers.order.permutation import mix_array, mix_words
-from readers.order.shares import MixtureShares
-from readers.order.store import Store
 from readers.seeding import check_seed
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray

@@ -14,9 +14,8 @@ from readers.decode.decoding import Decoding
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, allocate_values
 from readers.formats.pool import ShardPool, Verify
-from readers.order.blocks import Blocks
-from readers.order.order import Picks
-from readers.order.store import Store
+from readers.order.agreement import Store
+from readers.order.order import Blocks, Picks
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray, mark_missing, missing_in
 from shardspec.errors import UsageError

@@ -12,10 +12,8 @@ from readers.dataset.derived import DerivedDataset
 from readers.dataset.labels import Relabelling, map_classes, name_classes
 from readers.dataset.parts import WithParts, as_rows
 from readers.decode.values import BatchLayout
-from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
-from readers.order.order import Picks, count_occurrences
-from readers.order.shares import MixtureShares
-from readers.order.store import Store
+from readers.order.agreement import Store
+from readers.order.order import MIN_BLOCK_ROWS, Blocks, MixtureShares, Picks, count_occurrences
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray, mark_missing, missing_in
 from shardspec.errors import UsageError

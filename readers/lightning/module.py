@@ -20,11 +20,18 @@ from readers.lightning.batches import Batches, EvalBatches, Source, TrainBatches
 from readers.loader.custom_order import choose_custom
 from readers.loader.device import BatchTransform
 from readers.loader.loader import Loader
-from readers.order.auto import AnyShuffle, ShuffleChoice, agree, choose_shuffle
+from readers.order.agreement import (
+    AnyShuffle,
+    ShuffleChoice,
+    agree,
+    check_ranks,
+    choose_shuffle,
+    own_rank,
+    ranks_together,
+)
 from readers.order.custom import CustomOrder, RowsOfEpoch
 from readers.order.order import WINDOW_BLOCKS, RankShare
 from readers.order.progress import EpochProgress
-from readers.order.ranks import check_ranks, own_rank, ranks_together
 from readers.order.sampler import OrderSampler
 from readers.transforms import AnyTransform
 from shardspec.errors import UsageError
@@ -156,9 +163,14 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         if labelled:
             check_classes("train, val, test, predict", labelled)
         batch_size = None if batch_size is None else as_count("batch_size", batch_size)
-        self._own, self.batch_size = choose_custom(
-            len(self.train), seed, batch_size, order, sampler, batch_sampler, shuffle, weights, draws
-        )
+        self._own: CustomOrder | None = None
+        if order is not None or sampler is not None or batch_sampler is not None:
+            self._own, batch_size = choose_custom(
+                len(self.train), seed, batch_size, order, sampler, batch_sampler, shuffle, weights, draws
+            )
+        elif batch_size is None:
+            raise UsageError(option="batch_size", expected="the number of samples of a batch", found="none")
+        self.batch_size = batch_size
         if self._own is not None and self._own.batched and loader == "processes":
             raise UsageError(
                 option="batch_size",

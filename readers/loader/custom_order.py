@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset
 
 from readers.dataset.chain import GENERATORS, fresh_generator, objects_in
-from readers.order.auto import AnyShuffle
+from readers.order.agreement import AnyShuffle
 from readers.order.custom import CustomOrder, RowsOfEpoch, take_finite
 from readers.order.permutation import mix_words
 from readers.order.progress import Resumable
@@ -32,14 +32,10 @@ def choose_custom(
     shuffle: AnyShuffle = "auto",
     weights: npt.ArrayLike | None = None,
     draws: int | None = None,
-) -> tuple[CustomOrder | None, int]:
-    """Return the custom order that the arguments describe, or None; and the size of a batch, or of the largest."""
+) -> tuple[CustomOrder, int]:
+    """Return the custom order that the arguments describe, and the size of a batch, or of the largest batch."""
     given = {"order": order, "sampler": sampler, "batch_sampler": batch_sampler}
     names = [name for name, value in given.items() if value is not None]
-    if not names:
-        if batch_size is None:
-            raise UsageError(option="batch_size", expected="the number of samples of a batch", found="none")
-        return None, batch_size
     if len(names) > 1:
         raise UsageError(option="order, sampler, batch_sampler", expected="one of them", found=" and ".join(names))
     if batch_sampler is not None and batch_size is not None:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ _CACHED_BATCHES = 4
 _WAITING_MATTERS = 0.05  # of the loop's time
 _HELD_BACK = 0.8  # of the step's own rate; a slower loop that does not wait is slowed down by the loader's threads
 _CPU_BOUND = 0.7  # CPU time over elapsed time, above which a read does not wait for a disk
-_ONE_AT_A_TIME = 1.2  # times the speed of one thread; threads that wait for nothing, but reach less, take turns
 _PROBE_SAMPLES = 256
 
 
@@ -51,8 +49,8 @@ class Diagnosis:
     read_s, transform_s : float
         Seconds per sample in one thread: reading and decoding, and the transforms, including a `batch_transform` that
         runs in the loader's threads.
-    read_processor, transform_processor : float
-        Fraction of these times on a processor or, on Linux, waiting for one; the rest waited for a disk or network.
+    read_processor : float
+        Fraction of `read_s` on a processor; the rest waited for a disk, a network or a free processor.
     verdict : str
         What limits the training loop, and what to change.
     order : str
@@ -67,17 +65,11 @@ class Diagnosis:
     read_s: float
     transform_s: float
     read_processor: float
-    transform_processor: float
     verdict: str
     order: str
 
     def __str__(self) -> str:
         return self.verdict
-
-    @property
-    def speedup(self) -> float:
-        """Rate of the loader's threads divided by that of one thread."""
-        return self.loader_rate * (self.read_s + self.transform_s)
 
 
 def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) -> Diagnosis:
@@ -126,7 +118,6 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
         read_s=read.seconds,
         transform_s=transform.seconds,
         read_processor=read.share,
-        transform_processor=transform.share,
         verdict="",
         order=order,
     )
@@ -180,7 +171,7 @@ def _measure_step(cached: list[tuple[Batch, int]], step: Callable[[Batch], Any],
 
 @dataclass(frozen=True)
 class _Work:
-    """Seconds per sample in one thread: elapsed, and on a processor or waiting for one."""
+    """Seconds per sample in one thread: elapsed, and on a processor."""
 
     seconds: float = 0.0
     processor_s: float = 0.0
@@ -199,21 +190,10 @@ class _Work:
 
 
 def _measure_work(work: Callable[[], Any], samples: int) -> _Work:
-    begin, processor = time.perf_counter(), time.thread_time() + _waited_s(_OWN_THREAD)
+    begin, processor = time.perf_counter(), time.thread_time()
     work()
-    processor = time.thread_time() + _waited_s(_OWN_THREAD) - processor
+    processor = time.thread_time() - processor
     return _Work((time.perf_counter() - begin) / samples, processor / samples)
-
-
-_OWN_THREAD = Path("/proc/thread-self")
-
-
-def _waited_s(thread: Path) -> float:
-    """Return the seconds that a thread was ready but had no processor; 0 if the system does not say."""
-    try:
-        return int((thread / "schedstat").read_bytes().split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):
-        return 0.0
 
 
 def _measure_transforming(loader: Loader, batches: int) -> _Work:
@@ -266,20 +246,14 @@ def _verdict(loader: Loader, measured: Diagnosis) -> str:
             "which run in the loop's own thread: make batch_transform cheaper, run it on a GPU (device='cuda'), "
             "or move it to sample_transform, which the threads run."
         )
-    if _takes_turns(loader, measured):
-        return (
-            f"{begin} Transforms take {measured.transform_s * 1e3:.2f} ms a sample, and {loader.workers} threads are only "
-            f"{measured.speedup:.1f} times as fast as one: the transforms are Python code, and Python's lock lets one "
-            "thread run at a time. Use transforms of numpy, torch or readers.augment, move them to batch_transform on "
-            "the device, or use a DataLoader with worker processes."
-        )
     if measured.loader_rate > measured.step_rate:
         return f"{begin} Yet alone it is fast enough, {contention}"
     if measured.transform_s > measured.read_s:
         return (
             f"{begin} Transforms take {measured.transform_s * 1e3:.2f} ms a sample, "
-            f"reading and decoding {measured.read_s * 1e3:.2f}: move them to batch_transform on the device, "
-            "or use a DataLoader with worker processes if they are Python code."
+            f"reading and decoding {measured.read_s * 1e3:.2f}: use transforms of readers.augment, move them to "
+            "batch_transform on the device, or use a DataLoader with worker processes if they are Python code, of which "
+            "only one thread runs at a time."
         )
     if measured.read_processor < _CPU_BOUND:
         shuffle = "" if loader.order == "blocks" else "shuffle='blocks', "
@@ -297,16 +271,6 @@ def _verdict(loader: Loader, measured: Diagnosis) -> str:
         f"{begin} Reading and decoding take {measured.read_s * 1e3:.2f} ms a sample on every processor: "
         "pack smaller or raw images, "
         "or use decode={'image': Whole(fast_dct=True, fast_upsampling=True)} for JPEG."
-    )
-
-
-def _takes_turns(loader: Loader, measured: Diagnosis) -> bool:
-    """Return whether the transforms take most of the time and hold Python's lock."""
-    return (
-        min(loader.workers, available_processors(), len(loader) // 2) > 1
-        and measured.transform_s > measured.read_s
-        and measured.transform_processor > _CPU_BOUND
-        and measured.speedup < _ONE_AT_A_TIME
     )
 
 

@@ -40,11 +40,21 @@ from readers.loader.device import (
     wants_seeds,
 )
 from readers.loader.threads import ReadAhead, ReadStage, default_depth, take_one_thread
-from readers.order.auto import AnyShuffle, ShuffleChoice, agree, choose_apart, choose_shuffle, find_residence
-from readers.order.custom import CustomEpoch, RowsOfEpoch
+from readers.order.agreement import (
+    AnyShuffle,
+    Mark,
+    ShuffleChoice,
+    agree,
+    check_ranks,
+    choose_apart,
+    choose_shuffle,
+    find_residence,
+    own_rank,
+    ranks_together,
+)
+from readers.order.custom import CustomEpoch, CustomOrder, RowsOfEpoch
 from readers.order.order import WINDOW_BLOCKS, Order, Picks, RankShare
 from readers.order.progress import EpochProgress, Iteration, Resumable
-from readers.order.ranks import Mark, check_ranks, own_rank, ranks_together
 from readers.seeding import SampledIndex
 from readers.transforms import AnyTransform, SampleTransform, SeededTransform, check_transform
 from shardspec.errors import DatasetError, UsageError
@@ -183,9 +193,13 @@ class Loader(Resumable):
         wanted = (self.device is not None and self.device.type == "cuda") if pin_memory is None else pin_memory
         self.pin_memory = bool(wanted) and can_pin()
         self._ranks = None if rank is None or world_size is None else RankShare(rank, world_size, drop_last)
-        own, batch_size = choose_custom(
-            len(self.dataset), seed, batch_size, order, sampler, batch_sampler, shuffle, weights, draws
-        )
+        own: CustomOrder | None = None
+        if order is not None or sampler is not None or batch_sampler is not None:
+            own, batch_size = choose_custom(
+                len(self.dataset), seed, batch_size, order, sampler, batch_sampler, shuffle, weights, draws
+            )
+        elif batch_size is None:
+            raise UsageError(option="batch_size", expected="the number of samples of a batch", found="none")
         self._batched = own is not None and own.batched
         self.batch_size = batch_size
         self._step = 1 if self._batched else batch_size  # a batch in the units that the order counts

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from readers.order.auto import Residence
+from readers.order.agreement import Residence
 from shardspec.errors import DatasetError, ReadTimeoutError
 
 T = TypeVar("T")

@@ -1,9 +1,10 @@
-"""Order: the sequence of samples that an epoch visits, as a pure function of integers.
+"""The sequence of samples that an epoch visits, as a pure function of integers.
 
 All ranks share one sequence per epoch: rank r of W takes the positions c + r, c + r + W, …, where c is the first
 position that no rank has consumed. So a resume needs only the integer c, at any number of ranks and workers.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -11,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from readers.arguments import as_count, as_integer
-from readers.order.blocks import Blocks
 from readers.order.permutation import Permutation, mix_array, mix_words
-from readers.order.shares import MixtureShares
 from readers.seeding import check_epoch, check_seed
 from shardspec.columns import IntArray
+from shardspec.entries import Shard
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -25,10 +25,14 @@ SHUFFLES: tuple[Shuffle, ...] = ("full", "blocks", True, False)
 WINDOW_BLOCKS = 16
 """Number of blocks that the order ``"blocks"`` mixes with each other."""
 
+MIN_BLOCK_ROWS = 64
+"""Smaller units of a format are joined until a block has this many rows."""
+
 _SIZING_CHUNK = 1 << 14
 _DRAW_TAG, _BLOCK_TAG, _WINDOW_TAG, _FULL_TAG = range(4)
 _REPEAT_TAG = 0x726570656174
 _SHARES_LEVEL = -1
+_MIX_TAG = 0x6D6978
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,101 @@ def count_occurrences(values: npt.NDArray[Any]) -> IntArray:
     out = np.empty(len(values), np.int64)
     out[order] = np.arange(len(values)) - np.repeat(starts, sizes)
     return out
+
+
+class Blocks:
+    """Consecutive runs of rows that cover 0 … rows-1, in stretches of equal run length (one stretch per shard).
+
+    Parameters
+    ----------
+    stretch_rows : int array, (S,)
+        Rows of each stretch.
+    block_rows : int array, (S,)
+        Rows of each block in the stretch, 1 or more; its last block may be shorter.
+    """
+
+    def __init__(self, stretch_rows: IntArray, block_rows: IntArray) -> None:
+        self._block_rows = block_rows
+        self._row_ends = np.cumsum(stretch_rows)
+        self._row_starts = self._row_ends - stretch_rows
+        counts = -(-stretch_rows // block_rows)
+        self._block_ends = np.cumsum(counts)
+        self._block_starts = self._block_ends - counts
+        self.rows = int(self._row_ends[-1]) if len(stretch_rows) else 0
+
+    def __len__(self) -> int:
+        return int(self._block_ends[-1]) if len(self._block_ends) else 0
+
+    def bounds(self, blocks: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the first row of each given block, and the row after its last."""
+        stretch = np.searchsorted(self._block_ends, blocks, side="right")
+        step = self._block_rows[stretch]
+        start = self._row_starts[stretch] + (blocks - self._block_starts[stretch]) * step
+        return start, np.minimum(start + step, self._row_ends[stretch])
+
+    @classmethod
+    def of_shards(cls, shards: Iterable[Shard]) -> "Blocks":
+        """Return the blocks of a dataset: the units of each shard, joined until a block has `MIN_BLOCK_ROWS`."""
+        pairs = [
+            (s.samples, min(s.samples, -(-MIN_BLOCK_ROWS // s.block_rows) * s.block_rows)) for s in shards if s.samples
+        ]
+        table = np.array(pairs, np.int64).reshape(-1, 2)
+        return cls(table[:, 0], table[:, 1])
+
+    @classmethod
+    def even(cls, rows: int, block_rows: int = MIN_BLOCK_ROWS) -> "Blocks":
+        """Return blocks of equal length, for rows that are not in shards."""
+        return cls(np.array([rows], np.int64), np.array([block_rows], np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureShares:
+    """Number of samples that each dataset of a mixture contributes to an epoch, and their rows.
+
+    The rows of the first dataset come first, then the rows of the second, and so on. Each dataset is read in
+    permutations that continue from epoch to epoch, so no row is repeated before all rows of its dataset were read.
+
+    Attributes
+    ----------
+    sizes : int64 array, (D,)
+        Rows of each dataset.
+    quotas : int64 array, (D,)
+        Samples of each dataset in an epoch.
+    seed : int
+        Of the permutations.
+    within : tuple of MixtureShares or None, (D,)
+        Shares inside each dataset that is itself a mixture.
+    """
+
+    sizes: IntArray
+    quotas: IntArray
+    seed: int
+    within: "tuple[MixtureShares | None, ...]"
+
+    @property
+    def samples(self) -> int:
+        """Samples of an epoch."""
+        return int(self.quotas.sum())
+
+    def rows(self, places: IntArray, epoch: int) -> tuple[IntArray, IntArray]:
+        """Return the rows at some places of an epoch, 0 to samples - 1, and the permutation that each comes from.
+
+        No row occurs twice in one permutation. The samples of a dataset have neighbouring places.
+        """
+        rows, cycles = np.empty(len(places), np.int64), np.empty(len(places), np.int64)
+        ends, firsts = np.cumsum(self.quotas), np.cumsum(self.sizes) - self.sizes
+        which = np.searchsorted(ends, places, side="right")
+        for number in np.unique(which).tolist():
+            chosen = np.flatnonzero(which == number)
+            inner, quota = self.within[number], int(self.quotas[number])
+            length = int(self.sizes[number]) if inner is None else inner.samples
+            passes, nth = np.divmod(places[chosen] - (int(ends[number]) - quota) + epoch * quota, length)
+            for cycle in np.unique(passes).tolist():
+                now = passes == cycle
+                permuted = Permutation(length, self.seed, cycle, number, _MIX_TAG)(nth[now])
+                found = (permuted, cycle) if inner is None else inner.rows(permuted, cycle)
+                rows[chosen[now]], cycles[chosen[now]] = firsts[number] + found[0], found[1]
+        return rows, cycles
 
 
 @dataclass(frozen=True, eq=False)

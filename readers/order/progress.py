@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 
 from readers.arguments import as_integer
-from readers.order.auto import ShuffleChoice, announce
+from readers.order.agreement import Mark, ShuffleChoice, Store, announce
 from readers.order.custom import CustomEpoch, CustomOrder
 from readers.order.order import Order, Picks, RankShare
-from readers.order.ranks import Mark
-from readers.order.store import Store
 from readers.seeding import check_epoch
 from shardspec.errors import UsageError
 from shardspec.wording import counted, shorten

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import DistributedSampler, Sampler
 
-from readers.order.auto import ShuffleChoice
+from readers.order.agreement import ShuffleChoice
 from readers.order.custom import CustomOrder
 from readers.order.grouped import Values, number_values
 from readers.order.order import Order, RankShare

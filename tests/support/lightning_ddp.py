@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from readers import Loader, open_dataset
 from readers.lightning import PackedDataModule
-from readers.order import auto
+from readers.order import agreement
 
 SAMPLES, BATCH_SIZE, SAVED_AFTER = 59, 4, 3
 TINY, PLENTY = 10_000, 10**12
@@ -34,7 +34,7 @@ LIGHTNINGS_WARNINGS = (
 )
 
 
-def expected_keys(path: Path, epoch: int, order: auto.AnyShuffle = "auto") -> list[str]:
+def expected_keys(path: Path, epoch: int, order: agreement.AnyShuffle = "auto") -> list[str]:
     """The sequence of an epoch, over all ranks."""
     dataset = open_dataset(path, fields=["key"]).subset(range(SAMPLES))
     sampler = dataset.sampler(seed=5, shuffle=order)
@@ -137,7 +137,7 @@ def main(path: Path, out: Path) -> None:
         trainer.strategy.barrier()
     for kind in ("threads", "processes"):
         model, trainer = Recorder(), make_trainer(out, strategy="ddp", devices=2, max_epochs=1)
-        auto.usable_memory = lambda rank=trainer.global_rank: (TINY, PLENTY)[rank]
+        agreement.usable_memory = lambda rank=trainer.global_rank: (TINY, PLENTY)[rank]
         trainer.fit(model, datamodule=make_data(path, kind))
         (out / f"auto {kind}-{trainer.global_rank}.json").write_text(json.dumps({"seen": model.seen}))
         trainer.strategy.barrier()

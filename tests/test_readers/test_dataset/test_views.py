@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from readers import Loader, Subset, class_balanced_weights, open_dataset
 from readers.formats.pool import ShardPool
-from readers.order.blocks import Blocks
+from readers.order.order import Blocks
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
 

@@ -12,7 +12,7 @@ from support.errors import raises
 from readers import Loader, Whole, diagnose, open_dataset
 from readers.formats.machine import available_processors
 from readers.formats.shards import reader_class
-from readers.loader.diagnosis import Diagnosis, _measure_work, _verdict, _waited_s
+from readers.loader.diagnosis import Diagnosis, _verdict
 from shardspec.errors import UsageError
 
 
@@ -68,7 +68,7 @@ def test_a_slow_disk(jpeg_path, monkeypatch):
 def test_the_advice_on_decoding_is_an_argument(jpeg_path):
     loader = Loader(open_dataset(jpeg_path), 10, workers=available_processors())
     rates = {"loop_rate": 1, "loader_rate": 1, "step_rate": 2}
-    times = {"waiting": 1, "moving": 0, "read_s": 1, "transform_s": 0, "read_processor": 1, "transform_processor": 0}
+    times = {"waiting": 1, "moving": 0, "read_s": 1, "transform_s": 0, "read_processor": 1}
     verdict = _verdict(loader, Diagnosis(**rates, **times, verdict="", order=""))
     advice = re.search(r"decode=(.*) for JPEG", verdict)[1]
     assert open_dataset(jpeg_path, decode=eval(advice, {"Whole": Whole})).draws_at_random is False
@@ -109,29 +109,7 @@ def test_the_verdict_is_of_the_measurements(raw_path, waiting, moving, loop, loa
     made = Loader(open_dataset(raw_path), 10, workers=available_processors())
     rates = {"loop_rate": loop, "loader_rate": loader, "step_rate": step}
     times = {"waiting": waiting, "moving": moving, "read_s": 1, "transform_s": 0, "read_processor": 1}
-    times |= {"transform_processor": 0}
     assert re.search(verdict, _verdict(made, Diagnosis(**rates, **times, verdict="", order="")))
-
-
-@pytest.mark.parametrize(
-    ("workers", "working", "loader_rate", "turns"),
-    [
-        (2, 0.95, 70, True),
-        (2, 0.95, 190, True),  # alone it would be fast enough, but the step is Python code too
-        (2, 0.95, 300, False),
-        (2, 0.05, 70, False),  # they sleep, or wait for something else
-        (1, 0.95, 70, False),
-    ],
-)
-def test_pythons_lock_is_named(raw_path, monkeypatch, workers, working, loader_rate, turns):
-    monkeypatch.setattr("readers.loader.diagnosis.available_processors", lambda: 2)
-    loader = Loader(open_dataset(raw_path), 10, workers=workers)
-    rates = {"loop_rate": 60, "loader_rate": loader_rate, "step_rate": 100 if turns else 400}
-    times = {"waiting": 0.9, "moving": 0.1, "read_s": 0.001, "transform_s": 0.005, "read_processor": 1}
-    verdict = _verdict(loader, Diagnosis(**rates, **times, transform_processor=working, verdict="", order=""))
-    assert ("Python's lock lets one thread run at a time" in verdict) == turns
-    assert "Transforms take 5.00 ms a sample" in verdict
-    assert "DataLoader with worker processes" in verdict
 
 
 def test_python_code_in_two_threads_is_the_cause(raw_path):
@@ -149,7 +127,6 @@ def test_python_code_in_two_threads_is_the_cause(raw_path):
     found = diagnose(loader, lambda batch: len(batch), batches=8)
     assert "Transforms take" in found.verdict
     assert found.transform_s > 0.0049
-    assert 0 < found.transform_processor <= 1
 
 
 def test_a_batch_transform_in_the_threads_is_one_of_the_transforms(raw_path):
@@ -257,21 +234,3 @@ def test_batches_of_any_form_are_measured(raw_path, form):
     assert found.loop_rate > 0
     assert found.step_rate > 0
     assert {type(batch) for batch in seen} == {type(form({"image": torch.zeros(1), "label": torch.zeros(1)}))}
-
-
-def test_waiting_for_a_processor_is_no_waiting_for_a_disk(monkeypatch):
-    """On a machine that others use as well, the system says how long a thread had no processor."""
-    waited = iter([1.0, 1.5])
-    monkeypatch.setattr("readers.loader.diagnosis._waited_s", lambda thread: next(waited))
-    work = _measure_work(lambda: time.sleep(0.1), samples=1)
-    assert 0.5 <= work.processor_s < 0.6
-    assert work.share == 1
-
-
-def test_how_long_a_thread_had_no_processor_is_read_from_the_system(tmp_path):
-    (tmp_path / "schedstat").write_text("504719 2500000000 2\n")
-    assert _waited_s(tmp_path) == 2.5
-    for text in ("", "1\n", "a b c\n"):
-        (tmp_path / "schedstat").write_text(text)
-        assert _waited_s(tmp_path) == 0
-    assert _waited_s(tmp_path / "nowhere") == 0

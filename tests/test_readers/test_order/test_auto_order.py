@@ -13,9 +13,8 @@ from support.ranks import run_ranks
 from torch.utils.data import DataLoader
 
 from readers import Loader, MixedDataset, Subset, diagnose, open_dataset
-from readers.order import auto as stores
-from readers.order.auto import find_residence
-from readers.order.store import Store
+from readers.order import agreement as stores
+from readers.order.agreement import Store, find_residence
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
 
@@ -184,7 +183,7 @@ import json, sys
 import torch
 import torch.distributed as dist
 from readers import Loader, open_dataset
-from readers.order import auto as stores
+from readers.order import agreement as stores
 
 torch.set_num_threads(1)
 path, out, rank, memory = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

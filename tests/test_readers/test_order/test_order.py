@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from support.errors import raises
 from support.fuzz import examples
 
-from readers.order.blocks import Blocks
-from readers.order.order import Order, RankShare
+from readers.order.order import Blocks, MixtureShares, Order, RankShare
 from readers.order.permutation import Permutation
-from readers.order.shares import MixtureShares
 from shardspec.errors import UsageError
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.ranks import run_ranks
 
-from readers.order.ranks import await_ranks
+from readers.order.agreement import await_ranks
 from shardspec.errors import DatasetError
 
 
