@@ -8,7 +8,7 @@ import json
 import os
 import re
 import runpy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from packer.cli import main
 from packer.cli.line import COMMANDS, _parser
 from packer.jobs.result import Result
 from packer.recipe.options import OPTION_NAMES
-from shardspec.errors import UsageError
 from shardspec.layout import Layout
 
 LAZY = ("packer", "packer.vision.detect", "readers", "readers.augment", "readers.lightning", "shardspec")
@@ -39,15 +38,6 @@ FUNCTIONS: Mapping[str, tuple[Any, ...]] = {
 
 OF_THE_COMMAND = {"help", "debug", "json", "quiet"}
 """Options that a command has for itself: in Python there are exceptions, results, and ``progress``."""
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an image and two packed datasets of it."""
-    root = tmp_path_factory.mktemp("made")
-    for name in "ab":
-        packer.build(write_images(root / "in", ["a.jpg"]), root / name, engine="inline", progress=False)
-    return root
 
 
 @pytest.mark.parametrize("package", LAZY)
@@ -66,11 +56,6 @@ def test_a_package_lists_its_names_for_people_and_for_type_checkers(package: str
     assert [name for name in dir(module) if not name.startswith("__")] == sorted(table)
     for name, target in table.items():
         assert getattr(module, name) is getattr(import_module(target.split(":")[0]), name)
-
-
-def test_a_misspelt_name_is_answered_with_the_right_one() -> None:
-    with pytest.raises(AttributeError, match=r"module 'packer' has no attribute 'converd'; did you mean 'convert'\?"):
-        packer.converd  # noqa: B018
 
 
 def test_the_page_of_names_is_what_the_code_says() -> None:
@@ -219,91 +204,6 @@ def test_a_damaged_dataset_is_described_problem_by_problem(tmp_path: Path, capsy
     assert repr(report) == f"<VerifyReport {tmp_path}/a: 1 problem>"
     assert main(["verify", str(tmp_path / "a"), "--quiet"]) == 1
     assert capsys.readouterr().err == f"packer verify: {report.describe()}\n"
-
-
-def test_one_path_is_not_taken_for_many(tmp_path: Path) -> None:
-    for call in (lambda: packer.merge("ab", tmp_path / "out"), lambda: packer.find_leaks("ab", by="source")):
-        with pytest.raises(UsageError, match=r"expected two packed datasets or more to .*, found 1"):
-            call()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"shard_size": "1 parsec"}, "shard_size: expected a size such as 256MB, 64MiB or a number of bytes, found"),
-        ({"shard_size": 0}, "shard_size: expected 64KiB or more, found 0"),
-        ({"shuffle": -1}, "shuffle: expected a seed of 0 or more, found -1"),
-        ({"shuffle": "3"}, "shuffle: expected a seed of 0 or more, found '3'"),
-        ({"workers": 0}, "workers: expected 'auto' or a number from 1 to 100,000, found 0"),
-        ({"workers": 10**30}, "workers: expected 'auto' or a number from 1 to 100,000, found 1000"),
-        (
-            {"progress": "no"},
-            "progress: expected True, False, or an object with on_progress and on_message, found 'no'",
-        ),
-    ],
-)
-def test_wrong_options_of_a_job_are_named(made: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        packer.convert(made / "a", tmp_path / "out", format="npy", **options)
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        *(
-            (lambda out, seed=seed: packer.split("a", out, by="source", seed=seed), f"seed: expected {expected}")
-            for seed, expected in (
-                ("x", "an integer, found 'x'"),
-                (1.5, "an integer, found 1.5"),
-                (None, "an integer, found None"),
-                (True, "an integer, found True"),
-                (10**30, r"0 to 2\*\*64 - 1, found 1000"),
-            )
-        ),
-        *(
-            (
-                lambda out, ratios=ratios: packer.split("a", out, by="source", ratios=ratios),
-                rf"ratios: expected a name for each share, .* as in \{{'train': 0.8, .* found {re.escape(found)}",
-            )
-            for ratios, found in (([0.8, 0.2], "[0.8, 0.2]"), (0.8, "0.8"))
-        ),
-        (
-            lambda out: packer.split("a", out, by="source", ratios={0: 0.5, 1: 0.5}),
-            "ratios: expected two splits or more, named in lower-case letters, found 0, 1",
-        ),
-        (
-            lambda out: packer.split("a", out, by="source", ratios={"a": "0.5", "b": True}),
-            "ratios: expected numbers above 0, found {'a': '0.5', 'b': True}",
-        ),
-        (lambda out: packer.split("a", out, into="source", format=[]), r"unknown format \[\]: expected one of"),
-        (lambda out: packer.convert("a", out, format=[]), r"unknown format \[\]: expected one of"),
-        (lambda out: packer.merge(["a", "b"], out, format=[]), r"unknown format \[\]: expected one of"),
-        (lambda out: packer.split("a", out, stratify=5), "expected the name of a field, one of .*, found 5"),
-        (lambda out: packer.split("a", out, into=["label"]), r"expected the name of a field, .*, found \['label'\]"),
-        (lambda out: packer.count_values("a", by=None), "expected the name of a field, one of .*, found None"),
-        (lambda out: packer.find_leaks(["a", "b"], by=5), "expected the name of a field, one of .*, found 5"),
-        (lambda out: packer.export("a", out, table=5), "unknown table 5: expected one of csv, "),
-        (lambda out: packer.verify("a", deep="no"), "deep: expected true or false, found 'no'"),
-        (lambda out: packer.preview("a", out / "a.png", count="x"), "count: expected an integer, found 'x'"),
-        (lambda out: packer.preview("a", out / "a.png", all="no"), "all: expected true or false, found 'no'"),
-        (lambda out: packer.preview("a", out / "a.png", start=None), "start: expected a value, found none"),
-        (lambda out: packer.preview("a", out / "a.png", where=5), "where: expected text, found 5"),
-        (lambda out: packer.report("a", out / "a.html", count=1.5), "count: expected an integer, found 1.5"),
-        (lambda out: packer.bench("in", "a", runs="x"), "runs: expected an integer, found 'x'"),
-        (lambda out: packer.bench("in", "a", seconds=None), "seconds: expected a value, found none"),
-        (lambda out: packer.bench("in", "a", seconds=float("inf")), "seconds: expected a finite number, found inf"),
-        (lambda out: packer.submit("in", out / "b", print=1), "print: expected true or false, found 1"),
-        (lambda out: packer.view("a", port="x", progress=False), "port: expected an integer, found 'x'"),
-    ],
-)
-def test_an_argument_of_another_type_is_named(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[Path], Any], message: str
-) -> None:
-    monkeypatch.chdir(made)
-    with pytest.raises(UsageError, match=message):
-        call(tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_number_of_numpy_is_one_of_python(tmp_path: Path) -> None:

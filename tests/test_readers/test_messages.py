@@ -1,11 +1,9 @@
-"""The messages of wrong calls in Python: each file in `messages` holds expressions and the error that each raises.
+"""The messages of wrong calls in Python (see `support.messages`).
 
 After a change of wording, write the files again with ``UPDATE_MESSAGES=1 pytest tests/test_readers/test_messages.py``
 and read their difference.
 """
 
-import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import kornia.augmentation as K  # noqa: N812 -- as its own documentation does
 import numpy as np
 import pytest
 import torch
+from support.messages import check_messages
 from torch.utils.data import DistributedSampler
 from torchvision import transforms as v1
 from torchvision.transforms import v2
@@ -24,8 +23,6 @@ from readers.lightning import PackedDataModule
 from readers.order.order import Blocks, Order
 
 MESSAGES = Path(__file__).parent / "messages"
-PROMPT = ">>> "
-LONGEST = 800
 
 
 @pytest.fixture(scope="module")
@@ -41,17 +38,4 @@ def names(raw_path: Path, face_path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", sorted(MESSAGES.glob("*.txt")), ids=lambda path: path.stem)
 def test_messages(path: Path, names: dict[str, Any]) -> None:
-    expected = path.read_text("utf-8")
-    shown = []
-    for line in expected.splitlines():
-        if line.startswith(PROMPT):
-            with pytest.raises(Exception) as caught:  # noqa: PT011 -- its kind and text are compared
-                eval(line.removeprefix(PROMPT), dict(names))
-            error = f"{caught.type.__name__}: {caught.value}".replace(str(names["raw"]), "/raw")
-            assert len(error) < LONGEST, line
-            shown.append(f"{line}\n{re.sub('0x[0-9a-f]+', '0x...', error)}\n")
-    written = "\n".join(shown)
-    if os.environ.get("UPDATE_MESSAGES"):
-        path.write_text(written, "utf-8")
-        return
-    assert written == expected
+    check_messages(path, names, {str(names["raw"]): "/raw"})

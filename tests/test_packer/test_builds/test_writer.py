@@ -318,58 +318,6 @@ def test_given_classes_take_names_and_numbers_after_the_first_samples_too(tmp_pa
     assert [int(row["label"]) for row in read_samples(tmp_path / "out")] == [0] * FIRST_SAMPLES + [1, 1, -1]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"fields": {}}, "fields: expected a dict of names and types"),
-        ({"fields": {"A b": int}}, "fields: expected names of lower-case letters"),
-        ({"fields": {"key": str}}, "other fields than the key"),
-        ({"fields": {"x": complex}}, "'x': expected bool, int, float, str, bytes, dict, list, packer.Array"),
-        ({"fields": {"x": 5}}, "'x': expected bool, int"),
-        ({"fields": {"x": int | str}}, "'x': expected bool, int"),
-        ({"fields": {"x": int | None, "x_valid": bool}}, "rename yours"),
-        ({"fields": {"x": int}, "classes": ["a"]}, "classes: expected a field 'label', found x"),
-        ({"fields": {"label": float}, "classes": ["a"]}, "classes: expected a field 'label' of int or str"),
-        ({"classes": ["a", "a"]}, "classes: expected every class once, found 'a' twice"),
-        ({"classes": "ab"}, "classes: expected a list of names, found 'ab'"),
-        ({"classes": []}, "classes: expected a list of names"),
-        ({"classes": ["", "a"]}, "classes: expected names of classes, found ''"),
-        ({"fields": {"image": Image()}, "quality": 90}, "quality: read only where no fields are declared"),
-        ({"format": "zip"}, "format: expected one of"),
-        ({"encode": "gif"}, "encode: expected one of"),
-        ({"shard_size": "many"}, "shard_size: expected a size"),
-        ({"shuffle": -1}, "shuffle: expected 0 or more"),
-        ({"overwrite": "yes"}, "overwrite: expected true or false"),
-        ({"progress": 1}, "progress: expected True, False"),
-    ],
-)
-def test_wrong_arguments(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        Writer(tmp_path / "out", **options)
-    assert message in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Image("jpg"), "expected one of jpeg, png, webp, raw, found 'jpg'"),
-        (lambda: Image("png", quality=5), "quality is read only with jpeg and webp"),
-        (lambda: Image("jpeg", quality=101), "quality of 1 to 100, found 101"),
-        (lambda: Image("webp", subsampling="444"), "subsampling is read only with jpeg"),
-        (lambda: Image("jpeg", subsampling="411"), "subsampling 420, 422 or 444"),
-        (lambda: Array("c8"), "expected a dtype"),
-        (lambda: Array("nothing"), "expected a dtype"),
-        (lambda: Array("f4", (-1,)), "expected a shape"),
-        (lambda: Array("f4", "ab"), "expected a shape"),
-    ],
-)
-def test_wrong_fields(make: Any, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        make()
-    assert message in str(caught.value)
-
-
 def test_images_of_several_fields_have_codecs_of_their_own(tmp_path: Path) -> None:
     fields = {"image": Image("webp", quality=80), "depth_image": Image("raw"), "thumb": Image("jpeg", quality=50)}
     picture = scene(1, (20, 30))

@@ -219,39 +219,6 @@ def test_what_is_missing_or_too_much_is_counted_and_named(tmp_path: Path) -> Non
     assert open_dataset(tmp_path / "ds").column("score").tolist() == [1] * ROWS
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ({"key": ["a", "a"], "x": [1, 2]}, "every key once, found 'a'"),
-        ({"key": ["a", None], "x": [1, 2]}, "a key in every row"),
-        ({"key": [1, 2], "x": [1, 2]}, "expected text as in the dataset's field 'key', found 1"),
-        ({"id": ["a"], "x": [1]}, "expected a column 'key' of keys"),
-        ({"key": ["a"], "x": [1, 2]}, "columns of one length"),
-        ({"key": ["a"], "label": [1]}, "has a field 'label' already"),
-        ({"key": ["a"]}, "a column beside the keys"),
-        ({"key": [], "x": []}, "^table: expected a row for each key, found no rows"),
-        ([], "^table: expected a row for each key, found no rows"),
-        ({"key": ["a", "b"], "x": [1, "one"]}, "values of one type, found int in row 0 .*, str in row 1"),
-        ({"key": ["a"], "x": [2**70]}, "64-bit integers"),
-        ({"key": ["a"], "x": [1j]}, "found complex"),
-        ({"key": ["a"], "x": [{"n": float("nan")}]}, "expected a value that can be stored"),
-        ({"key": ["a"], "x": ["\ud800x"]}, "expected a value that can be stored"),
-        ({"key": ["a"], "ö": [1]}, "letters a to z"),
-        ({"key": ["a"], "a b": [1], "a_b": [1]}, "found 'a_b' twice"),
-        ({"key": ["a"], "x" * 70: [1]}, "at most 63"),
-        ({"key": ["a"], "x": [None]}, "a value in one row or more"),
-        ([{"key": "a"}, 3], "expected rows"),
-        (3, "found int"),
-    ],
-)
-def test_a_table_that_cannot_be_added_is_refused(table: Any, message: str, tmp_path: Path) -> None:
-    without_score(tmp_path / "ds")
-    before = fingerprints(tmp_path / "ds")
-    with pytest.raises(UsageError, match=message):
-        packer.add(tmp_path / "ds", table, allow_missing=True, allow_unknown=True, **QUIET)
-    assert fingerprints(tmp_path / "ds") == before
-
-
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.jsonl", "t.parquet"])
 def test_a_table_without_rows_is_said_to_have_none(name: str, tmp_path: Path) -> None:
     keys = without_score(tmp_path / "ds")

@@ -10,24 +10,6 @@ from hypothesis import strategies as st
 from packer.vision.decode.sampling import FrameClock, Sampling, spread
 
 
-@pytest.mark.parametrize(
-    "rules",
-    [
-        {},
-        {"every": 2, "fps": 1.0},
-        {"every": 1, "keyframes": True},
-        {"every": 0},
-        {"frames": 0},
-        {"fps": 0.0},
-        {"fps": math.nan},
-        {"fps": math.inf},
-    ],
-)
-def test_sampling_wants_exactly_one_valid_rule(rules):
-    with pytest.raises(ValueError, match="expected"):
-        Sampling(**rules)
-
-
 @given(count=st.integers(0, 5000), frames=st.integers(1, 6000))
 def test_spread_takes_the_middles_of_equal_shares(count, frames):
     chosen = spread(count, frames)

@@ -165,28 +165,6 @@ def test_frames_are_left_alone(detector):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"min_face": 0.5}, "min_face"),
-        ({"min_face": float("nan")}, "min_face"),
-        ({"thresholds": (0.6, 0.7)}, "three thresholds"),
-        ({"thresholds": (0.6, 0.7, 1.0)}, "three thresholds"),
-        ({"factor": 1.0}, "factor"),
-        ({"threads": 0}, "thread"),
-        ({"skip_levels": -1}, "skip_levels"),
-        ({"runtime": "tensorrt"}, "runtime 'tensorrt': expected auto, or one of openvino, torch$"),
-        ({"runtime": "openvno"}, "did you mean 'openvino'"),
-        ({"runtime": "openvino", "device": "cuda"}, "use runtime='torch'"),
-        ({"runtime": "openvino", "precision": "int8"}, "bfloat16"),
-        ({"runtime": "torch", "precision": "bfloat16"}, "float32"),
-    ],
-)
-def test_refuses_settings(settings, message):
-    with pytest.raises(ValueError, match=message):
-        Detector(**settings)
-
-
-@pytest.mark.parametrize(
     ("missing", "settings", "message"),
     [
         (
