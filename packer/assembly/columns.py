@@ -15,8 +15,8 @@ from packer.assembly.packed_rows import PackedRows
 from packer.assembly.plan import BATCH_ROWS, shard_size
 from packer.assembly.writers.npy import NpyShardWriter
 from packer.workspace import Workspace
-from packer.workspace.columns import COLUMN_DIGITS, FieldColumn, sweep_columns
 from packer.workspace.durable import fsync_folder, fsync_tree, remove_tree, write_durably
+from packer.workspace.replacement import COLUMN_DIGITS, FieldColumn, sweep_columns
 from shardspec.columns import Buffer, Columns, IntArray
 from shardspec.entries import COLUMNS_FOLDER, Column, FileEntry
 from shardspec.errors import DatasetError, Problems

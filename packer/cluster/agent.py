@@ -27,12 +27,11 @@ from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
 from packer.workspace import Workspace
+from packer.workspace.agents import Claims, count_blocks, describe_closed, read_terms
 from packer.workspace.durable import writing
 from packer.workspace.folder import committed, output_folder
+from packer.workspace.leases import Agent, Lease, Observer
 from packer.workspace.machines import enter_plan
-from packer.workspace.sharing.array import count_blocks, describe_closed, read_terms
-from packer.workspace.sharing.claims import Claims
-from packer.workspace.sharing.leases import Agent, Lease, Observer
 from shardspec.errors import BuildError, UsageError
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.wording import counted, program

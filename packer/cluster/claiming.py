@@ -17,9 +17,8 @@ from packer.jobs.plan import Unit, Verdicts
 from packer.jobs.schedule import Schedule
 from packer.recipe.engines import Team
 from packer.workspace import Workspace
-from packer.workspace.sharing.array import block_size, count_blocks
-from packer.workspace.sharing.claims import Claims
-from packer.workspace.sharing.leases import Observer, slurm_job
+from packer.workspace.agents import Claims, block_size, count_blocks
+from packer.workspace.leases import Observer, slurm_job
 from shardspec.errors import BuildError, UsageError
 from shardspec.wording import shorten
 

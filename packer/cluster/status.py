@@ -16,9 +16,9 @@ from packer.jobs.plan import Tasks
 from packer.jobs.progress import describe_seconds
 from packer.jobs.result import Result
 from packer.workspace import Workspace
-from packer.workspace.process_identity import host, is_running
-from packer.workspace.sharing.array import describe_closed, read_terms
-from packer.workspace.sharing.leases import Agent, read_agents, record_of
+from packer.workspace.agents import describe_closed, read_terms
+from packer.workspace.leases import Agent, is_running, read_agents, record_of
+from packer.workspace.shared_files import host
 from shardspec.entries import total
 from shardspec.errors import NotADatasetError, UsageError
 from shardspec.layout import BUILD_FOLDER, Layout, given_path

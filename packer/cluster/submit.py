@@ -23,9 +23,9 @@ from packer.recipe.command_line import option_words
 from packer.sources.opening import open_source
 from packer.steps.chain import check_steps
 from packer.workspace import Workspace
+from packer.workspace.agents import read_terms
 from packer.workspace.durable import write_durably, writing
 from packer.workspace.folder import output_folder
-from packer.workspace.sharing.array import read_terms
 from shardspec.errors import BuildLockedError, UsageError
 from shardspec.layout import BUILD_FOLDER
 from shardspec.wording import counted, program

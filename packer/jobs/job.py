@@ -20,11 +20,11 @@ from packer.jobs.start import JobStart
 from packer.recipe.engines import ENGINES
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
+from packer.workspace.agents import open_to_agents
 from packer.workspace.durable import write_durably, writing
 from packer.workspace.folder import give_up_replacing, locked
 from packer.workspace.lock import FolderLock
 from packer.workspace.replacement import commit
-from packer.workspace.sharing.array import open_to_agents
 from shardspec.entries import Generation, Shard
 from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER, Layout

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol, overload
 from packer.assembly.plan import Piece
 from packer.assembly.rows import RowSource
 from packer.workspace import Workspace
-from packer.workspace.columns import FieldColumn
+from packer.workspace.replacement import FieldColumn
 from shardspec.columns import IntArray
 from shardspec.entries import Generation
 from shardspec.layout import Layout

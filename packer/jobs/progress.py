@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Protocol
 
-from packer.workspace.durable import code_of_others
 from shardspec.errors import UsageError
 from shardspec.wording import counted, first_words, list_some, shorten
 
@@ -239,22 +238,7 @@ def listener_of(progress: bool | ProgressListener) -> ProgressListener:
             expected="True, False, or an object with on_progress and on_message",
             found=shorten(progress),
         )
-    return _Guest(progress)
-
-
-class _Guest:
-    """Wraps a caller's listener, so that its OSErrors are not taken for errors of the job's files."""
-
-    def __init__(self, listener: ProgressListener) -> None:
-        self._listener = listener
-
-    def on_progress(self, progress: Progress) -> None:
-        with code_of_others():
-            self._listener.on_progress(progress)
-
-    def on_message(self, line: str) -> None:
-        with code_of_others():
-            self._listener.on_message(line)
+    return progress
 
 
 class Stage:

@@ -7,11 +7,11 @@ from typing import Any
 
 from packer.jobs.plan import JobPlan
 from packer.workspace import Workspace, append_line
+from packer.workspace.agents import close_to_agents
 from packer.workspace.durable import write_durably, write_if_changed
 from packer.workspace.folder import begun_on, committed, discard, make_room, make_room_beside
 from packer.workspace.machines import MADE_ON, RUNTIME, describe_others, here
 from packer.workspace.replacement import finish_replacement
-from packer.workspace.sharing.array import close_to_agents
 from packer.workspace.spool import Again
 from shardspec.errors import BuildError, ResumeMismatchError
 from shardspec.layout import Layout

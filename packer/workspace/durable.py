@@ -3,28 +3,12 @@
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from shardspec.columns import Buffer
 from shardspec.errors import BuildError, ShardspecError, system_reason
-
-_VALUES_A_CALL = 1024
-"""``IOV_MAX`` of Linux and macOS."""
-
-_OF_OTHERS = "raised by the code of others"
-"""Attribute of an error that `writing` passes on; an `OSError` cannot be kept in a weak set."""
-
-
-@contextmanager
-def code_of_others() -> Iterator[None]:
-    """Have `writing` pass on the errors that the code of a caller raises inside it, such as its progress listener."""
-    try:
-        yield
-    except OSError as error:
-        vars(error)[_OF_OTHERS] = True
-        raise
 
 
 @contextmanager
@@ -35,8 +19,6 @@ def writing(folder: Path) -> Iterator[None]:
     except ShardspecError:  # some are OSErrors, too
         raise
     except OSError as error:
-        if _OF_OTHERS in vars(error):
-            raise
         raise BuildError(f"cannot be written: {system_reason(error)}", place=error.filename or folder) from error
 
 
@@ -120,27 +102,11 @@ def publish_folder(attempt: Path, path: Path) -> bool:
     return True
 
 
-def write_all(descriptor: int, values: Sequence[Buffer]) -> None:
-    """Write some values one after another, in as few calls as the system allows."""
-    if not hasattr(os, "writev"):
-        for value in values:
-            rest = memoryview(value)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
-        return
-    waiting = list(values) if all(map(len, values)) else [value for value in values if len(value)]
-    first = 0
-    while first < len(waiting):
-        pieces = waiting[first : first + _VALUES_A_CALL]
-        written = os.writev(descriptor, pieces)
-        if written == sum(map(len, pieces)):
-            first += len(pieces)
-            continue
-        while written >= len(waiting[first]):
-            written -= len(waiting[first])
-            first += 1
-        if written:
-            waiting[first] = memoryview(waiting[first])[written:]
+def write_all(descriptor: int, values: Iterable[Buffer]) -> None:
+    """Write values one after another."""
+    rest = memoryview(b"".join(values))
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def fsync_folder(folder: Path) -> None:

@@ -7,12 +7,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from packer.workspace import Workspace
-from packer.workspace.columns import sweep_columns
+from packer.workspace.agents import close_to_agents
 from packer.workspace.durable import remove_tree, write_durably, writing
 from packer.workspace.lock import FolderLock
 from packer.workspace.paths import RECORD_NAME
-from packer.workspace.replacement import finish_replacement
-from packer.workspace.sharing.array import close_to_agents
+from packer.workspace.replacement import finish_replacement, sweep_columns
 from shardspec.entries import Shard
 from shardspec.errors import BuildError, DatasetError, Problems, UsageError
 from shardspec.layout import MANIFEST_NAME, Layout, given_path

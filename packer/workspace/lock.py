@@ -2,7 +2,7 @@
 
 A lock of the system (flock) ends with the process that holds it. Some file systems shared by several machines keep none,
 or only among the processes of one machine. There the holder also claims the folder and holds a lease, as agents do
-(`packer.workspace.sharing`).
+(`packer.workspace.leases`).
 """
 
 import errno
@@ -18,9 +18,9 @@ from pathlib import Path
 import filelock
 
 from packer.workspace import Workspace
-from packer.workspace.process_identity import host
-from packer.workspace.sharing.claims import Claims
-from packer.workspace.sharing.leases import Agent, Lease, Observer, record_of
+from packer.workspace.agents import Claims
+from packer.workspace.leases import Agent, Lease, Observer, record_of
+from packer.workspace.shared_files import host
 from readers.formats.machine import file_system_of, is_network_file_system
 from shardspec.errors import BuildError, BuildLockedError, system_reason
 from shardspec.wording import LONG, cut

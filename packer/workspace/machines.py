@@ -12,8 +12,7 @@ import numpy as np
 
 from packer.workspace import Workspace
 from packer.workspace.durable import publish
-from packer.workspace.process_identity import host
-from packer.workspace.shared_files import reading, wait_for
+from packer.workspace.shared_files import host, reading, wait_for
 from shardspec.errors import BuildError
 from shardspec.wording import LONG, cut, one_line
 

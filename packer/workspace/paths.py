@@ -218,12 +218,12 @@ class Workspace:
 
     @property
     def agents(self) -> Path:
-        """The records of agents (`packer.workspace.sharing.leases`)."""
+        """The records of agents (`packer.workspace.leases`)."""
         return self.root / "agents"
 
     @property
     def claims(self) -> Path:
-        """The claims of agents to the plan's tasks (`packer.workspace.sharing.claims`)."""
+        """The claims of agents to the plan's tasks (`packer.workspace.agents`)."""
         return self.root / "claims" / self.key
 
     @property

@@ -19,19 +19,30 @@ No reader of samples needs to know about this: the manifest lists the shards and
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packer.workspace import Workspace
-from packer.workspace.columns import FieldColumn, lay_columns, sweep_columns
 from packer.workspace.durable import fsync_file, fsync_folder, link_tree, remove_tree, write_durably
-from shardspec.entries import ASIDE, FileEntry, Generation, Shard
+from shardspec.entries import ASIDE, COLUMNS_FOLDER, Column, FileEntry, Generation, Shard
 from shardspec.formats import get_format
 from shardspec.layout import INDEX_FOLDER, Layout, describe_file
 from shardspec.manifest import Manifest
-from shardspec.schema import Schema
+from shardspec.schema import Field, Schema
+
+COLUMN_DIGITS = 16
+"""Characters of the digest of a column's files in the name of its folder, so that no two columns have one name."""
+_OURS = re.compile(rf"[a-z][a-z0-9_]{{0,62}}-[0-9a-f]{{{COLUMN_DIGITS}}}\Z")
+
+
+class FieldColumn(NamedTuple):
+    """A field that lies beside the shards, and where."""
+
+    field: Field
+    column: Column
 
 
 def commit(
@@ -181,3 +192,28 @@ def _remove_files(layout: Layout, entries: Iterable[FileEntry]) -> None:
     for folder in sorted(folders, key=lambda path: -len(path.parts)):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
+
+
+def lay_columns(workspace: Workspace, layout: Layout, standing: Manifest, successor: Manifest) -> None:
+    """Put the finished columns of the next manifest into place, beside those of the standing one."""
+    there = {column.name for column in standing.columns}
+    for column in successor.columns:
+        staged = workspace.columns / column.field
+        if column.name in there or not staged.exists():
+            continue
+        layout.columns.mkdir(exist_ok=True)
+        remove_tree(layout.root / column.name)
+        os.replace(staged, layout.root / column.name)
+        fsync_folder(layout.columns)
+
+
+def sweep_columns(layout: Layout, manifest: Manifest) -> None:
+    """Remove what killed calls have left of columns that the dataset has not."""
+    if not layout.columns.is_dir() or layout.columns.is_symlink():
+        return
+    listed = {column.name for column in manifest.columns}
+    for path in sorted(layout.columns.iterdir()):
+        if _OURS.match(path.name) and f"{COLUMNS_FOLDER}/{path.name}" not in listed:
+            remove_tree(path)
+    if not any(layout.columns.iterdir()):
+        layout.columns.rmdir()

@@ -1,6 +1,7 @@
 """Files on a shared file system: each look takes a while, and may show the state of a minute ago."""
 
 import os
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from packer.workspace.process_identity import host
 from readers.formats.machine import file_system_of, is_network_file_system
 from shardspec.errors import BuildError, system_reason
 
@@ -23,6 +23,11 @@ THREADS = 32
 """Number of files that are accessed at a time on a network file system."""
 
 _PAUSE_S = 0.25
+
+
+def host() -> str:
+    """Return the name of this machine."""
+    return socket.gethostname()[:64]
 
 
 def refresh_listing(folder: Path) -> None:

@@ -13,9 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, overload
 
-import numpy as np
-import numpy.typing as npt
-
 from shardspec.errors import BuildError, system_reason
 
 T = TypeVar("T")
@@ -258,39 +255,6 @@ def sorted_records(found: Iterable[T], key: Callable[[T], Any], make_spool: Call
             run = []
     run.sort(key=key)
     return iter(run) if not runs else heapq.merge(*runs, run, key=key)
-
-
-class NumberSpool:
-    """Numbers of one type in a temporary file, which is gone with this object.
-
-    Parameters
-    ----------
-    dtype : dtype
-    """
-
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self._dtype = dtype
-        with writing_temporary():
-            self._file = temporary_file(self)
-
-    def add(self, numbers: bytes) -> None:
-        """Append numbers, as the bytes of an array."""
-        with writing_temporary():
-            self._file.write(numbers)
-
-    def read(self, places: npt.NDArray[np.integer[Any]]) -> npt.NDArray[Any]:
-        """The numbers at some places, (n,), once all were added."""
-        if not len(places):
-            return np.empty(0, self._dtype)
-        with writing_temporary():
-            self._file.flush()
-        first, last = int(places.min()), int(places.max())
-        if last - first < 2 * len(places):
-            self._file.seek(first * self._dtype.itemsize)
-            data = self._file.read((last - first + 1) * self._dtype.itemsize)
-            near: npt.NDArray[Any] = np.frombuffer(data, self._dtype)[places - first]
-            return near
-        return np.array(np.memmap(self._file, self._dtype, "r")[places])
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer.assembly.writers.lmdb_pages import LMDBPages
+from packer.assembly.writers.lmdb import LMDBPages
 
 try:
     from lmdb.verify import verify  # py-lmdb 3 has a verifier

@@ -1,13 +1,22 @@
-"""The interface of a shard writer."""
+"""What all shard writers share: the interface, checks, blocks of rows, and the index (`shardspec.formats.index`)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
+
+from readers.formats.indexed import Section, has_no_bytes, storage_of
+from readers.formats.mapping import map_file
 from shardspec.columns import Columns
 from shardspec.errors import BuildError, SchemaError
+from shardspec.formats.index import NO_PLACES, Places, Stored, index_path, pack_index, with_sums
 from shardspec.schema import Schema
+
+RECORDS = ""
+"""Stands for a field: the records that hold all fields of a row."""
 
 
 @dataclass(frozen=True)
@@ -109,3 +118,91 @@ def check_rows(name: str, size: ShardSize, written: int) -> None:
         raise BuildError(
             place=name, expected=f"{size.samples} rows", found=written, hint="the parts have changed since planning"
         )
+
+
+class Blocks:
+    """Collects row batches and hands them back as blocks, so that a writer's bytes do not depend on the batches.
+
+    Parameters
+    ----------
+    schema : Schema
+    rows : int
+        Rows per block, 1 or more.
+    """
+
+    def __init__(self, schema: Schema, rows: int) -> None:
+        self._schema = schema
+        self._rows = rows
+        self._pending: list[Columns] = []
+        self._pending_rows = 0
+
+    def add(self, batch: Columns, count: int) -> list[Columns]:
+        """Take a batch of `count` rows and return the blocks that are now full, as copies of the rows."""
+        full, start = [], 0
+        while start < count:
+            end = min(count, start + self._rows - self._pending_rows)
+            # A copy: the caller may reuse its arrays before the block is full.
+            self._pending.append({f.name: _copied(batch[f.name][start:end]) for f in self._schema})
+            self._pending_rows += end - start
+            start = end
+            if self._pending_rows == self._rows:
+                full.extend(self.rest())
+        return full
+
+    def rest(self) -> list[Columns]:
+        """The last block, shorter than the others, if there is one."""
+        if not self._pending_rows:
+            return []
+        block = {
+            f.name: np.concatenate([piece[f.name] for piece in self._pending])
+            if f.is_fixed
+            else list(chain.from_iterable(piece[f.name] for piece in self._pending))
+            for f in self._schema
+        }
+        self._pending, self._pending_rows = [], 0
+        return [block]
+
+
+def _copied(values: Any) -> Any:
+    return values.copy() if isinstance(values, np.ndarray) else [bytes(value) for value in values]
+
+
+class IndexWriter:
+    """Collects where the values of a shard are, and writes its index.
+
+    Parameters
+    ----------
+    format : str
+    schema : Schema
+    rows : int
+    summed : sequence of str
+        Fields whose values get a checksum: in formats where other tools, too, notice a flipped bit.
+    """
+
+    def __init__(self, format: str, schema: Schema, rows: int, summed: Sequence[str] = ()) -> None:
+        self._format, self._schema, self._rows, self._summed = format, schema, rows, summed
+        self._arrays: dict[str, dict[str, list[Any]]] = {}
+
+    def add(self, field: str, **arrays: Any) -> None:
+        """Append to the arrays of a field's `Places`."""
+        for name, numbers in arrays.items():
+            self._arrays.setdefault(field, {}).setdefault(name, []).append(np.asarray(numbers).reshape(-1))
+
+    def write(self, path: Path, block_rows: int) -> None:
+        """Write the index of a shard whose file is finished."""
+        data, storage = map_file(path), storage_of(self._format)
+        names = [*self._schema.names, *([RECORDS] if RECORDS in self._summed else [])]
+        sections = []
+        for name in names:
+            if name != RECORDS and has_no_bytes(self._schema[name]):
+                sections.append(NO_PLACES)
+                continue
+            found = self._arrays.get(name, {})
+            places = Places(**{key: np.concatenate(parts).astype(np.uint64) for key, parts in found.items()})
+            stored = Stored(None) if name == RECORDS else storage.stored(self._schema[name], block_rows)
+            section = Section(stored, places, self._rows, data, storage.checksum)
+            if name in self._summed:
+                places = with_sums(places, section.sums_of(np.arange(section.units)))
+            sections.append(places)
+        with index_path(path).open("xb") as file:
+            file.write(pack_index(self._format, self._schema, self._rows, data, sections))

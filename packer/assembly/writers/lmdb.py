@@ -1,15 +1,17 @@
 """lmdb: a shard is one single-file LMDB environment."""
 
 import mmap
-from collections.abc import Iterator
+import os
+import struct
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 
-from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, count_rows
-from packer.assembly.writers.index import IndexWriter
-from packer.assembly.writers.lmdb_pages import LMDBPages
+from packer.assembly.writers.base import IndexWriter, ShardSize, block_rows_of, check_rows, count_rows
+from packer.workspace.durable import write_all
 from shardspec.columns import Buffer, Columns, fixed_bytes
 from shardspec.errors import BuildError
 from shardspec.schema import Schema
@@ -19,6 +21,20 @@ BLOCK_BYTES = 1 << 20
 
 _KEY_DIGITS = 8
 _ROWS_MAX = 10**_KEY_DIGITS
+
+
+_HEADER, _OVERFLOW_HEADER = struct.Struct("<QHHHH"), struct.Struct("<QHHI")
+_NODE = struct.Struct("<IHH")
+_PAGE_NUMBER, _PLACE = struct.Struct("<Q"), struct.Struct("<H")
+_META = struct.Struct("<IIQQ IHHQQQQQ IHHQQQQQ QQ")
+_BRANCH, _LEAF, _OVERFLOW, _META_PAGE = 1, 2, 4, 8
+_BIG = 1
+_MAGIC, _VERSION = 0xBEEFC0DE, 1
+_FLAGS = 0x4000 | 0x08
+"""Of the environment: a file and no folder; and of its tree of free pages: its keys are integers."""
+_NO_PAGE = 2**64 - 1
+_METAS = 2
+_WAITING_BYTES = 1 << 22
 
 
 class LMDBShardWriter:
@@ -88,3 +104,158 @@ def _split(data: memoryview, count: int) -> list[memoryview]:
     """Cut bytes into equal parts."""
     step = len(data) // count if count else 0
     return [data[row * step : (row + 1) * step] for row in range(count)]
+
+
+class LMDBPages:
+    """Writes the pages of an LMDB file front to back, in one pass. The keys of its entries ascend.
+
+    The library would need four passes: it copies values into pages in memory, writes these to a file, reads that, and
+    writes its pages to a compacted copy. The layout is that of LMDB 0.9, data format 1, 64 bits, little-endian
+    (``mdb.c``: ``MDB_page``, ``MDB_node``, ``MDB_meta``). Unused bytes are zeros.
+
+    Parameters
+    ----------
+    descriptor : int
+        The empty file, open for writing.
+    page_bytes : int
+        The system's page size.
+
+    Attributes
+    ----------
+    starts, sizes : list of int
+        Where the values of all entries are in the file.
+    """
+
+    def __init__(self, descriptor: int, page_bytes: int) -> None:
+        self.starts: list[int] = []
+        self.sizes: list[int] = []
+        self._descriptor, self._page_bytes = descriptor, page_bytes
+        self._most_node = ((page_bytes - _HEADER.size) // 2 & -2) - 2
+        self._next = _METAS
+        self._waiting: list[Buffer] = [bytes(_METAS * page_bytes)]
+        self._waiting_bytes = 0
+        self._room = 0
+        self._nodes: list[bytes] = []
+        self._inline: list[tuple[int, int]] = []
+        """Of the nodes that hold their values: the entry, and the bytes of the leaf up to the end of the node."""
+        self._first_key = b""
+        self._levels: list[list[tuple[bytes, int]]] = []
+        """First keys and numbers of the finished pages that have no parent yet, leaves first."""
+        self._levels_used: list[int] = []
+        """Bytes of a branch page of each level's pages."""
+        self._branches = self._leaves = self._overflow = 0
+
+    def put(self, entries: Iterable[tuple[bytes, Buffer]]) -> None:
+        """Append entries. Their values are not needed afterwards."""
+        for key, value in entries:
+            size, big = _NODE.size + len(key) + len(value), False
+            if size > self._most_node:
+                size, big = _NODE.size + len(key) + _PAGE_NUMBER.size, True
+            size += size & 1
+            if self._room < size + _PLACE.size:
+                self._end_leaf()
+                self._first_key, self._room = key, self._page_bytes - _HEADER.size
+            self._room -= size + _PLACE.size
+            self.sizes.append(len(value))
+            head = _NODE.pack(len(value), _BIG if big else 0, len(key)) + key
+            if big:
+                self.starts.append(self._next * self._page_bytes + _HEADER.size)
+                node = head + _PAGE_NUMBER.pack(self._next)
+                self._add_overflow(value)
+            else:
+                self._inline.append((len(self.starts), len(self._nodes)))
+                self.starts.append(len(head))
+                node = head + value
+            self._nodes.append(node.ljust(size, b"\0"))
+        self._write_waiting()
+
+    def finish(self) -> None:
+        """Write the rest of the file."""
+        self._end_leaf()
+        level, root, depth = 0, _NO_PAGE, 0
+        while level < len(self._levels):
+            children, depth = self._levels[level], level + 1
+            if len(children) == 1 and depth == len(self._levels):
+                root = children[0][1]
+            else:
+                self._add_branch(level, children)
+            level += 1
+        self._write_waiting()
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        pages = (self._branches, self._leaves, self._overflow, len(self.sizes))
+        for number, tree in enumerate(((0, 0, 0, 0, 0, _NO_PAGE, 1, 0), (depth, *pages, root, self._next - 1, 1))):
+            meta = _META.pack(
+                *(_MAGIC, _VERSION, 0, self._next * self._page_bytes),
+                *(self._page_bytes, _FLAGS, 0, 0, 0, 0, 0, _NO_PAGE),
+                *(0, 0, *tree),
+            )
+            page = _HEADER.pack(number, 0, _META_PAGE, 0, 0) + meta
+            write_all(self._descriptor, [page.ljust(self._page_bytes, b"\0")])
+
+    def _add_overflow(self, value: Buffer) -> None:
+        """Write a value on pages of its own."""
+        pages = -(-(_HEADER.size + len(value)) // self._page_bytes)
+        rest = bytes(pages * self._page_bytes - _HEADER.size - len(value))
+        self._overflow += pages
+        self._write(pages, _OVERFLOW_HEADER.pack(self._next, 0, _OVERFLOW, pages), value, rest)
+
+    def _end_leaf(self) -> None:
+        if not self._nodes:
+            return
+        page = self._next * self._page_bytes
+        places = self._add_page(_LEAF, self._nodes)
+        for entry, node in self._inline:
+            self.starts[entry] += page + places[node]
+        self._leaves += 1
+        self._nodes, self._inline = [], []
+        self._add_child(0, self._first_key, self._next - 1)
+
+    def _add_child(self, level: int, key: bytes, number: int) -> None:
+        """Append a finished page to those of its level; if they fill a branch page, write it."""
+        if level == len(self._levels):
+            self._levels.append([])
+            self._levels_used.append(_HEADER.size)
+        children = self._levels[level]
+        if self._levels_used[level] + _child_bytes(key) > self._page_bytes:
+            # The last child waits for the next one, since a branch page must have two children.
+            self._add_branch(level, children[:-1])
+            del children[:-1]
+            self._levels_used[level] = _HEADER.size + _child_bytes(children[0][0])
+        children.append((key, number))
+        self._levels_used[level] += _child_bytes(key)
+
+    def _add_branch(self, level: int, children: list[tuple[bytes, int]]) -> None:
+        nodes = [_child(key if place else b"", number) for place, (key, number) in enumerate(children)]
+        self._add_page(_BRANCH, nodes)
+        self._branches += 1
+        self._add_child(level + 1, children[0][0], self._next - 1)
+
+    def _add_page(self, kind: int, nodes: list[bytes]) -> list[int]:
+        """Write a page of nodes and return their places in it."""
+        upper = self._page_bytes - sum(map(len, nodes))
+        places = [*accumulate(map(len, nodes), initial=upper)][:-1]
+        lower = _HEADER.size + _PLACE.size * len(nodes)
+        head = _HEADER.pack(self._next, 0, kind, lower, upper)
+        self._write(1, head, struct.pack(f"<{len(places)}H", *places), bytes(upper - lower), *nodes)
+        return places
+
+    def _write(self, pages: int, *pieces: Buffer) -> None:
+        self._next += pages
+        self._waiting += pieces
+        self._waiting_bytes += pages * self._page_bytes
+        if self._waiting_bytes >= _WAITING_BYTES:
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        write_all(self._descriptor, self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+
+
+def _child(key: bytes, number: int) -> bytes:
+    """A node of a branch page."""
+    return (_NODE.pack(number & 0xFFFFFFFF, number >> 32, len(key)) + key).ljust(_child_bytes(key) - _PLACE.size, b"\0")
+
+
+def _child_bytes(key: bytes) -> int:
+    """Bytes of a branch page that a child takes."""
+    return _PLACE.size + _NODE.size + len(key) + (len(key) & 1)

@@ -18,9 +18,9 @@ from packer.recipe.engines import ENGINES
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import WORKER_BYTES
 from packer.workspace import Workspace
+from packer.workspace.agents import read_terms
 from packer.workspace.json_lines import NewLines
-from packer.workspace.sharing.array import read_terms
-from packer.workspace.sharing.leases import read_agents
+from packer.workspace.leases import read_agents
 from shardspec.errors import BuildError
 from shardspec.registry import resolve
 from shardspec.wording import PROGRAM, program

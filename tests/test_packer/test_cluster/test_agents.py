@@ -20,9 +20,8 @@ from support.processes import wait_for
 
 import packer
 from packer.workspace import Workspace
-from packer.workspace.sharing.array import read_terms
-from packer.workspace.sharing.claims import Claims
-from packer.workspace.sharing.leases import Agent, Lease, Observer, read_agents
+from packer.workspace.agents import Claims, read_terms
+from packer.workspace.leases import Agent, Lease, Observer, read_agents
 from shardspec.errors import BuildLockedError, ResumeMismatchError, UsageError
 
 

@@ -28,7 +28,7 @@ from packer.jobs.hosts.srun import SrunCluster, parse_counts
 from packer.jobs.plan import JobSettings
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
-from packer.workspace.sharing.leases import Agent
+from packer.workspace.leases import Agent
 from shardspec.errors import BuildError, UsageError
 
 posix = pytest.mark.skipif(os.name != "posix", reason="the scripts are for a Unix shell")

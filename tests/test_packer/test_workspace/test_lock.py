@@ -18,10 +18,9 @@ from support.packed import check_whole
 
 import packer
 from packer.workspace import Workspace, lock
+from packer.workspace.agents import Claims
+from packer.workspace.leases import Agent, lease_s, process_mark, read_agents, record_of, watched_s
 from packer.workspace.lock import FolderLock
-from packer.workspace.process_identity import process_mark
-from packer.workspace.sharing.claims import Claims
-from packer.workspace.sharing.leases import Agent, lease_s, read_agents, record_of, watched_s
 from shardspec.errors import BuildLockedError
 
 AS_ANOTHER = """

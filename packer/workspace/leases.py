@@ -21,8 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from packer.workspace.process_identity import host, is_running, process_mark
-from packer.workspace.shared_files import refresh_listing
+from packer.workspace.shared_files import host, refresh_listing
 from shardspec.wording import LENGTH, LONG, cut
 
 LEASE_S = 90.0
@@ -33,6 +32,12 @@ RENEWALS = 6
 
 _PAUSE_S = 1.0
 _RECORD_BYTES = 2**16
+
+_MARK_PARTS = 4
+_START_WORD = 18
+"""Position of the start time among the words of ``/proc/PID/stat`` after the state."""
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def lease_s() -> float:
@@ -339,3 +344,29 @@ def watched_s(since_look_s: float, length_s: float) -> float:
     This process may have been stopped for long, so a look counts as the time of one renewal at most.
     """
     return min(since_look_s, length_s / RENEWALS)
+
+
+def process_mark() -> str:
+    """Return a text that identifies this process on this machine until it restarts; empty outside Linux."""
+    return _mark_of(os.getpid())
+
+
+def is_running(mark: str) -> bool | None:
+    """Return whether the process with a `process_mark` runs.
+
+    None if it belongs to another machine or container, or to an earlier run of this machine.
+    """
+    ours, theirs = process_mark().split(":"), mark.split(":")
+    if len(ours) != _MARK_PARTS or len(theirs) != _MARK_PARTS or ours[:2] != theirs[:2] or not theirs[2].isdecimal():
+        return None
+    return _mark_of(int(theirs[2])) == mark
+
+
+def _mark_of(process: int) -> str:
+    try:
+        state, *words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        space = Path("/proc/self/ns/pid").stat().st_ino
+        boot = _BOOT_ID.read_text("utf-8").strip()
+        return "" if state in "ZX" else f"{boot}:{space}:{process}:{words[_START_WORD]}"
+    except (OSError, IndexError, ValueError):
+        return ""

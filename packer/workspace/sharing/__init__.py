@@ -1,1 +1,0 @@
-"""A build shared among agents on any hosts: leases, claims, the terms."""
