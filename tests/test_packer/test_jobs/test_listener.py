@@ -1,6 +1,5 @@
 """What a listener hears of a job, and what becomes of a job whose listener raises."""
 
-import errno
 import threading
 from collections.abc import Callable
 from itertools import pairwise
@@ -162,22 +161,6 @@ def test_a_listener_ends_verify(tmp_path: Path, stage: str) -> None:
         packer.verify(tmp_path / "a", deep=True, progress=ear)
     assert (ear.heard[-1].stage, ear.heard[-1].failed) == (stage, True)
     assert packer.verify(tmp_path / "a", deep=True, progress=False).ok
-
-
-@pytest.mark.parametrize("name", calls(Path()))
-def test_an_error_of_the_system_that_a_listener_raises_comes_out_as_it_is(tmp_path: Path, name: str) -> None:
-    """It is no failure to read or write the dataset."""
-    prepare(tmp_path)
-    raised = OSError(errno.ENOSPC, "no space for the listener's own log")
-
-    def refuse(progress: packer.Progress) -> bool:
-        if progress.done:
-            raise raised
-        return False
-
-    with pytest.raises(OSError, match="the listener's own log") as caught:
-        calls(tmp_path)[name][1](Listener(refuse))
-    assert caught.value is raised
 
 
 def test_verify_reports_the_samples_of_a_damaged_shard_as_it_tries_them(tmp_path: Path) -> None:
