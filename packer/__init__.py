@@ -22,8 +22,7 @@ from shardspec.registry import ImportTarget, lazy_names
 __version__: str
 
 if TYPE_CHECKING:
-    from packer.builds.build import build, dry_run
-    from packer.builds.detect import detect
+    from packer.builds.build import build, detect, dry_run
     from packer.builds.estimate import Estimate
     from packer.builds.pack import pack
     from packer.builds.result import BuildResult
@@ -109,7 +108,7 @@ else:
             "convert": ImportTarget("packer.packed.convert:convert"),
             "copy": ImportTarget("packer.packed.copy:copy"),
             "count_values": ImportTarget("packer.packed.inspect.values:count_values"),
-            "detect": ImportTarget("packer.builds.detect:detect"),
+            "detect": ImportTarget("packer.builds.build:detect"),
             "doctor": ImportTarget("packer.environment:doctor"),
             "drop_field": ImportTarget("packer.packed.columns:drop_field"),
             "dry_run": ImportTarget("packer.builds.build:dry_run"),

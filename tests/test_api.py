@@ -19,7 +19,7 @@ from support.builds import write_images
 from support.command import REPOSITORY
 
 import packer
-from packer.builds.detect import DETECT_OPTIONS
+from packer.builds.build import DETECT_OPTIONS
 from packer.cli import main
 from packer.cli.line import COMMANDS, _parser
 from packer.jobs.result import Result

@@ -20,10 +20,8 @@ from packer.builds.generations import BuildTotals, arrange_generations
 from packer.builds.parts.part import Columns
 from packer.builds.parts.rows import UpdatedRows, describe_rows, describe_updated, find_rows
 from packer.builds.parts.summary import PartsReader, PartsSummary, SchemaSettler
-from packer.builds.planning.item_digests import DIGEST_BYTES
-from packer.builds.planning.plan import BuildPlan, source_row
-from packer.builds.reports import ReportWriter
-from packer.builds.update.base_reports import BaseReports, ItemIdentity
+from packer.builds.planning.plan import DIGEST_BYTES, BuildPlan, source_row
+from packer.builds.reports import BaseReports, ItemIdentity, ReportWriter
 from packer.builds.update.compare import Comparison
 from packer.jobs.plan import Assembly, Task
 from packer.jobs.stages import failed_item
@@ -56,7 +54,7 @@ class BuildAssembler:
     space : Workspace
     plan : BuildPlan
     digests : bytearray
-        See `packer.builds.planning.item_digests`.
+        See `packer.builds.planning.plan`.
     declaration : Declaration, optional
     comparison : Comparison, optional
         See `packer.builds.job.BuildJob`.

@@ -1,4 +1,4 @@
-"""``packer.build``: the build as a Python call."""
+"""``packer.build``, ``packer.detect`` and ``packer.dry_run``: the build as Python calls."""
 
 import dataclasses
 import os
@@ -15,6 +15,7 @@ from packer.builds.update.compare import Comparison, Growth, compare
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.recipe import Recipe, StepSpec, refuse_unknown
+from packer.recipe.checks import SAMPLING
 from packer.recipe.engines import FOR_FUNCTIONS
 from packer.recipe.fields import Declaration
 from packer.recipe.options import BUILD_OPTION_NAMES, OPTION_NAMES, BuildOptions
@@ -33,6 +34,27 @@ _INSTEAD: Mapping[str, str] = {
     "json": "use the value that the build returns",
 }
 """Options that only the command line has, and what to use instead."""
+
+_OF_RECIPE = (
+    *("format", "label_from", "classes", "classes_from", "label_names", "path_column", "keys", "limit"),
+    *SAMPLING,
+    *("min_face", "min_score", "fill", "detector", "device", "parity", "shard_size", "shuffle"),
+    *(
+        "include",
+        "exclude",
+        "fields_from_path",
+        "sidecars",
+        "frame_folders",
+        "root",
+        "unquoted",
+        "drop",
+        "text",
+        "int",
+        "float",
+    ),
+)
+DETECT_OPTIONS = (*_OF_RECIPE, *(spec.name for spec in dataclasses.fields(BuildOptions)))
+"""The options of the build that matter here, as keyword arguments and on the command line."""
 
 
 def build(
@@ -80,6 +102,50 @@ def build(
     opened, target, chosen, how, functions = _resolve(source, out, recipe, options)
     check_steps(chosen, functions)
     return run_build(opened, target, chosen, how, progress, functions)
+
+
+def detect(
+    source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source,
+    out: str | os.PathLike[str],
+    *,
+    progress: bool | ProgressListener = True,
+    **options: Any,
+) -> BuildResult:
+    """Find the faces of a source and pack where they are, without images: later builds take them as ``boxes``.
+
+    It is the build ``preset="faces", steps="decode,detect"``, with its resume and reports. A sample is a face in a
+    frame, or a frame without a face.
+
+    Parameters
+    ----------
+    source : path, sequence of mapping, or Source
+        A folder, a table or rows, as for `build`.
+    out : path
+        Folder of the dataset: new, empty, or with the job to resume.
+    progress : bool or ProgressListener
+        Whether to show progress on standard error, or the listener to receive it.
+    **options
+        Attributes of `Recipe` that choose items, frames, the detector and the shards, and those of `BuildOptions`.
+
+    Returns
+    -------
+    BuildResult
+
+    Raises
+    ------
+    UsageError
+        If the call is invalid, or the folder holds something else.
+    ResumeMismatchError
+        If another job was begun in the folder.
+    BuildLockedError
+        If another process is at work in the folder.
+    BuildError
+        If the job cannot continue. The same call resumes.
+    TooManyRejectsError
+        If it finished with more rejects than allowed, or if no item could be read.
+    """
+    refuse_unknown(options, (*DETECT_OPTIONS, "progress"))
+    return build(source, out, progress=progress, preset="faces", steps="decode,detect", **options)
 
 
 def run_build(

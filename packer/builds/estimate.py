@@ -13,11 +13,11 @@ from typing import Any
 from packer.builds.parts.part import Part
 from packer.builds.parts.summary import ColumnCount, settled_reports
 from packer.builds.planning.listing import Remarks, counted_stage, list_items
-from packer.builds.planning.plan import TASK_ITEMS, BuildPlan, make_plan
+from packer.builds.planning.plan import BuildPlan, make_plan
 from packer.builds.provenance import describe_runtime
 from packer.builds.update.compare import Comparison, Growth
 from packer.builds.work import BuildWork
-from packer.jobs.plan import Task, Unit
+from packer.jobs.plan import OnItem, Task, Unit
 from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.result import Result
 from packer.recipe import Recipe
@@ -34,12 +34,11 @@ from shardspec.wording import counted, cut
 
 TRIED_ITEMS = 4
 TRIED_STILLS, TRIED_SEQUENCES = 12, 6
-"""Items tried of a group, at most, and about how many images and videos in all. So many are the groups, too: the items
-of further kinds and classes are one."""
+"""Most items tried of a group, and about how many images and videos in all. These are also the most groups: items of
+further kinds and classes form one group."""
 
 _QUICK_S = 0.5
-"""Few items that are packed in less time say more of what is done once for all of them: a file, the first call of a
-library. Packed several times over, they say what an item of a task takes."""
+"""Items that are packed in less time are packed and timed again, without the first calls of libraries."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -303,18 +302,13 @@ def _pack(
     resources: StepResources,
     stage: Stage,
 ) -> _Tried:
-    """Pack the items, timed once the models are loaded; if that is quick, once more, each several times."""
+    """Pack items, timed after the models are loaded; if that is quick, once more, without the first calls of libraries."""
     space = Workspace(folder / "build")
     space.create()
-    times = 0 if any(map(_is_read_in_passes, items)) else TASK_ITEMS // len(items)
-    further = [item for item in items for _ in range(times)]
-    moved = [item._replace(index=index) for index, item in enumerate((*items, *further))]
-    small, lines = make_plan(recipe, plan.runtime, Listing(moved, classes=dict(plan.classes), arrays=plan.arrays))
-    tried, again = 0, 1
-    cuts = (0, len(items), len(moved))
-    offsets = (0, sum(map(len, lines[: len(items)])))
-    small = replace(small, tasks=[Task(*task) for task in zip(cuts[:-1], cuts[1:], offsets, strict=True)])
-    space.create_results(len(small.tasks))
+    items = [item._replace(index=index) for index, item in enumerate(items)]
+    small, lines = make_plan(recipe, plan.runtime, Listing(items, classes=dict(plan.classes), arrays=plan.arrays))
+    small = replace(small, tasks=[Task(0, len(items), 0)])
+    space.create_results(1)
     space.items.write_text("".join(lines), "ascii")
     ended: list[int] = []
 
@@ -324,23 +318,13 @@ def _pack(
         elif what == "packed":
             ended.extend([1] * samples)
 
-    with closing(BuildWork(space, small, functions, dict(enumerate(moved)), resources=resources)) as work:
-
-        def run(task: int) -> float:
-            ended.clear()
-            started_s = time.perf_counter()
-            work.run(Unit("task", task), {}, on_item)
-            return time.perf_counter() - started_s
-
+    with closing(BuildWork(space, small, functions, dict(enumerate(items)), resources=resources)) as work:
         work.prepare()
-        seconds = run(tried)
+        seconds = _time(work, on_item)
         stage.advance(len(ended), sum(ended), ended.count(0))
-        # The few rows of a packed dataset lie in as many shards, which take far longer to open than a row to pack.
-        if PACKED_ROW in items[0].columns:
-            seconds = run(tried)
-        if further and seconds < _QUICK_S:
-            seconds = run(again) / times
-    part = Part(space.part(tried))
+        if seconds < _QUICK_S or PACKED_ROW in items[0].columns:  # shards take longer to open than a row to pack
+            seconds = _time(work, on_item)
+    part = Part(space.part(0))
     count = ColumnCount()
     count.add(part)
     columns = count.choose()
@@ -351,9 +335,8 @@ def _pack(
     return _Tried(len(items), samples, size, len(rejected), seconds, reason)
 
 
-def _is_read_in_passes(item: Item) -> bool:
-    """Return whether an item cannot be packed several times in a row at the same cost.
-
-    Videos are long, archives are passed.
-    """
-    return item.medium.is_sequence or (item.member is not None and item.member.run is not None)
+def _time(work: BuildWork, on_item: OnItem) -> float:
+    """Return the seconds that the only task takes."""
+    started_s = time.perf_counter()
+    work.run(Unit("task", 0), {}, on_item)
+    return time.perf_counter() - started_s

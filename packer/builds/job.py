@@ -9,15 +9,13 @@ from typing import Any
 
 from packer.builds.assembly import BuildAssembler
 from packer.builds.generations import BuildTotals, describe_contents
-from packer.builds.parts.reuse import keep_parts
 from packer.builds.planning.changes import describe_changed_terms, describe_made, describe_mismatch, describe_taken_over
-from packer.builds.planning.item_digests import live_columns
 from packer.builds.planning.listing import Remarks
-from packer.builds.planning.plan import BuildPlan, ItemLines, make_plan, read_item_lines
-from packer.builds.update.base_reports import GONE
+from packer.builds.planning.plan import BuildPlan, ItemLines, live_columns, make_plan, read_item_lines
+from packer.builds.reports import GONE
 from packer.builds.update.checks import FROM_INPUTS, FROM_PACKED
 from packer.builds.update.compare import Comparison
-from packer.builds.work import BuildWork
+from packer.builds.work import BuildWork, keep_parts
 from packer.jobs.plan import Contents, JobSettings, Resumption, Task, TaskResults
 from packer.recipe import Recipe
 from packer.recipe.engines import ENGINES, FOR_FUNCTIONS
@@ -174,9 +172,9 @@ class _Resumption(Resumption):
         return describe_mismatch(BuildPlan.from_json(old), self._plan, read_item_lines(space), self._lines)
 
     def describe_made(self, layout: Layout, manifest: Manifest) -> str:
-        names = Again(lambda: (str(line.get("item")) for line in read_lines(layout.items) if line.get("state") != GONE))
-        before = names if layout.items.exists() else None
-        return describe_made(manifest, before, self._plan, self._lines)
+        lines = Again(lambda: (line for line in read_lines(layout.items) if line.get("state") != GONE))
+        items = Again(lambda: ((str(line.get("item")), bytes.fromhex(line.get("source_digest", ""))) for line in lines))
+        return describe_made(manifest, items if layout.items.exists() else None, self._plan, self._lines)
 
     def advise(self, manifest: Manifest) -> str:
         """Suggest an update if nothing else differs."""

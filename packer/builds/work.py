@@ -1,23 +1,27 @@
 """The work of a build: items through the steps into parts, parts into shards."""
 
+import json
+import os
+import re
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice, takewhile
+from pathlib import Path
 from typing import Any, TextIO
 
 from packer.assembly.plan import PlannedShards
 from packer.builds.parts.part import PackedItem, Part, PartWriter
-from packer.builds.parts.reuse import KeptItems, built_key
-from packer.builds.planning.plan import BuildPlan
+from packer.builds.planning.plan import BuildPlan, item_digest
 from packer.jobs.plan import OnItem, Unit, Verdicts
 from packer.jobs.progress import reason_kind
 from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
-from packer.sources.item import Item, items_of
+from packer.sources.item import PACKED_ROW, Item, items_of, read_items
 from packer.sources.row_fields import with_arrays
 from packer.steps.call import MadeEncoder, step_of
 from packer.steps.chain import STEPS, Pipeline, Step, StepError, StepResources
@@ -27,13 +31,17 @@ from packer.steps.plain import PlainImages, keeps_images
 from packer.steps.report import ItemReport
 from packer.vision.faults import find_full_disk, find_memory_error, may_pass
 from packer.workspace import Workspace
-from packer.workspace.durable import writing
+from packer.workspace.durable import write_durably, writing
+from packer.workspace.machines import first_machine, machine_kind
 from packer.workspace.shared_files import reading
 from shardspec.errors import BuildError, CodecError, MissingDependencyError, SchemaError, system_reason
 from shardspec.registry import import_target
 
 READ_PAUSES_S = (0.5, 2.0)
 """Pauses before each further attempt at an item that could not be read for a reason that may pass."""
+
+_PART = re.compile(r"part-([0-9]+)(?:\.item-([0-9]+))?\Z")
+_RECORD = ".json"
 
 
 class BuildWork:
@@ -125,7 +133,7 @@ class BuildWork:
                         continue
                     item = items[at]
                     on_item("start", item.index, 0, "")
-                    report = self._kept_item(item, part) or self._item(self._whole(item), part, verdicts, on_item)
+                    report = self._kept.copy(item, part) or self._item(self._whole(item), part, verdicts, on_item)
                     reason = "" if report.step is None else f"{report.step}: {report.reason}"
                     on_item("end", item.index, report.samples, reason)
                     at += 1
@@ -146,13 +154,8 @@ class BuildWork:
         return found._replace(columns=with_arrays(found.columns, self.plan.arrays)) if self.plan.arrays else found
 
     @cached_property
-    def _kept(self) -> KeptItems:
-        """Items that earlier plans in this workspace have packed."""
+    def _kept(self) -> "KeptItems":
         return KeptItems(self.workspace, self.plan)
-
-    def _kept_item(self, item: Item, part: PartWriter) -> ItemReport | None:
-        """Append what an earlier plan in this workspace has made of an equal item, if it has."""
-        return self._kept.copy(item, part)
 
     def _plain_items(
         self, items: Sequence[Item], first: int, part: PartWriter, verdicts: Verdicts, on_item: OnItem
@@ -284,3 +287,66 @@ def _key(item: Item, number: int, sample: Mapping[str, Any]) -> str:
     """A sample's key: its item and its ordinal in the item, or a key derived from that of the packed row."""
     packed = sample.get(PACKED_KEY)
     return sample_key(item, packed, number) if packed is not None else built_key(item, number)
+
+
+def keep_parts(space: Workspace, document: Mapping[str, Any]) -> None:
+    """Put the finished parts of a workspace's plan aside, each with the digests of its items.
+
+    May be repeated after a crash at any moment: a part is either still the plan's, or put aside with its record.
+
+    Parameters
+    ----------
+    document : mapping
+        The plan in the workspace, as JSON. Its items file is still there.
+    """
+    plan = BuildPlan.from_json(document)
+    space.kept.mkdir(exist_ok=True)
+    space = space.of_plan(plan.fingerprint)
+    machine = first_machine(space)
+    for path in space.part_files():
+        match = _PART.match(path.name)
+        if match is None:
+            path.unlink()
+            continue
+        items = read_items(space.items, *plan.tasks[int(match[1])])
+        digests = [item_digest(item) for item in items if match[2] is None or item.index == int(match[2])]
+        target = space.kept / f"{uuid.uuid4().hex}.part"
+        record = {"terms": plan.terms, "machine": machine, "items": digests}
+        write_durably(target.with_suffix(_RECORD), json.dumps(record).encode())
+        os.replace(path, target)
+
+
+class KeptItems:
+    """The items put aside in a workspace that count for a plan.
+
+    Parameters
+    ----------
+    space : Workspace
+    plan : BuildPlan
+    """
+
+    def __init__(self, space: Workspace, plan: BuildPlan) -> None:
+        self._places: dict[str, tuple[Path, int]] = {}
+        self._open = lru_cache(maxsize=8)(Part)
+        terms, machine = plan.terms, machine_kind()
+        for record in sorted(space.kept.glob(f"*{_RECORD}")) if space.kept.is_dir() else ():
+            document, path = json.loads(record.read_bytes()), record.with_suffix(".part")
+            if (document["terms"], document["machine"]) == (terms, machine) and path.exists():
+                self._places |= {digest: (path, place) for place, digest in enumerate(document["items"])}
+
+    def __contains__(self, item: Item) -> bool:
+        return bool(self._places) and item_digest(item) in self._places
+
+    def copy(self, item: Item, part: PartWriter) -> ItemReport | None:
+        """Append what was made of an equal item, under this item's number; None if there is none."""
+        found = self._places.get(item_digest(item)) if self._places else None
+        if found is None:
+            return None
+        path, place = found
+        key = None if PACKED_ROW in item.columns else lambda number: built_key(item, number)
+        return part.copy(self._open(path), place, key)
+
+
+def built_key(item: Item, number: int) -> str:
+    """The key of an item's sample: the number of the item and the sample's ordinal."""
+    return f"{item.index if item.number is None else item.number:08d}-{number:06d}"

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from packer.assembly.packed_rows import PackedRows
 from packer.assembly.plan import Piece, PlannedShards, ShardPlan, shuffled
 from packer.builds.provenance import library_versions
-from packer.builds.update.base_reports import checked_lines
+from packer.builds.reports import checked_lines
 from packer.jobs.plan import (
     Assembly,
     Contents,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from packer.builds.parts.part import Part
 from packer.builds.planning.plan import BuildPlan, source_row
-from packer.builds.update.base_reports import checked_lines
+from packer.builds.reports import checked_lines
 from packer.builds.update.checks import FROM_INPUTS, FROM_PACKED
 from packer.jobs.progress import ProgressListener, Stage, listener_of, without_values
 from packer.jobs.result import Result

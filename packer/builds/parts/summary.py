@@ -13,8 +13,7 @@ import numpy as np
 from packer.builds.parts.part import Columns as PartColumns
 from packer.builds.parts.part import Part, describe_difference, open_part
 from packer.builds.parts.rows import RowTable
-from packer.builds.reports import ReportWriter
-from packer.builds.update.base_reports import ItemIdentity
+from packer.builds.reports import ItemIdentity, ReportWriter
 from packer.jobs.plan import Task
 from packer.steps.encode import LOSSLESS_CODEC, ColumnSpec
 from packer.steps.report import ItemReport

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.builds.planning.item_digests import DIGEST_BYTES, item_digest
-from packer.builds.planning.plan import BuildPlan
-from packer.builds.update.base_reports import GONE, ItemIdentity, checked_lines
+from packer.builds.planning.plan import DIGEST_BYTES, BuildPlan, item_digest
+from packer.builds.reports import GONE, ItemIdentity, checked_lines
 from packer.builds.update.checks import (
     check_added_fields,
     check_built,

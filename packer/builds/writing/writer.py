@@ -1,10 +1,8 @@
 """``packer.Writer``: a dataset from the samples of one's own loop."""
 
 import os
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +20,7 @@ from packer.steps.encode import EncodedValue, encode_text
 from packer.steps.encode_sample import SampleEncoder
 from packer.workspace.durable import writing
 from packer.workspace.folder import output_folder
+from packer.workspace.hashing import digest
 from shardspec.errors import BuildError, SchemaError, UsageError
 from shardspec.wording import shorten
 
@@ -105,7 +104,7 @@ class Writer:
         self._first = FirstSamples(self._declaration)
         self._part: PartWriter | None = None
         self._part_rows = self._part_bytes = 0
-        self._keys: _Keys | None = None
+        self._keys: set[bytes] | None = None  # digests: about 80 bytes for each key
         self.result: JobResult | None = None
 
     def __enter__(self) -> "Writer":
@@ -193,10 +192,7 @@ class Writer:
         """Take the key out of a sample, or make one."""
         given = sample.pop("key", None)
         if number == 0:  # a first sample that was wrong decides nothing
-            if self._keys is not None:
-                self._keys.close()
-            with writing(self._job.layout.root):
-                self._keys = None if given is None else _Keys(self._job.workspace.root / "keys.sqlite")
+            self._keys = None if given is None else set()
         if (given is None) == (self._keys is not None):
             found = "none" if given is None else shorten(given)
             wanted = "a key, as the samples before have" if given is None else "no key, as the samples before have none"
@@ -214,14 +210,15 @@ class Writer:
         return given
 
     def _take_key(self, key: str) -> None:
-        """Note a key that the caller gave."""
+        """Record a key that the caller has chosen."""
         if self._keys is None:
             return
-        with writing(self._job.layout.root):
-            if not self._keys.add(key):
-                raise SchemaError(
-                    place=f"sample {shorten(key)}", expected="a key that no other sample has", found="it before"
-                )
+        known = digest(key.encode("utf-8", "surrogatepass"))
+        if known in self._keys:
+            raise SchemaError(
+                place=f"sample {shorten(key)}", expected="a key that no other sample has", found="it before"
+            )
+        self._keys.add(known)
 
     def _encode(
         self, encoder: SampleEncoder, key: str, sample: Mapping[str, Any], number: int
@@ -314,50 +311,8 @@ class Writer:
         if self._part is not None:
             self._part.__exit__()
             self._part = None
-        if self._keys is not None:
-            self._keys.close()
-            self._keys = None
+        self._keys = None
 
 
 def _shown(key: str, number: int) -> str:
     return f"{shorten(key)} (number {number}, counted from 0)"
-
-
-@contextmanager
-def _as_of_the_system() -> Iterator[None]:
-    """Turn a failure of SQLite, such as a full disk, into an `OSError`."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise OSError(f"the list of keys: {error}") from error
-
-
-class _Keys:
-    """The keys so far, on the disk, so that their number is not limited by memory.
-
-    Parameters
-    ----------
-    path : Path
-        A file that need not outlive the process.
-    """
-
-    def __init__(self, path: Path) -> None:
-        pragmas = ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE", "cache_size = -32000")
-        path.unlink(missing_ok=True)
-        with _as_of_the_system():
-            self._file = sqlite3.connect(os.fsdecode(path), isolation_level=None, check_same_thread=False)
-            for pragma in pragmas:
-                self._file.execute(f"PRAGMA {pragma}")
-            self._file.execute("CREATE TABLE keys (key BLOB PRIMARY KEY) WITHOUT ROWID")
-            self._file.execute("BEGIN")
-        self._insert = self._file.cursor().execute
-
-    def add(self, key: str) -> bool:
-        """Note a key, and say whether it is new."""
-        with _as_of_the_system():
-            added = self._insert("INSERT OR IGNORE INTO keys VALUES (?)", (key.encode("utf-8", "surrogatepass"),))
-            return bool(added.rowcount == 1)
-
-    def close(self) -> None:
-        """Forget the keys."""
-        self._file.close()

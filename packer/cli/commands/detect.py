@@ -2,7 +2,7 @@
 
 import argparse
 
-from packer.builds.detect import DETECT_OPTIONS, detect
+from packer.builds.build import DETECT_OPTIONS, detect
 from packer.cli.arguments import add_output_arguments
 from packer.cli.commands.build import add_options, print_build
 

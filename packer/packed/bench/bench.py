@@ -9,9 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packer.builds.planning.item_digests import is_storable
 from packer.builds.planning.listing import list_items
-from packer.builds.planning.plan import make_plan
+from packer.builds.planning.plan import is_storable, make_plan
 from packer.jobs.child import SyncChild
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.packed.bench.report import BenchReport, Packing, Side

@@ -13,8 +13,7 @@ from support.models import write_mesh
 
 from packer import Recipe
 from packer.builds.planning.changes import describe_mismatch
-from packer.builds.planning.item_digests import item_digest
-from packer.builds.planning.plan import TASK_BYTES, TASK_ITEMS, BuildPlan, make_plan
+from packer.builds.planning.plan import TASK_BYTES, TASK_ITEMS, BuildPlan, item_digest, make_plan
 from packer.builds.provenance import describe_runtime
 from packer.sources.archives.member import Member
 from packer.sources.base import Listing

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.command import read_jsonl
 
-from packer.builds.reports import ReportWriter
-from packer.builds.update.base_reports import BaseReports
+from packer.builds.reports import BaseReports, ReportWriter
 from packer.steps.report import ItemReport
 from shardspec.entries import Counts
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -448,20 +447,6 @@ def test_a_full_disk_is_one_error_and_leaves_the_old_dataset(
     with pytest.raises(BuildError, match="cannot be written: No space left on device"):
         write(tmp_path / "out", [{"x": 1}], overwrite=True, fields={"x": int})
     assert fingerprints(tmp_path / "out") == before
-
-
-def test_a_full_disk_at_the_first_key_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    connect = sqlite3.connect
-
-    def full(*values: Any, **how: Any) -> sqlite3.Connection:
-        file = connect(*values, **how)
-        file.execute("PRAGMA max_page_count = 1")
-        return file
-
-    monkeypatch.setattr(writer_module.sqlite3, "connect", full)
-    with pytest.raises(BuildError, match="out: cannot be written: the list of keys: database or disk is full"):
-        write(tmp_path / "out", [{"key": "a", "x": 1}])
-    assert left_in(tmp_path) == []
 
 
 def test_a_writer_whose_write_was_cut_short_makes_no_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

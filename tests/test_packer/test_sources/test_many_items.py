@@ -24,8 +24,8 @@ from support.fuzz import examples
 from support.listeners import Listener
 
 import packer
-from packer.builds.planning.item_digests import item_digest
 from packer.builds.planning.listing import list_items
+from packer.builds.planning.plan import item_digest
 from packer.jobs import progress as progress_module
 from packer.recipe import Recipe
 from packer.sources import column_types

@@ -13,7 +13,7 @@ from support.packed import check_whole
 
 import packer
 from packer import convert
-from packer.builds.parts import writer
+from packer.builds.parts import part
 from packer.workspace import append_line, durable, read_lines
 from shardspec.errors import BuildError
 from shardspec.formats import FORMATS
@@ -47,7 +47,7 @@ def test_what_the_shards_plan_goes_with_is_flushed_before_it(tmp_path: Path, mon
 
 def test_a_part_is_flushed_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[tuple[int, int]] = []
-    fsync, publish = os.fsync, writer.publish
+    fsync, publish = os.fsync, part.publish
     parts = []
 
     def note_flush(descriptor: int) -> None:
@@ -61,7 +61,7 @@ def test_a_part_is_flushed_before_it_gets_its_name(tmp_path: Path, monkeypatch: 
         return publish(attempt, path)
 
     monkeypatch.setattr(os, "fsync", note_flush)
-    monkeypatch.setattr(writer, "publish", note_part)
+    monkeypatch.setattr(part, "publish", note_part)
     write_images(tmp_path / "in", ["a.png"])
     packer.build(tmp_path / "in", tmp_path / "out", engine="inline", progress=False)
     assert parts == [True]
