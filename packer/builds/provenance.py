@@ -1,27 +1,21 @@
 """Everything besides the recipe that affects the bytes: library versions, and the runtime that ``auto`` resolves to."""
 
 import json
-import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from packer.jobs.child import SyncChild
-from packer.jobs.process import entry_point, send
 from packer.recipe import Recipe
 from packer.steps.chain import STEPS
 from packer.steps.encode import load_to_baseline
 from packer.steps.faces.boxes import digest_file_or_folder
-from packer.steps.faces.search import make_detector
 from packer.vision.detect.interface import declare
 from packer.vision.detect.runtime import gpu_name, resolve_runtime
 from packer.vision.detect.weights import load_weights
-from packer.vision.landmarks import KINDS, make_provider
+from packer.vision.landmarks import KINDS
 from packer.workspace.machines import library_version
-from shardspec.errors import ShardspecError, UsageError
+from shardspec.errors import UsageError
 from shardspec.formats import get_format
 from shardspec.registry import check_installed, import_target
 
@@ -34,7 +28,6 @@ _OF_STEP: Mapping[str, tuple[str, ...]] = {
 }
 
 _TRIAL_LIMIT_S = 300.0
-_TRIAL_SHAPE = (480, 640, 3)
 
 
 def describe_runtime(recipe: Recipe, *, declared: bool = False) -> dict[str, str]:
@@ -158,7 +151,7 @@ def _try_models(recipe: Recipe) -> dict[str, str]:
     """
     tried = {"preset": "faces", "landmarks": recipe.landmarks, "landmark_model": recipe.landmark_model}
     tried |= {"detector": recipe.detector, "device": recipe.device} if recipe.detects else {}
-    with SyncChild(["packer.builds.provenance", json.dumps(tried)]) as child:
+    with SyncChild(["packer.builds.planning.trial", json.dumps(tried)]) as child:
         answer = child.answer(_TRIAL_LIMIT_S)
         if answer is None or answer["event"] == "died":
             how = f"were not ready after {_TRIAL_LIMIT_S:g} s" if answer is None else f"died, {child.describe_death()}"
@@ -167,28 +160,3 @@ def _try_models(recipe: Recipe) -> dict[str, str]:
         raise UsageError(answer["message"])
     declared: dict[str, str] = answer["declared"]
     return declared
-
-
-def main(options: dict[str, Any]) -> None:
-    """Make the custom models of a recipe with these options, in a process of their own, and run the detector once.
-
-    Libraries and GPU contexts would otherwise stay in the process that plans the build.
-    """
-    with entry_point() as (_, answers):
-        declared: dict[str, str] = {}
-        recipe = Recipe.from_options(options)
-        try:
-            if recipe.has_custom_detector:
-                detector = make_detector(recipe)
-                detector.detect([np.zeros(_TRIAL_SHAPE, np.uint8)])
-                declared = detector.declared
-            if recipe.landmark_model is not None:
-                make_provider(recipe.landmarks, recipe.landmark_model)
-        except ShardspecError as error:
-            send(answers, event="failed", message=str(error))
-        else:
-            send(answers, event="done", declared=declared)
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))

@@ -80,7 +80,7 @@ class Part:
                 raise BuildError(
                     place=path,
                     expected="a finished part of this build",
-                    found="other contents",
+                    found="something else",
                     hint="remove the .build folder and build again",
                 )
             index_offset, footer_offset, _ = _TAIL.unpack(tail)

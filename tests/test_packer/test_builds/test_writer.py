@@ -150,7 +150,7 @@ WRONG = [
     ({"good": 1}, "field 'good': expected True or False, found 1 (int)"),
     ({"note": b"bytes"}, "field 'note': expected text, found b'bytes' (bytes)"),
     ({"blob": "text"}, "field 'blob': expected bytes, found 'text' (str)"),
-    ({"source_digest": {"x": float("nan")}}, "field 'facts': expected JSON values"),
+    ({"facts": {"x": float("nan")}}, "field 'facts': expected JSON values"),
     ({"source_digest": {"x": {1, 2}}}, "field 'facts': expected JSON values"),
     ({"source_digest": "text"}, "field 'facts': expected a dict or a list for JSON, found 'text' (str)"),
     ({"embedding": np.zeros(4)}, "array of dtype <f4 and shape (4,), found dtype <f8 and shape (4,)"),
