@@ -28,7 +28,7 @@ from packer.jobs.stages import failed_item
 from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
 from packer.sources.item import Item, read_items
-from packer.steps.encode import codecs_by_field, image_codec
+from packer.steps.encode import declared_fields, image_codec
 from packer.steps.faces.missing_faces import advise
 from packer.workspace import Workspace, read_lines
 from packer.workspace.folder import discard
@@ -118,7 +118,7 @@ class BuildAssembler:
 
     def _make_settler(self) -> SchemaSettler:
         layouts = {len(layout.names): name for name, layout in LAYOUTS.items()}
-        fields = codecs_by_field(self._recipe) if self._declaration is None else self._declaration.fields
+        fields = declared_fields(self._recipe) if self._declaration is None else self._declaration.fields
         return SchemaSettler(image_codec(self._recipe), self._plan.classes, layouts, fields)
 
     def _make_summary(self, columns: Columns | None) -> PartsSummary:

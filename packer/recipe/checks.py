@@ -21,7 +21,7 @@ SAMPLING = ("every", "fps", "resample_fps", "frames", "keyframes")
 """Options that choose the frames of a video; at most one may be given."""
 
 _STEPS: Mapping[str, tuple[str, ...]] = {
-    "decode": (*SAMPLING, "intervals"),
+    "decode": (*SAMPLING, "intervals", "audio", "require_audio"),
     "decode|faces": ("also", "also_missing"),
     "detect|faces": ("min_face", "min_score", "fill", "detector", "device", "parity"),
     "faces": (
@@ -41,6 +41,7 @@ _READ_WITH: Mapping[str, tuple[str, ...]] = {
     "progressive": ("encode", "jpeg"),
     "quality": ("encode", *encodings_with("quality")),
     "refill": ("frames",),
+    "require_audio": ("audio",),
     "restart_markers": ("encode", "jpeg"),
     "subsampling": ("encode", *encodings_with("subsampling")),
 }

@@ -106,6 +106,16 @@ class Recipe:
     )
     frames: int | None = option(None, "videos: keep N evenly spaced frames", metavar="N", minimum=1)
     keyframes: bool = option(False, "videos: keep only key frames")
+    audio: int | None = option(
+        None,
+        "videos: store the sound of each frame's interval in the field audio, mono and 16 bits, at this rate in samples "
+        "per second (usually 16000)",
+        metavar="RATE",
+        minimum=1000,
+        maximum=192_000,
+        late=True,
+    )
+    require_audio: bool = option(False, "reject items without sound", late=True)
     refill: bool = option(
         False,
         "faces: with --frames, replace a frame without a usable face by the nearest of eight frames around it that has "
@@ -351,6 +361,9 @@ class Recipe:
         chosen = [name for name in SAMPLING if name in given]
         if len(chosen) > 1:
             problems.add(chosen[-1], expected=f"at most one of {', '.join(SAMPLING)}", found=" and ".join(chosen))
+        if self.audio is not None and (self.frames is not None or self.keyframes):
+            found = "frames" if self.frames is not None else "keyframes"
+            problems.add("audio", expected="frames that follow one another: every, fps or resample_fps", found=found)
         if isinstance(self.detector, str) and not self.has_custom_detector and self.detector not in DETECTORS:
             like = did_you_mean(self.detector, DETECTORS)
             known = ", ".join(DETECTORS)

@@ -18,6 +18,7 @@ from packer.steps.companion import open_companion, open_reader
 from packer.steps.encode import KEPT, Kept
 from packer.steps.plain import keeps_images
 from packer.steps.report import ItemReport
+from packer.steps.sound import ItemSound, silence
 from packer.vision.decode.image import check_kept, decode_image, read_image
 from packer.vision.decode.jpeg_header import PROGRESSIVE
 from packer.vision.decode.limits import ImageError, VideoError
@@ -57,11 +58,12 @@ def make(recipe: Recipe, resources: StepResources) -> Step:
             item: Item = sample[ITEM]
             if sample.get("image") is not None or PACKED_ROW in item.columns:
                 sample[REPORT].frames += 1
-                yield sample if "frame" in sample else {**sample, **STILL}
+                yield sample if "frame" in sample else {**sample, **STILL, **silence(recipe)}
             elif item.medium.is_sequence:
-                yield from _frames(sample, item, sample[REPORT], sampling, take, refills, intervals)
+                sound = ItemSound(recipe, item)
+                yield from _frames(sample, item, sample[REPORT], sampling, take, refills, intervals, sound)
             else:
-                yield _image(sample, item, sample[REPORT], checks)
+                yield {**_image(sample, item, sample[REPORT], checks), **silence(recipe)}
 
     cuts = any(step.use == "faces" for step in recipe.chain)  # that step reads companion images and cuts them
     has_second = recipe.also is not None and not cuts
@@ -148,6 +150,7 @@ def _frames(
     take: _Take,
     refills: int | None,
     intervals: Sequence[str],
+    sound: ItemSound,
 ) -> Iterator[Sample]:
     """Yield the sampled frames of a video.
 
@@ -155,7 +158,7 @@ def _frames(
     sampled frames, the frames carry their `neighbours`.
     """
     try:
-        with closing(open_reader(item.file, sampling)) as video, take(video) as frames:
+        with closing(open_reader(item.file, sampling)) as video, take(video) as frames, closing(sound):
             if video.damage is None:
                 _check_intervals(sample, intervals, video.duration)
             known: Sample = {SAMPLED: video.sampled}
@@ -165,9 +168,10 @@ def _frames(
                 report.count_frame()
                 known[KEPT] = None if frame.data is None else Kept(frame.image, frame.data, "jpeg")
                 place = {"frame": frame.index, "time": frame.time, "frame_position": frame.position}
-                yield {**sample, **place, "image": frame.image, **known}
+                yield {**sample, **place, "image": frame.image, **sound.fields(video, frame), **known}
             if video.damage is not None:
                 report.add_damage(video.damage)
+            sound.finish(report)
     except VideoError as error:
         raise ItemError(str(error)) from error
     except OSError as error:

@@ -117,9 +117,22 @@ def load_to_baseline() -> Callable[[bytes, npt.NDArray[np.uint8]], bytes]:
     return load
 
 
-def codecs_by_field(recipe: Recipe) -> dict[str, FieldType]:
-    """Return the image fields with their own encodings, as declared fields."""
-    return {name: FieldType("image", codec=codec) for name, codec in recipe.field_codecs.items()}
+def audio_length(recipe: Recipe) -> int | None:
+    """Return the number of values of ``audio`` if all samples have the same by the recipe alone, else None.
+
+    They have if frames are resampled to a rate that divides the rate of the sound. Otherwise it depends on the videos.
+    """
+    if recipe.audio is None or recipe.resample_fps is None or not (recipe.audio / recipe.resample_fps).is_integer():
+        return None
+    return round(recipe.audio / recipe.resample_fps)
+
+
+def declared_fields(recipe: Recipe) -> dict[str, FieldType]:
+    """Return the fields whose types the recipe decides: images with their own encodings, and sound."""
+    fields = {name: FieldType("image", codec=codec) for name, codec in recipe.field_codecs.items()}
+    if recipe.audio is not None:
+        fields["audio"] = FieldType("array", "<i2", (audio_length(recipe),), settled=True)
+    return fields
 
 
 class Encoder:

@@ -103,7 +103,7 @@ class PlainImages:
         """The short way of a recipe; None if it has none."""
         steps = [step.use for step in recipe.chain]
         plain = steps[:1] == ["decode"] and set(steps[1:]) <= {"resize"}
-        plain = plain and not (recipe.also or recipe.field_codecs or recipe.intervals)
+        plain = plain and not (recipe.also or recipe.field_codecs or recipe.intervals or recipe.audio)
         return cls(recipe, encoder) if plain else None
 
     def take(self, items: Iterable[Item], begin: Callable[[Item], None], key_of: Callable[[Item], str]) -> PlainItems:

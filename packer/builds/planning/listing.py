@@ -79,6 +79,7 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
     listing = settle_classes(listing, recipe)
     _check_reading(listing.items, recipe)
     _check_sampling(listing.items, recipe)
+    _check_audio(listing.items, recipe)
     _check_library(listing.items[: recipe.limit], recipe)
     for option, column in ((BOXES_FROM, recipe.boxes_from), (ALSO, recipe.also)):
         if column is not None:
@@ -303,11 +304,26 @@ def _is_unread(item: Item) -> bool:
 def _check_sampling(items: Sequence[Item], recipe: Recipe) -> None:
     """Refuse to choose frames of a packed dataset: its samples are frames already, and the steps see all of them."""
     if all(PACKED_ROW in item.columns for item in items):
-        for name in SAMPLING:
+        for name in (*SAMPLING, "audio"):
             if getattr(recipe, name) != getattr(Recipe, name):
                 raise UsageError(
                     "read only of videos, found a packed dataset, whose samples are taken as they are", option=name
                 )
+
+
+def _check_audio(items: Sequence[Item], recipe: Recipe) -> None:
+    """Refuse columns with the names of the fields of sound."""
+    if recipe.audio is None:
+        return
+    item = next((item for item in items if item.reject is None), None)
+    taken = [] if item is None else [name for name in ("audio", "audio_valid") if name in item.columns]
+    if taken:
+        raise UsageError(
+            option="audio",
+            expected="a source without the columns audio and audio_valid, which are made from the sound",
+            found=f"a column {taken[0]!r}",
+            hint="leave it out with --drop, or rename it",
+        )
 
 
 def _check_library(items: Sequence[Item], recipe: Recipe) -> None:

@@ -14,7 +14,7 @@ from packer.sources.base import Listing
 from packer.sources.item import PACKED_ROW, Item
 from packer.sources.row_fields import with_arrays
 from packer.steps.chain import STEPS
-from packer.steps.encode import Encoder, codecs_by_field, image_codec
+from packer.steps.encode import Encoder, declared_fields, image_codec
 from packer.workspace.machines import describe_others
 from packer.workspace.spool import Mapped
 from shardspec.entries import BUILD_KINDS
@@ -137,7 +137,7 @@ def check_columns(layout: Layout, base: Manifest, listing: Listing, recipe: Reci
     item = next((item for item in listing.items if item.reject is None), None)
     if item is None or any(step.use not in STEPS for step in recipe.chain):
         return
-    settler = SchemaSettler(image_codec(recipe), listing.classes, {}, codecs_by_field(recipe))
+    settler = SchemaSettler(image_codec(recipe), listing.classes, {}, declared_fields(recipe))
     columns = {name: value for name, value in with_arrays(item.columns, listing.arrays).items() if name != "image"}
     columns |= {field_name(column): False for column in recipe.intervals}
     values = Encoder(recipe).encode(columns, whole=False)
@@ -150,7 +150,7 @@ def check_columns(layout: Layout, base: Manifest, listing: Listing, recipe: Reci
         name for name, value in values.items() if name in schema and not settler.fits_field(value.spec, schema[name])
     ]
     made = RESERVED | {recipe.also_field, f"{recipe.also_field}{_VALID}"}
-    made |= {name for name in schema.names if name.endswith(_VALID)}
+    made |= {name for name in schema.names if name.endswith(_VALID) or (name == "audio" and recipe.audio is not None)}
     missing = [name for name in schema.names if name not in values and name not in made]
     wrong = [f"{name!r} is {_ADDED if name in beside else 'new'}" for name in new]
     wrong += [f"{name.removesuffix(_VALID)!r} lacks values, as it did not before" for name in lacking]

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import av
+import av.audio.stream
 import av.container
 import av.format
 import av.video.stream
@@ -81,6 +82,25 @@ def open_video(source: Input, *, max_pixels: int) -> tuple[av.container.InputCon
             raise
         raise VideoError(str(error)) from error
     return container, stream
+
+
+def open_audio(source: Input) -> tuple[av.container.InputContainer, av.audio.stream.AudioStream | None]:
+    """Open a video file again, for its sound: the default stream, else the first that libav can decode, if there is one.
+
+    The caller closes the container. Raises what `open_video` raises for a file that does not open.
+    """
+    try:
+        container = _open(source)
+    except MemoryError:  # also one of libav's own errors
+        raise
+    except av.error.FFmpegError as error:
+        raise VideoError(expected="a video", found=f"a file that does not open: {system_reason(error)}") from error
+    streams = [stream for stream in container.streams.audio if stream.codec_context is not None]
+    defaults = [stream for stream in streams if stream.disposition & av.stream.Disposition.default]
+    chosen = next(iter(defaults or streams), None)
+    if chosen is not None:
+        chosen.codec_context.thread_count = 1
+    return container, chosen
 
 
 def _open(source: Input, options: Mapping[str, str] = MappingProxyType({})) -> av.container.InputContainer:

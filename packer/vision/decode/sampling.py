@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 _TICK_SLACK = 1e-6  # ticks; a presentation time rounded in its last digit must not miss its tick
+_HALF_UP = 0.5 + 1e-6  # audio samples; as for ticks
 _RATE_ROUNDING = 1.001e-3  # as a share: 30 stands for 30000/1001 as well, and 15 for half of it
 _ROUNDED = 0.25  # frames; times in a larger unit are no rounded times
 _UNEVEN = 0.02  # frames; a program stream lacks most times, and those that libavformat fills in add up their rounding
@@ -200,6 +201,11 @@ class NearestTicks:
         ticks = range(self._next, max(stop, self._next))
         self._next = ticks.stop
         return ticks
+
+
+def sample_at(time: float, rate: int) -> int:
+    """Return the number of the audio sample that is nearest to a time in seconds, the later of two."""
+    return math.floor(time * rate + _HALF_UP)
 
 
 def spread(count: int, frames: int) -> npt.NDArray[np.int64]:

@@ -74,6 +74,11 @@ class VideoReader:
         return "; ".join(found + self._decoding.problems) or None
 
     @property
+    def start(self) -> float:
+        """The time of the first frame by the timestamps of the container, in seconds, once a frame was returned."""
+        return float(self._timeline.start) + self._decoding.start
+
+    @property
     def sampled(self) -> tuple[int, ...] | None:
         """Indices of the sampled frames; None if they are known only once the frames are decoded."""
         return self._decoding.sampled()

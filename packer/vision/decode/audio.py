@@ -1,0 +1,175 @@
+"""The sound of a video: mono, 16 bits, at any rate, read forwards in pieces; memory does not grow with its length."""
+
+import sys
+from collections.abc import Iterator
+from fractions import Fraction
+
+import av
+import numpy as np
+import numpy.typing as npt
+from av.audio.frame import AudioFrame
+from av.audio.resampler import AudioResampler
+from av.audio.stream import AudioStream
+
+from packer.vision.decode.container import open_audio
+from packer.vision.decode.limits import Input, VideoError
+from packer.vision.decode.sampling import sample_at
+from packer.vision.faults import may_pass
+from shardspec.errors import system_reason
+from shardspec.wording import counted
+
+Samples = npt.NDArray[np.int16]
+
+_JITTER = Fraction(
+    1, 100
+)  # seconds: timestamps of containers are rounded to milliseconds, and some recorders' jitter by a few
+
+
+class AudioReader:
+    """Reads the sound of a video forwards. Sample 0 is at the time of the first frame.
+
+    The decoded frames are placed by their timestamps. If a timestamp is later than the end of the frame before it, by
+    more than half a frame and 10 ms, the gap between them stays silent. If it is earlier by as much, what was heard
+    before is left out. Smaller differences are rounding, and the frames are joined. The encoder's delay at the beginning
+    is cut by libav, and its padding at the end by the duration that MP4 and MOV announce.
+
+    For one thread at a time. Close it.
+
+    Parameters
+    ----------
+    source : path or callable
+    rate : int
+        Samples a second.
+    origin : float, seconds
+        The time of the first frame by the timestamps of the container.
+
+    Attributes
+    ----------
+    exists : bool
+        Whether the file has a stream of sound.
+
+    Raises
+    ------
+    VideoError, OSError
+        If the file cannot be opened or read, for a reason that may pass.
+    """
+
+    def __init__(self, source: Input, rate: int, origin: float) -> None:
+        self._rate, self._origin = rate, origin
+        self._problems: list[str] = []
+        self._failures, self._failure = 0, ""
+        self._gaps, self._gaps_s, self._first_gap_s = 0, 0.0, 0.0
+        self._at, self._data = 0, np.empty(0, np.int16)
+        self._stop = sys.maxsize
+        self._container, stream = open_audio(source)
+        self.exists = stream is not None
+        self._pieces: Iterator[tuple[int, Samples]] = iter(())
+        if stream is not None:
+            if "mov" in self._container.format.name and stream.frames and stream.duration is not None:
+                end = ((stream.start_time or 0) + stream.duration) * (stream.time_base or Fraction(1))
+                self._stop = self._sample(end)
+            self._pieces = self._joined(stream)
+
+    @property
+    def damage(self) -> str | None:
+        """Description of the gaps and of what did not decode so far; None if there was nothing of it."""
+        found = list(self._problems)
+        if self._failures:
+            found.append(f"{counted(self._failures, 'packet')} did not decode ({self._failure})")
+        if self._gaps:
+            found.append(
+                f"{counted(self._gaps, 'gap')} of {self._gaps_s:.3f} s filled with zeros, the first "
+                f"{self._first_gap_s:.3f} s after the first frame"
+            )
+        return f"sound: {'; '.join(found)}" if found else None
+
+    def close(self) -> None:
+        """Free the decoder and the file. May be called twice."""
+        self._container.close()
+
+    def read(self, start: int, stop: int) -> tuple[Samples, bool]:
+        """Return the samples from `start` to `stop` (exclusive), and whether all of them are in the file.
+
+        Samples that are not there are zero. `start` must not be before the `stop` of an earlier call.
+        """
+        out = np.zeros(stop - start, np.int16)
+        found = 0
+        while self._at < stop:
+            end = self._at + len(self._data)
+            first, last = max(start, self._at), min(stop, end)
+            if first < last:
+                out[first - start : last - start] = self._data[first - self._at : last - self._at]
+                found += last - first
+            if end >= stop:
+                break
+            self._at, self._data = next(self._pieces, (sys.maxsize, self._data))
+        return out, found == len(out)
+
+    def _sample(self, time: Fraction) -> int:
+        return sample_at(float(time) - self._origin, self._rate)
+
+    def _joined(self, stream: AudioStream) -> Iterator[tuple[int, Samples]]:
+        """Yield the samples with the number of the first one, without overlaps."""
+        done = -sys.maxsize
+        for at, samples in self._placed(stream):
+            first, last = max(at, done), min(at + len(samples), self._stop)
+            if first < last:
+                done = last
+                yield first, samples[first - at : last - at]
+
+    def _placed(self, stream: AudioStream) -> Iterator[tuple[int, Samples]]:
+        """Yield the samples of each decoded frame with the number of the first one."""
+        resampler: AudioResampler | None = None
+        form: tuple[str, str, int] | None = None
+        at, expected = 0, Fraction(self._origin)
+        for frame in self._decoded(stream):
+            begin = expected if frame.pts is None else Fraction(frame.pts * (frame.time_base or 1))
+            duration = Fraction(frame.samples, frame.sample_rate)
+            if resampler is not None and abs(begin - expected) <= max(duration / 2, _JITTER):
+                begin = expected
+            found = (frame.format.name, frame.layout.name, frame.sample_rate)
+            if resampler is None or begin != expected or found != form:
+                if resampler is not None:
+                    yield at, _samples(resampler.resample(None))
+                    self._count_gap(expected, begin)
+                resampler, form = AudioResampler("s16", "mono", self._rate), found
+                at, expected = self._sample(begin), begin
+            expected += duration
+            frame.pts = None
+            samples = _samples(resampler.resample(frame))
+            yield at, samples
+            at += len(samples)
+        if resampler is not None:
+            yield at, _samples(resampler.resample(None))
+
+    def _count_gap(self, end: Fraction, begin: Fraction) -> None:
+        if begin > end:
+            self._first_gap_s = self._first_gap_s if self._gaps else float(end) - self._origin
+            self._gaps += 1
+            self._gaps_s += float(begin - end)
+
+    def _decoded(self, stream: AudioStream) -> Iterator[AudioFrame]:
+        """Yield the decoded frames. A packet that does not decode is left out and counted."""
+        context = stream.codec_context
+        try:
+            for packet in self._container.demux(stream):
+                try:
+                    # A packet without content is the last one: the decoder returns what it still holds.
+                    yield from context.decode(packet if packet.size else None)
+                except MemoryError:  # also one of libav's own errors
+                    raise
+                except av.error.FFmpegError as error:
+                    if not isinstance(error, EOFError):
+                        self._failures += 1
+                        self._failure = system_reason(error)
+        except MemoryError:
+            raise
+        except av.error.FFmpegError as error:
+            if may_pass(error):
+                raise VideoError(f"reading stopped: {system_reason(error)}") from error
+            self._problems.append(f"reading stopped: {system_reason(error)}")
+
+
+def _samples(frames: list[AudioFrame]) -> Samples:
+    parts = [np.asarray(frame.to_ndarray()[0], np.int16) for frame in frames]
+    return np.concatenate(parts) if parts else np.empty(0, np.int16)

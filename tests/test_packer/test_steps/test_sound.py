@@ -1,0 +1,292 @@
+"""``--audio``: the sound of the frames of videos."""
+
+import json
+import tarfile
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from support.builds import QUIET
+from support.command import read_jsonl
+from support.errors import raises
+from support.media import photograph, write_image
+from support.packed import check_whole, fingerprints, read_samples
+from support.sound import CLICK_S, straight, write_talk
+
+import packer
+from shardspec.errors import UsageError
+from shardspec.formats import FORMATS
+from shardspec.layout import Layout
+
+RATE = 16000
+EXACT = {"movie_timescale": "48000"}
+"""Options of MP4 and MOV, which round the beginning of a stream to milliseconds by default."""
+
+
+def build(source: Any, out: Path, **options: Any) -> list[dict[str, Any]]:
+    packer.build(source, out, **{"audio": RATE, "encode": "png", "max_rejects": 1.0, **QUIET, **options})
+    check_whole(out)
+    return read_samples(out)
+
+
+def joined(samples: Sequence[dict[str, Any]]) -> Any:
+    return np.concatenate([sample["audio"] for sample in samples])
+
+
+def lengths(samples: Sequence[dict[str, Any]]) -> list[int]:
+    return [len(sample["audio"]) for sample in samples]
+
+
+def valid(samples: Sequence[dict[str, Any]]) -> list[bool]:
+    return [bool(sample["audio_valid"]) for sample in samples]
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "rate", "offset"),
+    [
+        ("v.mp4", "aac", 48000, 0),
+        ("v.mp4", "aac", 44100, 0),
+        ("v.mp4", "aac", 48000, 0.5),
+        ("v.mp4", "libmp3lame", 44100, 0),
+        ("v.mkv", "libmp3lame", 48000, 0.25),
+        ("v.mkv", "libopus", 48000, 0),
+        ("v.webm", "libopus", 48000, 0),
+        ("v.mov", "pcm_s16le", 44100, 0.1),
+        ("v.avi", "pcm_s16le", 48000, 0),
+        ("v.ts", "aac", 48000, 0.2),
+    ],
+)
+def test_a_click_is_found_at_its_sample(tmp_path: Path, name: str, codec: str, rate: int, offset: float) -> None:
+    options = EXACT if name[-3:] in ("mp4", "mov") else None
+    path = write_talk(tmp_path / "in" / name, codec=codec, rate=rate, offset=offset, options=options)
+    samples = build(tmp_path / "in", tmp_path / "out")
+    found = joined(samples)
+    assert lengths(samples) == [640] * 50
+    assert found.dtype == np.int16
+    assert np.abs(found.astype(np.int64)).argmax() == (CLICK_S + offset) * RATE
+    assert read_jsonl(Layout(tmp_path / "out").rejects) == []
+    # Before the sound begins there is none; an encoder may begin a little earlier.
+    first = valid(samples).index(True)
+    assert offset * 25 - 3 <= first <= offset * 25 + 1
+    assert all(valid(samples)[first:])
+    if name != "v.ts":  # it begins with another time than 0
+        whole, start = straight(path, RATE)
+        at = round(start * RATE)
+        assert np.array_equal(found[at:], whole[: len(found) - at])
+
+
+@pytest.mark.parametrize(("fps", "rate"), [(30, RATE), (24, 44100), (Fraction(30000, 1001), RATE)])
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_intervals_at_a_constant_rate_are_rounded_once(
+    tmp_path: Path, fps: Fraction | int, rate: int, suffix: str
+) -> None:
+    write_talk(tmp_path / "in" / f"v{suffix}", fps=fps)
+    samples = build(tmp_path / "in", tmp_path / "out", audio=rate)
+    edges = [int(Fraction(i * rate) / fps + Fraction(1, 2)) for i in range(51)]
+    assert lengths(samples) == np.diff(edges).tolist()
+    assert np.abs(joined(samples).astype(np.int64)).argmax() == CLICK_S * rate
+    assert Layout(tmp_path / "out").load().schema["audio"].shape == (None,)
+
+
+@pytest.mark.parametrize("sampling", [{}, {"every": 7}, {"fps": 10.0}, {"resample_fps": 25.0}])
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_a_variable_rate(tmp_path: Path, sampling: dict[str, Any], suffix: str) -> None:
+    """Each interval lasts until the next sampled frame, and what they hold is the sound without a gap."""
+    stamps = np.cumsum([0, *np.random.default_rng(1).integers(10, 70, 39)]).tolist()
+    path = write_talk(
+        tmp_path / "in" / f"v{suffix}", frames=40, stamps=stamps, codec="pcm_s16le"[: 9 * (suffix == ".mkv")] or "aac"
+    )
+    samples = build(tmp_path / "in", tmp_path / "out", **sampling)
+    found = joined(samples)
+    if "resample_fps" not in sampling:
+        edges = [int(16 * stamps[int(sample["frame"])] + 0.5) for sample in samples]
+        assert lengths(samples)[:-1] == np.diff(edges).tolist()
+    else:
+        assert set(lengths(samples)) == {640}
+        assert len(samples) == -(-len(found) // 640)
+    assert np.abs(found.astype(np.int64)).argmax() == CLICK_S * RATE
+    whole, _ = straight(path, RATE)
+    count = min(len(whole), len(found))
+    assert np.array_equal(found[:count], whole[:count])
+    assert len(found) >= 16 * stamps[-1]
+
+
+def test_stereo_becomes_mono(tmp_path: Path) -> None:
+    seconds = np.arange(2 * 44100) / 44100
+    wave = np.stack([0.5 * np.sin(2 * np.pi * 440 * seconds), np.zeros_like(seconds)])
+    write_talk(tmp_path / "in" / "v.mov", codec="pcm_s16le", rate=44100, wave=wave)
+    found = joined(build(tmp_path / "in", tmp_path / "out"))
+    expected = 0.25 * 32767 * np.sin(2 * np.pi * 440 * np.arange(2 * RATE) / RATE)
+    assert np.abs(found - expected)[100:-100].max() < 40
+
+
+def test_a_gap_is_filled_and_reported(tmp_path: Path) -> None:
+    path = tmp_path / "in" / "v.mkv"
+    write_talk(path, codec="pcm_s16le", hole=(0.25, 0.5))
+    samples = build(tmp_path / "in", tmp_path / "out")
+    found = joined(samples)
+    assert np.abs(found.astype(np.int64)).argmax() == CLICK_S * RATE
+    assert len(found) == 2 * RATE
+    assert not found[4200:7900].any()
+    assert found[:4000].any()
+    assert [n for n, known in enumerate(valid(samples)) if not known] == [*range(6, 13)]
+    (line,) = read_jsonl(Layout(tmp_path / "out").rejects)
+    assert line["kind"] == "damage"
+    assert line["reason"] == "sound: 1 gap of 0.250 s filled with zeros, the first 0.250 s after the first frame"
+
+
+def test_damaged_sound_is_reported_and_the_same_each_time(tmp_path: Path) -> None:
+    path = write_talk(tmp_path / "in" / "v.mp4")
+    whole = joined(build(tmp_path / "in", tmp_path / "whole"))
+    with av.open(str(path)) as container:
+        packets = [(p.pos, p.size) for p in container.demux(audio=0) if p.size]
+    content, noise = bytearray(path.read_bytes()), np.random.default_rng(0)
+    for position, size in packets[20:26]:
+        assert position is not None
+        content[position : position + size] = noise.bytes(size)
+    path.write_bytes(content)
+    samples = build(tmp_path / "in", tmp_path / "out")
+    found = joined(samples)
+    assert len(found) == len(whole)
+    assert np.array_equal(found[: 18 * 341], whole[: 18 * 341])
+    # The noise that AAC's decoder makes depends on what it has decoded before.
+    assert np.abs(found.astype(np.int64)).argmax() == CLICK_S * RATE
+    assert not all(valid(samples))
+    (line,) = read_jsonl(Layout(tmp_path / "out").rejects)
+    assert line["kind"] == "damage"
+    assert "did not decode" in line["reason"]
+    assert [int(sample["frame"]) for sample in samples] == [*range(50)]
+    build(tmp_path / "in", tmp_path / "again")
+    assert fingerprints(tmp_path / "again") == fingerprints(tmp_path / "out")
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Videos with and without sound, and a folder of frames."""
+    root = tmp_path_factory.mktemp("sound")
+    write_talk(root / "a.mp4")
+    write_talk(root / "b.mkv", codec="libopus", fps=30)
+    write_talk(root / "mute.mp4", codec=None)
+    for number in range(3):
+        write_image(root / "frames" / f"{number}.png", photograph("coffee"))
+    return root
+
+
+HOW = {"size": 48, "resize": "exact", "frame_folders": 25.0, "resample_fps": 25.0}
+
+
+@pytest.mark.parametrize("format", sorted(FORMATS))
+def test_every_format_stores_sound(mixed: Path, tmp_path: Path, format: str) -> None:
+    samples = build(mixed, tmp_path / "out", format=format, **HOW)
+    field = Layout(tmp_path / "out").load().schema["audio"]
+    assert (field.dtype, field.shape) == ("<i2", (640,))
+    assert Layout(tmp_path / "out").load().generations[0].recipe["audio"] == RATE
+    by_source: dict[str, list[dict[str, Any]]] = {}
+    for sample in samples:
+        by_source.setdefault(str(sample["source"]), []).append(sample)
+    assert {name: len(found) for name, found in by_source.items()} == {
+        "a.mp4": 50, "b.mkv": 42, "mute.mp4": 50, "frames": 3
+    }  # fmt: skip
+    for name, found in by_source.items():
+        assert set(lengths(found)) == {640}
+        assert set(valid(found)[:40]) == {name in ("a.mp4", "b.mkv")}
+        assert joined(found).any() == (name in ("a.mp4", "b.mkv"))
+    assert np.abs(joined(by_source["b.mkv"]).astype(np.int64)).argmax() == CLICK_S * RATE
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_the_same_bytes_at_any_number_of_workers_and_after_a_resume(
+    mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(mixed, tmp_path / "one", frame_folders=25.0)
+    build(mixed, tmp_path / "two", frame_folders=25.0, engine="processes", workers=2)
+    assert fingerprints(tmp_path / "one") == fingerprints(tmp_path / "two")
+    name = "packer.vision.decode.audio.AudioReader.read"
+    with monkeypatch.context() as patch:
+        patch.setattr(name, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            build(mixed, tmp_path / "resumed", frame_folders=25.0)
+    build(mixed, tmp_path / "resumed", frame_folders=25.0)
+    assert fingerprints(tmp_path / "one") == fingerprints(tmp_path / "resumed")
+
+
+def test_items_without_sound_are_rejected_on_request(mixed: Path, tmp_path: Path) -> None:
+    samples = build(mixed, tmp_path / "out", require_audio=True, **HOW)
+    assert {str(sample["source"]) for sample in samples} == {"a.mp4", "b.mkv"}
+    rejects = {line["item"]: line["reason"] for line in read_jsonl(Layout(tmp_path / "out").rejects)}
+    expected = "expected sound, which --require-audio asks for, found "
+    assert rejects == {
+        "frames": f"{expected}a folder of frames",
+        "mute.mp4": f"{expected}a video without a stream of sound",
+    }
+
+
+@pytest.mark.parametrize("rate", [None, 25.0])
+def test_an_image_has_no_sound(tmp_path: Path, rate: float | None) -> None:
+    write_image(tmp_path / "in" / "a.png", photograph("chelsea"))
+    write_talk(tmp_path / "in" / "b.mp4", frames=2)
+    samples = build(tmp_path / "in", tmp_path / "out", resample_fps=rate)
+    assert valid(samples) == [False, True, True]
+    assert lengths(samples) == [0 if rate is None else 640, 640, 640]
+    build(tmp_path / "in", tmp_path / "rejects", require_audio=True)
+    (reject,) = read_jsonl(Layout(tmp_path / "rejects").rejects)
+    assert reject["reason"] == "expected sound, which --require-audio asks for, found an image"
+
+
+def test_the_schema_does_not_depend_on_what_comes_first(tmp_path: Path) -> None:
+    """A dataset of videos at 25 frames per second takes one at 30 later."""
+    write_talk(tmp_path / "in" / "a.mp4")
+    build(tmp_path / "in", tmp_path / "out", format="npy")
+    before = Layout(tmp_path / "out").load().schema
+    write_talk(tmp_path / "in" / "b.mp4", fps=30)
+    samples = build(tmp_path / "in", tmp_path / "out", format="npy", update=True)
+    assert len(samples) == 100
+    assert Layout(tmp_path / "out").load().schema == before
+    assert before["audio"].shape == (None,)
+
+
+def test_sound_goes_along_with_every_face(tmp_path: Path) -> None:
+    path = write_talk(tmp_path / "in" / "v.mp4", frames=10)
+    rows = [
+        {"path": path.name, "frame": n, "x0": x, "y0": 2, "x1": x + 24, "y1": 40} for n in range(10) for x in (2, 34)
+    ]
+    (tmp_path / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    faces = {"preset": "faces", "size": 32, "min_face": 20, "boxes": str(tmp_path / "boxes.jsonl")}
+    samples = build(tmp_path / "in", tmp_path / "out", **faces)
+    assert len(samples) == 20
+    frames = build(tmp_path / "in", tmp_path / "frames")
+    for track in (0, 1):
+        of_track = [sample for sample in samples if int(sample["track"]) == track]
+        assert np.array_equal(joined(of_track), joined(frames))
+
+
+def test_videos_in_an_archive(tmp_path: Path) -> None:
+    path = write_talk(tmp_path / "in" / "v.mp4")
+    with tarfile.open(tmp_path / "videos.tar", "w") as archive:
+        archive.add(path, "v.mp4")
+    alone, packed = build(tmp_path / "in", tmp_path / "alone"), build(tmp_path / "videos.tar", tmp_path / "out")
+    assert np.array_equal(joined(alone), joined(packed))
+    assert all(valid(packed))
+
+
+def test_calls_that_are_refused(tmp_path: Path) -> None:
+    path = write_talk(tmp_path / "in" / "v.mp4", frames=3)
+    with raises(
+        UsageError,
+        option="audio",
+        expected="frames that follow one another: every, fps or resample_fps",
+        found="frames",
+    ):
+        build(tmp_path / "in", tmp_path / "out", frames=4)
+    with raises(UsageError, option="audio", found="a column 'audio'"):
+        build([{"path": str(path), "audio": "v.wav"}], tmp_path / "out", root=str(tmp_path))
+    build(tmp_path / "in", tmp_path / "out")
+    with raises(UsageError, option="audio"):
+        build(tmp_path / "out", tmp_path / "again", audio=8000)
