@@ -26,7 +26,7 @@ _STEPS: Mapping[str, tuple[str, ...]] = {
     "detect|faces": ("min_face", "min_score", "fill", "detector", "device", "parity"),
     "faces": (
         *("margin", "choose", "keep_faceless", "landmarks", "landmark_model", "align", "align_as"),
-        *("smooth", "crop_per"),
+        *("smooth", "crop", "crop_per"),
         *("boxes_from", "boxes", "boxes_scale", "refill"),
     ),
     "faces|resize": ("size", "also_resample"),

@@ -31,8 +31,17 @@ PRESETS: Mapping[str, tuple[str, ...]] = {
 """The built-in steps of each preset, in order."""
 
 DEFAULT_FACE_SIZE = 224
-ALIGNED_SIZES: Mapping[str, int] = {"arcface": 112, "deepfakebench": 256}
+ALIGNED_SIZES: Mapping[str, int] = {
+    "arcface": 112,
+    "deepfakebench": 256,
+    "auto-avsr-4": 96,
+    "auto-avsr-68": 96,
+    "av-hubert": 96,
+}
 """Values of ``align_as``, and the default side of each project's crops in pixels."""
+
+OF_PARTS: Mapping[str, str | None] = {"auto-avsr-4": None, "auto-avsr-68": "68", "av-hubert": "68"}
+"""Values of ``align_as`` that define crops of a part of a face, and the value of ``landmarks`` that they need."""
 
 DETECTORS = ("auto", "openvino", "torch")
 """Values of ``detector`` that select MTCNN."""
@@ -136,6 +145,12 @@ class Recipe:
         maximum=MAX_SIZE,
     )
 
+    crop: str = option(
+        "face",
+        "faces: cut the face, or 96 pixels around the mouth, the nose or the eyes on a template (--align-as)",
+        choices=("face", "mouth", "nose", "eyes", "left-eye", "right-eye"),
+        late=True,
+    )
     margin: float = option(
         0.3, "faces: margin on each side of the box, relative to its longer side", metavar="SHARE", minimum=0
     )
@@ -192,7 +207,8 @@ class Recipe:
     align_as: str | None = option(
         None,
         "faces: crop as InsightFace's norm_crop (arcface, --size 112) or DeepfakeBench's preprocessing (deepfakebench, "
-        "--size 256) would, given the same 5 points",
+        "--size 256) would, given the same 5 points; with --crop mouth, as auto_avsr or AV-HuBERT (default: auto-avsr-68 "
+        "with --landmarks 68, else auto-avsr-4, which needs 5 points)",
         choices=tuple(ALIGNED_SIZES),
         late=True,
     )
@@ -356,6 +372,8 @@ class Recipe:
                     if is_url(str(path)):
                         problems.add(spec.name, describe_url(path))
             check_value(spec.name, value, kinds_of(spec), spec.metadata, problems)
+        if self.crop != "face" and self.align_as is None and "faces" in self._used():
+            object.__setattr__(self, "align_as", "auto-avsr-68" if self.landmarks == "68" else "auto-avsr-4")
         options = vars(self)
         given = [spec.name for spec in fields(self) if options[spec.name] != spec.default]
         chosen = [name for name in SAMPLING if name in given]
@@ -393,6 +411,7 @@ class Recipe:
             # Other steps may change frames, and would not process the replacements.
             problems.add("refill", expected="decode and faces as the first two steps", found=", ".join(used))
         self._check_tracks(problems)
+        self._check_parts(problems)
         if self.align_as == "arcface" and isinstance(self.size, int) and self.size % 112 and self.size % 128:
             problems.add("size", expected="a multiple of 112 or 128 with align_as arcface", found=self.size)
         if self.sidecars and self.frame_folders is not None:
@@ -403,6 +422,24 @@ class Recipe:
         problems.raise_as(UsageError)
         if self.size is None and "faces" in used:
             object.__setattr__(self, "size", ALIGNED_SIZES.get(str(self.align_as), DEFAULT_FACE_SIZE))
+
+    def _check_parts(self, problems: Problems) -> None:
+        """Check the options for crops of a part of a face."""
+        if self.align_as not in ALIGNED_SIZES:
+            return
+        of_parts = self.align_as in OF_PARTS
+        if of_parts and self.crop == "face":
+            problems.add("crop", expected=f"mouth, or another part, with align_as {self.align_as}", found="face")
+        if not of_parts and self.crop != "face":
+            problems.add("align_as", expected=f"{', '.join(OF_PARTS)} with crop {self.crop}", found=self.align_as)
+        needed = OF_PARTS.get(str(self.align_as))
+        if needed is not None and self.landmarks != needed:
+            problems.add(
+                "landmarks",
+                expected=f"{needed} with align_as {self.align_as}",
+                found=self.landmarks,
+                hint="choose auto-avsr-4, which needs five points",
+            )
 
     def _check_tracks(self, problems: Problems) -> None:
         """Check the options for crops that are steady over a track."""

@@ -1,5 +1,6 @@
 """Cut the crop of a face, and compute its geometry."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,10 @@ import numpy.typing as npt
 
 from packer.recipe import DEFAULT_FACE_SIZE, Recipe
 from packer.steps.faces.frame import FrameFaces, known_points
-from packer.vision.geometry.affine import apply
+from packer.vision.geometry.affine import apply, invert
 from packer.vision.geometry.align import align_matrix, likeness_matrix, warp
 from packer.vision.geometry.crop import crop_matrix, cut
+from packer.vision.geometry.parts import DEFINITIONS, part_matrix
 from packer.vision.geometry.warp import bilinear, pick
 from packer.vision.landmarks import make_provider
 from packer.vision.landmarks.hull import hull
@@ -23,6 +25,9 @@ LARGEST_CROP = 4
 
 FARTHEST_POINT = 2
 """Greatest distance of a point from the centre of its face's box, in sides of the box; MTCNN's reach one half or so."""
+
+_WHOLE_MARGIN = 0.3
+"""Margin of the crop in which denser landmarks are found if the crop to pack does not hold the whole face."""
 
 ROUNDING = 1e-3
 """Largest apparent shift, in pixels of the crop, of points that were stored in a crop; float32 keeps them to 1e-4."""
@@ -40,12 +45,14 @@ class FaceCutter:
         self._nearest = recipe.also_resample == "nearest"
         self._landmarks = make_provider(recipe.landmarks, recipe.landmark_model)
         self._layout = self._landmarks.layout
+        self._part = recipe.crop
+        self._aligns_by = "5" if self._part == "face" else DEFINITIONS[str(self._likeness)].layout
 
     def cut(self, frame: Image, faces: FrameFaces, face: int) -> dict[str, Any]:
         """Cut the fields ``image`` and ``matrix`` and those of the landmarks.
 
-        Without points, or if one is far from the box, there are no landmarks: they are zero, and ``landmarks_valid`` is
-        false. An aligned crop that differs from an earlier one only by the rounding of the points reuses its matrix.
+        Without points there are no landmarks: they are zero, and ``landmarks_valid`` is false. An aligned crop that
+        differs from an earlier one only by the rounding of the points reuses its matrix.
 
         Parameters
         ----------
@@ -63,12 +70,10 @@ class FaceCutter:
         box, points5 = faces.boxes[face], known_points(faces.points[face])
         if box[0] >= width or box[1] >= height or box[2] <= 0 or box[3] <= 0:
             raise ValueError(f"expected a box that touches the frame ({width} x {height}), found {box.tolist()}")
-        if points5 is not None and _is_astray(points5, box):
-            points5 = None
         if self._align or self._likeness is not None:
             before = None if faces.matrices is None else faces.matrices[face]
-            aligned_by = points5 if faces.cut_points is None else known_points(faces.cut_points[face])
-            matrix = self._align_matrix(frame, aligned_by, before)
+            aligning = faces.aligning if faces.cut_points is None else faces.cut_points
+            matrix = self._align_matrix(frame, known_points(aligning[face]), before)
         else:
             matrix = crop_matrix(box if faces.cut_boxes is None else faces.cut_boxes[face], self._margin, self._size)
         if self._likeness is not None:
@@ -79,7 +84,7 @@ class FaceCutter:
         out = {"image": image, "matrix": matrix.astype(np.float32), **self._interpolated(interpolated)}
         if points5 is None:
             return {**out, **self._no_landmarks()}
-        points, valid = self._landmarks(image, apply(matrix, points5).astype(np.float32))
+        points, valid = self._find_landmarks(frame, image, matrix, faces, face)
         return {
             **out,
             "landmarks": points,
@@ -87,6 +92,39 @@ class FaceCutter:
             "hull": hull(points, self._layout),
             "regions": regions(points, self._layout),
         }
+
+    def _find_landmarks(
+        self, frame: Image, image: Image, matrix: npt.NDArray[np.float64], faces: FrameFaces, face: int
+    ) -> tuple[npt.NDArray[np.float32], bool]:
+        """Return the landmarks of a face in its crop, and whether they are valid."""
+        if faces.dense is not None and faces.dense_valid is not None:
+            return apply(matrix, faces.dense[face]).astype(np.float32), bool(faces.dense_valid[face])
+        if self._part != "face" and self._layout != "5":
+            points, valid = self._find_in_face(frame, faces, face)
+            return apply(matrix, points).astype(np.float32), valid
+        return self._landmarks(image, apply(matrix, faces.points[face]).astype(np.float32))
+
+    def _find_in_face(self, frame: Image, faces: FrameFaces, face: int) -> tuple[npt.NDArray[np.float64], bool]:
+        """Find the landmarks in the usual crop of the whole face, and return them in the frame."""
+        matrix = crop_matrix(faces.boxes[face], _WHOLE_MARGIN, DEFAULT_FACE_SIZE)
+        image = cut(frame, matrix, DEFAULT_FACE_SIZE)
+        points, valid = self._landmarks(image, apply(matrix, faces.points[face]).astype(np.float32))
+        return apply(invert(matrix), points), valid
+
+    def prepare(self, frame: Image, faces: FrameFaces) -> FrameFaces:
+        """Drop points far from their boxes, and add the landmarks by which faces are aligned, if not the five points."""
+        faces = replace(faces, points=np.where(_are_astray(faces), np.nan, faces.points))
+        if self._aligns_by == "5":
+            return faces
+        dense = np.full((len(faces), get_layout(self._aligns_by).count, 2), np.nan)
+        valid = np.zeros(len(faces), np.bool_)
+        for face in range(len(faces)):
+            if known_points(faces.points[face]) is not None:
+                try:
+                    dense[face], valid[face] = self._find_in_face(frame, faces, face)
+                except ValueError:  # for example all points are the same; the face cannot be cut then
+                    continue
+        return replace(faces, dense=dense, dense_valid=valid)
 
     def keep_whole(self, frame: Image) -> dict[str, Any]:
         """Return all fields of a frame without a face: the frame centred on black, geometry zero."""
@@ -114,15 +152,17 @@ class FaceCutter:
         return cut(frame, matrix, self._size) if matrix[0, 1] == 0 == matrix[1, 0] else warp(frame, matrix, self._size)
 
     def _align_matrix(
-        self, frame: Image, points5: npt.NDArray[np.floating] | None, before: npt.NDArray[np.float32] | None
+        self, frame: Image, points: npt.NDArray[np.floating] | None, before: npt.NDArray[np.float32] | None
     ) -> npt.NDArray[np.float64]:
-        if points5 is None:
+        if points is None:
             raise ValueError("expected five points near the box, which an aligned crop needs, found none")
-        if self._likeness is not None:
-            matrix = likeness_matrix(points5, self._likeness, self._size)
+        if self._likeness is None:
+            matrix = align_matrix(points, self._size, self._margin)
+        elif self._part == "face":
+            matrix = likeness_matrix(points, self._likeness, self._size)
         else:
-            matrix = align_matrix(points5, self._size, self._margin)
-        if before is not None and np.abs(apply(before, points5) - apply(matrix, points5)).max() <= ROUNDING:
+            matrix = part_matrix(points, self._likeness, self._part, self._size)
+        if before is not None and np.abs(apply(before, points) - apply(matrix, points)).max() <= ROUNDING:
             matrix = before.astype(np.float64)
         side = self._size / float(np.hypot(matrix[0, 0], matrix[1, 0]))
         if side > LARGEST_CROP * max(frame.shape[:2]):
@@ -140,7 +180,8 @@ class FaceCutter:
         }
 
 
-def _is_astray(points5: npt.NDArray[np.floating], box: npt.NDArray[np.float32]) -> bool:
-    """Return whether some point is too far away to belong to the face in the box."""
-    away = np.abs(points5 - box.reshape(2, 2).mean(axis=0)).max()
-    return bool(away > FARTHEST_POINT * (box[2:] - box[:2]).max())
+def _are_astray(faces: FrameFaces) -> npt.NDArray[np.bool_]:
+    """Return whether some point is unknown or too far away to belong to the face in the box, (N, 1, 1)."""
+    away = np.abs(faces.points - faces.boxes.reshape(-1, 2, 2).mean(axis=1, keepdims=True)).max(axis=(1, 2))
+    side = (faces.boxes[:, 2:] - faces.boxes[:, :2]).max(axis=1)
+    return np.asarray(~(away <= FARTHEST_POINT * side)[:, None, None], np.bool_)

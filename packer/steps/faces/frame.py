@@ -44,10 +44,15 @@ class FrameFaces:
         The matrices by which the faces were cut before; None where they were not.
     interpolated : ndarray, (N,), bool, or None
         Faces that are not found in this frame, but lie between those of the frames around it; None stands for none.
+    dense : ndarray, (N, K, 2), float64, or None
+        Landmarks that were found before the cut, because the cut needs them; None if it does not. NaN where a face has
+        no points.
+    dense_valid : ndarray, (N,), bool, or None
+        Whether they agree with the points.
     cut_boxes : ndarray, (N, 4), float64, or None
         The boxes by which the faces are cut; None stands for `boxes`.
     cut_points : ndarray, (N, P, 2), float64, or None
-        The points by which the faces are aligned; None stands for `points`.
+        The points by which the faces are aligned; None stands for `dense`, or for `points` without them.
     thumbnail : Thumbnail or None
         Of the frame in which the faces were found.
     """
@@ -60,6 +65,8 @@ class FrameFaces:
     time: float | None = None
     matrices: FloatArray | None = None
     interpolated: npt.NDArray[np.bool_] | None = None
+    dense: npt.NDArray[np.float64] | None = None
+    dense_valid: npt.NDArray[np.bool_] | None = None
     cut_boxes: npt.NDArray[np.float64] | None = None
     cut_points: npt.NDArray[np.float64] | None = None
     thumbnail: "Thumbnail | None" = None
@@ -76,12 +83,20 @@ class FrameFaces:
         return replace(self, **some)
 
     @property
+    def aligning(self) -> npt.NDArray[np.floating]:
+        """Points of the frame by which the faces are aligned, (N, P, 2), before they are smoothed."""
+        return self.points if self.dense is None else self.dense
+
+    @property
     def areas(self) -> FloatArray:
         """Area of each box, (N,), in square pixels."""
         return (self.boxes[:, 2] - self.boxes[:, 0]) * (self.boxes[:, 3] - self.boxes[:, 1])
 
 
-_PER_FACE = ("boxes", "scores", "points", "tracks", "matrices", "interpolated", "cut_boxes", "cut_points")
+_PER_FACE = (
+    *("boxes", "scores", "points", "tracks", "matrices", "interpolated", "dense", "dense_valid"),
+    *("cut_boxes", "cut_points"),
+)
 
 NO_FACES = FrameFaces(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty((0, 5, 2), np.float32))
 

@@ -19,9 +19,9 @@ from packer.steps.faces.waiting import WaitingFrames, drop_image
 from packer.steps.report import ItemReport
 
 Vector = npt.NDArray[np.float64]
-"""The box of a face, (4,), and its five points, (10,); NaN where they are not known."""
+"""The box of a face, (4,), its five points, (10,), and those by which it is aligned, (2 P,); NaN where not known."""
 
-_BOX, _POINTS = slice(0, 4), slice(4, 14)
+_BOX, _FIVE = slice(0, 4), slice(4, 14)
 
 _WEIGHTS: Mapping[str, Callable[[list[float]], float]] = {"track": len, "main": sum}
 """The weight of a track, by the value of ``choose``, from the areas of its boxes."""
@@ -115,17 +115,27 @@ class SteadyTracks:
             faces = _add_interpolated(faces, {t: own for t, own in missing.items() if np.isfinite(own[_BOX]).all()})
         points = faces.points.astype(np.float64)
         interpolated = np.arange(len(faces)) >= len(place.faces)
-        cut_boxes, cut_points = faces.boxes.astype(np.float64), points.copy()
+        dense = None if faces.dense is None else faces.dense.copy()
+        cut_boxes, cut_points = faces.boxes.astype(np.float64), faces.aligning.astype(np.float64)
         for row, track in enumerate(_tracks(faces)):
             if track not in living:
                 continue
             run = living[track]
-            known = run.at(number)[_POINTS].reshape(5, 2)
-            if np.isnan(points[row]).any() and np.isfinite(known).all():
-                points[row], interpolated[row] = known, True
+            known = run.at(number)
+            if np.isnan(points[row]).any() and np.isfinite(known[_FIVE]).all():
+                points[row], interpolated[row] = known[_FIVE].reshape(5, 2), True
+                if dense is not None:
+                    dense[row] = known[_FIVE.stop :].reshape(-1, 2)
             cut_by = run.cut_by(number)
-            cut_boxes[row], cut_points[row] = cut_by[_BOX], cut_by[_POINTS].reshape(5, 2)
-        final = replace(faces, points=points, interpolated=interpolated, cut_boxes=cut_boxes, cut_points=cut_points)
+            cut_boxes[row], cut_points[row] = cut_by[_BOX], cut_by[_FIVE.stop :].reshape(-1, 2)
+        final = replace(
+            faces,
+            points=points,
+            interpolated=interpolated,
+            dense=dense,
+            cut_boxes=cut_boxes,
+            cut_points=cut_points,
+        )
         return replace(place, faces=final)
 
     def _one_track(self, places: list[FramePlace], weigh: Callable[[list[float]], float]) -> Iterator[FramePlace]:
@@ -163,6 +173,7 @@ class _Run:
         self._per = recipe.crop_per
         self._known: dict[int, Vector] = {}
         self._common: Vector | None = None
+        self._parts = (_BOX, _FIVE, slice(_FIVE.stop, _FIVE.stop + place.faces.aligning[:1].size))
         self.shot = place.shot
         self.first = self.last = place.number
 
@@ -176,8 +187,8 @@ class _Run:
 
     def at(self, number: int) -> Vector:
         """Return the face in a frame, interpolated where up to `fill` frames in a row lack the box, or the points."""
-        out = self._known[number].copy() if number in self._known else np.full(_POINTS.stop, np.nan)
-        for part in (_BOX, _POINTS):
+        out = self._known[number].copy() if number in self._known else np.full(self._parts[-1].stop, np.nan)
+        for part in self._parts:
             if np.isfinite(out[part]).all():
                 continue
             before = next((k for k in range(number - 1, number - self._fill - 1, -1) if self._has(k, part)), None)
@@ -213,7 +224,7 @@ class _Run:
             return own
         start = max(self.first, min(number - self._span // 2, self.last - self._span + 1))
         rows = np.array([self.at(k) for k in range(start, min(start + self._span, self.last + 1))])
-        for part in (_BOX, _POINTS):
+        for part in self._parts:
             if np.isfinite(own[part]).all():
                 known = rows[np.isfinite(rows[:, part]).all(axis=1), part].reshape(-1, (part.stop - part.start) // 2, 2)
                 centre = own[part].reshape(-1, 2).mean(axis=0)
@@ -232,7 +243,8 @@ def _tracks(faces: FrameFaces) -> list[int]:
 
 
 def _vector(faces: FrameFaces, row: int) -> Vector:
-    return np.concatenate([faces.boxes[row], faces.points[row].ravel()], dtype=np.float64)
+    known = (faces.boxes[row], faces.points[row].ravel(), faces.aligning[row].ravel())
+    return np.concatenate(known, dtype=np.float64)
 
 
 def _add_interpolated(faces: FrameFaces, more: Mapping[int, Vector]) -> FrameFaces:
@@ -242,11 +254,14 @@ def _add_interpolated(faces: FrameFaces, more: Mapping[int, Vector]) -> FrameFac
     count = len(more)
     rows = np.array(list(more.values()))
     matrices = None if faces.matrices is None else np.zeros((count, 2, 3), np.float32)
+    dense, valid = faces.dense, faces.dense_valid
     return replace(
         faces,
         boxes=np.concatenate([faces.boxes, rows[:, _BOX]], dtype=np.float32, casting="same_kind"),
         scores=np.concatenate([faces.scores, np.zeros(count, np.float32)]),
-        points=np.concatenate([faces.points, rows[:, _POINTS].reshape(count, 5, 2)]),
+        points=np.concatenate([faces.points, rows[:, _FIVE].reshape(count, 5, 2)]),
         tracks=np.array([*_tracks(faces), *more], np.int64),
         matrices=None if matrices is None else np.concatenate([faces.matrices, matrices]),
+        dense=None if dense is None else np.concatenate([dense, rows[:, _FIVE.stop :].reshape(count, -1, 2)]),
+        dense_valid=None if valid is None else np.concatenate([valid, np.zeros(count, np.bool_)]),
     )

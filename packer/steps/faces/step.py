@@ -81,6 +81,7 @@ class _ItemFaces:
             if self.tracker is not None:
                 counting = self.tracker.follow(place, counting)
                 number, shot = self.tracker.number, self.tracker.shot
+            counting = self.cutter.prepare(taken["image"], counting)
             yield FramePlace(place, number, shot, taken, counting, seen, reason, taken is not sample)
 
     def crops(self, places: Iterator[FramePlace]) -> Iterator[Sample]:

@@ -65,7 +65,7 @@ def align_matrix(points: npt.ArrayLike, size: int, margin: float = 0.0) -> npt.N
     if size < 1 or not (np.isfinite(margin) and margin > -0.5):
         raise ValueError(f"expected a size of at least 1 and a margin above -0.5, found {size} and {margin}")
     target = (_TEMPLATE + 0.5 + margin * _TEMPLATE_SIZE) * (size / (_TEMPLATE_SIZE * (1 + 2 * margin)))
-    return _similarity(source, target).astype(np.float32).astype(np.float64)
+    return fit_similarity(source, target).astype(np.float32).astype(np.float64)
 
 
 def likeness_matrix(points: npt.ArrayLike, likeness: str, size: int) -> npt.NDArray[np.float64]:
@@ -88,7 +88,7 @@ def likeness_matrix(points: npt.ArrayLike, likeness: str, size: int) -> npt.NDAr
     ValueError
         If the points are not finite or are all the same, or if the size does not fit the template.
     """
-    matrix = _similarity(_check_points(points), LIKENESSES[likeness](size))
+    matrix = fit_similarity(_check_points(points), LIKENESSES[likeness](size))
     matrix[:, 2] += 0.5 - matrix[:, :2].sum(axis=1) / 2
     return matrix.astype(np.float32).astype(np.float64)
 
@@ -100,14 +100,20 @@ def _check_points(points: npt.ArrayLike) -> Points:
     return source
 
 
-def _similarity(source: Points, target: Points) -> npt.NDArray[np.float64]:
-    """Return the similarity, (2, 3), that brings points closest to others; a `ValueError` if all points are equal."""
+def fit_similarity(source: Points, target: Points) -> npt.NDArray[np.float64]:
+    """Return the similarity, (2, 3), that brings points (K, 2) closest to others by least squares.
+
+    Raises
+    ------
+    ValueError
+        If all points are equal.
+    """
     z, w = source @ (1, 1j), target @ (1, 1j)
     z_mean, w_mean = z.mean(), w.mean()
     spread = (np.abs(z - z_mean) ** 2).sum()
     factor = (np.conj(z - z_mean) * (w - w_mean)).sum() / spread if spread > 0 else 0
     if factor == 0:
-        raise ValueError(f"expected five points that differ, found {source.tolist()}")
+        raise ValueError(f"expected points that differ, found {source.tolist()}")
     shift = w_mean - factor * z_mean
     return np.array([[factor.real, -factor.imag, shift.real], [factor.imag, factor.real, shift.imag]])
 

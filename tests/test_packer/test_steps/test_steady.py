@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from support.command import run_packer
 from support.errors import raises
 from support.face_source import views, write_frames
+from support.faces import in_frame
 from support.media import photograph, scene
 from support.packed import check_whole, fingerprints, read_samples
 
@@ -23,6 +24,7 @@ from packer.steps.faces import step, waiting
 from packer.steps.faces.cuts import is_cut, make_thumbnail
 from packer.vision.geometry.align import align_matrix
 from packer.vision.geometry.crop import crop_matrix
+from packer.vision.geometry.parts import part_matrix
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
 
@@ -158,6 +160,24 @@ def test_crops_follow_the_mean_over_the_track(folder: Path, samples: list[Sample
             box = smoothed(person, frames, frame, 0)
             assert upright[track][frame]["matrix"] == pytest.approx(crop_matrix(box, 0.3, 64), abs=1e-3)
             assert sample["box"] == pytest.approx(filled(person, frame, 0), abs=1e-3)  # is not smoothed
+
+
+def test_the_points_of_mouth_crops_are_smoothed_too(folder: Path, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"crop": "mouth", "landmarks": "68"}
+    raw = by_track(build(folder, tmp_path / "raw", **how))
+    found = by_track(build(folder, tmp_path / "out", smooth=SMOOTH, **how))
+    for track, frames in raw.items():
+        points = {frame: in_frame(sample, sample["landmarks"]) for frame, sample in frames.items()}
+        known = list(points)
+        if known != list(range(known[0], known[-1] + 1)):
+            continue  # a gap
+        for frame, own in points.items():
+            first = min(max(frame - SMOOTH // 2, known[0]), max(known[-1] - SMOOTH + 1, known[0]))
+            window = [points[k] for k in known if first <= k < first + SMOOTH]
+            shape = np.mean([each - each.mean(axis=0) for each in window], axis=0) + own.mean(axis=0)
+            expected = part_matrix(shape, "auto-avsr-68", "mouth", 64)
+            assert found[track][frame]["matrix"] == pytest.approx(expected, abs=0.02), frame
+            assert in_frame(found[track][frame], found[track][frame]["landmarks"]) == pytest.approx(own, abs=0.01)
 
 
 @pytest.mark.parametrize("per", ["track", "track-median"])
