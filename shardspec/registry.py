@@ -47,7 +47,7 @@ def resolve(kind: str, name: str, table: Mapping[str, ImportTarget]) -> Any:
     if entry is None:
         like = did_you_mean(str(name), table)
         raise UsageError(f"unknown {kind} {shorten(name)}: expected one of {', '.join(sorted(table))}{like}")
-    return import_target(entry.target, what=f"{kind} {shorten(name)}", extra=entry.extra)
+    return import_target(entry.target, what=f"{kind} {name!r}", extra=entry.extra)
 
 
 def import_target(target: str, *, what: str, extra: str | None = None) -> Any:

@@ -11,29 +11,29 @@ ENCODINGS = (*image_types(), "raw")
 
 
 def encodings_with(option: str) -> tuple[str, ...]:
-    """The encodings that read an option of a recipe, ``quality`` or ``subsampling``."""
+    """Return the encodings that read an option of a recipe, ``quality`` or ``subsampling``."""
     return tuple(name for name, image in image_types().items() if option in image.options)
 
 
-def picture_codec(encoding: str, **options: Any) -> NamedConfig:
-    """The codec of an encoding, with those of the options that it reads."""
+def codec_of_encoding(encoding: str, **options: Any) -> NamedConfig:
+    """Return the codec of an encoding, with the options that it reads."""
     return NamedConfig(encoding, {name: value for name, value in options.items() if encoding in encodings_with(name)})
 
 
 def parse_field_encoding(text: str, quality: int, subsampling: str) -> tuple[str, NamedConfig]:
-    """The field and the codec of ``FIELD=ENCODING`` or ``FIELD=ENCODING:QUALITY``.
+    """Parse ``FIELD=ENCODING`` or ``FIELD=ENCODING:QUALITY`` as a field and its codec.
 
     Parameters
     ----------
     text : str
     quality : int
-        Where the text has none.
+        Quality if the text has none.
     subsampling : str
 
     Raises
     ------
     UsageError
-        If the text is not of this form.
+        If the text has another form.
     """
     name, separator, how = text.partition("=")
     encoding, colon, given = how.partition(":")
@@ -53,4 +53,4 @@ def parse_field_encoding(text: str, quality: int, subsampling: str) -> tuple[str
         if not given.isdecimal() or not given.isascii() or len(given) > 3 or not 1 <= int(given) <= 100:
             raise UsageError(place=name, expected="a quality of 1 to 100", found=shorten(given))
         quality = int(given)
-    return name, picture_codec(encoding, quality=quality, subsampling=subsampling)
+    return name, codec_of_encoding(encoding, quality=quality, subsampling=subsampling)

@@ -7,7 +7,7 @@ from typing import Any, Union, get_args, get_origin
 
 import numpy as np
 
-from packer.recipe.encodings import ENCODINGS, encodings_with, picture_codec
+from packer.recipe.encodings import ENCODINGS, codec_of_encoding, encodings_with
 from packer.recipe.recipe import DEFAULT_QUALITY, DEFAULT_SUBSAMPLING
 from shardspec.errors import UsageError
 from shardspec.schema import AXES_MAX, DTYPES, NAME, NO_CLASS, NamedConfig, class_name, describe_wrong_classes
@@ -59,7 +59,7 @@ class Image:
     def codec(self) -> NamedConfig:
         """Codec of the field."""
         quality = DEFAULT_QUALITY if self.quality is None else self.quality
-        return picture_codec(self.encode, quality=quality, subsampling=self.subsampling or DEFAULT_SUBSAMPLING)
+        return codec_of_encoding(self.encode, quality=quality, subsampling=self.subsampling or DEFAULT_SUBSAMPLING)
 
     def _check_reads(self, option: str) -> None:
         readers = encodings_with(option)

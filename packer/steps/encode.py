@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
-from packer.recipe.encodings import picture_codec
+from packer.recipe.encodings import codec_of_encoding
 from packer.vision.decode.jpeg_header import (
     PROGRESSIVE,
     PROGRESSIVE_MARK,
@@ -85,7 +85,7 @@ class EncodedColumn(NamedTuple):
 
 def image_codec(recipe: Recipe) -> NamedConfig:
     """Return the codec of image fields under a recipe, apart from its `field_codecs`."""
-    return picture_codec(recipe.encode, quality=recipe.quality, subsampling=recipe.subsampling)
+    return codec_of_encoding(recipe.encode, quality=recipe.quality, subsampling=recipe.subsampling)
 
 
 Use = Literal["hidden", "lossless", "plain"]

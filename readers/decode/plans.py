@@ -8,7 +8,7 @@ import numpy.typing as npt
 import simplejpeg
 
 from readers.decode.values import ValueLayout, layout_of_field
-from shardspec.codecs.base import Codec, ImageCodec, check_decoded, check_sides
+from shardspec.codecs.base import Codec, ImageCodec, check_sides, shape_error
 from shardspec.codecs.image import jpeg_error
 from shardspec.codecs.raw import RawCodec
 from shardspec.columns import Buffer
@@ -81,8 +81,8 @@ class Whole:
         """Decode an image (`DecodePlan.decode`)."""
         if field.codec.name == "jpeg":
             image = decode_jpeg(data, field, self, out)
-            if out is not None:
-                check_decoded(field, image, out)
+            if out is not None and image.shape != out.shape:
+                raise shape_error(field, image, out)
             return image
         whole: Image = data if codec is None else codec.decode(data, out)
         if out is not None and whole is not out:

@@ -79,7 +79,6 @@ def check_sides(field: Field, height: int, width: int) -> None:
         raise codec_error(field, expected=f"at most {IMAGE_PIXELS_MAX} pixels", found=f"an image of {width} x {height}")
 
 
-def check_decoded(field: Field, image: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> None:
-    """Check that a decoded image has the shape of the array that it is for."""
-    if image.shape != out.shape:
-        raise codec_error(field, expected=f"an image of shape {out.shape}", found=image.shape)
+def shape_error(field: Field, image: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> CodecError:
+    """Return the error about a decoded image whose shape differs from that of the array that it is for."""
+    return codec_error(field, expected=f"an image of shape {out.shape}", found=image.shape)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image, UnidentifiedImageError
 
-from shardspec.codecs.base import check_decoded, check_image, check_sides, codec_error
+from shardspec.codecs.base import check_image, check_sides, codec_error, shape_error
 from shardspec.columns import Buffer
 from shardspec.errors import CodecError
 from shardspec.schema import Field
@@ -62,7 +62,8 @@ class PillowCodec:
             image = np.asarray(opened.convert("RGB"))
         if out is None:
             return image
-        check_decoded(self.field, image, out)
+        if image.shape != out.shape:
+            raise shape_error(self.field, image, out)
         out[...] = image
         return out
 
@@ -113,7 +114,8 @@ class JPEGCodec(PillowCodec):
             raise jpeg_error(self.field, error) from error
         if out is None:
             return image
-        check_decoded(self.field, image, out)
+        if image.shape != out.shape:
+            raise shape_error(self.field, image, out)
         return out
 
 
