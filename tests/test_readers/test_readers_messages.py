@@ -1,6 +1,6 @@
 """The messages of wrong calls in Python (see `support.messages`).
 
-After a change of wording, write the files again with ``UPDATE_MESSAGES=1 pytest tests/test_readers/test_messages.py``
+After a change of wording, write the files again with ``UPDATE_MESSAGES=1 pytest tests/test_readers/test_readers_messages.py``
 and read their difference.
 """
 

@@ -1,6 +1,6 @@
 """The messages of wrong calls in Python (see `support.messages`). A wrong call changes no file.
 
-After a change of wording, write the files again with ``UPDATE_MESSAGES=1 pytest tests/test_packer/test_python_messages.py``
+After a change of wording, write the files again with ``UPDATE_MESSAGES=1 pytest tests/test_packer/test_packer_messages.py``
 and read their difference.
 """
 
