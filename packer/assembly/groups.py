@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.assembly.packed_rows import PackedRows
-from packer.workspace.hashing import digest
+from packer.workspace.hashing import DIGEST_BYTES, digest
 from packer.workspace.spool import Mapped, texts
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
@@ -62,42 +62,21 @@ def _group(rows: PackedRows, by: str, field: Field) -> Groups:
     return Groups(Mapped(range(len(found)), lambda number: _name(field, found[number].item())), of_row)
 
 
+_DIGEST = np.dtype(f"S{DIGEST_BYTES}")
+
+
 def _digests(values: Sequence[bytes]) -> npt.NDArray[Any]:
     """Return a 128-bit hash of each value, because the values themselves would fill the memory."""
     return np.frombuffer(b"".join(map(digest, values)), _DIGEST)
 
 
-_BLOCK_ROWS = 1 << 16
-_DIGEST = np.dtype([("high", "<u8"), ("low", "<u8")])
-
-
 def _number(values: npt.NDArray[Any]) -> tuple[IntArray, IntArray]:
     """Return the first row of each distinct value, ascending, and the number of each row's value among these."""
-    if values.dtype.fields is None:
-        order = np.argsort(values, kind="stable")
-        halves = [values]
-    else:
-        order = np.lexsort((values["low"], values["high"]))  # stable
-        halves = [values["low"], values["high"]]
-    begins = np.zeros(len(values), np.bool_)
-    begins[0] = True
-    for half in halves:
-        ordered = half[order]
-        begins[1:] |= ordered[1:] != ordered[:-1]
-        del ordered
-    first = order[begins]
+    _, first, of_row = np.unique(values, return_index=True, return_inverse=True, equal_nan=False)
+    order = np.argsort(first)
     ranks = np.empty(len(first), np.int64)
-    ranks[np.argsort(first)] = np.arange(len(first))
-    numbers = np.empty(len(values), np.int64)
-    # Some at a time: each further array of all rows would be 8 bytes a row.
-    number = -1
-    for start in range(0, len(values), _BLOCK_ROWS):
-        block = slice(start, start + _BLOCK_ROWS)
-        counted = number + np.cumsum(begins[block])
-        numbers[order[block]] = ranks[counted]
-        number = int(counted[-1])
-    first.sort()
-    return first, numbers
+    ranks[order] = np.arange(len(first))
+    return first[order], ranks[of_row]
 
 
 def _grouping_field(schema: Schema, by: str, path: Path) -> Field:

@@ -1,4 +1,4 @@
-"""Files that are complete or absent after a crash at any moment."""
+"""Durable files: after a crash at any moment they are complete or absent."""
 
 import os
 import shutil
@@ -23,10 +23,7 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def write_durably(path: Path, data: bytes | Iterable[Buffer]) -> None:
-    """Replace `path` with a file of these bytes, or of some pieces, one after another.
-
-    It is written under a temporary name, flushed and renamed, and the folder is flushed.
-    """
+    """Replace `path` with a file of these bytes: write a temporary file, flush it, rename it, and flush the folder."""
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     try:
         with temporary.open("xb") as file:
@@ -64,9 +61,9 @@ def _holds(path: Path, pieces: Iterable[bytes]) -> bool:
 
 
 def publish(attempt: Path, path: Path) -> bool:
-    """Give a finished file its name, unless another has it already; return whether it did. The attempt is gone then.
+    """Rename a finished file to `path` unless that exists, and return whether it was renamed. The attempt is removed.
 
-    Where the file system has no hard links, two that publish at the same moment may both succeed, one after the other.
+    If the file system has no hard links, two processes that publish at the same moment may both succeed.
     """
     try:
         os.link(attempt, path)
@@ -86,9 +83,9 @@ def publish(attempt: Path, path: Path) -> bool:
 
 
 def publish_folder(attempt: Path, path: Path) -> bool:
-    """Give a finished folder its name, unless another has it already; return whether it did.
+    """Rename a finished folder to `path` unless that exists, and return whether it was renamed.
 
-    A folder that is not empty is replaced by no rename. Otherwise the attempt stays.
+    A rename never replaces a folder that is not empty. If `path` exists, the attempt stays.
     """
     if path.exists():
         return False
@@ -121,7 +118,7 @@ def fsync_folder(folder: Path) -> None:
 
 
 def fsync_file(path: Path) -> None:
-    """Flush a file's bytes to the disk. It is opened for writing, without which Windows flushes nothing and raises."""
+    """Flush a file's bytes to the disk. Windows requires a file that is open for writing."""
     with path.open("r+b") as file:
         os.fsync(file.fileno())
 
@@ -137,7 +134,7 @@ def fsync_tree(folder: Path) -> None:
 
 
 def link_tree(source: Path, target: Path) -> None:
-    """Give a file, or the files of a folder, a second name, replacing what has it: by hard links, or else by copies."""
+    """Replace `target` with hard links to a file, or to the files of a folder; with copies if links are not possible."""
     remove_tree(target)
     if source.is_dir():
         target.mkdir()

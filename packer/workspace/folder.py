@@ -1,4 +1,4 @@
-"""The output folder before a build: who owns it, and what may be deleted."""
+"""The output folder before a build: its lock, and the files that may be deleted."""
 
 import json
 import os
@@ -20,33 +20,21 @@ from shardspec.wording import LONG, cut
 
 
 def output_folder(out: str | os.PathLike[str], name: str = "out") -> Path:
-    """The absolute path of a folder that a call writes, by the argument of that name, without ``..``.
+    """Return the absolute path of a folder that a call writes, without ``..``.
+
+    Parameters
+    ----------
+    out : path
+    name : str
+        Name of the argument, for messages.
 
     Raises
     ------
     UsageError
-        If it is no path, or empty.
+        If `out` is empty or no path.
     """
-    return _without_steps_up(given_path(name, out).absolute())
-
-
-def _without_steps_up(path: Path) -> Path:
-    """A path without ``..``: a folder that is only passed through would be made, too, with those above the last one.
-
-    Out of a link, the way up is that of the folder which it leads to. Out of a file, or a link to nothing, there is none,
-    and the path stays as it is: `refuse_files` says why.
-    """
-    here = Path(path.anchor)
-    for name in path.parts[1:]:
-        if name != os.pardir:
-            here /= name
-        elif os.path.isdir(here):  # noqa: PTH112 -- Path.is_dir may raise
-            here = here.resolve().parent
-        elif not os.path.lexists(here):
-            here = here.parent
-        else:
-            return path
-    return here
+    path = given_path(name, out).absolute()
+    return path.resolve() if os.pardir in path.parts else path  # otherwise folders that are only passed would be made
 
 
 @contextmanager
@@ -62,7 +50,7 @@ def locked(workspace: Workspace, say: Callable[[str], None] = lambda _: None) ->
     Raises
     ------
     UsageError
-        If there is a file in its place, or it would lie inside a packed dataset.
+        If there is a file in its place, or it would be inside a packed dataset.
     BuildLockedError
         If another process holds the lock.
     BuildError
@@ -136,7 +124,7 @@ def _is_dataset(layout: Layout) -> bool:
 
 
 def committed(layout: Layout) -> Manifest | None:
-    """The manifest of the folder, if it is a packed dataset."""
+    """Return the manifest of the folder if it is a packed dataset."""
     if not layout.manifest.exists():
         return None
     try:
@@ -146,10 +134,7 @@ def committed(layout: Layout) -> Manifest | None:
 
 
 def begun_on(workspace: Workspace, manifest: Manifest | None) -> bool:
-    """Return whether the plan in the workspace was made for the folder as it is.
-
-    That is: without a dataset, or to replace the dataset in it, or to add to it.
-    """
+    """Return whether the plan in the workspace fits the folder: to make, replace or extend the dataset in it."""
     if not workspace.plan.exists():
         return False
     noted = (path for path in (workspace.replaced, workspace.base) if path.exists())
@@ -157,7 +142,7 @@ def begun_on(workspace: Workspace, manifest: Manifest | None) -> bool:
 
 
 def finish_left(workspace: Workspace) -> None:
-    """Finish what a killed call had begun to put into place, and remove what it had put there of no use.
+    """Finish the commit that a killed call has begun, or remove the unused columns that it has left.
 
     Raises
     ------
@@ -176,7 +161,7 @@ def finish_left(workspace: Workspace) -> None:
 
 
 def clear_addition(workspace: Workspace, say: Callable[[str], None]) -> None:
-    """Remove what is left of an addition to a dataset, finished or without anything left to add.
+    """Remove the workspace of an update that is finished, or that has nothing left to add.
 
     Raises
     ------
@@ -201,8 +186,8 @@ def make_room_beside(workspace: Workspace, base: Manifest) -> None:
     if workspace.plan.exists() and workspace.replaced.exists():
         raise UsageError(
             place=workspace.out,
-            expected="a dataset with no other build under way",
-            found="an unfinished one that is to replace it",
+            expected="a dataset with no other unfinished build",
+            found="an unfinished build that replaces it",
             hint=f"finish it with its own command, or delete {workspace.root}",
         )
     discard(workspace, aside=True, kept=True)
@@ -217,9 +202,9 @@ def make_room(
     Parameters
     ----------
     why : str
-        How a dataset in the folder differs from what is to be made, for the message that refuses it.
+        How the dataset in the folder differs from the plan, for the error message.
     remedy : str
-        What may be done about it besides, for that message.
+        Another way out, for the error message.
 
     Raises
     ------
@@ -253,7 +238,7 @@ def make_room(
 
 
 def _foreign(workspace: Workspace, manifest: Manifest | None) -> list[str]:
-    """Names in the dataset's folder that belong neither to the dataset nor to the unfinished build in it."""
+    """Return the names in the dataset's folder that belong neither to the dataset nor to the unfinished build."""
     root = workspace.out
     owned = {path.name for path in workspace.left_of_commit()}
     if manifest is not None:
@@ -277,7 +262,7 @@ def _foreign(workspace: Workspace, manifest: Manifest | None) -> list[str]:
 
 
 def _recorded(workspace: Workspace) -> list[Shard]:
-    """The shards that the unfinished build has finished."""
+    """Return the finished shards of the unfinished build."""
     records = sorted(workspace.staging.glob(f"*/*/{RECORD_NAME}"))
     shards = [Shard.from_json(json.loads(record.read_bytes()), Problems()) for record in records]
     return [shard for shard in shards if shard is not None]
@@ -289,9 +274,9 @@ def discard(workspace: Workspace, *, aside: bool, kept: bool = False) -> None:
     Parameters
     ----------
     aside : bool
-        Whether everything that the build has finished lies in the workspace, since the folder holds a dataset.
+        Whether all finished files are in the workspace, because the folder holds a dataset.
     kept : bool
-        Whether the parts that were put aside stay.
+        Whether to keep the parts of earlier plans.
     """
     workspace.plan.unlink(missing_ok=True)
     for path in workspace.left_of_commit():
@@ -310,7 +295,7 @@ def discard(workspace: Workspace, *, aside: bool, kept: bool = False) -> None:
 
 
 def remove_shards(workspace: Workspace) -> None:
-    """Remove the shards that an unfinished build has finished, and what is known of them."""
+    """Remove the finished shards of an unfinished build, and their records."""
     for shard in _recorded(workspace):
         for entry in shard.files:
             remove_tree(workspace.shard_folder / entry.name.split("/")[0])
@@ -319,10 +304,7 @@ def remove_shards(workspace: Workspace) -> None:
 
 
 def give_up_replacing(workspace: Workspace) -> None:
-    """Remove everything that was done for a dataset that will not be finished, unless it is committed already.
-
-    The dataset that it was to replace stays.
-    """
+    """Discard an unfinished dataset, unless it is committed already. A dataset that it would have replaced stays."""
     aside = workspace.replaced.exists()
     if workspace.successor.exists() or (not aside and Layout(workspace.out).manifest.exists()):
         return

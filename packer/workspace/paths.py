@@ -1,4 +1,4 @@
-"""The working folder of a build: where the plan, the parts and the journal lie until the commit."""
+"""The working folder of a build, which holds the plan, the parts and the journal until the commit."""
 
 import os
 import re
@@ -28,20 +28,20 @@ _PART = re.compile(r"part-([0-9]+)")
 
 @dataclass(frozen=True)
 class Workspace:
-    """Locations below ``OUT/.build``, as one process sees them.
+    """Paths below ``OUT/.build``, for one process.
 
-    Results have a folder of their plan's own, which only the coordinating process makes. A worker that was believed
-    dead and goes on after another plan was begun, or after the commit, so finds no folder to write to.
+    Each plan has a separate folder of results, which only the coordinating process makes. If a worker that was believed
+    dead continues after the commit, or after another plan was begun, it finds no folder to write to.
 
     Attributes
     ----------
     root : Path
         The folder itself.
     key : str
-        The plan whose results are meant (`of_plan`).
+        Key of the plan whose results the paths belong to (`of_plan`).
     owner : str
-        The process on whose behalf the work is done, in the names of what is half-written, of the journal and of the
-        verdicts; empty for the coordinating process and its workers. Letters, digits, ``_`` and ``-``, 64 at most.
+        Name of the agent, used in the names of unfinished files, of the journal and of the verdicts; empty for the
+        coordinating process and its workers. At most 64 letters, digits, ``_`` and ``-``.
     """
 
     root: Path
@@ -53,27 +53,27 @@ class Workspace:
             raise ValueError(f"owner: expected up to 64 letters, digits, '_' and '-', found {self.owner[:80]!r}")
 
     def of_plan(self, fingerprint: str) -> "Workspace":
-        """The workspace with the results of a plan."""
+        """Return the workspace with the results of a plan."""
         return replace(self, key=fingerprint[:_KEY_CHARACTERS])
 
     def of_owner(self, owner: str) -> "Workspace":
-        """The workspace as another process writes to it."""
+        """Return the workspace as an agent writes to it."""
         return replace(self, owner=owner)
 
     def promised(self, path: Path) -> Path:
-        """Return a path that the plan or a message promises. An agent waits for it: another host may have made it.
+        """Return a path that must exist. An agent waits for it, since another host may just have written it.
 
         Raises
         ------
         BuildError
-            If it is not seen in time.
+            If it does not appear in time.
         """
         if self.owner:
             wait_for(path)
         return path
 
     def attempt(self, path: Path) -> Path:
-        """A new name beside a path for what will be published under it, with the owner in it."""
+        """Return a new temporary name next to a path, with the owner in it."""
         return attempt_beside(path, self.owner)
 
     @property
@@ -97,7 +97,7 @@ class Workspace:
         return self.root / "leases"
 
     def is_of_lock(self, path: Path) -> bool:
-        """Return whether a path in the folder belongs to its lock, which stays while everything else is removed."""
+        """Return whether a path belongs to the lock, which stays while everything else is removed."""
         return path in (self.lock, self.holder, self.leases)
 
     @property
@@ -117,7 +117,7 @@ class Workspace:
 
     @property
     def kept(self) -> Path:
-        """Finished parts of an earlier plan, which later plans use again where they can."""
+        """Finished parts of earlier plans, which later plans reuse if they can."""
         return self.root / "kept"
 
     @property
@@ -135,7 +135,7 @@ class Workspace:
 
     @property
     def shard_folder(self) -> Path:
-        """Where finished shards are put."""
+        """Folder that finished shards are moved to."""
         return self.ready if self.replaced.exists() or self.base.exists() else self.out
 
     @property
@@ -208,7 +208,7 @@ class Workspace:
 
     @property
     def reasons(self) -> Path:
-        """Why no item yielded a sample (`shardspec.layout.Layout.reasons`): all that such a build leaves behind."""
+        """Reasons why no item yielded a sample: the only file that such a build leaves (`shardspec.layout.Layout.reasons`)."""
         return self.root / REJECTS_NAME
 
     @property
@@ -228,12 +228,12 @@ class Workspace:
 
     @property
     def array(self) -> Path:
-        """How agents are to work on the plan; it exists in a build that was submitted."""
+        """Options for agents; the file exists in a build that was submitted."""
         return self.root / "array.json"
 
     @property
     def parts(self) -> Path:
-        """The folder of the plan's parts, which lie in folders of `PARTS_A_FOLDER`."""
+        """Folder of the plan's parts, in subfolders of `PARTS_A_FOLDER`."""
         return self.root / "parts" / self.key
 
     def part(self, task: int) -> Path:
@@ -249,12 +249,12 @@ class Workspace:
         return sorted(path for path in self.parts.iterdir() if path.is_dir()) if self.parts.is_dir() else []
 
     def part_files(self) -> Iterator[Path]:
-        """The parts of the plan, of tasks and of items, and what is half-written beside them."""
+        """Yield the parts of the plan, of tasks and of items, and unfinished files next to them."""
         for folder in self.part_folders():
             yield from sorted(folder.glob("part-*"))
 
     def finished_tasks(self) -> set[int]:
-        """The tasks whose parts are there. Listing the folders takes much less than a look at each part."""
+        """Return the tasks whose parts exist. Listing the folders is much faster than looking for each part."""
         return {int(match[1]) for match in (_PART.fullmatch(path.name) for path in self.part_files()) if match}
 
     def _part_folder(self, task: int) -> Path:
@@ -287,7 +287,7 @@ class Workspace:
             self._part_folder(task).mkdir(exist_ok=True)
 
     def sweep(self) -> None:
-        """Remove what killed processes have left half-written, even if one of them was not killed after all."""
+        """Remove unfinished files of killed processes. One that still runs after all notices that its file is gone."""
         for path in (*_attempts(self.root), *self.left_of_commit()):
             with suppress(FileNotFoundError):  # it has been published just now
                 self.take_away(path)
@@ -306,7 +306,7 @@ class Workspace:
         remove_tree(path)
 
     def give_up(self, reasons: Path) -> None:
-        """Remove everything except a file with the reasons. Without a plan, any call may begin anew.
+        """Remove everything except a file with the reasons. Without a plan, any call may start from scratch.
 
         Parameters
         ----------
@@ -320,7 +320,7 @@ class Workspace:
                 self.take_away(path)
 
     def left_of_commit(self) -> list[Path]:
-        """Half-written manifests of killed calls."""
+        """Return the unfinished manifests of killed calls."""
         return sorted(self.out.glob(f"{MANIFEST_NAME}.*.partial"))
 
     def remove(self) -> None:
@@ -342,11 +342,11 @@ def _try_to_remove(path: Path) -> None:
 
 
 _GONE = ".gone"
-"""The end of the names of folders that are being removed."""
+"""Suffix of folders that are being removed."""
 
 
 def attempt_beside(path: Path, owner: str = "") -> Path:
-    """A new name beside a path for what will be published under it."""
+    """Return a new temporary name next to a path."""
     return path.with_name(f"{path.name}{'.' if owner else ''}{owner}.{uuid.uuid4().hex}.partial")
 
 
