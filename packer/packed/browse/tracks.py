@@ -99,7 +99,11 @@ def sound_of(dataset: BrowsedDataset, rows: Sequence[int] | IntArray) -> Sound |
     parts = [np.asarray(sample["audio"], np.int16).reshape(-1) for sample in dataset.read(rows, ["audio"])]
     if not np.isfinite(times).all() or not 0 <= times[-1] - times[0] <= _LONGEST_SOUND_S:
         return None
-    starts = np.rint((times - times[0]) * rate).astype(np.int64)
+    starts = np.rint((times - times[0]) * rate).astype(np.int64).tolist()
+    if "frame_position" in dataset.small_fields:  # the sound of consecutive frames joins exactly; times are rounded
+        positions = dataset.numbers("frame_position")[np.asarray(rows, np.int64)]
+        for row in (np.flatnonzero(np.diff(positions) == 1) + 1).tolist():
+            starts[row] = starts[row - 1] + len(parts[row - 1])
     samples = np.zeros(max(start + len(part) for start, part in zip(starts, parts, strict=True)), np.int16)
     for start, part in zip(starts, parts, strict=True):
         samples[start : start + len(part)] = part
@@ -107,6 +111,10 @@ def sound_of(dataset: BrowsedDataset, rows: Sequence[int] | IntArray) -> Sound |
 
 
 def _times(dataset: BrowsedDataset, rows: Sequence[int] | IntArray) -> npt.NDArray[np.float64] | None:
+    """Return the times of rows in seconds; of videos that were resampled, those of the ticks."""
+    rate = dataset.manifest.generations[-1].recipe.get("resample_fps")
+    if rate and "frame_position" in dataset.small_fields:
+        return np.asarray(dataset.numbers("frame_position")[np.asarray(rows, np.int64)] / rate, np.float64)
     if "time" not in dataset.small_fields or dataset.field("time").kind == "text":
         return None
     return np.asarray(dataset.numbers("time")[np.asarray(rows, np.int64)], np.float64)

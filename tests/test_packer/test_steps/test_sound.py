@@ -18,6 +18,8 @@ from support.packed import check_whole, fingerprints, read_samples
 from support.sound import CLICK_S, straight, write_talk
 
 import packer
+from packer.packed.browse.dataset import BrowsedDataset
+from packer.packed.browse.tracks import sound_of, track_rows
 from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout
@@ -290,3 +292,14 @@ def test_calls_that_are_refused(tmp_path: Path) -> None:
     build(tmp_path / "in", tmp_path / "out")
     with raises(UsageError, option="audio"):
         build(tmp_path / "out", tmp_path / "again", audio=8000)
+
+
+@pytest.mark.parametrize("sampling", [{}, {"resample_fps": 50.0}])
+def test_a_track_is_heard_without_gaps(tmp_path: Path, sampling: dict[str, Any]) -> None:
+    write_talk(tmp_path / "in" / "v.mkv", fps=30)
+    samples = build(tmp_path / "in", tmp_path / "out", **sampling)
+    dataset = BrowsedDataset(tmp_path / "out")
+    sound = sound_of(dataset, track_rows(dataset, 3))
+    assert sound is not None
+    assert sound.rate == RATE
+    assert np.array_equal(sound.samples, joined(samples))
