@@ -112,7 +112,7 @@ class FaceCutter:
         return apply(invert(matrix), points), valid
 
     def prepare(self, frame: Image, faces: FrameFaces) -> FrameFaces:
-        """Drop points far from their boxes, and add the landmarks by which faces are aligned, if not the five points."""
+        """Drop points far from their boxes, and add landmarks if faces are aligned by others than the five points."""
         faces = replace(faces, points=np.where(_are_astray(faces), np.nan, faces.points))
         if self._aligns_by == "5":
             return faces
