@@ -1,4 +1,4 @@
-"""Read the parts of a build, write its reports, settle its schema, and say how its rows become shards."""
+"""Read the parts of a build, write its reports, settle its schema, and arrange its rows for the shards."""
 
 import errno
 import os
@@ -128,7 +128,7 @@ class BuildAssembler:
         return PartsSummary(self._make_settler(), reports, self._identify, columns, self._rows_of)
 
     def _assemble_update(self, compared: Comparison, added: Assembly, samples: int) -> Assembly:
-        """How new rows become shards next to those of the dataset, or in new shards with the rows that are kept.
+        """Arrange new rows in shards next to those of the dataset, or in new shards together with the kept rows.
 
         Raises
         ------
@@ -160,7 +160,7 @@ class BuildAssembler:
         return replace(added, rows=rows, order=np.concatenate([kept, order]), first_shard=first, source=source)
 
     def _settle(self, settler: SchemaSettler) -> Schema:
-        """The schema of the rows, which is that of the dataset that they are added to.
+        """Return the schema of the rows. In an update, it is the schema of the dataset.
 
         Raises
         ------
@@ -177,13 +177,12 @@ class BuildAssembler:
                 expected="samples that fit into the dataset",
                 found="others",
                 hint=(
-                    f"{error}: make them alike ({program()} merge names the options), or build into a folder "
-                    "of their own"
+                    f"{error}: make them alike ({program()} merge names the options), or choose another output folder"
                 ),
             ) from error
 
     def _rows_of(self, task: Task) -> Callable[[int], Mapping[str, Any]]:
-        """Return what gives the row of an item in the source, by its place in a task; items are read for the first."""
+        """Return a function from an item's position in a task to its row in the source. It reads the items when first called."""
         items: list[Item] = []
 
         def row_of(place: int) -> Mapping[str, Any]:
@@ -203,7 +202,7 @@ class BuildAssembler:
 
 
 def _next_shard(base: Manifest, space: Workspace) -> int:
-    """The first number that is in the name of no shard, nor of a file in the folder."""
+    """Return the number after the largest in the names of shards and of files in the folder."""
     names = [*(shard.name for shard in base.shards), *(path.name for path in space.out.iterdir())]
     found = (re.match(r"shard-([0-9]+)", strip_aside(name)) for name in names)
     return max((int(match[1]) + 1 for match in found if match is not None), default=0)
@@ -217,7 +216,7 @@ def _check_shards(layout: Layout, base: Manifest) -> None:
 
 
 def _index_files(layout: Layout, base: Manifest) -> dict[str, Path]:
-    """The checked index files of a dataset, by field."""
+    """Check the index files of a dataset and return them by field."""
     found = {}
     for name in (field.name for field in base.shard_schema if field.is_scalar):
         entry = layout.find_index(base, name)
@@ -229,7 +228,7 @@ def _index_files(layout: Layout, base: Manifest) -> dict[str, Path]:
 
 
 def _give_up(space: Workspace, counts: Counts, recipe: Recipe) -> TooManyRejectsError:
-    """End a build without any sample. A resume would gain nothing: a call that solves the problem has another plan."""
+    """Discard a build without samples, and return the error. Resuming would not help: a call that does has another plan."""
     reasons = list(islice(read_lines(space.final / REJECTS_NAME), _SHOWN_REASONS))
     shown = "; ".join(f"{shorten(line['item'], LONG)}, {line['step']}: {cut(line['reason'], LONG)}" for line in reasons)
     advice = advise((line["reason"] for line in reasons), recipe)

@@ -80,7 +80,7 @@ def arrange_generations(plan: BuildPlan, totals: BuildTotals, compared: Comparis
         Made(replace(one, shards=()), one.counts.samples) if compared.rewrites else Made(one, 0)
         for one in _left_of_base(plan, totals, compared)
     ]
-    if not counts.items:  # what was tried again is rejected once more
+    if not counts.items:  # all retried items were rejected again
         return kept
     added = Generation(compared.kind, plan.fingerprint, compared.recipe, plan.runtime, counts, ())
     if not compared.joins:
@@ -106,12 +106,12 @@ def describe_contents(
 
 
 def _left_of_base(plan: BuildPlan, totals: BuildTotals, compared: Comparison) -> list[Generation]:
-    """The dataset's generations without the items that count in another now, or are gone, and their samples."""
+    """Return the dataset's generations without items that are gone or belong to another generation now."""
     kept = []
     for number, generation in enumerate(compared.base.generations):
         fewer = totals.left.get(str(number), {})
         counts = {name: count - fewer.get(name, 0) for name, count in generation.counts.to_json().items()}
-        # A plan finds what it has made by the fingerprint, and this is not that any more.
+        # A plan recognises its dataset by the fingerprint, which must differ once items have left.
         same = not fewer.get("packed_items") and not (plan.gone and fewer)
         fingerprint = generation.fingerprint if same else sha256_json([generation.fingerprint, plan.fingerprint])
         kept.append(replace(generation, counts=Counts(**counts), fingerprint=fingerprint))
@@ -130,7 +130,7 @@ def _read_history(base: Manifest) -> list[Any]:
 def _note(
     kind: str, last: Generation, finished: Any, counts: Counts | None = None, more: Mapping[str, int] | None = None
 ) -> dict[str, Any]:
-    """A line.
+    """Return a line of the history.
 
     Parameters
     ----------
@@ -138,9 +138,9 @@ def _note(
     last : Generation
         Made by the version of this project that is noted.
     finished : str or None
-        When, in UTC.
+        Time in UTC.
     counts : Counts, optional
-        What became of the items of that time; none by default.
+        Counts of the items of that time; none by default.
     more : mapping, optional
         Further keys.
     """

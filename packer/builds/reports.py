@@ -20,11 +20,11 @@ from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
 
 GONE = "gone"
-"""State of an item that was dropped, since the source has it no more."""
+"""State of an item that was dropped because the source no longer has it."""
 
 
 class ItemIdentity(NamedTuple):
-    """By what an item is known again, and where it belongs.
+    """Identity of an item in later builds, and its generation.
 
     Attributes
     ----------
@@ -86,13 +86,13 @@ class ReportWriter:
     Attributes
     ----------
     left : dict of int to Counter
-        By generation of the dataset that is added to, what no longer counts in it.
+        By generation of the updated dataset, the counts of the items that have left it.
     mended : int
         Items that were rejected and are packed now.
     marked : int
         Samples whose image has restart markers (`packer.steps.report.ItemReport`).
     refilled : int
-        Sampled frames in whose place a nearby frame gave the samples.
+        Sampled frames that were replaced by a nearby frame.
     broken_tracks : BrokenTracks
         Over the items that are not rejected.
     unused_boxes : int
@@ -101,7 +101,7 @@ class ReportWriter:
 
     def __init__(self, rejects: Path, items: Path, base: "BaseReports | None" = None) -> None:
         self._base = base
-        # Until they are whole, nobody is to read them.
+        # Not readable until complete.
         self._names = {attempt_beside(path): path for path in (rejects, items)}
         self._rejects, self._items = (path.open("xb") for path in self._names)
         self._counts = dict.fromkeys(Counts.__dataclass_fields__, 0)
@@ -141,7 +141,7 @@ class ReportWriter:
             self._add(report, identity, row_of, place)
 
     def finish(self) -> None:
-        """Write what follows the last report, and give the files their names."""
+        """Copy the remaining lines of the base dataset, and publish the files."""
         if self._base is not None:
             self._base.copy(None, self._items, self._rejects)
         self._rejects.close()
@@ -159,7 +159,7 @@ class ReportWriter:
         self._names = {}
 
     def counts(self, ignored: int) -> Counts:
-        """The counts of what was added, without items that are rejected once more."""
+        """Return the counts of the added items, without retried items that are rejected again."""
         return Counts(**{**self._counts, "ignored_files": ignored})
 
     def _add(
@@ -258,7 +258,7 @@ class BaseItem(NamedTuple):
         return int(self.item.get("generation", 0))
 
     def counts(self) -> dict[str, int]:
-        """Numbers that the item adds to the counts."""
+        """Return the numbers that the item adds to the counts."""
         if self.state == "rejected":
             return {"items": 1, "rejected_items": 1}
         frames = damaged = 0
@@ -337,7 +337,7 @@ class BaseReports:
 
 
 def checked_lines(layout: Layout, manifest: Manifest, name: str) -> Iterator[bytes]:
-    """The lines of a dataset's report, once its digest was compared.
+    """Compare the digest of a dataset's report with the manifest, and return its lines.
 
     Raises
     ------

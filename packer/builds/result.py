@@ -17,14 +17,14 @@ from shardspec.wording import counted
 
 @dataclass(frozen=True, repr=False)
 class BuildResult(JobResult):
-    """The dataset that a build made, and what became of its items.
+    """The dataset that a build made, with the counts of its items.
 
     Attributes
     ----------
     marked : int or None
         Samples whose image has restart markers; None if the recipe asks for none, or everything was finished already.
     refilled : int or None
-        Sampled frames without a face in whose place a nearby frame gave the samples; None if the recipe does not ask
+        Sampled frames without a face that were replaced by a nearby frame; None if the recipe does not ask
         for that, or everything was finished already.
     broken_tracks : BrokenTracks or None
         Videos that lost frames because their tracks broke; None if no track is chosen, or everything was finished
@@ -33,9 +33,9 @@ class BuildResult(JobResult):
         Boxes given for frames that were not sampled or could not be read, of the items that are packed; None if no
         boxes are given, or everything was finished already.
     growth : Growth or None
-        How the source compares with the dataset that was added to; None for a build of its own.
+        Comparison of the source with the dataset that was updated; None for a new dataset.
     notes : tuple of str
-        What is to be known about the source, a line each: missing labels, ignored files and the like.
+        Remarks about the source, a line each: missing labels, ignored files and the like.
     """
 
     marked: int | None = None
@@ -62,7 +62,6 @@ class BuildResult(JobResult):
         return {**self.counts.to_json(), **more, **grown, "notes": self.notes}
 
     def _contents(self) -> str:
-        """The contents, and what became of the items."""
         counts = self.counts
         lost = [f"{counts.rejected_items} rejected"]
         if counts.damaged_items:

@@ -66,10 +66,10 @@ class BuildPlan:
     arrays : dict of str to list
         For columns whose lists of numbers become arrays: the dtype, and the sizes after the first axis.
     declared : dict
-        What is said of the samples that a function makes (`packer.recipe.fields.Declaration`); empty if steps make
+        Declaration of the samples that a function returns (`packer.recipe.fields.Declaration`); empty if steps make
         them.
     base : str
-        Digest of the dataset that the items are added to; empty for a build of its own.
+        Digest of the dataset that the items are added to; empty for a new dataset.
     gone : str
         Digest of the numbers of its items that are dropped; empty for none.
     fields : dict of str to str
@@ -103,12 +103,12 @@ class BuildPlan:
 
     @property
     def terms(self) -> str:
-        """SHA-256 of what decides, beside the item itself, what becomes of an item."""
+        """SHA-256 of everything except the item itself that affects its output."""
         return sha256_json([self.manifest_recipe, dict(self.runtime), dict(self.arrays), dict(self.declared)])
 
     @property
     def manifest_recipe(self) -> dict[str, Any]:
-        """The recipe as the manifest records it: files by their names only; their digests are in `runtime`."""
+        """The recipe as the manifest records it: files by name only, since their digests are in `runtime`."""
         paths = [spec.name for spec in fields(Recipe) if spec.metadata.get("path") and self.recipe.get(spec.name)]
         return {**self.recipe, **{name: _names_alone(self.recipe[name]) for name in paths}}
 
@@ -117,7 +117,7 @@ class BuildPlan:
         return {"kind": self.kind, **vars(self), "tasks": Tasks(self.tasks).to_json(), "fingerprint": self.fingerprint}
 
     def made(self, manifest: Manifest) -> bool:
-        """Return whether a dataset is what this plan makes.
+        """Return whether this plan has made a dataset.
 
         A converted dataset keeps the fingerprint, but not the recipe.
         """
@@ -126,7 +126,7 @@ class BuildPlan:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "BuildPlan":
-        """Read what `to_json` made."""
+        """Read the result of `to_json`."""
         values = {key: value for key, value in document.items() if key not in ("kind", "fingerprint", MADE_ON)}
         return cls(**{**values, "tasks": Tasks.from_json(document["tasks"])})
 
