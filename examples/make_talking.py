@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 WORDS = {"once": (1, 220), "thrice": (3, 330)}
 """How often the mouth opens, and the pitch of the tone in Hz."""
 
-VIDEOS = 6
+VIDEOS = 4
 FRAMES = 48
 FRAME_RATE = 30
 SOUND_RATE = 44100

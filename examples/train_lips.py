@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from readers import ClipDataset, Loader, open_dataset
+from readers import Loader, open_dataset
 
 
 class LipReader(nn.Module):
@@ -54,10 +54,10 @@ def main() -> None:
     parser.add_argument("dataset", type=Path)
     parser.add_argument("--length", type=int, default=36, help="frames of a clip (default: 36)")
     parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=6)
     options = parser.parse_args()
     frames = open_dataset(options.dataset, fields=["image", "audio", "label"])
-    clips = ClipDataset(frames, options.length)
+    clips = frames.clips(options.length)
     loader = Loader(clips, options.batch_size, seed=0)
     torch.manual_seed(0)
     model = LipReader(len(frames.classes))

@@ -1,12 +1,23 @@
 """The examples, as a user runs them: a few steps each, on data that `examples/make_data.py` makes."""
 
+import io
 import json
+import re
+import shlex
+import wave
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
+from starlette.testclient import TestClient
 from support.command import REPOSITORY, run_packer
 from support.ranks import run_script
+
+from packer.packed.browse.dataset import BrowsedDataset
+from packer.page.dataset_view import DatasetView
+from packer.page.server import make_app
 
 EXAMPLES = REPOSITORY / "examples"
 
@@ -43,3 +54,38 @@ def test_plain_training(packed, tmp_path):
     epochs = run(EXAMPLES / "train_plain.py", packed, "--workers", 1, cwd=tmp_path)
     assert [epoch["samples"] for epoch in epochs] == [44, 44]
     assert all(epoch["loss"] < 2 for epoch in epochs)
+
+
+@pytest.fixture(scope="module")
+def lips(tmp_path_factory) -> Path:
+    """Mouth crops with sound of four videos for each of two words, packed by the command of docs/video.md."""
+    folder = tmp_path_factory.mktemp("lips")
+    run_script(EXAMPLES / "make_talking.py", "videos", cwd=folder)
+    page = (REPOSITORY / "docs" / "video.md").read_text("utf-8")
+    command = re.search(r"^    packer build videos/ lips/ (.*?)$(?!\\)", page.replace("\\\n", " "), re.MULTILINE)
+    assert command is not None
+    options = (*shlex.split(command[1]), "--workers", 1, "--quiet")
+    run_packer("build", folder / "videos", folder / "lips", *options)
+    return folder / "lips"
+
+
+def test_lip_reading(lips, tmp_path):
+    epochs = run(EXAMPLES / "train_lips.py", lips, cwd=tmp_path)
+    assert all(epoch["clips"] == 40 for epoch in epochs)
+    assert epochs[-1]["loss"] < epochs[0]["loss"] - 0.05
+    assert epochs[-1]["accuracy"] > 0.75
+
+
+def test_a_track_is_seen_and_heard(lips, tmp_path):
+    run_packer("preview", lips, "-o", tmp_path / "track.webp", "--track", 0, "--cell", 96)
+    with Image.open(tmp_path / "track.webp") as animation:
+        assert (animation.n_frames, animation.size) == (40, (96, 96 + 48))
+    app = make_app([DatasetView(BrowsedDataset(lips))], "token", "127.0.0.1")
+    pages = TestClient(app, base_url="http://127.0.0.1:8017")
+    assert 'class="waveform"' in pages.get("/token/0/row/0/track").text
+    with wave.open(io.BytesIO(pages.get("/token/0/row/0/track.wav").content)) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getnframes()) == (16000, 1, 40 * 640)
+        heard = np.abs(np.frombuffer(file.readframes(40 * 640), np.int16).astype(int))
+    # The mouth opens once, and the tone is as loud as the mouth is open.
+    quarters = [int(part.max()) for part in np.split(heard, 4)]
+    assert max(quarters[1:3]) > 10_000 > 10 * quarters[3]
