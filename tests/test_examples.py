@@ -17,7 +17,7 @@ from support.ranks import run_script
 
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.page.dataset_view import DatasetView
-from packer.page.server import make_app
+from packer.page.view import make_app
 
 EXAMPLES = REPOSITORY / "examples"
 
