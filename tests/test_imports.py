@@ -76,8 +76,8 @@ MUST_NOT_IMPORT: Mapping[str, tuple[str, ...]] = {
 }
 """What the floors do not say."""
 
-CATALOGUES = {"packer.cli.commands"}
-"""Packages of one file for each entry of a list that people read: the commands, as ``packer --help`` shows them."""
+CATALOGUES = {"packer.cli.commands", "packer.known"}
+"""Packages of one file for each entry of a list that people read: the commands, and the public datasets."""
 
 MOST_ENTRIES = 15
 """Modules and folders side by side in a package, its `__init__` aside."""
