@@ -30,7 +30,7 @@ class FramesReader:
     duration : float
         Time in seconds at which the last frame ends, whether it is sampled or not.
     sampled : tuple of int
-        Numbers of the frames that the sampling asks for.
+        Number of the frame of each sample that the sampling asks for; some may be repeated.
     damage : str or None
         Which frames did not decode so far.
 
@@ -58,7 +58,7 @@ class FramesReader:
         else:
             taken = np.isin(self._numbers, sampling.at).astype(np.int64)
         chosen = np.flatnonzero(taken).tolist()
-        self.sampled = tuple(self._numbers[place] for place in chosen)
+        self.sampled = tuple(np.repeat(self._numbers, taken).tolist())
         begins = [*(times[place] for place in chosen), times[-1]]
         spans = sampling.spans_of_ticks(range(int(taken.sum()))) or pairwise(begins)
         positions: Iterable[int] = _positions(self._numbers, chosen) if sampling.resample_fps is None else count()

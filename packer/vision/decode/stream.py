@@ -84,9 +84,9 @@ class SampleDecoder:
             self.problems.append(f"{counted(self._failures, 'packet')} did not decode: {self._failure}")
 
     def sampled(self) -> tuple[int, ...] | None:
-        """Return the indices of the sampled frames, None if they are known only once the frames are decoded."""
+        """Return the index of the frame of each sample, None if they are known only once the frames are decoded."""
         taken = self._taken()
-        return None if taken is None else tuple(np.flatnonzero(taken).tolist())
+        return None if taken is None else tuple(np.repeat(np.arange(len(taken)), taken).tolist())
 
     def _taken(self) -> npt.NDArray[np.int64] | None:
         """Return how often each frame is sampled, (N,); None if that is known only once the frames are decoded."""

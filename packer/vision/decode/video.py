@@ -80,7 +80,10 @@ class VideoReader:
 
     @property
     def sampled(self) -> tuple[int, ...] | None:
-        """Indices of the sampled frames; None if they are known only once the frames are decoded."""
+        """Index of the frame of each sample, rising; None if they are known only once the frames are decoded.
+
+        `Sampling.resample_fps` may repeat an index.
+        """
         return self._decoding.sampled()
 
     def __enter__(self) -> "VideoReader":

@@ -1,5 +1,6 @@
 """Videos packed at a constant rate: ``--resample-fps``."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +83,16 @@ def test_a_folder_of_frames_is_resampled_by_its_numbers(tmp_path: Path) -> None:
 def test_workers_give_the_same_bytes(folder: Path, doubled: Path, tmp_path: Path) -> None:
     packer.build(folder, tmp_path / "out", detector="support.detectors:Counting", **{**FACES, "engine": "processes"})
     assert fingerprints(tmp_path / "out") == fingerprints(doubled)
+
+
+@pytest.mark.parametrize("smooth", [None, 3])
+def test_tracks_are_those_of_the_frames(folder: Path, tmp_path: Path, smooth: int | None) -> None:
+    """A second face appears in the middle of the video."""
+    rows = [{"path": "v.mp4", "frame": n, "x0": 20, "y0": 20, "x1": 80, "y1": 90} for n in range(COUNT)]
+    rows += [{**row, "x0": 200, "x1": 260} for row in rows[COUNT // 2 :]]
+    (tmp_path / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = {**FACES, "choose": "all", "boxes": str(tmp_path / "boxes.jsonl"), "smooth": smooth}
+    packer.build(folder, tmp_path / "out", **options)
+    samples = read_samples(tmp_path / "out")
+    by_track = [[int(s["frame_position"]) for s in samples if int(s["track"]) == track] for track in (0, 1)]
+    assert by_track == [[*range(2 * COUNT)], [*range(COUNT, 2 * COUNT)]]
