@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -135,7 +136,7 @@ def test_frames_are_sampled_as_those_of_a_video(
 
 def test_faces_are_found_and_followed(tmp_path: Path) -> None:
     root = tmp_path / "frames"
-    for number, picture in enumerate(views(6)):
+    for number, picture in enumerate(islice(views(36), 6)):
         write_image(root / "person" / f"{number}.png", picture)
     dataset = build(root, tmp_path / "out", "--preset", "faces", "--size", "64", "--choose", "track")
     assert [int(sample["frame"]) for sample in dataset] == list(range(6))
