@@ -90,12 +90,10 @@ def test_python_and_the_command_line_have_the_same_options(command: str) -> None
     assert ("quiet" in options) == ("progress" in parameters)
     assert set(options) >= OF_THE_COMMAND - ({"quiet"} if command in ("doctor", "status") else set())
     other = {"build": {"config", "dry_run"}, "submit": {"config"}, "inspect": {"history"}}.get(command, set())
-<<<<<<< HEAD
     secret = {"storage_options"}  # a command line is shown to every user of the machine
-    python = {"build": {"recipe"}, "submit": {"recipe"}, "inspect": {"dataset"}, "copy": secret}.get(command, set())
-=======
-    python = {"build": {"recipe"}, "submit": {"recipe", "words"}, "inspect": {"dataset"}}.get(command, set())
->>>>>>> c1f89c77 (Make the page of public names again, and allow words in submit)
+    python = {"build": {"recipe"}, "submit": {"recipe", "words"}, "inspect": {"dataset"}, "copy": secret}.get(
+        command, set()
+    )
     assert set(options) - OF_THE_COMMAND - other == set(parameters) - {"progress"} - python
     for name, parameter in parameters.items():
         if name in options and inspect.Parameter.empty is not parameter.default:
