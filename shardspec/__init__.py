@@ -1,7 +1,7 @@
-"""The contract on disk: the meaning of a packed dataset's bytes.
+"""The on-disk contract: how a packed dataset is stored.
 
-It has the schema, the manifest, the layout of the folder, codecs, formats, point layouts and errors. Importing it loads
-only the standard library and NumPy; names resolve on first use. ``SPEC.md`` is the same contract in prose.
+The package contains the schema, the manifest, the folder layout, codecs, formats, point layouts and errors. Importing
+it loads only the standard library and NumPy; names resolve on first use. ``SPEC.md`` is the same contract in prose.
 """
 
 from typing import TYPE_CHECKING

@@ -12,10 +12,11 @@ from shardspec.errors import Problems
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*\Z")
 NAME_MAX = 255
-"""Largest number of characters of a file or folder name; a path may have four times as many."""
+"""Maximum length of a file or folder name in characters. A path may be four times as long."""
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 ASIDE = "next-"
-"""Prefix, once or more, of the file names of a dataset that replaces another in its folder, until that is removed."""
+"""Prefix of the file names of a dataset that replaces another one in the same folder, until the old one is removed.
+If several replacements follow each other, the prefix is repeated."""
 
 COLUMNS_FOLDER = "columns"
 """Folder of all columns."""
@@ -154,8 +155,8 @@ class Column(_Part):
     name : str
         The folder of its files, relative to the dataset's: ``"columns/score-0123456789abcdef"``.
     field : str
-        The field's name. Its folder bears another name, so that the files of a column and of the one that replaces it
-        can lie side by side.
+        The field's name. The folder has a different name, so that a column and its replacement can exist at the same
+        time.
     samples : int
         Rows of the dataset.
     files : tuple of FileEntry
@@ -192,12 +193,12 @@ class Counts(JSONObject):
         Files of a folder whose suffix is not that of an image or video; they do not count as items.
     samples : int
     frames_without_sample : int
-        Frames of packed items that gave no sample (no face in them).
+        Frames of packed items that yielded no sample, for example because they show no face.
     damaged_items : int
         Packed videos that could be read only up to some frame.
     progressive_jpegs : int
-        Samples whose image came as a progressive JPEG and was not encoded again: the recipe's ``progressive`` says
-        how they are stored. Older manifests lack it; it then counts as 0.
+        Samples whose source image was a progressive JPEG and was not encoded again. The recipe's ``progressive`` says
+        how they are stored. Older manifests lack this count; it is then 0.
     """
 
     items: int
@@ -233,14 +234,14 @@ class Generation(JSONObject):
     Attributes
     ----------
     kind : str
-        ``"build"``, ``"write"``; ``"update"`` and ``"retry"``, which add to a dataset new items, and rejected ones that
-        now work; ``"convert"``, ``"merge"``, ``"split"``.
+        ``"build"``, ``"write"``, ``"convert"``, ``"merge"`` or ``"split"`` for a new dataset. ``"update"`` adds new
+        items to a dataset; ``"retry"`` adds items that were rejected before and now work.
     fingerprint : str
         SHA-256 of the plan.
     recipe : dict
         The resolved recipe: every key with its value.
     runtime : dict
-        Whatever else decided the bytes: library versions, the detector's runtime.
+        Everything else that affects the bytes: library versions, the detector's runtime.
     counts : Counts
     shards : tuple of Shard
     """
@@ -270,7 +271,7 @@ class Generation(JSONObject):
 
 
 def read_entries(kind: Any, documents: list[Any], place: str, problems: Problems) -> tuple[Any, ...]:
-    """Read a list of entries of one kind, without those that cannot be read."""
+    """Read a list of entries of one kind, and skip entries that cannot be read."""
     entries = []
     for position, document in enumerate(documents):
         if problems.full:

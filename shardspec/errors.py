@@ -87,7 +87,7 @@ class ShardspecError(Exception):
 
 
 class Problems:
-    """Errors that are collected to be raised together. Truthy when there is any.
+    """Errors that are collected and raised together. Truthy if any were added.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class Problems:
 
     @property
     def full(self) -> bool:
-        """True if there are so many that no more are kept."""
+        """True if the limit is reached, so that further errors are dropped."""
         return len(self.found) >= _KEPT
 
     def __bool__(self) -> bool:
@@ -182,7 +182,7 @@ class SchemaError(ShardspecError, ValueError):
 
 
 class CodecError(ShardspecError, ValueError):
-    """A value that cannot be encoded, or bytes that do not decode to what the field promises."""
+    """A value that cannot be encoded, or bytes that do not decode to a value of the field."""
 
 
 class MissingDependencyError(ShardspecError, ImportError):
@@ -196,7 +196,7 @@ class DatasetError(ShardspecError):
 
 
 class NotADatasetError(DatasetError):
-    """There is no manifest: no folder, no dataset, or a build that is not committed. Naming such a place is invalid."""
+    """The folder has no manifest: it does not exist, is not a dataset, or holds a build that is not committed."""
 
     exit_code = 2
 
@@ -210,11 +210,11 @@ class VersionError(DatasetError):
 
 
 class ShardMissingError(DatasetError, FileNotFoundError):
-    """A file named in the manifest is not there."""
+    """A file named in the manifest does not exist."""
 
 
 class ShardCorruptError(DatasetError):
-    """A file's size, digest, checksum or inner structure is not what the manifest and the format say."""
+    """A file's size, digest, checksum or structure contradicts the manifest or the format."""
 
 
 class DatasetChangedError(DatasetError):
@@ -222,19 +222,19 @@ class DatasetChangedError(DatasetError):
 
 
 class StoreError(DatasetError):
-    """A request to an object store or a web server failed, or its answer is not what was asked for."""
+    """A request to an object store or a web server failed, or returned an unexpected response."""
 
 
 class ReadTimeoutError(DatasetError, TimeoutError):
-    """A read has not come back within its time limit."""
+    """A read did not finish within its time limit."""
 
 
 class ItemError(ShardspecError):
-    """One item cannot give samples. A step or a source raises it, and its message becomes the reason of the reject."""
+    """An item cannot yield samples. Steps and sources raise it; its message becomes the reason of the reject."""
 
 
 class BuildError(ShardspecError):
-    """A job that cannot go on: disk full, read-only folder, a worker that cannot start."""
+    """A job cannot continue: the disk is full, the folder is read-only, a worker cannot start."""
 
 
 class BuildLockedError(BuildError):
@@ -242,7 +242,7 @@ class BuildLockedError(BuildError):
 
 
 class ResumeMismatchError(BuildError):
-    """The call asks for something else than the plan of the build, unfinished or finished, in the folder."""
+    """The call does not match the plan of the finished or unfinished build in the output folder."""
 
     exit_code = 2
 
@@ -253,7 +253,7 @@ class TooManyRejectsError(BuildError):
     Attributes
     ----------
     result : Any
-        What the build would have returned; None if no item gave a sample, so that there is no dataset.
+        What the build would have returned; None if no item yielded a sample, so no dataset was written.
     """
 
     exit_code = 3
@@ -272,5 +272,5 @@ def _as_data(value: Any) -> Any:
 
 
 def system_reason(error: BaseException) -> str:
-    """The short text of an error of the system or of libav, without its number and the file's name; never empty."""
+    """Return the text of a system or libav error without the error number and the file name. It is never empty."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

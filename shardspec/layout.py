@@ -330,7 +330,7 @@ def _stamp_of(status: os.stat_result) -> Stamp:
 
 
 def _check_holes(path: Path, size: int) -> None:
-    """Raise `ShardCorruptError` for a file that is almost all holes, which would take very long to read."""
+    """Raise `ShardCorruptError` for a file that consists almost entirely of holes and would take very long to read."""
     if size <= _HOLES_BYTES or not hasattr(os, "SEEK_DATA"):
         return
     held = place = 0

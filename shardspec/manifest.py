@@ -141,7 +141,7 @@ class Manifest:
         }
 
     def dumps(self) -> bytes:
-        """Return the bytes of ``manifest.json``; `ManifestError` if a reader would refuse their number."""
+        """Return the bytes of ``manifest.json``; `ManifestError` if they are more than readers accept."""
         data = (json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
         if len(data) > MANIFEST_BYTES_MAX:
             raise ManifestError(

@@ -1,4 +1,4 @@
-"""Point layouts: the name of each point of a face, the points that a mirror swaps, and those of outline and regions.
+"""Point layouts: names of the points of a face, the pairs that a mirror swaps, and the points of outline and regions.
 
 Left and right are the *person's*: the right eye of a person who looks at the camera is in the left half of the image.
 Indices start at 0.
@@ -146,7 +146,8 @@ _IRIS = ("centre", "image_right", "top", "image_left", "bottom")
 _MESH_IRIS = PointLayout(
     name="478",
     names=_MESH.names + tuple(f"{side}_iris_{edge}" for side in ("right", "left") for edge in _IRIS),
-    # Edges of an iris have the image's directions, so a mirror swaps its right edge with the other iris's left edge.
+    # Edge points of an iris are named by the image's directions, so a mirror swaps the right edge of one iris with the
+    # left edge of the other.
     pairs=(*_MESH_PAIRS, (468, 473), (469, 476), (470, 475), (471, 474), (472, 477)),
     outline=_MESH_OVAL,
     hull_layout="478",

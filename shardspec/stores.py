@@ -1,7 +1,7 @@
 """Object stores and web servers that hold datasets, by their URLs.
 
-The only module that uses a client of stores: `obstore <https://developmentseed.org/obstore/>`_, of the extra ``remote``.
-A process that has used it must not use it in forked children, where it hangs; start them with ``spawn``.
+Only this module uses the client library `obstore <https://developmentseed.org/obstore/>`_ (extra ``remote``). After a
+process has used obstore, obstore hangs in forked children of that process; start them with ``spawn``.
 """
 
 import configparser
@@ -23,11 +23,11 @@ SCHEMES = ("s3", "gs", "az", "http", "https")
 
 _CHUNK_BYTES = 4 << 20
 _READ_TIMEOUT_S = 60
-"""Time without a byte after which a request is repeated from the byte that it had reached."""
+"""Time without any data after which a request is repeated from the last byte received."""
 _CONNECT_TIMEOUT_S = 10
 _RETRIES = 10
 _RETRY_TIMEOUT_S = 180
-"""Time after which a failing request is no longer repeated: a store may be away for a minute."""
+"""Time after which a failing request is no longer repeated. A store may be unavailable for a minute."""
 _DEBUG = "\n\nDebug source:"
 
 
@@ -52,7 +52,7 @@ class Store:
     """The objects below a URL.
 
     Requests that fail for a passing reason (no connection, 5xx, a response that ends early or stops for 60 s) are
-    repeated up to 10 times within 3 minutes. A download continues from the byte that it had reached.
+    repeated up to 10 times within 3 minutes. A download continues from the last byte received.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Store:
         Credentials, region, endpoint and others by the names of obstore, such as ``{"endpoint": "http://nas:9000"}``. By
         default they are taken from environment variables such as ``AWS_ACCESS_KEY_ID``, ``AWS_PROFILE``,
         ``AWS_ENDPOINT_URL``, ``GOOGLE_APPLICATION_CREDENTIALS`` and ``AZURE_STORAGE_ACCOUNT_NAME``, and for S3 from the
-        profile files of the AWS command line. They are in no message and no ``repr``.
+        profile files of the AWS command line. Messages and ``repr`` never show them.
 
     Raises
     ------
@@ -106,7 +106,7 @@ class Store:
         return f"Store({self.url!r})"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        raise TypeError("a store is not pickled, because it holds credentials: make it from its URL in each process")
+        raise TypeError("a store cannot be pickled, because it holds credentials: make it from its URL in each process")
 
     def place(self, name: str) -> str:
         """Return the URL of an object."""
@@ -160,7 +160,7 @@ class Store:
     def put(self, name: str, content: Path | bytes) -> None:
         """Write an object from a file or from bytes, in place of an object with that name.
 
-        An object is never there in part. S3 checks the SHA-256 that is sent along, if the server implements it.
+        Other clients never see a partial object. S3 checks the SHA-256 that is sent along, if the server implements it.
         """
         with self._reporting(name):
             self._client.put(self._store, name, content)
@@ -203,7 +203,7 @@ def _stored(meta: Mapping[str, Any]) -> StoredObject:
 
 
 def _profile() -> dict[str, str]:
-    """Return the settings of the AWS profile that the environment chooses.
+    """Return the settings of the AWS profile that is selected in the environment.
 
     obstore reads the environment, but not the files of the AWS command line. Keys in the environment win.
     """
@@ -233,6 +233,6 @@ def _profile() -> dict[str, str]:
 
 
 def local_path(text: str) -> str:
-    """Return the path of a ``file://`` URL; any other text as it is."""
+    """Return the path of a ``file://`` URL; return any other text unchanged."""
     parts = urlsplit(text) if text.lower().startswith("file://") else None
     return text if parts is None else url2pathname(unquote(parts.path))

@@ -13,7 +13,7 @@ LENGTH = 80
 """Largest number of characters of a value in a message."""
 
 LONG = 300
-"""Largest number of characters of a path or a reason, which should rarely be cut."""
+"""Maximum length of a path or a reason, which should rarely be cut."""
 
 LISTED = 8
 """Largest number of list entries in a message."""

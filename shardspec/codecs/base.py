@@ -39,7 +39,7 @@ class ImageCodec(Codec, Protocol):
     """A codec of images."""
 
     def sides(self, data: Buffer) -> tuple[int, int]:
-        """Read height and width from the header of an encoded image; `CodecError` if it has none."""
+        """Read height and width from the header of an encoded image; `CodecError` if the header is invalid."""
         ...
 
 
@@ -49,7 +49,7 @@ def codec_error(field: Field, problem: str = "", **parts: Any) -> CodecError:
 
 
 def check_image(field: Field, value: Any) -> npt.NDArray[np.uint8]:
-    """Return an image as a C-contiguous array, uint8 (H, W, 3); `CodecError` if it is none or does not fit the field."""
+    """Return an image as a C-contiguous uint8 array, (H, W, 3); `CodecError` if `value` does not fit the field."""
     array = np.asarray(value)
     fits = array.ndim == 3 and all(e in (None, a) for e, a in zip(field.shape, array.shape, strict=True))
     if not fits or array.dtype != np.uint8 or not array.size:
@@ -80,5 +80,5 @@ def check_sides(field: Field, height: int, width: int) -> None:
 
 
 def shape_error(field: Field, image: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> CodecError:
-    """Return the error about a decoded image whose shape differs from that of the array that it is for."""
+    """Return the error for a decoded image whose shape differs from the shape of its output array."""
     return codec_error(field, expected=f"an image of shape {out.shape}", found=image.shape)

@@ -88,7 +88,7 @@ class JPEGCodec(PillowCodec):
     """
 
     pillow_format = "JPEG"
-    max_side = 65_500  # libjpeg's limit; for a longer side it writes a message to standard error and nothing else
+    max_side = 65_500  # libjpeg's limit: for a longer side, libjpeg only writes a message to standard error
 
     def options(self) -> dict[str, Any]:
         """Return the quality and Pillow's spelling of the subsampling."""

@@ -10,7 +10,7 @@ from shardspec.columns import Buffer, fixed_bytes
 from shardspec.schema import Field
 
 SHAPE_DTYPE = np.dtype("<u4")
-"""Dtype of the sizes of the axes, which precede an array of varying shape."""
+"""Dtype of the axis sizes that are stored before an array of varying shape."""
 
 
 class RawCodec:
@@ -38,7 +38,7 @@ class RawCodec:
         return fixed_bytes(array)
 
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> Any:
-        """Decode an array, which may be a read-only view of `data`, or a blob."""
+        """Decode an array or a blob. The array may be a read-only view of `data`."""
         if self._blob:
             return bytes(data)
         view = np.frombuffer(data, np.uint8)

@@ -120,7 +120,7 @@ FORMATS: Mapping[str, Format] = {
 
 
 def get_format(name: str) -> Format:
-    """Return the format of a name; `UsageError` if there is none."""
+    """Return the format with a name; `UsageError` if there is none."""
     try:
         return FORMATS[name]
     except (KeyError, TypeError):  # TypeError if the name is not hashable

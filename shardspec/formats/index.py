@@ -35,7 +35,7 @@ _DIRECTORY = np.dtype(
     ]
 )
 _START_BYTES = 512
-"""Bytes at the start of the shard's file that the index has a checksum of, to recognise another file."""
+"""Number of bytes at the start of the shard's file whose checksum the index holds, to detect a different file."""
 _ALIGN = 8
 _NARROW, _WIDE = np.dtype("<u4"), np.dtype("<u8")
 
@@ -60,7 +60,7 @@ class Stored:
     chunk_bytes : int
         Size of a chunk, if values of varying size form one stream of bytes that is cut into chunks; otherwise 0.
     step : int
-        Every size is a multiple of it: the size of one step along a ragged value's first axis.
+        Size of one step along a ragged value's first axis. Every size is a multiple of it.
     form : str
         *plain*: the encoded bytes. *numbers*: numbers of another `dtype`. *bits*: booleans, eight to a byte, the lowest
         bit first; `size`, `step`, and the index's starts and sizes then count bits. *varints*: integers as protobuf
@@ -81,7 +81,7 @@ class Stored:
 
 
 def stored(field: Field, block_rows: int) -> Stored:
-    """Return how LMDB stores a field, and other formats unless they have a rule of their own: as encoded bytes."""
+    """Return how LMDB stores a field: as encoded bytes. Other formats use this by default."""
     if field.is_fixed:
         return Stored(field.row_bytes)
     return Stored(None, step=field.row_bytes if field.kind == "ragged" else 1)
@@ -160,7 +160,7 @@ def pack_index(
 
 
 class Index:
-    """An index that was read. It is not trusted: sections are checked when they are read.
+    """The content of an index, which is not trusted: each section is checked when it is read.
 
     Parameters
     ----------

@@ -8,7 +8,7 @@ from shardspec.formats.index import Form, Stored
 from shardspec.schema import Field
 
 BINARY_VALUES = 1024
-"""Number of numbers in a fixed value from which it is stored as a byte string, because lists would cost too much."""
+"""Fixed values with at least this many numbers are stored as byte strings, because lists would cost too much."""
 
 ROWS_MAX = 20_000
 """Largest number of rows of a row group, so that every version of pyarrow writes each of its columns as one page."""
@@ -19,7 +19,7 @@ SCHEMA_KEY = "packed_schema"
 Storage = Literal["none", "binary", "list", "image", "primitive", "strings", "fixed_binary"]
 
 _WIDENED = {"|i1": "<i4", "<i2": "<i4", "|u1": "<i4", "<u2": "<i4", "<u4": "<i4", "<u8": "<i8"}
-"""Dtypes that Parquet stores as another one."""
+"""Dtypes that Parquet lacks, and the wider dtype that stores each."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from shardspec.schema import Field, Schema
 FeatureKind = Literal["bytes", "float", "int64"]
 
 LIST_VALUES_MAX = 1024
-"""Number of integers in a fixed value from which it is stored as bytes. An int64 takes up to ten bytes."""
+"""Fixed values with at least this many integers are stored as bytes, because a varint takes up to ten bytes."""
 
 VARINT_BYTES_MAX = 10
 

@@ -25,7 +25,7 @@ SPLIT_NAMES = frozenset(("train", "training", "val", "valid", "validation", "dev
 """Usual names of splits."""
 
 _FEW_GROUPS = 200
-"""Largest number of groups of which pairs are exchanged if the ratios are missed."""
+"""Maximum number of groups for which pairs are exchanged to come closer to the ratios."""
 
 
 def assign_rows(
@@ -205,8 +205,8 @@ def _exchange_pairs(
 class Shares:
     """Samples that each split lacks, by stratum and in total.
 
-    With equal ratios, the sum of squared distances of the splits from their shares is at most what random placement has
-    on average.
+    With equal ratios, the sum of the splits' squared deviations from their shares is at most the average sum for random
+    placement.
     """
 
     def __init__(self, strata: Sequence[Mapping[int, int]], sizes: Sequence[int], ratios: Mapping[str, float]) -> None:
@@ -287,8 +287,8 @@ def deal(rows: int, strata: IntArray, shares: Sequence[float], seed: int) -> Int
 def _turns(count: int, shares: Sequence[float]) -> IntArray:
     """Return a sequence of positions in which every prefix meets each share within one turn.
 
-    The quota method of Balinski and Young: of those that would not exceed their share, the one whose next turn is due
-    first is next. Any run of turns therefore meets each share within two turns.
+    This is the quota method of Balinski and Young. Among the positions that would not exceed their share, the one whose
+    next turn is due first comes next. Any run of turns therefore meets each share within two turns.
     """
     if len(set(shares)) == 1:
         return np.arange(count, dtype=np.int64) % len(shares)

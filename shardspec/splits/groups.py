@@ -39,7 +39,7 @@ class Groups:
 
 
 def count_pairs(ones: IntArray, others: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the distinct pairs of two columns of numbers from -1 on, in ascending order, and the count of each."""
+    """Return the distinct pairs in two columns of integers ≥ -1, in ascending order, and the count of each pair."""
     width = int(others.max(initial=0)) + 2
     pairs, counts = np.unique(ones.astype(np.int64) * width + others + 1, return_counts=True)
     return pairs // width, pairs % width - 1, counts

@@ -1,1 +1,1 @@
-"""Columns of values: the types of their fields, tables in memory that hold them, and rows that are matched by a key."""
+"""Columns of values: infer the type of a column, read tables in memory, and match their rows by a key."""

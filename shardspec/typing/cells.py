@@ -1,4 +1,4 @@
-"""Settle the type of a column of texts that may be numbers, as in a CSV file, in one pass."""
+"""Infer the type of a column of texts that may be numbers, as in a CSV file, in one pass."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,19 +20,19 @@ _PLAIN_AMONG_BLANKS = re.compile(rf"[{BLANKS}]*{_NUMBER}[{BLANKS}]*\Z")
 _ANY = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
 _NO_NUMBERS = frozenset(("", "nan", "NaN", "NAN"))
 _TEXTS = 10_000
-"""Number of texts after which numbers are no longer counted in a column that has hardly any."""
+"""After this many texts, numbers are no longer counted if the column has hardly any."""
 
 
 class CellTyper:
-    """Settles whether the cells of a column are integers, or else numbers, or else texts, some cells at a time.
+    """Infers whether the cells of a column are integers, floats or texts. Cells are scanned in chunks.
 
-    Numbers have their usual spelling: 007, 1_0 and +1 are texts. An empty cell is missing; so are blanks and NaN among
-    numbers.
+    Only numbers in their usual spelling count: 007, 1_0 and +1 are texts. An empty cell is a missing value. In a column
+    of numbers, blanks and NaN are missing values too.
 
     Attributes
     ----------
     first_text : tuple of int and str, or None
-        The row of the first cell that is no number, and the cell; counted only while it may be a mistake.
+        Row and content of the first cell that is not a number, recorded only while the cell may be a mistake.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class CellTyper:
             self._numbers += len(known)
 
     def parse(self, cells: Iterable[str]) -> list[Any]:
-        """Return cells as values of the settled kind; a missing one is None."""
+        """Return the cells as values of `kind`, with None for missing values."""
         kind = self.kind
         if kind is str:
             return keep_cells(cells)
@@ -84,7 +84,10 @@ class CellTyper:
         return [None if is_no_number(cell) else kind(cell) for cell in cells]
 
     def to_arrays(self, cells: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]] | None:
-        """Return cells as 64-bit numbers, and where there is one; None if they are not such numbers."""
+        """Return the cells as 64-bit numbers, with a mask that is false for missing values.
+
+        Return None if the cells are not numbers, or an integer does not fit.
+        """
         if self.kind is str or (self.kind is int and "int64" in self.limits.beyond):
             return None
         dtype: Any = np.int64 if self.kind is int else np.float64
@@ -99,8 +102,8 @@ class CellTyper:
     def _count(self, cells: Sequence[str], first: int) -> None:
         """Count the numbers among texts.
 
-        Counting stops at a number with leading zeros, which is a name, and where hardly any cell is a number, so that
-        columns of texts cost next to nothing.
+        Counting stops at a number with leading zeros, which is a name. It also stops if hardly any cell is a number, so
+        that columns of texts cost next to nothing.
         """
         if not self._counts:
             return
@@ -114,14 +117,16 @@ class CellTyper:
         self._counts &= self._texts < _TEXTS or self._numbers >= _TEXTS / 10
 
     def describe_numbers(self, what: str, where: Where) -> str | None:
-        """Describe how many cells of a column of texts are numbers, and which is none; None if fewer than half are.
+        """Describe how many cells of a column of texts are numbers, and name one that is not.
+
+        Return None if fewer than half of the cells are numbers.
 
         Parameters
         ----------
         what : str
-            The column, and what it is.
+            Describes the column.
         where : callable
-            Names a row in messages.
+            Returns the name of a row for messages.
         """
         if self.kind is not str or self.first_text is None or not self._counts or self._numbers < self._texts:
             return None
@@ -131,17 +136,17 @@ class CellTyper:
 
 
 def keep_cells(cells: Iterable[str]) -> list[Any]:
-    """Return cells as texts; an empty one is missing (None)."""
+    """Return the cells as texts, with None for empty cells."""
     return [cell or None for cell in cells]
 
 
 def is_no_number(cell: str) -> bool:
-    """Return whether a cell is missing among numbers: blanks, or how programs write NaN."""
+    """Return whether a cell is a missing number: only blanks, or one of the usual spellings of NaN."""
     return cell.strip(BLANKS) in _NO_NUMBERS
 
 
 def spells_number(cell: str) -> bool:
-    """Return whether a cell is a finite number in any spelling, as ``--float`` takes it."""
+    """Return whether a cell is a finite number in any spelling that ``--float`` accepts."""
     return _ANY.match(cell.strip(BLANKS)) is not None
 
 

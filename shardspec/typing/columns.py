@@ -1,4 +1,4 @@
-"""Settle the type of a column of Python values in one pass."""
+"""Infer the type of a column of Python values in one pass."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import NoneType
@@ -12,7 +12,7 @@ from shardspec.typing.field_types import INT64, FieldType, infer, infer_list, jo
 from shardspec.wording import shorten
 
 Where = Callable[[int], str]
-"""Maps the index of a row to the row's name in messages."""
+"""Returns the name of a row for messages, given the row's index."""
 
 FLOAT_MAX = float(np.finfo(np.float64).max)
 
@@ -24,13 +24,13 @@ _OF_PYTHON: Mapping[type, FieldType] = {
     bytes: FieldType("blob"),
     dict: FieldType("json"),
 }
-"""The types of values that need not be looked at one by one; ``bool`` is first, since it is an ``int`` as well."""
+"""Field types that follow from the Python type alone; ``bool`` is first, since it is a subclass of ``int``."""
 
 
 class NumberLimits:
-    """The first numbers of a column beyond some limits, each with its row.
+    """Records the first number of a column that exceeds each of some limits, with its row.
 
-    The limits are ``int64``, ``float64`` (of integers), ``finite`` (of floats) and ``class`` (the least label).
+    The limits are ``int64``, ``float64`` (for integers), ``finite`` (for floats) and ``class`` (the smallest label).
     """
 
     _OF_KIND: Mapping[type, Mapping[str, tuple[float, float]]] = {
@@ -53,11 +53,11 @@ class NumberLimits:
         numbers : sequence
             At least one.
         given : sequence
-            What each of them was made from.
+            The original value of each number.
         values : sequence
-            The column's next values, among which are those `given`.
+            The column's next values, which include `given`.
         first : int
-            The row of the first of the values.
+            Row of the first value.
         """
         least, most = min(numbers), max(numbers)
         for limit, (low, high) in self._OF_KIND[type(least)].items():
@@ -71,7 +71,7 @@ class NumberLimits:
         Raises
         ------
         UsageError
-            If it cannot.
+            If a number is beyond the limit.
         """
         if kind is int and "int64" in self.beyond:
             row, number = self.beyond["int64"]
@@ -85,7 +85,7 @@ class NumberLimits:
 
 
 class ColumnTyper:
-    """Settles the type of a column from its values, some at a time. None and NaN are missing values.
+    """Infers the type of a column from its values, in chunks. None and NaN are missing values.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class ColumnTyper:
 
     @property
     def python_type(self) -> type | None:
-        """Return the Python type of all values, float if it is among them; None if all are missing."""
+        """Python type of the values: float if any value is a float; None if all are missing."""
         return float if float in self._rows else next(iter(self._rows), None)
 
     def scan(self, values: Sequence[Any], first: int = 0) -> None:
@@ -134,7 +134,7 @@ class ColumnTyper:
             self._add(kind, some, values, first)
 
     def _add(self, kind: type, some: Sequence[Any], values: Sequence[Any], first: int) -> None:
-        """Join the type of `some` of the values, which have the same Python type."""
+        """Join the type of `some`, the values of one Python type, to the type of the column."""
         simple = next((found for of, found in _OF_PYTHON.items() if issubclass(kind, of)), None)
         if simple is not None:
             self._join(simple)
@@ -158,7 +158,7 @@ class ColumnTyper:
                 )
 
     def _with_new_types(self, kind: type, some: Sequence[Any]) -> Iterator[Any]:
-        """Yield the lists or arrays whose type differs from that of the one before."""
+        """Yield the lists or arrays whose type differs from the type of the previous one."""
         last: Any = None
         is_array = issubclass(kind, np.ndarray)
         for value in some:
@@ -175,7 +175,7 @@ class ColumnTyper:
     def _join(self, found: FieldType) -> bool:
         """Join one more type; return whether that is possible."""
         if self._is_mixed:
-            return True  # no more can be said
+            return True  # the type cannot get more general
         joined = found if self.type is None else join(self.type, found)
         self._is_mixed = joined is None
         self.type = joined or self.type

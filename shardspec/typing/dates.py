@@ -1,8 +1,8 @@
-"""Write values that no field can hold as text: dates and times in ISO 8601, decimals with all digits.
+"""Convert values that no field can hold to text: dates and times in ISO 8601, decimals with all digits.
 
-Every source of columns uses this rule. A date or time becomes the text that Python's ``isoformat`` returns. A time with a
-time zone is written in UTC. A duration is written in seconds, such as ``PT1.500000S``. Dates and times are those of Python:
-microseconds, years 1 to 9999.
+Every source of columns uses these rules. A date or time becomes the text that Python's ``isoformat`` returns. A time
+with a time zone is written in UTC. A duration is written in seconds, such as ``PT1.500000S``. The range is that of
+Python's types: years 1 to 9999, with a resolution of microseconds.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from shardspec.wording import LONG, cut, shorten
 
 _PLAIN = frozenset((bool, bytes, float, int, str, type(None)))
 _MISSING = ("NAType", "NaTType")
-"""Types of pandas' missing values, which equal nothing."""
+"""Types of pandas' missing values, which are not equal to anything."""
 _MICROSECOND = timedelta(microseconds=1)
 ARROW_ERRORS = (ArithmeticError, LookupError, NotImplementedError, OSError, TypeError, ValueError)
 """Errors that pyarrow raises when it reads a file or makes Python values. They have no common base class."""
@@ -41,12 +41,12 @@ class RowError(ValueError):
 
 
 def plain_values(values: Sequence[Any]) -> Sequence[Any]:
-    """Return the values with those replaced that no field can hold (`plain_value`)."""
+    """Apply `plain_value` to each value."""
     return values if _PLAIN.issuperset(map(type, values)) else [plain_value(value) for value in values]
 
 
 def plain_value(value: Any) -> Any:
-    """Return a date, time, duration, decimal or UUID as text, and a scalar of numpy as a scalar of Python.
+    """Return a date, time, duration, decimal or UUID as text, and a NumPy scalar as a Python scalar.
 
     Lists and mappings are searched for such values. A missing value of pandas or numpy becomes None. Any other value is
     returned unchanged.
@@ -54,7 +54,7 @@ def plain_value(value: Any) -> Any:
     Raises
     ------
     UsageError
-        If a date, time or duration is outside of Python's range, or more exact than a microsecond.
+        If a date, time or duration is outside of Python's range or has a finer resolution than a microsecond.
     """
     if type(value) in _PLAIN:
         return value
@@ -87,7 +87,7 @@ def plain_value(value: Any) -> Any:
 
 
 def _from_numpy(value: np.datetime64 | np.timedelta64) -> date | timedelta | None:
-    """Convert a scalar of numpy to Python; a date stays without time."""
+    """Convert a NumPy scalar to Python; a date without a time becomes a ``date``."""
     if np.isnat(value):
         return None
     is_date = isinstance(value, np.datetime64) and np.datetime_data(value.dtype)[0] in ("Y", "M", "W", "D")
@@ -107,7 +107,7 @@ def _out_of_range(value: Any) -> UsageError:
 
 
 def plain_arrow(column: Any) -> Sequence[Any]:
-    """Return the values of a column of pyarrow as Python values that fields can hold; None where one is missing.
+    """Return the values of a pyarrow column as Python values that fields can hold, with None for missing values.
 
     Parameters
     ----------

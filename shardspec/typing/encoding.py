@@ -15,14 +15,14 @@ from shardspec.typing.frames import Cells
 
 
 class EncodedColumn(NamedTuple):
-    """A field and its values as in `shardspec.columns`, with a sentinel for each missing one.
+    """A field and its values as in `shardspec.columns`, with a sentinel for each missing value.
 
     Attributes
     ----------
     field : Field
     values : ndarray, (n, *shape), or list of bytes-like objects
     sentinel : scalar or bytes
-        Replaces a missing value: false, 0, zeros, −1 in a label, or nothing.
+        Stored for a missing value: false, 0, an array of zeros, −1 for a label, or empty bytes.
     notes : list of str
         Notes for the user about the values, one line each.
     """
@@ -36,8 +36,8 @@ class EncodedColumn(NamedTuple):
 def encode_column(name: str, cells: Cells, place: str) -> EncodedColumn:
     """Choose the field of a column, and encode its values.
 
-    Numbers keep the dtype that they have in the table; Python's own become 64-bit numbers. Lists of numbers and arrays
-    become *fixed* fields if all have one shape, *ragged* ones if they differ only in their first axis. Texts of a field
+    Numbers keep their dtype in the table; Python numbers become 64-bit numbers. Lists of numbers and arrays become
+    *fixed* fields if all have the same shape, and *ragged* fields if only the first axis differs. Texts of a field
     ``label`` become classes, numbered in sorted order. Other lists, and mappings, become JSON.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Types of a field's values: infer them from values, join them, and make fields of them."""
+"""Types of a field's values: infer a type from values, join types, and make a field of a type."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ _LEAVES: Mapping[frozenset[type], str] = {
     frozenset((float,)): "<f8",
     frozenset((int, float)): "<f8",
 }
-"""The dtype of a list, by the types of the numbers in it."""
+"""The dtype of a list, by the Python types of its numbers."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,16 @@ class FieldType:
     kind : {"array", "class", "blob", "json", "text", "image"}
         *class*: a text that names the sample's class.
     dtype : str
-        Of an array.
+        Dtype of an array.
     shape : tuple of (int or None)
-        Of an array; None for an axis whose size is free.
+        Shape of an array; None for an axis of any size.
     settled : bool
-        Whether `shape` is final. Otherwise the samples decide which of the free axes vary.
+        Whether `shape` is final. Otherwise the samples determine which of the axes with None vary.
     listed : bool
         Whether the values are lists. An array of shape ``()`` then means that all lists were empty, and a text that all
         values were None.
     codec : NamedConfig or None
-        Of an image.
+        Codec of an image.
     optional : bool
         Whether a value may be None.
     """
@@ -86,9 +86,9 @@ class FieldType:
         shape : tuple of (int or None)
             Shape of arrays and images; None for an axis that varies.
         classes : sequence of str, optional
-            Class names; they must be known if the type is *class*.
+            Class names; required if the type is *class*.
         layout : str, optional
-            The layout of points.
+            The point layout of landmarks.
         """
         names = None if classes is None else tuple(classes)
         if self.kind in ("text", "json"):
@@ -110,7 +110,7 @@ class FieldType:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "FieldType":
-        """Read what `to_json` made."""
+        """Read the result of `to_json`."""
         codec = None if document["codec"] is None else NamedConfig(**document["codec"])
         return cls(**{**document, "shape": tuple(document["shape"]), "codec": codec})
 
@@ -119,7 +119,7 @@ _EMPTY_LIST = FieldType("array", "<i8", (), listed=True)
 _OTHER_LIST = FieldType("json", listed=True)
 
 
-def infer(name: str, value: Any, picture: NamedConfig | None = None) -> FieldType:
+def infer(name: str, value: Any, image: NamedConfig | None = None) -> FieldType:
     """Infer the type of a value.
 
     Parameters
@@ -127,7 +127,7 @@ def infer(name: str, value: Any, picture: NamedConfig | None = None) -> FieldTyp
     name : str
         The field.
     image : NamedConfig, optional
-        Codec of images; without it, arrays and bytes are not taken for images.
+        Codec of images. Without it, no array or bytes object is treated as an image.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def infer(name: str, value: Any, picture: NamedConfig | None = None) -> FieldTyp
     if isinstance(value, str):
         return FieldType("class" if name == LABEL else "text")
     if isinstance(value, bytes | bytearray | memoryview):
-        return FieldType("blob") if picture is None or not is_image_field(name) else _image_type(name, picture)
+        return FieldType("blob") if image is None or not is_image_field(name) else _image_type(name, image)
     if isinstance(value, dict):
         return FieldType("json")
     if isinstance(value, list | tuple):
@@ -153,13 +153,13 @@ def infer(name: str, value: Any, picture: NamedConfig | None = None) -> FieldTyp
     if value is None:
         return FieldType("text", optional=True, listed=True)
     array = as_array(value)
-    if picture is not None and is_image_field(name) and is_image(array):
-        return _image_type(name, picture)
+    if image is not None and is_image_field(name) and is_image(array):
+        return _image_type(name, image)
     return FieldType("array", array.dtype.str, (None,) * array.ndim)
 
 
 def join(one: FieldType, other: FieldType) -> FieldType | None:
-    """Return the type that holds the values of both; None if there is none."""
+    """Return the type that can hold the values of both types; None if there is none."""
     optional = one.optional or other.optional
     for kind, rest in ((one, other), (other, one)):
         if kind.kind == "text" and kind.listed:  # nothing but None so far
@@ -171,7 +171,7 @@ def join(one: FieldType, other: FieldType) -> FieldType | None:
     if one.listed and other.listed:
         if "json" in (one.kind, other.kind):
             return as_json
-        if not one.shape or not other.shape:  # an empty list may be one of any numbers
+        if not one.shape or not other.shape:  # an empty list fits numbers of any dtype
             return one if one.shape else other
         dtype = one.dtype if one.dtype == other.dtype else _JOINED.get((one.dtype, other.dtype))
         return as_json if dtype is None or one.shape != other.shape else replace(one, dtype=dtype)
@@ -182,7 +182,7 @@ def join(one: FieldType, other: FieldType) -> FieldType | None:
 
 
 def settle_empty(kind: FieldType) -> FieldType:
-    """Return the final type after the first samples: lists that were all empty become JSON."""
+    """Return the type to use after the first samples: lists that were all empty become JSON."""
     if kind.kind == "text" and kind.listed:
         return replace(kind, listed=False)
     if kind.kind == "array" and kind.listed and not kind.shape:
@@ -191,7 +191,7 @@ def settle_empty(kind: FieldType) -> FieldType:
 
 
 def common_shape(shapes: Iterable[Shape]) -> Shape:
-    """Return the common shape of values with equally many axes: None for an axis whose sizes differ."""
+    """Return the common shape of values with the same number of axes, with None for an axis whose sizes differ."""
     return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
 
 
@@ -206,11 +206,11 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
     Raises
     ------
     SchemaError
-        If it is not one.
+        If the value cannot be converted.
     """
     try:
         array = np.asarray(value)
-    except Exception as error:  # of whatever library the value is
+    except Exception as error:  # any library may have defined the value's type
         raise SchemaError(
             expected="a value that numpy reads as an array", found=type(value).__name__, hint=error
         ) from error
@@ -224,10 +224,10 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
     return array
 
 
-def _image_type(name: str, picture: NamedConfig) -> FieldType:
+def _image_type(name: str, image: NamedConfig) -> FieldType:
     """Return the type of an image. Label maps are never stored with loss."""
-    lossy = is_lossy(picture.name)
-    return FieldType("image", codec=NamedConfig("png") if lossy and is_mask_name(name) else picture)
+    lossy = is_lossy(image.name)
+    return FieldType("image", codec=NamedConfig("png") if lossy and is_mask_name(name) else image)
 
 
 def infer_list(value: Sequence[Any]) -> FieldType:
@@ -253,7 +253,7 @@ def _list_type(dtype: str, tail: tuple[int, ...]) -> FieldType:
 
 
 def _list_shape(value: Any, kinds: set[type]) -> tuple[int, ...] | None:
-    """Return the shape of nested lists, and collect their leaves' types; None if they are not rectangular."""
+    """Return the shape of nested lists, and add the types of their leaves to `kinds`; None if not rectangular."""
     inside = set(map(type, value))
     if inside.isdisjoint((list, tuple)):
         kinds |= inside

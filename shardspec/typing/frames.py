@@ -21,7 +21,7 @@ class Cells(NamedTuple):
     ----------
     values : ndarray, (n, *shape), of numbers or truth values; or a sequence of n Python values or arrays
     valid : ndarray, (n,), bool
-        True where there is a value. NaN is a missing number; inside an array it is a value.
+        False for a missing value. NaN counts as missing in a column of numbers, but not inside an array.
     """
 
     values: Any
@@ -40,7 +40,7 @@ def read_cells(frame: Any, what: str) -> dict[str, Cells]:
     Raises
     ------
     UsageError
-        If it is none of these, or a column cannot be read, or has another length.
+        If `frame` is none of these, a column cannot be read, or the columns differ in length.
     """
     columns = {str(name): cells for name, cells in _columns(frame, what)}
     lengths = {name: len(cells.valid) for name, cells in columns.items()}
@@ -83,7 +83,7 @@ def _columns(frame: Any, what: str) -> Iterable[tuple[Any, Cells]]:
 
 
 def _from_values(place: str, values: Any) -> Cells:
-    """Read a column from an array, anything that becomes one, or a list of Python values."""
+    """Read a column from an array, an object that NumPy can convert to one, or a list of Python values."""
     if isinstance(values, Cells):
         return values
     if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
@@ -95,7 +95,7 @@ def _from_values(place: str, values: Any) -> Cells:
     masked = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
     try:
         array = np.asarray(values)
-    except (TypeError, ValueError, RuntimeError) as error:  # of whatever library, such as torch's on a device
+    except (TypeError, ValueError, RuntimeError) as error:  # from any library, for example a torch tensor on a GPU
         raise UsageError(place=place, expected="an array in this machine's memory", hint=error) from error
     if array.ndim == 0:
         raise UsageError(place=place, expected="a value for each row", found=shorten(values))
@@ -168,7 +168,7 @@ def _is_list(types: Any, kind: Any) -> bool:
 
 
 def _from_arrow_lists(place: str, column: Any, dtype: np.dtype[Any], axes: int, valid: BoolArray) -> Cells:
-    """Read lists of numbers: without Python objects if all have the same length and nothing is missing."""
+    """Read lists of numbers, without making Python objects if all have the same length and no value is missing."""
     if axes == 1 and valid.all() and len(column):
         lengths = import_target("pyarrow.compute:list_value_length", what=place, extra="parquet")(column).to_numpy()
         if (lengths == lengths[0]).all():

@@ -1,4 +1,4 @@
-"""Match the rows of a table with the rows of a dataset by a key, and make fields of the table's other columns."""
+"""Match the rows of a table with the rows of a dataset by a key, and turn the table's other columns into fields."""
 
 from collections.abc import Collection, Iterable, Sequence
 from hashlib import blake2b
@@ -19,10 +19,10 @@ from shardspec.wording import counted, did_you_mean, list_some, program, quote_s
 
 NO_ROW = -1
 _NAMED = 5
-"""Number of keys that a message names."""
+"""Maximum number of keys in a message."""
 _IDENTITY_BYTES = 16
 _AT_ONCE = 1 << 16
-"""Number of keys that are looked up at once."""
+"""Number of keys to look up in one chunk."""
 
 
 class JoinedColumns(NamedTuple):
@@ -36,7 +36,8 @@ class JoinedColumns(NamedTuple):
     rows : int
         Rows of the table that were used.
     missing : dict of str to int
-        For each field that has any, the rows of the dataset without a value; a field ``<field>_valid`` says which.
+        Number of rows of the dataset without a value, for each field with such rows. The field ``<field>_valid`` is
+        false in these rows.
     unknown : int
         Rows of the table whose key is not in the dataset.
     notes : list of str
@@ -57,10 +58,10 @@ class DatasetKeys(NamedTuple):
     Attributes
     ----------
     field : Field
-        Of text, or a scalar of integers.
+        A field of text or of single integers.
     values : ndarray, (n,), integer; or sequence of n str
     valid : ndarray, (n,), bool
-        False where ``<field>_valid`` is, or the text is empty.
+        False where ``<field>_valid`` is false or the text is empty.
     """
 
     field: Field
@@ -69,12 +70,12 @@ class DatasetKeys(NamedTuple):
 
 
 def key_fields(schema: Schema, on: str | Sequence[str]) -> tuple[Field, ...]:
-    """Return the fields that identify a row, together if there are several.
+    """Return the fields `on`, which together identify a row.
 
     Raises
     ------
     UsageError
-        If there is no such field, or one that is neither text nor a single integer; if one is named twice.
+        If a field does not exist, is neither text nor a single integer, or is named twice.
     """
     fit = [f.name for f in schema if f.is_small and (f.kind == "text" or f.dtype[1] in "iu")]
     names: list[Any] = list(on) if isinstance(on, Sequence) and not isinstance(on, str) else [on]
@@ -95,12 +96,12 @@ def key_fields(schema: Schema, on: str | Sequence[str]) -> tuple[Field, ...]:
 
 
 def key_columns(key: str | Sequence[str] | None, on: Sequence[str]) -> list[str]:
-    """Return the table's columns to compare with the fields `on`: those with the same names, unless `key` names others.
+    """Return the table's columns to match with the fields `on`: `key`, or by default the columns of the same names.
 
     Raises
     ------
     UsageError
-        If there are not as many columns as fields.
+        If the number of columns differs from the number of fields.
     """
     columns = list(on) if key is None else [key] if isinstance(key, str) else list(key)
     if len(columns) != len(on):
@@ -130,7 +131,7 @@ def join_frame(
     frame : table
         See `shardspec.typing.frames.read_cells`.
     keys : sequence of DatasetKeys
-        Rows belong together if all of them are equal.
+        A row of the table matches a row of the dataset if all keys are equal.
     taken : collection of str
         Names that the new fields must not use.
     key : str or sequence of str, optional
@@ -144,7 +145,7 @@ def join_frame(
     allow_unknown : bool
         Whether the table may have keys that the dataset lacks.
     replaceable : collection of str
-        The names in `taken` that the caller could replace, for a message.
+        The names in `taken` that the caller could replace with `replace`; the error message suggests it.
     required : ndarray, (n,), bool, optional
         The rows that need a value; all by default.
     what : str
@@ -153,7 +154,7 @@ def join_frame(
     Raises
     ------
     UsageError
-        If the table cannot be read or matched; the message names what is missing or superfluous.
+        If the table cannot be read, or its rows cannot be matched. The message lists missing and unknown keys.
     """
     cells = read_cells(frame, what)
     on = [one.field.name for one in keys]
@@ -236,7 +237,7 @@ def _names(
     replaceable: Collection[str],
     what: str,
 ) -> dict[str, str]:
-    """Return the field of each column that is taken."""
+    """Return the name of the new field for each column to add."""
     have = list(cells)
     if isinstance(fields, str):
         raise UsageError(option="fields", expected="a list of columns", found=shorten(fields))
@@ -249,7 +250,7 @@ def _names(
             )
     chosen = [column for column in have if column not in keys] if fields is None else list(dict.fromkeys(fields))
     if not chosen:
-        raise UsageError(place=what, expected="a column beside the keys", found="none")
+        raise UsageError(place=what, expected="a column besides the keys", found="none")
     names: dict[str, str] = {}
     for column in chosen:
         name = field_name(column)
@@ -273,7 +274,7 @@ def _names(
 def _match(
     table: Sequence[Cells], keys: Sequence[DatasetKeys], columns: Sequence[str], what: str
 ) -> tuple[IntArray, IntArray]:
-    """Return the table's row of each row of the dataset, or `NO_ROW`, and the rows of the table that are left over."""
+    """Return the table row that matches each row of the dataset, or `NO_ROW`, and the table rows without a match."""
     given = []
     for cells, one, column in zip(table, keys, columns, strict=True):
         place = f"{what}: column {shorten(column)}"
@@ -319,9 +320,9 @@ def _twice(known: npt.NDArray[np.bytes_], order: IntArray) -> list[tuple[int, in
 
 
 def _identities(columns: Sequence[Iterable[Any]]) -> npt.NDArray[np.bytes_]:
-    """Return digests of keys, (n,), which take less memory than the keys; equal keys have equal digests.
+    """Return a digest per key, (n,); digests take less memory than keys, and equal keys have equal digests.
 
-    Those of keys in several columns are the digests of the digests of each.
+    For keys in several columns, each digest is computed from the digests of the columns.
     """
     if len(columns) == 1:
         return np.frombuffer(_digests(columns[0]), f"S{_IDENTITY_BYTES}")
@@ -341,7 +342,7 @@ def _digests(values: Iterable[Any]) -> bytearray:
 
 
 def _key_at(columns: Sequence[Sequence[Any]], row: int) -> Any:
-    """Return the key in a row for a message; a tuple if there are several columns."""
+    """Return the key of a row for a message, as a tuple if there are several columns."""
     values = (column[row] for column in columns)
     key = tuple(value.item() if isinstance(value, np.generic) else value for value in values)
     return key[0] if len(key) == 1 else key
