@@ -41,7 +41,7 @@ test-light: $(LIGHT_STAMP)
 $(LIGHT_STAMP): pyproject.toml constraints.txt
 	test -d $(LIGHT_BIN) || $(PYTHON) -m venv $(VENV)-light
 	$(LIGHT_BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[hdf5,parquet,tfrecord]' \
-		hypothesis psutil pytest scikit-image
+		hypothesis lmdb psutil pytest scikit-image
 	touch $@
 
 test-slow: setup
@@ -54,7 +54,7 @@ test-external: setup
 	$(BIN)/python -m pytest -q -m external
 	test -x $(VENV)-tf/bin/python || $(PYTHON) -m venv $(VENV)-tf
 	$(VENV)-tf/bin/python -m pip install --quiet --editable '.[hdf5,parquet,tfrecord]' \
-		tensorflow-cpu nvidia-dali-cuda120 hypothesis psutil pytest scikit-image
+		tensorflow-cpu nvidia-dali-cuda120 hypothesis lmdb psutil pytest scikit-image
 	$(VENV)-tf/bin/python -m pytest -q -m external $(FORMATS)
 
 # Pages in the system's Chromium, driven by Playwright.
@@ -103,7 +103,7 @@ test-parity: setup
 
 # Tests on a GPU, in an environment on top of the system's torch and numpy. Prints a table for docs/benchmarks.md, or why
 # it is skipped. Without a network, give a folder with the wheels of these packages: make test-gpu WHEELS=folder
-GPU_PACKAGES := facenet-pytorch==2.5.3 filelock jinja2 lmdb markupsafe opencv-python-headless pillow scikit-image \
+GPU_PACKAGES := facenet-pytorch==2.5.3 filelock jinja2 markupsafe opencv-python-headless pillow scikit-image \
 	simplejpeg tqdm
 
 test-gpu:
