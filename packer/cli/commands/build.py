@@ -5,7 +5,7 @@ import dataclasses
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,13 +45,61 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     add_options(parser, OPTION_NAMES)
 
 
+TOPICS: Mapping[str, tuple[str, ...]] = {
+    "most used": (
+        "preset",
+        "format",
+        "label_from",
+        "every",
+        "size",
+        "choose",
+        "align",
+        "encode",
+        "workers",
+        "overwrite",
+    ),
+    "source and labels": (
+        *("include", "exclude", "limit", "classes", "classes_from", "label_names", "fields_from_path", "sidecars"),
+        *("frame_folders", "path_column", "root", "keys", "unquoted", "drop", "text", "int", "float", "intervals"),
+    ),
+    "frames and sound of videos": (
+        *("fps", "resample_fps", "frames", "keyframes", "refill", "audio", "require_audio"),
+    ),
+    "faces": (
+        *("min_face", "min_score", "margin", "crop", "align_as", "smooth", "fill", "crop_per", "keep_faceless"),
+        *("boxes", "boxes_from", "boxes_scale", "also", "also_missing", "also_resample"),
+    ),
+    "detector and landmarks": ("detector", "device", "parity", "shared_detector", "landmarks", "landmark_model"),
+    "storage": (
+        *(
+            "resize",
+            "encode_field",
+            "quality",
+            "subsampling",
+            "progressive",
+            "restart_markers",
+            "shard_size",
+            "shuffle",
+        ),
+        "steps",
+    ),
+    "growing a dataset": ("update", "changed", "gone", "new_classes", "retry_rejects"),
+    "running": ("item_timeout", "on_error", "max_rejects"),
+    "clusters": ("engine", "workers_per_node", "ray_address"),
+}
+"""Options of a build by topic, as ``packer build --help`` groups them. Each option has one topic."""
+
+
 def add_options(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
-    """Add the named options of `Recipe` and `BuildOptions`, in two groups."""
-    for title, kind in (("what is made", Recipe), ("how it runs", BuildOptions)):
-        group = parser.add_argument_group(title)
-        for spec in dataclasses.fields(kind):
-            if spec.name in names:
-                add_option(group, spec)
+    """Add the named options of `Recipe` and `BuildOptions`, grouped by topic."""
+    parser.usage = "%(prog)s SOURCE OUT [OPTIONS]"
+    specs = {spec.name: spec for kind in (Recipe, BuildOptions) for spec in dataclasses.fields(kind)}
+    for topic, options in TOPICS.items():
+        chosen = [name for name in options if name in names]
+        if chosen:
+            group = parser.add_argument_group(topic)
+            for name in chosen:
+                add_option(group, specs[name])
 
 
 def run(options: argparse.Namespace) -> int:
