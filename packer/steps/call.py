@@ -1,4 +1,4 @@
-"""A function from an input to samples, as the only step of a chain."""
+"""Run a user's function, which turns an input into samples, as the only step of a chain."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,16 +12,16 @@ from packer.steps.encode_sample import SampleEncoder
 from shardspec.errors import ItemError, SchemaError
 
 Function = Callable[[Any], Mapping[str, Any] | Iterable[Mapping[str, Any]] | None]
-"""Makes one sample of an input, several, or none."""
+"""Turns an input into one sample, several samples, or none."""
 
 MADE = "_made"
-"""Key of a sample that carries what the function gave."""
+"""Key under which a sample carries the mapping that the function returned."""
 
 
 def step_of(function: Function) -> Step:
     """Return the step that calls a function once for each item, with the input that the item represents.
 
-    An input for which the function returns no sample is no reject.
+    An input for which the function returns no sample does not count as rejected.
     """
 
     def step(samples: Iterator[Sample]) -> Iterator[Sample]:

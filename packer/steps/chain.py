@@ -24,17 +24,17 @@ from shardspec.wording import counted, cut, did_you_mean, one_line, shorten
 
 @dataclass(frozen=True, slots=True)
 class StepResources:
-    """Resources that steps may use. They affect how fast the steps are, and never the bytes of their samples.
+    """Resources that steps may use. They affect the speed of the steps, but never the bytes of their samples.
 
     Attributes
     ----------
     detector : FaceDetector or None
-        What finds faces; None if the worker is to load one.
+        Finds faces; None if the worker loads its own detector.
     decodes_ahead : bool
-        Whether frames are decoded in a thread of their own while later steps work: if the worker has a core to spare.
+        Whether a separate thread decodes frames while later steps run; true if the worker has a core to spare.
     only_encodes : bool
-        Whether samples only go to the `Encoder`: then an image whose bytes are kept is checked, but its pixels are
-        not made, and ``image`` has its shape alone.
+        Whether samples are only passed to the `Encoder`. An image whose bytes are kept is then checked but not decoded,
+        and ``image`` is a placeholder of the right shape.
     """
 
     detector: FaceDetector | None = None
@@ -50,14 +50,13 @@ REPORT = "_report"
 """Keys of a sample that carry the `Item` and its `ItemReport`; keys with a leading underscore are never stored."""
 
 SAMPLED = "_sampled"
-"""Key of a video's frames that carries the indices of all sampled frames, None where they are not known in advance."""
+"""Key of a video's frames that carries the indices of all sampled frames; None if they are not known in advance."""
 
 NEIGHBOURS = "_neighbours"
-"""Key of a video's frames that carries, by sampled frame, the indices of those that may stand in for it; if asked for.
-"""
+"""Key of a video's frames that carries the indices of the possible substitutes for each sampled frame (``refill``)."""
 
 STILL: Mapping[str, Any] = {"frame": 0, "time": 0.0, "frame_position": 0}
-"""Fields that say which frame of a video a sample is, for an image."""
+"""Values for an image of the fields that locate a frame in its video."""
 
 STEPS: Mapping[str, ImportTarget] = {
     "decode": ImportTarget("packer.steps.decode:make", "pack"),
@@ -71,7 +70,7 @@ _NO_OPTIONS = "step {!r} takes its options from the recipe, found {}"
 
 
 class StepError(Exception):
-    """An error of a step. Carries the step's name; its cause is what the step raised."""
+    """An error of a step. Carries the step's name; ``__cause__`` is the exception that the step raised."""
 
     def __init__(self, step: str, reason: str) -> None:
         reason = cut(one_line(reason), REASON_LENGTH)
@@ -87,7 +86,7 @@ class Pipeline:
     ----------
     recipe : Recipe
     functions : dict of str to callable
-        Steps passed as Python functions, by the name that stands in the recipe.
+        Steps passed as Python functions, by their names in the recipe.
     resources : StepResources
     """
 
@@ -101,15 +100,15 @@ class Pipeline:
         self.steps = [(spec.use, _make_step(spec, recipe, functions or {}, resources)) for spec in recipe.chain]
 
     def run(self, item: Item, report: ItemReport) -> Generator[Sample]:
-        """Yield the samples of one item, in order. Close the generator if it is not run to its end.
+        """Yield the samples of one item, in order. Close the generator if it is not exhausted.
 
         Raises
         ------
         StepError
-            If a step raises, or ends without having given a sample. The error names the first step that did so, and the
-            item gives no more samples.
+            If a step raises an exception or ends without yielding a sample. The error names the first such step, and
+            the item yields no more samples.
         MissingDependencyError
-            If a library that one of our own steps needs is not installed.
+            If a library that a built-in step needs is not installed.
         """
         start: Sample = {"source": item.name, ITEM: item, REPORT: report}
         samples = _guard("source", self._load, iter([start]))
@@ -123,7 +122,8 @@ class Pipeline:
                 samples = stage
             yield from samples
         if not given[-1] and not report.empty:
-            # Not the first of the chain that gave none: a step that asks for no samples leaves those before it unread.
+            # Blame the first step that ended, not the first in the chain without samples: a step that requests no
+            # samples leaves the steps before it unread.
             barren = next(place for place in ended if not given[place])
             raise StepError(self.steps[barren - 1][0], _describe_none(report, given[barren - 1]))
 
@@ -148,7 +148,7 @@ def _guard(name: str, step: Step, samples: Iterator[Sample]) -> Iterator[Sample]
         for sample in given:
             _check_sample(sample)
             yield sample
-    except (StepError, MissingDependencyError):  # what this machine lacks is no fault of the item
+    except (StepError, MissingDependencyError):  # a library missing on this machine is not the item's fault
         raise
     except ItemError as error:
         raise StepError(name, str(error) or describe_error(error)) from error
@@ -157,7 +157,7 @@ def _guard(name: str, step: Step, samples: Iterator[Sample]) -> Iterator[Sample]
 
 
 def _place_in_file(step: Step, error: BaseException) -> str:
-    """Where in the file of a user's step an error was raised; empty for our own steps, to keep lines out of reasons."""
+    """Return the line of a user's step that raised an error; empty for built-in steps, whose lines help no user."""
     function = inspect.unwrap(step.func if isinstance(step, partial) else step)
     code = getattr(function, "__code__", None)
     if code is None or function.__module__.startswith(f"{__package__.partition('.')[0]}."):
@@ -166,7 +166,7 @@ def _place_in_file(step: Step, error: BaseException) -> str:
 
 
 def _count(samples: Iterator[Sample], given: list[int], ended: list[int], place: int) -> Generator[Sample]:
-    """Pass the samples on and count them in ``given[place]``; at their end, `place` is appended to `ended`."""
+    """Yield the samples and count them in ``given[place]``; append `place` to `ended` at the end."""
     for sample in samples:
         given[place] += 1
         yield sample
@@ -174,7 +174,7 @@ def _count(samples: Iterator[Sample], given: list[int], ended: list[int], place:
 
 
 def _describe_none(report: ItemReport, taken: int) -> str:
-    """Say why a step gave no samples: why frames were skipped, and if that was not all, that it gave none."""
+    """Describe why a step yielded no samples: the reasons for skipped frames, and the number of samples it received."""
     skipped = sum(map(len, report.skipped.values()))
     reasons = [f"{reason} ({counted(len(frames), 'frame')})" for reason, frames in report.skipped.items()]
     if skipped < max(1, report.frames):
@@ -183,7 +183,7 @@ def _describe_none(report: ItemReport, taken: int) -> str:
 
 
 def _check_sample(sample: Any) -> None:
-    """Check that a sample is a dict, and that its ``image`` is an image as every later step and reader expects it."""
+    """Check that a sample is a dict, and that its ``image`` has the dtype and shape that steps and readers expect."""
     if not isinstance(sample, dict):
         raise ItemError(expected="samples as dicts", found=type(sample).__name__)
     image = sample.get("image")
@@ -200,14 +200,14 @@ def require_image(sample: Sample) -> None:
     Raises
     ------
     ItemError
-            If no earlier step has made an image, and the source has none.
+            If neither an earlier step nor the source provides an image.
     """
     if sample.get("image") is None:
         raise ItemError(expected="an image", found="none", hint="begin the steps with decode, which reads it")
 
 
 def check_steps(recipe: Recipe, functions: Mapping[str, Step]) -> None:
-    """Find the steps of a recipe before anything is planned; the built-in ones are not imported.
+    """Check that the steps of a recipe exist, before a build is planned. Built-in steps are not imported.
 
     Raises
     ------
@@ -229,7 +229,7 @@ def check_steps(recipe: Recipe, functions: Mapping[str, Step]) -> None:
 def _make_step(
     spec: StepSpec, recipe: Recipe, functions: Mapping[str, Step], resources: StepResources = _PLAIN
 ) -> Step:
-    """The callable of a step: built-in, passed in Python, or imported."""
+    """Return the callable of a step: built-in, passed in Python, or imported."""
     if spec.use in functions:
         step: Step = functions[spec.use]
     elif ":" in spec.use:

@@ -1,4 +1,4 @@
-"""Companion files of an item, such as the masks of a video: read along with it, the same frames in the same order."""
+"""Companion files of an item, such as the masks of a video, of which the same frames are read in the same order."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def open_reader(file: ItemFile, sampling: Sampling, *, max_pixels: int = MAX_PIXELS) -> "Reader":
     """Open a file whose medium is a sequence: a video, or a folder of frames.
 
-    The library for videos takes a third of the time in which a worker starts, and is not loaded for images.
+    The video library takes a third of a worker's start-up time, so it is not loaded for images.
     """
     if isinstance(file.member, Frames):
         return FramesReader(file.path, file.member, sampling, max_pixels=max_pixels)
@@ -39,7 +39,7 @@ def open_reader(file: ItemFile, sampling: Sampling, *, max_pixels: int = MAX_PIX
 
 
 class CompanionFile:
-    """The frames of a companion file by their indices, which only rise.
+    """The frames of a companion file by index. Indices must be requested in ascending order.
 
     The file is opened when the first frame is requested, and closed by `close`.
 
@@ -48,7 +48,7 @@ class CompanionFile:
     option : str
         The option that names the file, for messages.
     sampled : tuple of int or None
-        The indices that may be requested, rising; None if any may.
+        The indices that may be requested, in ascending order; None for any index.
     """
 
     def __init__(self, option: str, file: ItemFile, sampled: tuple[int, ...] | None) -> None:
@@ -72,8 +72,8 @@ class CompanionFile:
         if self._video is not None:
             self._video.close()
 
-    def picture(self, index: int) -> npt.NDArray[np.uint8] | None:
-        """Return the frame of an index, (H, W, 3) RGB, or the image; None if it is missing or damaged."""
+    def image(self, index: int) -> npt.NDArray[np.uint8] | None:
+        """Return the image of a frame, (H, W, 3) RGB, or of an image file; None if it is missing or damaged."""
         if self.file.medium.is_sequence:
             frame = self.frame(index)
             return None if frame is None else frame.image
@@ -83,7 +83,7 @@ class CompanionFile:
             return self._image
 
     def frame(self, index: int) -> VideoFrame | None:
-        """Return the frame of an index, of a video; None if it is missing or damaged."""
+        """Return a frame of a video by index; None if it is missing or damaged."""
         with self._naming_errors():
             if self._video is None:
                 sampling = Sampling(every=1) if self._sampled is None else Sampling(at=self._sampled)
@@ -96,7 +96,7 @@ class CompanionFile:
 
     @contextmanager
     def _naming_errors(self) -> Iterator[None]:
-        """Name the file in the errors of reading it."""
+        """Add the file's name to errors of reading it."""
         try:
             yield
         except (ImageError, VideoError) as error:
@@ -122,7 +122,7 @@ class CompanionImages:
     file : CompanionFile or None
         None if the item's row names no file.
     zero : bool
-        Whether a missing file stands for images that are zero everywhere.
+        Whether a missing file means images that are zero everywhere.
     """
 
     def __init__(self, file: CompanionFile | None, *, zero: bool = False) -> None:
@@ -131,9 +131,9 @@ class CompanionImages:
         self._frame: tuple[int, npt.NDArray[np.uint8] | None] = (-1, None)
         self._missing: list[int] = []
 
-    def is_valid(self, picture: npt.NDArray[np.uint8] | None) -> bool:
-        """Return whether a frame's companion image is known, even if there is none."""
-        return self._zero or picture is not None
+    def is_valid(self, image: npt.NDArray[np.uint8] | None) -> bool:
+        """Return whether a frame has a companion image, or the missing file means an image of zeros."""
+        return self._zero or image is not None
 
     def problems(self) -> Iterator[str]:
         """Describe the damage and the missing frames."""
@@ -144,27 +144,27 @@ class CompanionImages:
             missing = counted(len(self._missing), "missing frame")
             yield f"also {name!r}: {missing} (the first is frame {self._missing[0]})"
 
-    def picture(self, sample: Sample) -> npt.NDArray[np.uint8] | None:
-        """Return the companion image of a frame, (H, W, 3), if there is one; an `ItemError` if it has another size."""
+    def image(self, sample: Sample) -> npt.NDArray[np.uint8] | None:
+        """Return the companion image of a frame, (H, W, 3), or None; raise `ItemError` if its size differs."""
         if self._file is None:
             return None
         index = sample["frame"]
         if self._frame[0] != index:
-            self._frame = (index, self._file.picture(index))
+            self._frame = (index, self._file.image(index))
             if self._frame[1] is None:
                 self._missing.append(index)
-        picture = self._frame[1]
-        if picture is not None and picture.shape != sample["image"].shape:
-            sizes = " and ".join(f"{p.shape[1]} x {p.shape[0]}" for p in (sample["image"], picture))
+        image = self._frame[1]
+        if image is not None and image.shape != sample["image"].shape:
+            sizes = " and ".join(f"{each.shape[1]} x {each.shape[0]}" for each in (sample["image"], image))
             raise ItemError(place="also", expected="images of the same size", found=f"{sizes} at frame {index}")
-        return picture
+        return image
 
 
 @contextmanager
 def open_companion(recipe: Recipe, first: Sample) -> Iterator[CompanionImages | None]:
-    """Open the companion image or video of the item of a sample; None if the recipe has none.
+    """Open the companion image or video of a sample's item; None if the recipe has no companion files.
 
-    At the end, the report says what could not be read.
+    At the end, damage and missing frames are added to the item's report.
     """
     if recipe.also is None:
         yield None
@@ -175,7 +175,7 @@ def open_companion(recipe: Recipe, first: Sample) -> Iterator[CompanionImages | 
     try:
         yield images
         for problem in images.problems():
-            if problem not in (first[REPORT].damage or ""):  # of two passes over the file
+            if problem not in (first[REPORT].damage or ""):  # an earlier pass may have reported the same problem
                 first[REPORT].add_damage(problem)
     finally:
         if file is not None:

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from packer.steps.companion import Reader
 
 FRAMES_AHEAD = 4
-"""Decoded frames that may wait while later steps work: as many as the detector gets at a time."""
+"""Number of frames decoded ahead of later steps; equal to the detector's batch."""
 
 _LATE_S = 0.5
-"""Seconds by which an interval may end after the video: published times are rounded, and audio is padded."""
+"""Seconds by which an interval may exceed the end of the video: published times are rounded, and audio is padded."""
 
 _NO_PIXEL = bytes(1)
 
@@ -43,9 +43,9 @@ _Take = Callable[["Reader"], AbstractContextManager[Iterable[VideoFrame]]]
 def make(recipe: Recipe, resources: StepResources) -> Step:
     """Make the decode step of a recipe.
 
-    It adds ``image``, (H, W, 3) uint8 RGB, ``frame``, the frame's true index, ``time`` in seconds, and
-    ``frame_position`` among the sampled frames. For an image these numbers are 0. In place of the intervals in the
-    columns of ``intervals``, each frame gets whether its ``time`` lies in one of them.
+    The step adds ``image``, (H, W, 3) uint8 RGB; ``frame``, the frame's true index; ``time`` in seconds; and
+    ``frame_position``, the frame's number among the sampled frames. For an image these numbers are 0. The intervals in
+    the columns ``intervals`` are replaced by a boolean per frame: whether its ``time`` is in one of the intervals.
     """
     sampling = _sampling(recipe)
     intervals = tuple(map(field_name, recipe.intervals))
@@ -77,7 +77,7 @@ def make(recipe: Recipe, resources: StepResources) -> Step:
 
 
 def _mark(frame: Sample, fields: Sequence[str]) -> Sample:
-    """Replace the intervals in some fields by whether the frame's time lies in one of them: start <= time < end."""
+    """Replace the intervals in some fields by whether the frame's time is in one of them: start <= time < end."""
     marks = {}
     for field in fields:
         starts, ends = np.reshape(frame[field], (-1, 2)).T
@@ -97,17 +97,17 @@ def _check_intervals(sample: Sample, fields: Sequence[str], duration: float) -> 
 
 
 def _add_second(frames: Iterator[Sample], recipe: Recipe) -> Iterator[Sample]:
-    """Add the companion image of each frame of an item, black where there is none, and whether it is valid."""
+    """Add each frame's companion image, black if it is missing, and a field that says whether it is valid."""
     first = next(frames, None)
     if first is None:
         return
     with open_companion(recipe, first) as images:
         assert images is not None
         for sample in chain([first], frames):
-            picture = images.picture(sample)
-            black = np.zeros_like(sample["image"]) if picture is None else picture
+            image = images.image(sample)
+            stored = np.zeros_like(sample["image"]) if image is None else image
             field = recipe.also_field
-            yield {**sample, f"{field}": black, f"{field}_valid": images.is_valid(picture)}
+            yield {**sample, f"{field}": stored, f"{field}_valid": images.is_valid(image)}
 
 
 def _sampling(recipe: Recipe) -> Sampling:
@@ -129,12 +129,12 @@ def _image(sample: Sample, item: Item, report: ItemReport, checks: bool) -> Samp
         kept = Kept(shape, data, "jpeg", header.frame_marker == PROGRESSIVE)
         return {**sample, **STILL, "image": shape, KEPT: kept}
     try:
-        picture = decode_image(data)
+        decoded = decode_image(data)
     except ImageError as error:
         raise ItemError(str(error)) from error
     report.frames += 1
-    whole = None if picture.kept is None else Kept(picture.image, picture.kept, "jpeg")
-    return {**sample, **STILL, "image": picture.image, KEPT: whole}
+    whole = None if decoded.kept is None else Kept(decoded.image, decoded.kept, "jpeg")
+    return {**sample, **STILL, "image": decoded.image, KEPT: whole}
 
 
 def _take_ahead(video: "Reader") -> AbstractContextManager[Iterable[VideoFrame]]:
@@ -154,8 +154,8 @@ def _frames(
 ) -> Iterator[Sample]:
     """Yield the sampled frames of a video.
 
-    Damage after the first frame is recorded; a video without any frame is an error. If `refills` is set, the number of
-    sampled frames, the frames carry their `neighbours`.
+    Damage after the first frame is recorded in the report. A video without any frame is an error. `refills` is the
+    number of sampled frames if missing faces are replaced; each frame then carries its `neighbours`.
     """
     try:
         with closing(open_reader(item.file, sampling)) as video, take(video) as frames, closing(sound):
@@ -183,22 +183,22 @@ def _frames(
 T = TypeVar("T")
 
 THREAD_NAME = "ahead"
-"""Beginning of the thread's name."""
+"""Prefix of the thread's name."""
 
 
 def run_ahead(items: Iterator[T], depth: int, stop: Callable[[], None]) -> Generator[T]:
-    """Yield the items of an iterator, in order, and then raise the error that it raised.
+    """Run an iterator in a thread, and yield its items in order. An error in the iterator is raised here.
 
-    Close the generator if it is not run to its end; nothing else may use the iterator until then.
+    Close the generator if it is not exhausted. Nothing else may use the iterator until then.
 
     Parameters
     ----------
     items : iterator
-        None of the items is None.
+        Must not yield None.
     depth : int
-        Number of items that may wait.
+        Maximum number of items in the queue.
     stop : callable
-        Makes the iterator end soon. Called when the generator ends, from another thread than the iterator's.
+        Makes the iterator end soon. Called when the generator ends, in the generator's thread.
     """
     with ThreadPoolExecutor(1, THREAD_NAME) as thread:
         waiting = deque(thread.submit(next, items, None) for _ in range(depth))

@@ -1,4 +1,4 @@
-"""Encode a sample's values as bytes, together with the properties from which assembly determines the schema."""
+"""Encode a sample's values as bytes, and record the properties from which assembly determines the schema."""
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -30,16 +30,16 @@ from shardspec.typing.field_types import FieldKind, FieldType, as_array, is_imag
 from shardspec.wording import did_you_mean, list_some
 
 ValueKind = Literal["array", "class", "image", "lossless", "text", "json", "blob"]
-"""A ``class`` is the name of a class, which becomes its number when the names of all samples are known."""
+"""A ``class`` is a class name; it is replaced by its number when the names of all samples are known."""
 
 KEPT = "_kept_jpeg"
-"""Key of a sample with the `Kept` bytes that its ``image`` was decoded from, if these may be kept."""
+"""Key of a sample that holds the `Kept` bytes of its ``image``, if they may be stored unchanged."""
 
 
 class Kept(NamedTuple):
     """An image and the bytes that it was decoded from.
 
-    `progressive` says whether they are a progressive JPEG, if that is known.
+    `progressive` says whether the bytes are a progressive JPEG; None if unknown.
     """
 
     image: npt.NDArray[np.uint8]
@@ -57,9 +57,9 @@ class ColumnSpec(NamedTuple):
 
 
 class EncodedValue(NamedTuple):
-    """One value's bytes, its decoded shape, the column it belongs to, and whether it was a progressive JPEG.
+    """One value's bytes, its decoded shape, its column, and whether it was a progressive JPEG.
 
-    Where a recipe asks for restart markers, `marked` says whether the bytes of ``image`` have them.
+    If the recipe requests restart markers, `marked` says whether the bytes of ``image`` have them.
     """
 
     data: Buffer
@@ -75,7 +75,7 @@ class EncodedColumn(NamedTuple):
     Attributes
     ----------
     data, shapes : sequence
-        Those of each value (`EncodedValue`).
+        Bytes and shape of each value (`EncodedValue`).
     """
 
     data: Sequence[Buffer]
@@ -84,7 +84,7 @@ class EncodedColumn(NamedTuple):
 
 
 def image_codec(recipe: Recipe) -> NamedConfig:
-    """Return the codec of image fields under a recipe, apart from its `field_codecs`."""
+    """Return the codec of image fields in a recipe, except for fields in its `field_codecs`."""
     return codec_of_encoding(recipe.encode, quality=recipe.quality, subsampling=recipe.subsampling)
 
 
@@ -103,14 +103,14 @@ _PLAIN: Mapping[type, tuple[Callable[[Any], bytes], ColumnSpec]] = {
     int: (struct.Struct("<q").pack, ColumnSpec("array", "<i8", 0)),
     float: (struct.Struct("<d").pack, ColumnSpec("array", "<f8", 0)),
 }
-"""Encoders of Python's numbers: the same bytes as numpy's, in a tenth of the time."""
+"""Encoders of Python numbers. They produce the same bytes as NumPy in a tenth of the time."""
 
 LOSSLESS_CODEC = NamedConfig("png")
-"""Codec of images whose names say that they are masks, for any recipe: they may be label maps."""
+"""Codec of image fields named like masks, regardless of the recipe, because they may be label maps."""
 
 
 def load_to_baseline() -> Callable[[bytes, npt.NDArray[np.uint8]], bytes]:
-    """Load the function that recodes a progressive JPEG as baseline, if its library is installed."""
+    """Load the function that recodes a progressive JPEG as baseline; `MissingDependencyError` without its library."""
     load: Callable[[bytes, npt.NDArray[np.uint8]], bytes] = import_target(
         "packer.vision.decode.baseline:to_baseline", what="--progressive baseline", extra="progressive"
     )
@@ -118,9 +118,9 @@ def load_to_baseline() -> Callable[[bytes, npt.NDArray[np.uint8]], bytes]:
 
 
 def audio_length(recipe: Recipe) -> int | None:
-    """Return the number of values of ``audio`` if all samples have the same by the recipe alone, else None.
+    """Return the number of values of ``audio`` if the recipe alone determines it, otherwise None.
 
-    They have if frames are resampled to a rate that divides the rate of the sound. Otherwise it depends on the videos.
+    It does if frames are resampled to a rate that divides the sound's rate. Otherwise the number depends on the videos.
     """
     if recipe.audio is None or recipe.resample_fps is None or not (recipe.audio / recipe.resample_fps).is_integer():
         return None
@@ -128,7 +128,7 @@ def audio_length(recipe: Recipe) -> int | None:
 
 
 def declared_fields(recipe: Recipe) -> dict[str, FieldType]:
-    """Return the fields whose types the recipe decides: images with their own encodings, and sound."""
+    """Return the fields whose types the recipe determines: images with separate encodings, and sound."""
     fields = {name: FieldType("image", codec=codec) for name, codec in recipe.field_codecs.items()}
     if recipe.audio is not None:
         fields["audio"] = FieldType("array", "<i2", (audio_length(recipe),), settled=True)
@@ -152,7 +152,7 @@ class Encoder:
         }
         self._recipe = recipe
 
-    # Created with the first image that is encoded: if all are kept, none of the libraries is needed.
+    # Created when the first image is encoded: if the bytes of all images are kept, no image library is needed.
     @cached_property
     def _exact(self) -> Codec:
         return codec_for(Field("exact", "bytes", "|u1", (None, None, 3), LOSSLESS_CODEC))
@@ -163,7 +163,7 @@ class Encoder:
         return _image_encoder(recipe, None if recipe.encode == "raw" else codec_for(_image_field(recipe)))
 
     def prepare(self) -> None:
-        """Load the encoder of images, which otherwise loads with the first image."""
+        """Load the image encoder now instead of with the first image."""
         _ = self._encode_image
 
     def opencv_encoder(self) -> Callable[[npt.NDArray[np.uint8]], EncodedValue] | None:
@@ -179,8 +179,7 @@ class Encoder:
         Raises
         ------
         SchemaError
-            If a field's name or a value's type cannot be stored, or a `whole` sample lacks a field with an encoding of
-            its own.
+            If a field's name or a value's type cannot be stored, or a `whole` sample lacks a field of `encode_field`.
         """
         kept: Kept | None = sample.get(KEPT)
         out: dict[str, EncodedValue] = {}
@@ -207,7 +206,7 @@ class Encoder:
         return out
 
     def _use(self, name: Any) -> Use:
-        """Return how the field of a name is stored; cached, since nearly all samples have the same names."""
+        """Return how the field with a name is stored; cached, since nearly all samples have the same names."""
         if not isinstance(name, str):
             raise SchemaError(place=f"field {name!r}", expected="a name", found=type(name).__name__)
         hidden = name.startswith("_")
@@ -220,7 +219,7 @@ class Encoder:
         return use
 
     def _keep(self, kept: Kept) -> EncodedValue:
-        """Return the original bytes of an image, or the same image as a baseline JPEG."""
+        """Return the original bytes of an image, or the bytes recoded as a baseline JPEG."""
         image, data, _, progressive = kept
         if progressive is None:
             progressive = self._encode == "jpeg" and PROGRESSIVE_MARK in data and is_progressive(data)
@@ -243,7 +242,7 @@ class Encoder:
             try:
                 return EncodedValue(pack(value), (), spec)
             except struct.error:
-                pass  # an integer that does not fit into 64 bits with a sign
+                pass  # an integer that does not fit into a signed 64-bit integer
         for types, encode in BYTES_OF.values():
             if isinstance(value, types):
                 return encode(value)
@@ -256,7 +255,7 @@ class Encoder:
 
 
 def write_text(value: str) -> bytes:
-    """Return the bytes of a string; a `CodecError` if it cannot be stored."""
+    """Return the bytes of a string; raise `CodecError` if it cannot be stored."""
     return bytes(_write_utf8(value))
 
 
@@ -280,7 +279,7 @@ BYTES_OF: Mapping[FieldKind, tuple[Any, Callable[[Any], EncodedValue]]] = {
     "blob": (bytes | bytearray | memoryview, _encode_blob),
     "json": (dict | list | tuple, _encode_json),
 }
-"""The Python types of values that are encoded without numpy, and the functions that encode them."""
+"""The Python types of values that are encoded without NumPy, and the functions that encode them."""
 
 
 def text_column(texts: Sequence[bytes]) -> EncodedColumn:
@@ -289,13 +288,13 @@ def text_column(texts: Sequence[bytes]) -> EncodedColumn:
 
 
 def kept_image(data: bytes, header: JpegHeader, *, looks_for_marks: bool) -> EncodedValue:
-    """Return a JPEG whose bytes are kept, by its header; looks for restart markers on request."""
+    """Return the encoded value for a JPEG whose bytes are kept. `looks_for_marks` searches it for restart markers."""
     marked = looks_for_marks and has_restart_markers(data)
     return EncodedValue(data, (header.height, header.width, 3), _IMAGE, header.frame_marker == PROGRESSIVE, marked)
 
 
 def _image_encoder(recipe: Recipe, codec: Any) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
-    """Return the function that encodes an image; `codec` is that of the field, None for raw images."""
+    """Return the function that encodes an image. `codec` is the field's codec; None for raw images."""
     if codec is None:
         return fixed_bytes
     encode: Callable[..., Buffer] = codec.encode
@@ -316,7 +315,7 @@ def _image_field(recipe: Recipe) -> Field:
 
 
 def _load_jpeg_encoder() -> Callable[..., Callable[..., Buffer]]:
-    """Load `packer.vision.encode.jpeg_encoder`; a plan needs none of its libraries."""
+    """Load `packer.vision.encode.jpeg_encoder` on first use, because planning does not need its libraries."""
     make: Callable[..., Callable[..., Buffer]] = import_target(
         "packer.vision.encode:jpeg_encoder", what="--encode jpeg", extra="pack"
     )

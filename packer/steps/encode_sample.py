@@ -1,4 +1,4 @@
-"""Encoding of samples that Python code makes: each value by the type of its field, checked before it is stored."""
+"""Encode samples made by Python code: check each value against the type of its field, then encode it."""
 
 import operator
 import struct
@@ -22,7 +22,7 @@ from shardspec.wording import did_you_mean, is_utf8, list_some, shorten
 Encode = Callable[[Any], EncodedValue]
 
 _CONVERTIBLE = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}
-"""The kinds of dtypes whose numbers may be stored in a field, by the kind of the field's dtype."""
+"""Kinds of dtypes (``numpy.dtype.kind``) that a field accepts, by the kind of the field's dtype."""
 
 _CLASS = ColumnSpec("class", "|u1", 1)
 _TRUE = ColumnSpec("array", "|b1", 0)
@@ -30,7 +30,7 @@ _VALID, _MISSING = EncodedValue(b"\1", (), _TRUE), EncodedValue(b"\0", (), _TRUE
 
 
 class SampleEncoder:
-    """Encodes samples under a declaration. Every error names the field.
+    """Encodes samples by a declaration of their fields. Every error names the field.
 
     Without declared fields, the values of each sample determine their types.
     """
@@ -109,7 +109,7 @@ def _named(name: str, encode: Encode, value: Any) -> EncodedValue:
 
 
 def _describe_names(expected: frozenset[str], sample: Mapping[str, Any]) -> str:
-    """Describe the fields that a sample lacks, and those that it has too many."""
+    """Describe the missing and the unknown fields of a sample."""
     missing = sorted(expected.difference(sample))
     unknown = sorted((name for name in sample if name not in expected), key=str)
     found = []
@@ -143,7 +143,7 @@ def _bytes_encoder(kind: FieldType) -> Encode:
 
 
 def _encode_class_name(value: Any) -> EncodedValue:
-    """Encode the name of a class, which is numbered when all are known."""
+    """Encode a class name, which is replaced by a number when all names are known."""
     name = class_name(value.strip()) if isinstance(value, str) else ""
     if not name or not is_utf8(name):
         raise _mismatch(FieldType("class"), value)
@@ -152,7 +152,7 @@ def _encode_class_name(value: Any) -> EncodedValue:
 
 
 def _class_encoder(classes: tuple[str, ...], dtype: str) -> Encode:
-    """Return the encoder of names of known classes, or their numbers."""
+    """Return an encoder that accepts the name or the number of a known class."""
     spec = ColumnSpec("array", dtype, 0)
     numbers = {name: number for number, name in enumerate(classes)}
     limits = np.iinfo(dtype)
@@ -183,7 +183,7 @@ def _array_encoder(kind: FieldType) -> Encode:
     )
     plain = int if kind.dtype == "<i8" else float
     fixed = None if None in kind.shape else kind.shape
-    axes = len(kind.shape) if not any(kind.shape) else -1  # if all sizes are free
+    axes = len(kind.shape) if not any(kind.shape) else -1  # number of axes if no size is fixed
 
     def encode(value: Any) -> EncodedValue:
         if pack is not None and type(value) is plain:
@@ -199,7 +199,7 @@ def _array_encoder(kind: FieldType) -> Encode:
 
 
 def _convert(kind: FieldType, dtype: np.dtype[Any], value: Any) -> np.ndarray[Any, Any]:
-    """Convert a value to an array of the field's dtype and shape. Arrays are not converted, only compared."""
+    """Convert a value to an array of the field's dtype and shape. An array must have both already."""
     if isinstance(value, bool | int | float | list | tuple) and not isinstance(value, np.generic):
         array = _convert_python(kind, dtype, value)
     elif isinstance(value, str | bytes | bytearray | memoryview | dict) or value is None:
@@ -219,7 +219,7 @@ def _convert(kind: FieldType, dtype: np.dtype[Any], value: Any) -> np.ndarray[An
 
 
 def _convert_python(kind: FieldType, dtype: np.dtype[Any], value: Any) -> np.ndarray[Any, Any]:
-    """Convert numbers of Python, alone or in lists, to an array; none is cut or rounded to another integer."""
+    """Convert Python numbers, alone or in lists, to an array. No integer is truncated or rounded."""
     try:
         array = np.asarray(value)
     except ValueError:  # lists that are not rectangular
@@ -237,7 +237,7 @@ def _convert_python(kind: FieldType, dtype: np.dtype[Any], value: Any) -> np.nda
 
 
 def _same_finite(cast: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
-    """Return whether no number became infinite because it is too large for the dtype."""
+    """Return whether the cast to a smaller dtype made no number infinite."""
     return bool(np.array_equal(np.isinf(cast), np.isinf(array)))
 
 
@@ -247,16 +247,16 @@ def _image_encoder(kind: FieldType) -> Encode:
     spec = ColumnSpec("image", "|u1", 3)
     field = Field("image", "bytes", "|u1", (None, None, 3), kind.codec)
     codec: Codec | None = None if name == "raw" else codec_for(field)
-    # Not imported above: a plan needs none of its libraries.
+    # Not imported above, because planning does not need its libraries.
     decode = import_target("packer.vision.decode.image:decode_image", what="a field of images", extra="pack")
 
     def encode(value: Any) -> EncodedValue:
         if isinstance(value, bytes | bytearray | memoryview):
-            picture = decode(bytes(value))
-            data = picture.kept
+            decoded = decode(bytes(value))
+            data = decoded.kept
             if name == "jpeg" and data is not None:
-                return EncodedValue(data, picture.image.shape, spec, PROGRESSIVE_MARK in data and is_progressive(data))
-            image = picture.image
+                return EncodedValue(data, decoded.image.shape, spec, PROGRESSIVE_MARK in data and is_progressive(data))
+            image = decoded.image
         elif isinstance(value, str | int | float | list | tuple | dict) or value is None:
             raise _mismatch(kind, value)
         else:
@@ -269,7 +269,7 @@ def _image_encoder(kind: FieldType) -> Encode:
 
 
 def _stand_in(name: str, kind: FieldType) -> EncodedValue:
-    """Return the stored value for a missing one: 0, 0.0, false, empty; −1 for a label."""
+    """Return the sentinel that is stored for a missing value: 0, 0.0, false or empty; −1 for a label."""
     if kind.kind == "array":
         shape = tuple(axis or 0 for axis in kind.shape)
         values = np.full(shape, Field(name, "fixed", kind.dtype, shape).sentinel, kind.dtype)

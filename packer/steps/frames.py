@@ -1,4 +1,4 @@
-"""The frames of a video that are images in a folder, with the interface of `packer.vision.decode.video.VideoReader`."""
+"""Read a folder of images as a video, with the interface of `packer.vision.decode.video.VideoReader`."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +21,8 @@ class FramesReader:
     Parameters
     ----------
     sampling : Sampling
-        It counts the images, but `Sampling.at` names them by their numbers. Every image counts as a keyframe.
+        Rules count the images in order, but `Sampling.at` refers to the numbers in their names. Every image is a
+        keyframe.
 
     Attributes
     ----------
@@ -30,9 +31,9 @@ class FramesReader:
     duration : float
         Time in seconds at which the last frame ends, whether it is sampled or not.
     sampled : tuple of int
-        Number of the frame of each sample that the sampling asks for; some may be repeated.
+        Frame number of each requested sample. A number may be repeated.
     damage : str or None
-        Which frames did not decode so far.
+        Describes the frames that did not decode so far.
 
     Raises
     ------
@@ -68,7 +69,7 @@ class FramesReader:
 
     @property
     def damage(self) -> str | None:
-        """Description of the frames that were damaged so far, None if none was."""
+        """Description of the damaged frames so far; None if there are none."""
         if not self._damaged:
             return None
         return f"{counted(self._damaged, 'frame')} left out, the first is {self._first_damage}"
@@ -81,7 +82,7 @@ class FramesReader:
         self._stopped = True
 
     def skip_to(self, index: int) -> None:
-        """Return no frame before this one from now on; they are not read."""
+        """Skip all frames before `index` without reading them."""
         self._first = index
 
     def neighbours(self, frames: int) -> dict[int, tuple[int, ...]]:
@@ -98,17 +99,17 @@ class FramesReader:
             if self._numbers[place] < self._first:
                 whole += 1
                 continue
-            picture = self._decode(place)
-            if picture is None:
+            decoded = self._decode(place)
+            if decoded is None:
                 continue
             whole += 1
             number = self._numbers[place]
             for position, span in samples:
-                image = picture.image if position == samples[0][0] else picture.image.copy()
-                yield VideoFrame(number, number / self._rate, position, span, image, picture.kept)
+                image = decoded.image if position == samples[0][0] else decoded.image.copy()
+                yield VideoFrame(number, number / self._rate, position, span, image, decoded.kept)
         if not whole:
-            why = self.damage or "none is there that was asked for"
-            raise VideoError(expected="at least one frame", found="none that is whole", hint=why)
+            why = self.damage or "none of the requested frames exists"
+            raise VideoError(expected="at least one frame", found="no undamaged frame", hint=why)
 
     def _decode(self, place: int) -> DecodedImage | None:
         name, number = self._names[place], self._numbers[place]
@@ -123,7 +124,7 @@ class FramesReader:
 
 
 def _positions(numbers: Sequence[int], chosen: Sequence[int]) -> list[int]:
-    """Count the chosen images, and leave out a place if a third of the numbers between two of them is missing."""
+    """Number the chosen images, skipping a number at each gap of more than `_GAP` times the usual distance."""
     usual = np.median(np.diff(numbers)) if len(numbers) > 1 else 1
     steps, images = np.diff(np.array(numbers)[chosen]), np.diff(chosen)
     missing = np.cumsum([0, *(steps > _GAP * usual * images)])

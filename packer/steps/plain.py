@@ -1,12 +1,12 @@
-"""The short way of plain images: from the files to the rows, several at a time, without the chain.
+"""The fast path for plain images: it turns several files into rows at a time, without running the chain of steps.
 
-For a small image the chain takes longer than all that is done with the image itself. Whatever is not plain (an
-image that does not pass the check or does not decode, a file that has changed, a further file) goes the long way,
-which says why.
+For a small image, the chain takes longer than the work on the image itself. An item that is not plain falls back to the
+chain, which reports the reason: an image that fails the check or does not decode, a file that has changed, an item with
+further files.
 
-The chain was measured as the only way, with JPEGs of 64 x 64 pixels whose bytes are kept. One chain per image takes 50 %
-more CPU time for the whole build. One chain for 128 images still takes 50 instead of 35 µs per image for reading and
-encoding, which is about 15 % more for the build.
+Measured without the fast path, on JPEGs of 64 x 64 pixels whose bytes are kept: one chain per image takes 50 % more CPU
+time for the whole build. One chain for 128 images still takes 50 instead of 35 µs per image for reading and encoding,
+which is about 15 % more for the build.
 """
 
 import os
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from packer.vision.decode.jpeg_header import JpegHeader
 
 _MOST_BYTES = 1 << 18
-"""Larger files go the long way, which looks at their first bytes before it reads the rest."""
+"""Larger files go through the chain, which examines their first bytes before it reads the rest."""
 
 _TOGETHER_ITEMS, _TOGETHER_BYTES = 128, 1 << 20
-"""The most items that are taken together, and the bytes at which no more are."""
+"""Maximum number of items in a group, and the size in bytes that ends a group."""
 
 _TOGETHER_S = 0.2
-"""Seconds after which no more items are taken: what became of them is heard when all are done."""
+"""Seconds after which a group ends, because its results are reported only when the whole group is done."""
 
 _KEPT_SUFFIXES = (".jpg", ".jpeg", ".JPG", ".JPEG")
 
@@ -43,14 +43,14 @@ _OPEN = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class _Way(NamedTuple):
-    """How the images of rows are made.
+    """One way to make the image of a row.
 
     Attributes
     ----------
     is_for : callable
-        Whether it is for an item, as far as its file need not be opened to know.
+        Returns whether an item may qualify, judged without opening its file.
     make : callable
-        Makes the image from the bytes of its file; None if only the chain can, or can say why it cannot be.
+        Makes the image from the bytes of its file. Returns None if the item must go through the chain.
     """
 
     is_for: Callable[[Item], bool]
@@ -58,7 +58,7 @@ class _Way(NamedTuple):
 
 
 class PlainItems(NamedTuple):
-    """Plain images that follow one another, each of which is a row.
+    """Consecutive plain images, each of which becomes one row.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class PlainItems(NamedTuple):
         The rows.
     names : list of str
     reports : list of dict
-        What the report of each item says, as JSON, without its name (`packer.steps.report.ItemReport`).
+        The report of each item as JSON, without the item's name (`packer.steps.report.ItemReport`).
     """
 
     columns: dict[str, EncodedColumn]
@@ -85,7 +85,7 @@ def keeps_images(recipe: Recipe) -> bool:
 
 
 class PlainImages:
-    """Makes the rows of plain images, the same as the steps and the encoder of a recipe would.
+    """Makes the rows of plain images. They equal those of the recipe's steps and encoder.
 
     Parameters
     ----------
@@ -100,22 +100,22 @@ class PlainImages:
 
     @classmethod
     def of(cls, recipe: Recipe, encoder: Encoder) -> "PlainImages | None":
-        """The short way of a recipe; None if it has none."""
+        """Return the fast path for a recipe; None if it has none."""
         steps = [step.use for step in recipe.chain]
         plain = steps[:1] == ["decode"] and set(steps[1:]) <= {"resize"}
         plain = plain and not (recipe.also or recipe.field_codecs or recipe.intervals or recipe.audio)
         return cls(recipe, encoder) if plain else None
 
     def take(self, items: Iterable[Item], begin: Callable[[Item], None], key_of: Callable[[Item], str]) -> PlainItems:
-        """The first of some items, as far as they can go the short way, have the same columns, and are not too many.
+        """Take items from the start of `items`, as long as they are plain, have the same columns, and fit the group.
 
         Parameters
         ----------
         items : iterable of Item
         begin : callable
-            Called with each item before its file is opened, also with one that turns out not to be plain.
+            Called with each item before its file is opened, even if the item turns out not to be plain.
         key_of : callable
-            The key of an item's only sample.
+            Returns the key of an item's only sample.
         """
         until_s = time.monotonic() + _TOGETHER_S
         names, sources, keys, images = list[str](), list[bytes](), list[bytes](), list[EncodedValue]()
@@ -133,16 +133,16 @@ class PlainImages:
             if names and not _are_alike(values, own):
                 break
             data = _read(str(item.path), item.bytes, item.mtime_ns)
-            picture = None if data is None else self._way.make(data)
-            if data is None or picture is None:
+            image = None if data is None else self._way.make(data)
+            if data is None or image is None:
                 break
             names.append(item.name)
             sources.append(source)
             keys.append(key)
-            images.append(picture)
+            images.append(image)
             for name, value in values.items():
                 own.setdefault(name, []).append(value)
-            size += max(len(data), len(picture.data))
+            size += max(len(data), len(image.data))
             if size >= _TOGETHER_BYTES or len(names) == _TOGETHER_ITEMS or time.monotonic() >= until_s:
                 break
         if not names:
@@ -155,7 +155,7 @@ class PlainImages:
 
 
 def _keeping(recipe: Recipe) -> _Way:
-    """The image is the file itself, once that is checked."""
+    """Return the way for recipes that store the checked file unchanged."""
     check: Callable[[bytes], tuple[JpegHeader, bytes] | None] = import_target(
         "packer.vision.decode.image:check_kept", what="step 'decode'", extra="pack"
     )
@@ -171,25 +171,25 @@ def _keeping(recipe: Recipe) -> _Way:
 
 
 def _making(recipe: Recipe, encoder: Encoder) -> _Way:
-    """The image is decoded, resized and encoded, or kept if nothing changes it."""
+    """Return the way for recipes that decode, resize and encode images. Unchanged images keep their bytes."""
     decode: Callable[..., DecodedImage] = import_target(
         "packer.vision.decode.image:decode_image", what="step 'decode'", extra="pack"
     )
     resize = _resize_of(recipe)
-    encode = encoder.opencv_encoder() if recipe.size is not None else None  # where nearly all images change
+    encode = encoder.opencv_encoder() if recipe.size is not None else None  # with a size, nearly all images change
 
     def make(data: bytes) -> EncodedValue | None:
         try:
-            picture = decode(data, bgr=encode is not None)
-            image = resize(picture.image)
-            unchanged = image is picture.image
+            decoded = decode(data, bgr=encode is not None)
+            image = resize(decoded.image)
+            unchanged = image is decoded.image
             if encode is not None:
                 if not unchanged:
                     return encode(image)
                 image = np.ascontiguousarray(image[:, :, ::-1])
-            whole = Kept(image, picture.kept, "jpeg") if unchanged and picture.kept is not None else None
+            whole = Kept(image, decoded.kept, "jpeg") if unchanged and decoded.kept is not None else None
             return encoder.encode({"image": image, KEPT: whole})["image"]
-        except Exception:  # whatever it is, the chain meets it again
+        except Exception:  # the chain meets the same error and reports it
             return None
 
     return _Way(_has_image_alone, make)
@@ -204,14 +204,14 @@ def _resize_of(recipe: Recipe) -> Callable[[npt.NDArray[np.uint8]], npt.NDArray[
 
 
 def _has_image_alone(item: Item) -> bool:
-    """Masks, landmarks and the like, arrays of two axes or more, may have to be resized with the image."""
+    """Return whether an item has no arrays of two or more axes (masks, landmarks), which resizing would change too."""
     return not item.medium.is_sequence and not any(
         isinstance(value, np.ndarray) and value.ndim > 1 for value in item.columns.values()
     )
 
 
 def _may_be_plain(item: Item) -> bool:
-    """Return whether an item may be a plain image, as far as its file need not be opened to know."""
+    """Return whether an item may be a plain image, judged without opening its file."""
     columns = item.columns
     return (
         item.path is not None
@@ -226,7 +226,7 @@ def _may_be_plain(item: Item) -> bool:
 
 
 def _are_alike(values: Mapping[str, EncodedValue], own: Mapping[str, list[EncodedValue]]) -> bool:
-    """Return whether an item's columns are those of the items before it."""
+    """Return whether an item has the same columns as the items before it."""
     return values.keys() == own.keys() and all(values[name].spec == found[0].spec for name, found in own.items())
 
 
@@ -235,18 +235,18 @@ def _column(values: list[EncodedValue]) -> EncodedColumn:
     return EncodedColumn(data, shapes, specs[0])
 
 
-def _report(picture: EncodedValue) -> dict[str, Any]:
+def _report(image: EncodedValue) -> dict[str, Any]:
     """Return the content of an item's report."""
     said = {"samples": 1, "frames": 1}
-    if picture.progressive:
+    if image.progressive:
         said["progressive"] = 1
-    if picture.marked:
+    if image.marked:
         said["marked"] = 1
     return said
 
 
 def _read(path: str, size: int, mtime_ns: int) -> bytes | None:
-    """The bytes of a file that has the size and time that it is to have, once it is read; else None."""
+    """Return the bytes of a file; None if its size or modification time differ from the expected ones."""
     try:
         descriptor = os.open(path, _OPEN)
         try:

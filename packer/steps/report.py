@@ -10,40 +10,40 @@ from shardspec.wording import cut, one_line
 
 @dataclass
 class ItemReport:
-    """Report about one item. Steps reach it as ``sample["_report"]`` and add to it.
+    """Report about one item. Steps find the report in ``sample["_report"]`` and add to it.
 
     Attributes
     ----------
     samples : int
-        Number of samples that the item gave.
+        Number of samples that the item yielded.
     frames : int
         Number of frames that were examined; an image counts as one.
     faces : int or None
-        Number of faces that the detector found, wanted or not; None where no detector ran.
+        Number of faces that the detector found, including faces that were not packed; None if no detector ran.
     skipped : dict of str to list of int
-        Frames that gave no sample, by reason.
+        Frames that yielded no sample, by reason.
     progressive : int
-        Number of samples whose image was a progressive JPEG and was stored without being decoded and encoded again.
+        Number of samples whose image was a progressive JPEG and was stored without encoding it again.
     marked : int
-        Number of samples whose image has restart markers, where the recipe asks for them.
+        Number of samples whose image has restart markers, if the recipe requests them.
     refilled : int
-        Number of sampled frames in whose place a nearby frame gave the samples.
+        Number of sampled frames that were replaced by a nearby frame.
     face_frames : int
         Number of frames of a video whose faces were joined into tracks by the step ``faces``.
     followed : int
-        Number of faces in these frames, without those in the first of the frames.
+        Number of faces in these frames, except for the first frame.
     lost : int
-        Number of those faces that start a new track.
+        Number of the followed faces that start a new track.
     unused_boxes : int
         Number of given boxes for frames that were not sampled, or could not be read.
     damage : str or None
-        What could not be read or cut.
+        Describes what could not be read or cut.
     empty : bool
-        Whether the item has no samples on purpose, and is no reject.
+        Whether the item yields no samples on purpose, and is not rejected.
     step, reason : str or None
-        Where and why the item was rejected.
+        The step that rejected the item, and the reason.
     watch : callable or None
-        Called with `frames` after each frame of a video, so that others see how far the item is.
+        Called with `frames` after each frame of a video, to show the progress within the item.
     """
 
     name: str
@@ -66,9 +66,9 @@ class ItemReport:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "ItemReport":
-        """Read what `to_json` made.
+        """Read the result of `to_json`.
 
-        Whatever it does not say is as in the class: to set it takes longer than to read.
+        Values missing from the document are those of the class; setting them would take longer than reading them.
         """
         report = cls.__new__(cls)
         vars(report).update(document)
@@ -77,21 +77,21 @@ class ItemReport:
         return report
 
     def count_frame(self) -> None:
-        """Count a frame that is examined."""
+        """Count an examined frame."""
         self.frames += 1
         if self.watch is not None:
             self.watch(self.frames)
 
     def skip(self, frame: int, reason: str) -> None:
-        """Record a frame that gives no sample."""
+        """Record a frame that yields no sample."""
         self.skipped.setdefault(cut(one_line(reason), REASON_LENGTH), []).append(frame)
 
     def add_damage(self, what: str) -> None:
-        """Record that something could not be read or cut."""
+        """Append a description of data that could not be read or cut."""
         self.damage = cut(f"{self.damage}; {what}" if self.damage else what, REASON_LENGTH)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON, without values that are as in a new report."""
+        """Return the report as JSON, without values that equal their defaults."""
         return {name: value for name, value in vars(self).items() if value != _NEW_REPORT[name] and name != "watch"}
 
 

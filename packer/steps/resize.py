@@ -10,6 +10,6 @@ def make(recipe: Recipe, _resources: StepResources) -> Step:
     size = recipe.size
     if size is None or recipe.resize == "none":
         return lambda samples: samples
-    # Not imported above: images that stay as they are need none of its libraries.
+    # Not imported above, because images that are not resized do not need its libraries.
     step: Step = import_target("packer.steps.scale:make_scaling", what="step 'resize'", extra="pack")(recipe, size)
     return step

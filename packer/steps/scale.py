@@ -1,4 +1,4 @@
-"""The step ``resize``: images of one size, averaged when shrinking, with their masks and geometry."""
+"""The step ``resize``: resize images to one size, by area averaging when shrinking, with their masks and geometry."""
 
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
@@ -33,7 +33,7 @@ def make_scaling(recipe: Recipe, size: int) -> Step:
 
 
 def make_scale(recipe: Recipe, size: int) -> Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]:
-    """Return the function by which a recipe with a size resizes ``image``."""
+    """Return the function that resizes ``image`` to `size`."""
     scale = resize_exact if recipe.resize == "exact" else resize_shorter
 
     def resize(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -45,7 +45,7 @@ def make_scale(recipe: Recipe, size: int) -> Callable[[npt.NDArray[np.uint8]], n
 
 
 def _further(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict[str, npt.NDArray[np.uint8]]:
-    """Return the other images of the size of ``image``, which are resized with it."""
+    """Return the other images of the same size as ``image``, which are resized with it if `old` and `new` differ."""
     if old == new:
         return {}
     return {
@@ -56,7 +56,7 @@ def _further(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict
 
 
 def _maps(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict[str, npt.NDArray[Any]]:
-    """Return masks and label maps that are not images: arrays (H, W) or (H, W, C) of the size of ``image``."""
+    """Return masks and label maps of the size of ``image``: arrays (H, W) or (H, W, C) that are not images."""
     if old == new:
         return {}
     return {
@@ -72,10 +72,10 @@ def _maps(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict[st
 
 
 def _fit(name: str, recipe: Recipe) -> Callable[[npt.NDArray[np.uint8], tuple[int, int]], npt.NDArray[np.uint8]]:
-    """Return the function that resizes another image, by ``also_resample``.
+    """Return the function that resizes an image field other than ``image``, as ``also_resample`` says.
 
-    By default the image of ``also``, which may be a label map, keeps its values. If the step ``faces`` has already
-    averaged it in a crop, it is averaged again.
+    By default, the image of ``also`` is resized by nearest pixel, because it may be a label map. If the step ``faces``
+    has already averaged it in a crop, it is averaged again.
     """
     keeps = name == recipe.also_field and all(step.use != "faces" for step in recipe.chain)
     return (
@@ -86,7 +86,7 @@ def _fit(name: str, recipe: Recipe) -> Callable[[npt.NDArray[np.uint8], tuple[in
 
 
 def _check_resample(further: Collection[str], recipe: Recipe) -> None:
-    """Refuse to average an image that may be a label map unless the user has chosen so."""
+    """Refuse to average an image that may be a label map, unless the user chose averaging."""
     unsaid = [name for name in further if name != recipe.also_field]
     if unsaid and recipe.also_resample is None:
         raise ItemError(
@@ -106,6 +106,6 @@ def _check_proportions(sides: tuple[int, int], size: int) -> None:
     shorter, longer = min(sides), max(sides)
     if size * size * longer > MAX_PIXELS * shorter:
         raise ItemError(
-            expected=f"at most {MAX_PIXELS} pixels once the shorter side has {size}",
+            expected=f"at most {MAX_PIXELS} pixels after the shorter side is scaled to {size}",
             found=f"an image of {sides[1]} x {sides[0]}",
         )

@@ -36,7 +36,7 @@ def silence(recipe: Recipe) -> Sample:
 
 
 class ItemSound:
-    """The sound of one video. It is opened with the first frame, and closed by `close`."""
+    """The sound of one video. The file is opened with the first frame, and closed by `close`."""
 
     def __init__(self, recipe: Recipe, item: Item) -> None:
         self._rate = recipe.audio
@@ -64,7 +64,7 @@ class ItemSound:
         return {"audio": samples, "audio_valid": valid}
 
     def finish(self, report: ItemReport) -> None:
-        """Report what could not be decoded.
+        """Add damage in the sound to the report.
 
         Raises
         ------
@@ -75,7 +75,7 @@ class ItemSound:
         if damage is not None:
             report.add_damage(damage)
         if self._rate is not None and self._required and not self._heard:
-            raise _no_sound(damage or "none that lasts as long as a frame")
+            raise _no_sound(damage or "less sound than one frame lasts")
 
     def close(self) -> None:
         """Free the decoder and the file."""

@@ -1,4 +1,4 @@
-"""What all shard writers share: the interface, checks, and blocks of rows."""
+"""The parts that all shard writers share: the interface, checks, and blocks of rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

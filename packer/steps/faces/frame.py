@@ -20,7 +20,7 @@ DETECT_FIELDS = ("box", "box_valid", "score", "track", "landmarks", "landmarks_v
 
 FloatArray = npt.NDArray[np.float32]
 
-Picture = npt.NDArray[np.uint8]
+Image = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,21 +151,21 @@ def known_points(points: npt.NDArray[np.floating]) -> npt.NDArray[np.floating] |
     return points if np.isfinite(points).all() else None
 
 
-def _largest(faces: FrameFaces, _frame: Picture, _mask: Picture | None) -> int:
+def _largest(faces: FrameFaces, _frame: Image, _mask: Image | None) -> int:
     return int(np.argmax(faces.areas))
 
 
-def _best(faces: FrameFaces, _frame: Picture, _mask: Picture | None) -> int:
+def _best(faces: FrameFaces, _frame: Image, _mask: Image | None) -> int:
     return int(np.argmax(faces.scores))
 
 
-def _central(faces: FrameFaces, frame: Picture, _mask: Picture | None) -> int:
+def _central(faces: FrameFaces, frame: Image, _mask: Image | None) -> int:
     boxes = faces.boxes.astype(np.float64)
     twice_off = boxes[:, :2] + boxes[:, 2:] - (frame.shape[1], frame.shape[0])
     return int(np.argmin(np.square(twice_off).sum(axis=1)))
 
 
-def _masked(faces: FrameFaces, frame: Picture, mask: Picture | None) -> int:
+def _masked(faces: FrameFaces, frame: Image, mask: Image | None) -> int:
     """Choose the face whose box holds most of the mask, by the sum of its values; if no box holds any, the largest."""
     if mask is None:
         return _largest(faces, frame, mask)
@@ -175,7 +175,7 @@ def _masked(faces: FrameFaces, frame: Picture, mask: Picture | None) -> int:
     return max(range(len(faces)), key=lambda face: (held[face], faces.areas[face]))
 
 
-FRAME_RULES: Mapping[str, Callable[[FrameFaces, Picture, Picture | None], int]] = {
+FRAME_RULES: Mapping[str, Callable[[FrameFaces, Image, Image | None], int]] = {
     "largest": _largest,
     "best": _best,
     "central": _central,

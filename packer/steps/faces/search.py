@@ -189,12 +189,12 @@ class _DetectingOn(ItemSearch):
     def faces(self, frames: Sequence[Sample]) -> list[FrameFaces | str]:
         new: dict[int, npt.NDArray[np.uint8]] = {}
         for index in (frame["frame"] for frame in frames if frame["frame"] not in self._known):
-            picture = self._other.picture(index)
-            if picture is None:
+            image = self._other.image(index)
+            if image is None:
                 continue
             before = next((known[index] for known in self._passes.values() if index in known), None)
             if before is None:
-                new[index] = picture
+                new[index] = image
             else:
                 self._known[index] = before
         self._known |= zip(new, _detect(self._detector, list(new.values())), strict=True)
@@ -268,6 +268,6 @@ def as_frame(sample: Sample) -> Sample:
 def _detect(detector: FaceDetector, images: Sequence[npt.NDArray[np.uint8]]) -> list[FrameFaces]:
     found = detector.detect(images) if images else ()
     return [
-        FrameFaces(*faces, shape=picture.shape, thumbnail=make_thumbnail(picture))
-        for picture, faces in zip(images, found, strict=True)
+        FrameFaces(*faces, shape=image.shape, thumbnail=make_thumbnail(image))
+        for image, faces in zip(images, found, strict=True)
     ]

@@ -165,7 +165,7 @@ class _ItemFaces:
         """Cut the companion image as the first was cut, by `cut` or (`whole`) `FaceCutter.keep_whole`."""
         if also is None:
             return {}
-        image, field = also.picture(sample), self.recipe.also_field
+        image, field = also.image(sample), self.recipe.also_field
         crop = self.cutter.cut_also(image, cut["matrix"], whole=whole)
         return {f"{field}": crop, f"{field}_valid": also.is_valid(image)}
 
@@ -177,5 +177,5 @@ class _ItemFaces:
         choose = FRAME_RULES.get(self.recipe.choose)
         if choose is None:
             return faces
-        mask = also.picture(sample) if also is not None and self.recipe.choose == "masked" else None
+        mask = also.image(sample) if also is not None and self.recipe.choose == "masked" else None
         return faces.take([choose(faces, sample["image"], mask)])

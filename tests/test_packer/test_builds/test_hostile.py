@@ -64,7 +64,7 @@ def write_hostile(root: Path) -> dict[str, str | None]:
     cut_file(Path(shutil.copyfile(whole, root / "index-first.mp4")), 0.6)
     expected |= {"whole.mp4": None, "index-last.mp4": "decode: expected a video", "index-first.mp4": None}
     write_image(root / "strip.png", np.zeros((1, 800_000, 3), np.uint8))
-    expected["strip.png"] = "resize: expected at most 178956970 pixels once the shorter side has 16"
+    expected["strip.png"] = "resize: expected at most 178956970 pixels after the shorter side is scaled to 16"
     (root / "leaves.jpg").symlink_to(outside / "secret.jpg")
     (root / "nowhere.jpg").symlink_to("no-such-file.jpg")
     (root / "circle.jpg").symlink_to("circle.jpg")

@@ -291,7 +291,7 @@ def test_damaged_frames_are_left_out_and_reported(source: Path, tmp_path: Path) 
     assert (damage["kind"], damage["item"]) == ("damage", "fake/a")
     assert damage["reason"].startswith("2 frames left out, the first is frame 3 ('frame3.jpg'): expected an image")
     assert (reject["kind"], reject["item"]) == ("item", "real/b")
-    assert "found none that is whole" in reject["reason"]
+    assert "found no undamaged frame" in reject["reason"]
 
 
 def test_the_folders_that_are_counted_are_those_that_are_packed(source: Path, tmp_path: Path) -> None:
