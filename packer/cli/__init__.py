@@ -18,7 +18,7 @@ from shardspec.wording import program
 EXIT_INTERRUPTED = 130
 
 _MOST_SIGNALS = 2
-"""Number of signals during which a command may still end in order; the next one ends it at once."""
+"""Number of signals after which a command may still shut down in order. The next signal ends it at once."""
 
 
 class Interrupts:
@@ -39,7 +39,7 @@ class Interrupts:
         self.line = f"{program()}: interrupted"
         self._count = 0
         self._begun = self._reporting = self._over = False
-        # Signals that are ignored (nohup) or have a handler of another program stay as they are.
+        # Signals that are ignored (nohup) or have another program's handler are left alone.
         usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
         if sys.platform != "win32":
             usual[signal.SIGHUP] = signal.SIG_DFL
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        Default: those of the process, which must then exit with the returned status.
+        By default the arguments of the process, which must then exit with the returned status.
     """
     interrupts = Interrupts()
     if arguments is None:

@@ -52,7 +52,7 @@ COMMANDS: Mapping[str, str] = {
 """The commands, each with its help. ``packer.cli.commands.<name>``, with ``_`` for ``-``, is imported when it is chosen."""
 
 EXTRAS: Mapping[str, str] = {"preview": "pack", "view": "view"}
-"""The extra without which the module of a command cannot be imported. Those of what is chosen are said when it is."""
+"""Extras that are needed to import the module of a command. Extras for options are reported when an option is used."""
 
 _IN_HELP = re.compile(rf"\b{PROGRAM}(?= [a-z])")
 
@@ -66,11 +66,11 @@ AGAIN: Mapping[str, str] = {
 
 
 def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
-    """Read the command line and import what its command needs; the result runs it and returns the exit status."""
+    """Parse the command line and import its command. Return a function that runs it and returns the exit status."""
     with suppress(FileNotFoundError):  # it may have been deleted
-        sys.path.append(str(Path.cwd()))  # a step named module:function may lie in the current folder
+        sys.path.append(str(Path.cwd()))  # a step named module:function may be in the current folder
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A folder's name may be invalid UTF-8; what another encoding lacks is no reason to end with an error.
+        # A folder's name may be invalid UTF-8, and another encoding may lack characters. Neither should be an error.
         utf8 = codecs.lookup(sys.stdout.encoding).name == "utf-8"
         sys.stdout.reconfigure(errors="surrogateescape" if utf8 else "backslashreplace")
     name = next((word for word in arguments if not word.startswith("-")), None)
@@ -86,7 +86,7 @@ def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
 
 
 def _run(options: Namespace, arguments: Sequence[str], names: Mapping[str, str], interrupts: Interrupts) -> int:
-    """Run the chosen command; `names` are those of its arguments on the command line, by their names in Python."""
+    """Run the chosen command. `names` maps the Python names of its arguments to their names on the command line."""
     name = options.command
     writes = name in AGAIN and not getattr(options, "dry_run", False)
     again = f": run the same command again {AGAIN[name]} ({program()} {shlex.join(arguments)})" if writes else ""
@@ -131,7 +131,10 @@ def _print_error(command: str, message: str) -> None:
 
 
 def _parser(chosen: str | None) -> "tuple[CommandParser, CommandParser | None]":
-    """The parser and the chosen command's parser. Only that command gets its arguments; no other module is imported."""
+    """Return the parser and the chosen command's parser.
+
+    Only the chosen command gets its arguments, so no other command's module is imported.
+    """
     parser = CommandParser(prog=program(), description="Pack image and face datasets once; read them fast in training.")
     parser.add_argument("-V", "--version", action=_Version, nargs=0, help="show program's version number and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -149,23 +152,23 @@ def _parser(chosen: str | None) -> "tuple[CommandParser, CommandParser | None]":
 
 
 def _module_of(command: str) -> Any:
-    """The module of a command.
+    """Import the module of a command.
 
     Raises
     ------
     MissingDependencyError
-        If a library that it needs is not installed.
+        If a library that the command needs is not installed.
     """
     name = f"packer.cli.commands.{command.replace('-', '_')}"
-    import_target(f"{name}:run", what="the command", extra=EXTRAS.get(command))  # says what to install
+    import_target(f"{name}:run", what="the command", extra=EXTRAS.get(command))  # its error says what to install
     return import_module(name)
 
 
 class _Version(argparse.Action):
-    """Prints the version and ends. Other commands need not find out what it is."""
+    """Prints the version and exits. The version is looked up only here, because the lookup is slow."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        """Print the version and end."""
+        """Print the version and exit."""
         from importlib.metadata import version
 
         parser._print_message(f"{parser.prog} {version('facepack')}\n", sys.stdout)
@@ -181,13 +184,13 @@ class CommandParser(argparse.ArgumentParser):
         self._take_options: list[str] = []
 
     def take_options(self, *names: str) -> None:
-        """Let the value of some options begin with a dash."""
+        """Allow the values of some options to begin with a dash."""
         self._take_options += names
 
     def names(self, options: Namespace) -> dict[str, str]:
-        """The names of the arguments on the command line, by their names in Python.
+        """Return the command-line names of the arguments by their Python names.
 
-        With a recipe file, only the options that were typed: the others have the names of the file.
+        If there is a recipe file, only typed options are included, since the others are named as in the file.
         """
         return {
             action.dest: next((name for name in action.option_strings if name.startswith("--")), str(action.metavar))
@@ -196,24 +199,24 @@ class CommandParser(argparse.ArgumentParser):
         }
 
     def add_subparsers(self, **options: Any) -> Any:
-        """The commands, which are parsers of this class too."""
+        """Add the commands, whose parsers are of this class too."""
         self._commands = super().add_subparsers(**options)
         return self._commands
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse; report an unknown option before the errors that it causes."""
+        """Parse the arguments. Report an unknown option before any error that follows from it."""
         if self._commands is None:
             args = list(self._join(list(args or ())))
             self._refuse_unknown(args)
         return super().parse_known_args(args, namespace)
 
     def refuse_rest(self, rest: Sequence[str]) -> NoReturn:
-        """End with an error about arguments that are left over."""
+        """Exit with an error about surplus arguments."""
         self._refuse_unknown(rest)
         self.error(f"expected no further arguments, found {list_some(list(map(shorten, rest)))}")
 
     def error(self, message: str) -> NoReturn:
-        """End with exit status 2."""
+        """Print an error and exit with status 2."""
         self.exit(2, f"{self.prog}: {cut(message, 2 * LONG)} ({self.prog} --help)\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -227,7 +230,7 @@ class CommandParser(argparse.ArgumentParser):
             self.exit(error.exit_code, f"{self.prog}: {error}\n")
 
     def _join(self, words: Sequence[str]) -> Iterator[str]:
-        """The words, with each option whose value may begin with a dash and its value as one."""
+        """Yield the words, joining each option whose value may begin with a dash with its value."""
         rest = iter(words)
         for word in rest:
             value = next(rest, None) if word in self._take_options else None

@@ -23,15 +23,15 @@ class Card:
     Attributes
     ----------
     title : str
-        Its key, or its row.
+        The sample's key, or its row if there is no key.
     label : str
-        Its class; empty without one.
+        The sample's class; empty if it has none.
     facts : tuple of (str, str)
-        Some of its fields, as text.
+        Names of some fields and their values as text.
     size : tuple of int, or None
-        Width and height of its image in pixels.
+        Width and height of the image in pixels.
     valid : bool
-        Whether its landmarks are valid.
+        Whether the landmarks are valid.
     """
 
     row: int
@@ -54,7 +54,7 @@ class Card:
 
 
 def cards(dataset: BrowsedDataset, rows: Sequence[int] | IntArray, more: Sequence[str] = ()) -> list[Card]:
-    """Return the cards of some rows. Their facts begin with the fields `more`, and those of a joined table."""
+    """Return the cards of some rows. Their facts begin with the fields `more` and the fields of a joined table."""
     named = [name for name in dict.fromkeys((*more, *dataset.joined, *_FACTS)) if name in dataset.small_fields]
     stored = [name for name in named if name in dataset.schema]
     wanted = dict.fromkeys([*stored, *(name for name in ("key", "label", *GEOMETRY) if name in dataset.schema)])

@@ -18,9 +18,9 @@ from shardspec.schema import Field
 _BARS = 30
 """Approximate number of bars of a histogram."""
 _LISTED = 25
-"""Most texts, classes or numbers that have a separate bar."""
+"""Maximum number of texts, classes or numbers with a separate bar."""
 _FEW_NUMBERS = 12
-"""A range of fewer integers is counted one by one instead of as a histogram."""
+"""A smaller range of integers is counted value by value instead of as a histogram."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Bar:
     Attributes
     ----------
     where : str
-        The condition that selects its samples (`readers.conditions`).
+        The condition that selects the bar's samples (`readers.conditions`).
     count : int
         Number of samples in the whole dataset.
     selected : int
@@ -53,7 +53,8 @@ class Spread:
     Attributes
     ----------
     kind : {"list", "histogram", "none"}
-        ``"list"`` counts single values, ``"histogram"`` ranges of numbers. ``"none"`` is for texts of too many samples.
+        ``"list"`` counts single values, ``"histogram"`` ranges of numbers. ``"none"``: not counted, because too many
+        samples have texts.
     note : str
         Description of values without a bar.
     """
@@ -75,7 +76,7 @@ def spread(dataset: BrowsedDataset, name: str, selection: Selection | None = Non
     Parameters
     ----------
     name : str
-        One of its small fields.
+        Name of a small field of the dataset.
     selection : Selection, optional
         The selected rows; all by default.
     """
@@ -91,14 +92,14 @@ def spread(dataset: BrowsedDataset, name: str, selection: Selection | None = Non
 
 
 class _Values(NamedTuple):
-    """The values of a field of numbers, of the samples that have a finite one.
+    """The finite values of a field of numbers.
 
     Attributes
     ----------
     all, selected : array
-        Of all samples, and of those that are selected.
+        Values of all samples, and of the selected samples.
     missing : int
-        Samples without such a value.
+        Number of samples without a finite value.
     """
 
     all: Column
@@ -175,7 +176,7 @@ def _histogram(field: Field, values: _Values) -> Spread:
         return Spread(name, "list", (bar,), note)
     edges = _round_edges(lowest, highest, field.numpy_dtype)
     counts, chosen = _count(values.all, edges), _count(values.selected, edges)
-    texts = [str(edge) for edge in edges]  # of the field's own dtype: the shortest that means the same number
+    texts = [str(edge) for edge in edges]  # edges have the field's dtype, so each text is the shortest exact one
     bars = [
         Bar(
             f"{low} to {high}",
@@ -198,7 +199,7 @@ def _round_edges(low: Any, high: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         most = np.finfo(dtype)
         found = np.clip(list(_fractions(float(low), float(high))), float(most.min), float(most.max)).tolist()
     edges = np.unique(np.array(found, dtype))
-    edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)  # which rounding to the dtype may have passed
+    edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)  # rounding to the dtype may have cut off a value
     return edges if len(edges) > 1 else np.array([low, high], dtype)
 
 

@@ -1,4 +1,4 @@
-"""A dataset for pages: the frames that samples were cut from, rejects."""
+"""A dataset as the pages show it, with its rejects and the frames that its samples were cut from."""
 
 import io
 import threading
@@ -32,7 +32,7 @@ _LONGEST = 1600
 """Longest side of a whole frame in pixels, as shown."""
 _KEPT = 8
 _FRAMES = 6
-"""Most frames to draw for a line of the report."""
+"""Maximum number of frames to draw for a line of the report."""
 _LOSS = "loss"
 
 
@@ -89,7 +89,7 @@ class DatasetView:
         self.name = printable(dataset.path.absolute().name)
         self.originals: Any = None
         if source is not None:
-            # Where there is no source to show, the libraries of packing need not be installed.
+            # Imported here, because without a source the libraries for packing need not be installed.
             originals = import_target("packer.packed.browse.originals:Originals", what="source", extra="pack")
             recipe = dataset.manifest.generations[-1].recipe if dataset.manifest.generations else {}
             self.originals = originals(source, recipe)
@@ -132,7 +132,7 @@ class DatasetView:
         return cards(self.dataset, [int(row) for row in rows], [first] if first else ())
 
     def values(self, row: int) -> list[tuple[str, str, str]]:
-        """Return name, text and condition of equal samples for every field of a sample but images."""
+        """Return name, text, and condition for equal samples, for each field of a sample except images."""
         sample = self.dataset.read([row])[0]
         found = []
         for name, value in sample.items():
@@ -158,7 +158,7 @@ class DatasetView:
         Raises
         ------
         ItemError
-            If the source does not have it.
+            If the frame is not in the source.
         """
         names = [name for name in ("source", "frame", "box") if name in self.dataset.schema]
         sample = self.dataset.read([row], names)[0]
@@ -214,7 +214,7 @@ class DatasetView:
         Raises
         ------
         ItemError
-            If it does not decode.
+            If the frame does not decode.
         """
         if self.originals is None:
             return None
@@ -225,7 +225,7 @@ class DatasetView:
         entry = self.dataset.manifest.find_file(REJECTS_NAME)
         if entry is None:
             return iter(())
-        self.dataset.pool.layout.check_sizes([entry])  # its digest was compared for the summary
+        self.dataset.pool.layout.check_sizes([entry])  # the file's digest was compared for the summary
         return parse_report(self.dataset.pool.layout.file(entry))
 
     def _draw(self, item: str, frame: int | None) -> tuple[bytes, tuple[int, int]]:
@@ -241,17 +241,17 @@ class DatasetView:
 
 
 def _draw_jpeg(found: npt.NDArray[np.uint8]) -> tuple[bytes, tuple[int, int]]:
-    """Return a frame as JPEG, reduced if it is very large, and its own width and height."""
+    """Return a frame as JPEG, reduced if it is very large, and its original width and height."""
     height, width = found.shape[:2]
-    picture = Image.fromarray(found)
-    picture.thumbnail((_LONGEST, _LONGEST))
+    image = Image.fromarray(found)
+    image.thumbnail((_LONGEST, _LONGEST))
     file = io.BytesIO()
-    picture.save(file, "JPEG", quality=88)
+    image.save(file, "JPEG", quality=88)
     return file.getvalue(), (width, height)
 
 
 def _like(field: Field, value: Any) -> str:
-    """Return the condition of samples with the same value; empty for fractions, which are hardly ever equal."""
+    """Return the condition that selects samples with the same value; empty for fractions, which rarely equal others."""
     if value is None:
         return f"{field.name} is missing"
     plain: Any = printable(value) if isinstance(value, str) else np.asarray(value).item()

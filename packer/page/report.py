@@ -28,10 +28,10 @@ from shardspec.layout import given_path
 from shardspec.wording import counted
 
 DEFAULT_COUNT = 200
-"""Samples that a report shows."""
+"""Default number of samples in a report."""
 
 _IMAGE_BYTES = 32 * 10**6
-"""Most bytes of all images of a report."""
+"""Maximum total size of the images in a report, in bytes."""
 _NOT_SPREAD = ("key",)
 
 
@@ -44,7 +44,7 @@ class ReportResult(Result):
     path : Path
     bytes : int
     samples : int
-        Samples that it shows.
+        Number of samples in the report.
     warnings : tuple of str
         Warnings in the report.
     """
@@ -71,10 +71,10 @@ def report(
     count: int = DEFAULT_COUNT,
     progress: bool | ProgressListener = True,
 ) -> ReportResult:
-    """Write what packed datasets hold as one HTML file, replacing the file if it exists. It loads nothing when opened.
+    """Describe packed datasets in one self-contained HTML file. An existing file is replaced.
 
-    It describes what was packed and how, with counts, rejects by reason, the distribution of every small field, sizes
-    and warnings. Samples are shown with their stored images, and landmarks, outline and regions drawn over them.
+    The report shows what was packed and how, with counts, rejects by reason, the distribution of every small field,
+    sizes and warnings. Samples are shown with their stored images, and landmarks, outline and regions drawn over them.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def _show(dataset: BrowsedDataset, count: int, most_bytes: int) -> dict[str, Any
     spreads = [one for one in (spread(dataset, name) for name in names) if one.bars or one.note]
     try:
         rejected = rejects(dataset.path, progress=False)
-    except DatasetError:  # a dataset without reports, of a program of the user's own
+    except DatasetError:  # a dataset without reports, written by the user's own program
         rejected = None
     chosen, left_out = _embed(dataset, _choose(dataset, count), most_bytes)
     made = cards(dataset, [row for row, _ in chosen]) if chosen else []
@@ -167,7 +167,7 @@ def _choose(dataset: BrowsedDataset, count: int) -> list[int]:
     for label in found[evenly(len(found), count)]:
         rows = np.flatnonzero(labels == label)
         runs.append(rows[evenly(len(rows), count)])
-    # As many of each class as there is room for, spread evenly over its rows.
+    # Take the same number of each class if it has enough, spread evenly over its rows.
     share, room = 0, count
     while room > 0 and any(len(run) > share for run in runs):
         share += 1
@@ -182,15 +182,15 @@ def _embed(dataset: BrowsedDataset, rows: Sequence[int], most_bytes: int) -> tup
     chosen, used, left = [], 0, 0
     for row in rows:
         try:
-            picture = dataset.stored(row)
+            image = dataset.stored(row)
         except CodecError:
             left += 1
             continue
-        if used + len(picture.data) > most_bytes:
+        if used + len(image.data) > most_bytes:
             left += 1
             continue
-        used += len(picture.data)
-        chosen.append((row, f"data:{picture.media_type};base64,{base64.b64encode(picture.data).decode()}"))
+        used += len(image.data)
+        chosen.append((row, f"data:{image.media_type};base64,{base64.b64encode(image.data).decode()}"))
     labels = np.ma.getdata(dataset.column("label")) if "label" in dataset.small_fields else np.zeros(len(dataset))
     chosen.sort(key=lambda pair: (labels[pair[0]], pair[0]))
     return chosen, f"{counted(left, 'sample')} left out: images that are too large, or do not decode" if left else ""

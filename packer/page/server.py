@@ -1,4 +1,4 @@
-"""The pages of `packer view` by their paths, and the queries in their addresses."""
+"""The pages of `packer view`: their paths, and the queries in their addresses."""
 
 import ast
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ from shardspec.errors import CodecError, ItemError, ShardspecError
 PAGE_SAMPLES = 100
 
 _TRACK = 240
-"""Most samples of a track on a page."""
+"""Maximum number of samples of a track on a page."""
 _WAVEFORM = 400
 """Points of a waveform."""
 
@@ -49,9 +49,9 @@ class Query:
     where, sort : str
         See `BrowsedDataset.select`.
     page : int
-        From 1.
+        Page number, from 1.
     usual : str
-        The order of an address that names none.
+        The order if the address names none.
     """
 
     where: str = ""
@@ -75,7 +75,7 @@ class Query:
         return "?" + urlencode(given, errors="replace") if given else ""
 
     def narrowed(self, where: str, field: str) -> tuple[str, bool]:
-        """Return the query with the condition of a bar instead of others on its field, or without it if it is set.
+        """Toggle a bar's condition: return the query with it in place of other conditions on its field, or without it.
 
         Returns
         -------
@@ -264,7 +264,7 @@ class Pages:
         )
 
     def sound(self, _request: Request, one: DatasetView, row: int) -> Response:
-        """The sound of the neighbours of a sample."""
+        """Send the sound of the neighbours of a sample."""
         found = sound_of(one.dataset, track_rows(one.dataset, row, _TRACK))
         return _missing() if found is None else Response(found.wav(), media_type="audio/wav", headers=_CACHED)
 

@@ -21,7 +21,7 @@ from shardspec.schema import Field
 from shardspec.wording import counted, list_some, shorten
 
 _SIZED = 2000
-"""Samples whose bytes are measured."""
+"""Number of samples whose bytes are measured."""
 _UNEVEN = 10
 """Warn if the largest class has this many times the samples of the smallest."""
 _MANY_REJECTS = 0.05
@@ -100,7 +100,7 @@ def find_faults(dataset: BrowsedDataset) -> Iterator[str]:
 
 
 def find_shared(datasets: Sequence[BrowsedDataset]) -> Iterator[str]:
-    """Yield a warning about sources in several datasets, which make a test on one of them meaningless."""
+    """Yield a warning about sources that occur in several datasets, because a test on such data is meaningless."""
     with_source = [dataset for dataset in datasets if "source" in dataset.schema]
     if len(with_source) < 2:
         return
@@ -141,7 +141,7 @@ def _uneven_classes(dataset: BrowsedDataset) -> Iterator[str]:
 
 
 def _repeats(dataset: BrowsedDataset) -> Iterator[str]:
-    """Yield warnings about repeated keys, about sources that may be copies, and about one source of most samples."""
+    """Yield warnings about repeated keys, sources that may be copies, and a source with most of the samples."""
     if len(dataset) > MAX_TEXTS:
         return
     if "key" in dataset.schema and dataset.schema["key"].kind == "text":

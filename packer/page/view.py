@@ -45,11 +45,11 @@ _HEADERS = {
     "x-frame-options": "DENY",
 }
 _LONGEST_QUERY = 12_000
-"""Bytes."""
+"""Maximum length of a query in bytes."""
 
 
 class Guard:
-    """Answers only read requests with the token, to an address of this machine.
+    """Answers a request only if it reads, has the token, and is sent to an address of this machine.
 
     A page of another site whose name resolves to this machine (DNS rebinding) sends that name as ``Host``, and is
     refused.
@@ -116,7 +116,7 @@ def make_app(views: Sequence[DatasetView], token: str, host: str) -> Guard:
     Parameters
     ----------
     views : sequence of DatasetView
-        The datasets to show. Addresses have their numbers.
+        The datasets to show. Addresses refer to datasets by number.
     token : str
         First part of every path.
     host : str
@@ -193,7 +193,7 @@ def view(
     port: int | None = None,
     progress: bool | ProgressListener = True,
 ) -> Viewer:
-    """Serve pages that show packed datasets from a thread of this process, to anyone who knows their address.
+    """Serve pages that show packed datasets, in a thread of this process, to anyone who knows the address.
 
     Parameters
     ----------

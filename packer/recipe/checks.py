@@ -45,7 +45,7 @@ _READ_WITH: Mapping[str, tuple[str, ...]] = {
     "restart_markers": ("encode", "jpeg"),
     "subsampling": ("encode", *encodings_with("subsampling")),
 }
-"""Options that are read only if another option is set, or has one of some values."""
+"""Options that are read only if another option is set, or has one of the listed values."""
 
 _READ_WITHOUT: Mapping[str, str] = {
     "align": "align_as",

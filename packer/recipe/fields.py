@@ -125,13 +125,13 @@ class Declaration:
 
     fields: Mapping[str, FieldType] | None = None
     classes: tuple[str, ...] | None = None
-    picture: NamedConfig = field(default_factory=lambda: Image().codec)
+    image: NamedConfig = field(default_factory=lambda: Image().codec)
 
     def to_json(self) -> dict[str, Any]:
         """Return the declaration as JSON."""
         fields = None if self.fields is None else {name: kind.to_json() for name, kind in self.fields.items()}
         classes = None if self.classes is None else list(self.classes)
-        return {"fields": fields, "classes": classes, "image": self.picture.to_json()}
+        return {"fields": fields, "classes": classes, "image": self.image.to_json()}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Declaration":
@@ -144,7 +144,7 @@ class Declaration:
         )
 
 
-def declare(fields: Mapping[str, Any] | None, classes: Sequence[str] | None, picture: NamedConfig) -> Declaration:
+def declare(fields: Mapping[str, Any] | None, classes: Sequence[str] | None, image: NamedConfig) -> Declaration:
     """Check a user's declaration.
 
     Parameters
@@ -162,7 +162,7 @@ def declare(fields: Mapping[str, Any] | None, classes: Sequence[str] | None, pic
     """
     names = None if classes is None else _check_classes(classes)
     if fields is None:
-        return Declaration(None, names, picture)
+        return Declaration(None, names, image)
     if not isinstance(fields, Mapping) or not fields:
         raise UsageError(option="fields", expected="a dict of names and types", found=shorten(fields))
     types: dict[str, FieldType] = {}
@@ -182,7 +182,7 @@ def declare(fields: Mapping[str, Any] | None, classes: Sequence[str] | None, pic
         raise UsageError(option="classes", expected=f"a field {LABEL!r}", found=list_some(list(types)))
     if names is not None and types[LABEL].kind != "class" and types[LABEL].dtype[1] not in "iu":
         raise UsageError(option="classes", expected=f"a field {LABEL!r} of int or str", found=types[LABEL].describe())
-    return Declaration(types, names, picture)
+    return Declaration(types, names, image)
 
 
 def check_label(kind: FieldType) -> None:

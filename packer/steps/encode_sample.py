@@ -37,7 +37,7 @@ class SampleEncoder:
 
     def __init__(self, declaration: Declaration) -> None:
         self._classes = declaration.classes
-        self._image = declaration.picture
+        self._image = declaration.image
         self._encoders: dict[tuple[Any, ...], Encode] = {}
         self._declared: list[tuple[str, str | None, Encode]] | None = None
         self._names: frozenset[str] = frozenset()

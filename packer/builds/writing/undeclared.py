@@ -63,7 +63,7 @@ class FirstSamples:
             except UsageError as error:
                 raise SchemaError(str(error)) from error
             try:
-                found = infer(name, value, self._declaration.picture)
+                found = infer(name, value, self._declaration.image)
                 known = self._types.get(name)
                 if name == LABEL and self._declaration.classes is not None and value is not None:
                     found = _CLASS  # a name or its number
@@ -121,7 +121,7 @@ class FirstSamples:
                 raise SchemaError(
                     place=f"field {name!r}", expected=f"a value, since there is a field '{name}_valid'", found="None"
                 )
-        return Declaration(fields, classes, self._declaration.picture)
+        return Declaration(fields, classes, self._declaration.image)
 
 
 def _copy(value: Any) -> Any:

@@ -39,8 +39,8 @@ class TableBoxes(Boxes):
     Raises
     ------
     UsageError
-        If a column is missing or seems to be misspelt, or if a value is not what its column should hold; if the boxes
-        are shares of the frame.
+        If a column is missing or seems to be misspelt, a value does not fit its column, or the boxes are shares of the
+        frame instead of pixels.
     """
 
     def __init__(self, path: Path, scale: float) -> None:
@@ -80,7 +80,7 @@ class TableBoxes(Boxes):
         return self._rows
 
     def _read(self) -> tuple[dict[str, int], npt.NDArray[np.int64], dict[str, npt.NDArray[np.float64]]]:
-        """Return numbers for the paths, the number of each row's path, and the other columns, with NaN for no value."""
+        """Return a number for each path, the path number of each row, and the other columns, with NaN if missing."""
         paths: dict[str, int] = {}
         of_rows = array("q")
         numbers: dict[str, list[npt.NDArray[np.float64]]] = {name: [] for name in (*_REQUIRED[1:], *_OPTIONAL)}
@@ -149,7 +149,7 @@ class TableBoxes(Boxes):
         return dict(zip(paths, np.split(order, cuts), strict=True))
 
     def _numbers(self, chunk: Chunk, name: str) -> npt.NDArray[np.float64]:
-        """Return the numbers of a column in some rows, NaN where one is missing."""
+        """Return the numbers of a column in a chunk of rows, with NaN for missing values."""
         if name not in chunk.columns:
             return np.full(chunk.rows, np.nan)
         values = keep_cells(chunk.columns[name]) if self._table.is_text else chunk.columns[name]

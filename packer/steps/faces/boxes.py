@@ -1,4 +1,4 @@
-"""Boxes that the user gives instead of a detector's: JSON as the DFDC tools write it, a table, or a packed dataset.
+"""Boxes from the user in place of a detector: JSON as the DFDC tools write it, a table, or a packed dataset.
 
 The boxes of an item are looked up by its name, which is its path relative to the source (``docs/faces.md``).
 """
@@ -27,7 +27,7 @@ from shardspec.registry import ImportTarget, resolve
 from shardspec.wording import counted, found_instead, shorten
 
 GIVEN_SCORE = 1.0
-"""Score of a box that comes without one."""
+"""Score of a box that has none in its file."""
 
 _FRAME = re.compile(r"[0-9]{1,15}\Z", re.ASCII)
 
@@ -44,11 +44,11 @@ class Boxes(ABC):
     Attributes
     ----------
     path : Path
-        Where the boxes come from.
+        File or folder of the boxes.
     no_box : str
-        Why a frame that has no entry has no face.
+        The reason for frames without an entry.
     floors : dict of str to float
-        Options that the boxes were chosen by, and their values: faces below them are missing.
+        Options with which the boxes were selected, and their values. Faces below these values are missing.
     """
 
     no_box = "no box is given for it"
@@ -68,12 +68,12 @@ class Boxes(ABC):
         raise NotImplementedError
 
     def check(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Compare with the names of all items, and describe boxes that belong to none of them.
+        """Compare the boxes with the names of all items, and describe boxes that belong to no item.
 
         Raises
         ------
         UsageError
-            If the boxes belong to none of the items, or if two items would get the same boxes by chance.
+            If the boxes belong to no item at all, or two items would get the same boxes.
         """
         entries = set(self.names())
         if names and not entries.intersection(names):
@@ -88,7 +88,7 @@ class Boxes(ABC):
 
     @abstractmethod
     def faces(self, name: str, file_bytes: int = 0) -> Mapping[int, FrameFaces | str]:
-        """Return the faces of an item by the frame's index, or why a frame has none; other frames have no face.
+        """Return the faces of an item by frame index, or the reason why a frame has none. Other frames have no face.
 
         Parameters
         ----------
@@ -98,7 +98,7 @@ class Boxes(ABC):
         Raises
         ------
         ItemError
-            If there are no boxes under that name, if they cannot be read, or if they are those of another file.
+            If there are no boxes under that name, they cannot be read, or they belong to another file.
         """
 
 
@@ -108,14 +108,14 @@ def open_boxes(path: str, scale: float) -> Boxes:
     Raises
     ------
     UsageError
-        If the path does not exist, is of an unknown kind, or has other contents than its kind requires.
+        If the path does not exist, is of an unknown kind, or its content does not fit its kind.
     DatasetError
-        If it is a packed dataset that is unfinished, or cannot be read.
+        If the path is a packed dataset that is unfinished or cannot be read.
     MissingDependencyError
         If the library for a table of that kind is not installed.
     """
     place = Path(path)
-    if is_packed(place) or Layout(place).build.is_dir():  # of an unfinished one, it says so
+    if is_packed(place) or Layout(place).build.is_dir():  # opening an unfinished dataset reports that
         packed: Boxes = resolve("boxes", "packed dataset", _KINDS)(place, scale)
         return packed
     if place.is_dir():
@@ -171,14 +171,14 @@ def _digest_packed(layout: Layout) -> str:
 
 
 def _json_files(root: Path) -> Iterator[str]:
-    """Yield the names of the ``.json`` files below a folder, also behind links, entering no folder twice."""
+    """Yield the names of the ``.json`` files below a folder. Follow links, but enter no folder twice."""
 
     def fail(error: OSError) -> None:
         raise error
 
     entered: set[tuple[int, int]] = set()
     for folder, below, files in walk(root, fail, followlinks=True):
-        below.sort()  # decides by which of two links a folder is entered
+        below.sort()  # if two links lead to a folder, always follow the same one
         status = os.stat(folder)  # not realpath, which looks at every parent of every folder
         if (status.st_dev, status.st_ino) in entered:
             below.clear()
@@ -292,12 +292,12 @@ def _read_boxes(value: Any) -> npt.NDArray[np.float64] | None:
 
 
 def split_frames(frames: npt.NDArray[Any]) -> list[npt.NDArray[np.intp]]:
-    """Group rows that are sorted by frame: the rows of each frame."""
+    """Return the row numbers of each frame, given the frames of rows in ascending order."""
     return np.split(np.arange(len(frames)), np.flatnonzero(np.diff(frames)) + 1) if len(frames) else []
 
 
 def repeated_tracks(tracks: npt.NDArray[Any], *frame: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return which rows have a track that an earlier row of the same frame has; `frame` are columns that name it."""
+    """Return which rows repeat a track within a frame. `frame` holds the columns that identify the frame."""
     order = np.lexsort((tracks, *frame))
     same = tracks[order][1:] != NO_TRACK
     for column in (tracks, *frame):

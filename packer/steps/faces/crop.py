@@ -21,16 +21,17 @@ from shardspec.points import REGIONS, get_layout, hull_size
 Image = npt.NDArray[np.uint8]
 
 LARGEST_CROP = 4
-"""Side of an aligned crop, in frame sides, above which the points are not a face's; the warp's memory grows with it."""
+"""Largest side of an aligned crop, relative to the frame's side. With a larger one, the points cannot be a face's, and
+the warp would need too much memory."""
 
 FARTHEST_POINT = 2
-"""Greatest distance of a point from the centre of its face's box, in sides of the box; MTCNN's reach one half or so."""
+"""Largest distance of a point from the centre of its box, in sides of the box. MTCNN's points reach about one half."""
 
 _WHOLE_MARGIN = 0.3
-"""Margin of the crop in which denser landmarks are found if the crop to pack does not hold the whole face."""
+"""Margin of the crop for dense landmarks, used if the packed crop does not contain the whole face."""
 
 ROUNDING = 1e-3
-"""Largest apparent shift, in pixels of the crop, of points that were stored in a crop; float32 keeps them to 1e-4."""
+"""Largest shift, in pixels of the crop, that counts as rounding of stored points; float32 keeps them to 1e-4."""
 
 
 class FaceCutter:
@@ -59,7 +60,7 @@ class FaceCutter:
         frame : ndarray, (H, W, 3), uint8
         faces : FrameFaces
         face : int
-            Which of them.
+            Number of the face to cut.
 
         Raises
         ------
@@ -105,14 +106,14 @@ class FaceCutter:
         return self._landmarks(image, apply(matrix, faces.points[face]).astype(np.float32))
 
     def _find_in_face(self, frame: Image, faces: FrameFaces, face: int) -> tuple[npt.NDArray[np.float64], bool]:
-        """Find the landmarks in the usual crop of the whole face, and return them in the frame."""
+        """Find the landmarks in the usual crop of the whole face, and return them in frame pixels."""
         matrix = crop_matrix(faces.boxes[face], _WHOLE_MARGIN, DEFAULT_FACE_SIZE)
         image = cut(frame, matrix, DEFAULT_FACE_SIZE)
         points, valid = self._landmarks(image, apply(matrix, faces.points[face]).astype(np.float32))
         return apply(invert(matrix), points), valid
 
     def prepare(self, frame: Image, faces: FrameFaces) -> FrameFaces:
-        """Drop points far from their boxes, and add landmarks if faces are aligned by others than the five points."""
+        """Drop points far from their boxes, and add dense landmarks if faces are aligned by them."""
         faces = replace(faces, points=np.where(_are_astray(faces), np.nan, faces.points))
         if self._aligns_by == "5":
             return faces
@@ -139,9 +140,9 @@ class FaceCutter:
         return {"interpolated": is_so} if self._fills else {}
 
     def cut_also(self, frame: Image | None, matrix: npt.NDArray[np.float32], *, whole: bool = False) -> Image:
-        """Cut a companion image by the matrix of the first; without one, the crop is black.
+        """Cut a companion image by the matrix of the face's crop; if there is none, return a black crop.
 
-        `whole` says that the matrix is that of `keep_whole`.
+        If `whole` is true, the matrix comes from `keep_whole`.
         """
         if frame is None:
             return np.zeros((self._size, self._size, 3), np.uint8)
@@ -181,7 +182,7 @@ class FaceCutter:
 
 
 def _are_astray(faces: FrameFaces) -> npt.NDArray[np.bool_]:
-    """Return whether some point is unknown or too far away to belong to the face in the box, (N, 1, 1)."""
+    """Return for each face whether a point is unknown or too far from the box to belong to it: (N, 1, 1)."""
     away = np.abs(faces.points - faces.boxes.reshape(-1, 2, 2).mean(axis=1, keepdims=True)).max(axis=(1, 2))
     side = (faces.boxes[:, 2:] - faces.boxes[:, :2]).max(axis=1)
     return np.asarray(~(away <= FARTHEST_POINT * side)[:, None, None], np.bool_)

@@ -15,7 +15,7 @@ from packer.steps.faces.tracks import VideoTracks
 
 
 def make(recipe: Recipe, resources: StepResources) -> Step:
-    """Make the step of a recipe. Loads the detector, if none is given, once per worker."""
+    """Make the step of a recipe. Load the detector, once per worker, unless `resources` has one."""
     search = FaceSearch(recipe, resources.detector)
 
     def detect(samples: Iterator[Sample]) -> Iterator[Sample]:
@@ -52,7 +52,7 @@ def _detections(frames: Iterator[Sample], search: FaceSearch, recipe: Recipe) ->
 
 
 def _bytes_of(item: Item) -> int:
-    """Return the size of an item's file; 0 if it is not known, as for a value in a Parquet file."""
+    """Return the size of an item's file in bytes; 0 if unknown, for example for a value in a Parquet file."""
     return 0 if item.member is not None and item.member.kind == "parquet" else item.bytes
 
 

@@ -1,4 +1,4 @@
-"""The faces of one frame, found by a detector or given by the user, and the choice among them."""
+"""The faces of one frame, from a detector or from the user, and the rules that choose one of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NO_TRACK = -1
 
 DETECT_FIELDS = ("box", "box_valid", "score", "track", "landmarks", "landmarks_valid", "frame_size", "source_bytes")
-"""The fields that the step ``detect`` adds to a frame's."""
+"""The fields that the step ``detect`` adds to the fields of a frame."""
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -37,24 +37,23 @@ class FrameFaces:
     tracks : ndarray, (N,), int64, or None
         `NO_TRACK` for a face without one; None where no tracks were looked for.
     shape : tuple of int or None
-        Shape of the frame in which the faces were found, (H, W, 3); None if the user gives them without it.
+        Shape of the frame in which the faces were found, (H, W, 3); None if unknown for faces from the user.
     time : float or None
-        Presentation time of the frame in seconds, where given faces come with it.
+        Presentation time of the frame in seconds, if known for faces from the user.
     matrices : ndarray, (N, 2, 3), float32, or None
-        The matrices by which the faces were cut before; None where they were not.
+        The matrices of earlier crops of the faces; None if they were not cut before.
     interpolated : ndarray, (N,), bool, or None
-        Faces that are not found in this frame, but lie between those of the frames around it; None stands for none.
+        True for faces that were not found in this frame, but interpolated from neighbouring frames. None: no such face.
     dense : ndarray, (N, K, 2), float64, or None
-        Landmarks that were found before the cut, because the cut needs them; None if it does not. NaN where a face has
-        no points.
+        Landmarks found before the cut, if the cut needs them; otherwise None. NaN if a face has no points.
     dense_valid : ndarray, (N,), bool, or None
-        Whether they agree with the points.
+        Whether `dense` agrees with `points`.
     cut_boxes : ndarray, (N, 4), float64, or None
-        The boxes by which the faces are cut; None stands for `boxes`.
+        The boxes for the cut; None to use `boxes`.
     cut_points : ndarray, (N, P, 2), float64, or None
-        The points by which the faces are aligned; None stands for `dense`, or for `points` without them.
+        The points for the alignment; None to use `dense`, or `points` if `dense` is None.
     thumbnail : Thumbnail or None
-        Of the frame in which the faces were found.
+        Thumbnail of the frame in which the faces were found.
     """
 
     boxes: FloatArray
@@ -84,7 +83,7 @@ class FrameFaces:
 
     @property
     def aligning(self) -> npt.NDArray[np.floating]:
-        """Points of the frame by which the faces are aligned, (N, P, 2), before they are smoothed."""
+        """Points in frame pixels by which the faces are aligned, (N, P, 2), before smoothing."""
         return self.points if self.dense is None else self.dense
 
     @property
@@ -110,19 +109,19 @@ class FramePlace:
     frame : int
         Index of the sampled frame.
     number : int
-        Its number among all sampled frames of a video, including damaged ones.
+        Number of the frame among all sampled frames of the video, including damaged frames.
     shot : int
         Number of hard cuts before it.
     sample : dict or None
-        The frame with its image, or the frame that is taken in its place; None if there is neither.
+        The frame with its image, or its substitute; None if there is neither.
     faces : FrameFaces
-        Those that count, largest first.
+        The faces that count (`counting_faces`), largest first.
     seen : sequence of FrameFaces
-        All faces of the frame, and of those that could have taken its place.
+        All faces of the frame and of its possible substitutes.
     reason : str
-        Why the faces are not known; empty where they are.
+        Why the faces are unknown; empty if they are known.
     refilled : bool
-        Whether another frame is taken in its place.
+        Whether a substitute replaces the frame.
     """
 
     frame: int
@@ -166,7 +165,7 @@ def _central(faces: FrameFaces, frame: Image, _mask: Image | None) -> int:
 
 
 def _masked(faces: FrameFaces, frame: Image, mask: Image | None) -> int:
-    """Choose the face whose box holds most of the mask, by the sum of its values; if no box holds any, the largest."""
+    """Choose the face whose box has the largest sum of mask values; the largest face if all sums are 0."""
     if mask is None:
         return _largest(faces, frame, mask)
     height, width = mask.shape[:2]
@@ -181,4 +180,4 @@ FRAME_RULES: Mapping[str, Callable[[FrameFaces, Image, Image | None], int]] = {
     "central": _central,
     "masked": _masked,
 }
-"""Rules that choose one of the faces of a frame, the first of equals. They get its companion image as well."""
+"""Rules that choose one face of a frame; of equal faces, the first. Arguments: faces, frame, and companion image."""

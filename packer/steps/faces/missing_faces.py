@@ -1,4 +1,4 @@
-"""Reasons for frames without a sample that describe the faces in them."""
+"""Reasons for frames without a sample, which describe the faces that were too small or too uncertain."""
 
 import math
 import re
@@ -39,7 +39,7 @@ class MissingFaces:
         self._reason = ""
 
     def add(self, frame: int, found: Iterable[FrameFaces]) -> None:
-        """Record a frame; `found` are the faces of all frames that could have given a sample in its place."""
+        """Record a frame. `found` has the faces of the frame and of its possible substitutes."""
         faces = [face for each in found for face in _finite(each)]
         if not faces:
             self._report.skip(frame, f"{self._wanted}: found none")
@@ -52,7 +52,7 @@ class MissingFaces:
 
 
 def advise(reasons: Iterable[str], recipe: Recipe) -> str:
-    """Describe the options for which the faces that some reasons describe were too small or too uncertain."""
+    """Return advice to lower the options that excluded the faces described in `reasons`; empty if there are none."""
     lower = set()
     for match in (match for reason in reasons for match in _SEEN.finditer(reason)):
         side, score, best, other_side = match.groups()
@@ -64,7 +64,7 @@ def advise(reasons: Iterable[str], recipe: Recipe) -> str:
 
 
 def describe_largest(found: Sequence[FrameFaces]) -> str:
-    """Describe the largest face of some frames, of which there is at least one; the first of equals."""
+    """Describe the largest face of some frames; of equal faces, the first. There must be at least one face."""
     sides = np.concatenate([shorter_sides(faces.boxes) for faces in found])
     tracks = [track for faces in found for track in ([NO_TRACK] * len(faces) if faces.tracks is None else faces.tracks)]
     largest = int(np.argmax(sides))
@@ -78,7 +78,7 @@ def _finite(found: FrameFaces) -> list[Seen]:
 
 
 def _extremes(faces: list[Seen]) -> list[Seen]:
-    """Return the largest face and the most certain one; of equals, the one that leads in the other respect too."""
+    """Return the largest face and the one with the best score. The other property breaks ties."""
     return [max(faces), max(faces, key=lambda face: face[::-1])]
 
 
@@ -91,7 +91,7 @@ def _describe(extremes: list[Seen]) -> str:
 
 
 def _pixels(side: float) -> int:
-    """Round down to whole pixels: a face that was too small must not look large enough."""
+    """Round down to whole pixels, so that a face that was too small does not look large enough."""
     return max(0, math.floor(side))
 
 

@@ -1,4 +1,4 @@
-"""Boxes in a packed dataset of face crops, or of ``packer detect``."""
+"""Boxes from a packed dataset of face crops, or from a result of ``packer detect``."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ _FIELDS: Mapping[str, tuple[str, _Shape]] = {
     "frame_size": ("iu", (2,)),
     "source_bytes": ("iu", ()),
 }
-"""The fields that are read, with the kinds of their dtypes and their shapes; None stands for any number."""
+"""The fields to read, with the kinds of their dtypes and their shapes. None is an axis of any size."""
 
 _REQUIRED = ("source", "frame", "box")
 
@@ -49,15 +49,15 @@ _REQUIRED = ("source", "frame", "box")
 class PackedBoxes(Boxes):
     """The faces of a packed dataset, read item by item.
 
-    Landmarks in a dataset with a ``matrix`` are in a crop, and are mapped back into the frame by it. In a dataset
-    without images they are in the frame. Denser landmarks are reduced to five points. Memory: 16 bytes a sample, the
-    items' names, and the dataset's rejects. If `scale` is not 1, neither the size of the frames nor that of the file is
-    compared.
+    If the dataset has a field ``matrix``, landmarks are in pixels of the crop, and the matrix maps them back to the
+    frame. In a dataset without images, they are in pixels of the frame. Dense landmarks are reduced to five points.
+    It holds 16 bytes per sample, the items' names, and the dataset's rejects in memory. If `scale` is not 1, the sizes
+    of frames and files are not compared.
 
     Raises
     ------
     UsageError
-        If the dataset lacks a field that is needed, or if one is of another kind than expected.
+        If the dataset lacks a required field, or a field has an unexpected kind.
     """
 
     def __init__(self, path: Path, scale: float) -> None:
@@ -136,7 +136,7 @@ class PackedBoxes(Boxes):
         )
 
     def _points_of(self, columns: Columns) -> npt.NDArray[np.floating]:
-        """Return the five points of each row in the frame, (rows, 5, 2); NaN where there are none."""
+        """Return the five points of each row in frame pixels, (rows, 5, 2); NaN for rows without points."""
         count = len(columns["box"])
         points = np.full((count, 5, 2), np.nan, np.float32 if self._points == "5" and not self._in_crop else np.float64)
         if self._points is None:
@@ -157,10 +157,10 @@ class PackedBoxes(Boxes):
         columns.setdefault("box_valid", np.ones(count, np.bool_))
         real: npt.NDArray[np.bool_] = columns["box_valid"]
         score = columns.setdefault("score", np.ones(count, np.float32))
-        if self._keeps_faceless:  # whole frames, which stand for an item without a face
+        if self._keeps_faceless:  # an item without faces is stored as whole frames
             placed: npt.NDArray[np.bool_] = columns.get("landmarks_valid", real)
             columns["box_valid"] = real = real & (placed | (score != 0))
-        if "interpolated" in columns:  # no one has seen these faces; `fill` computes them again
+        if "interpolated" in columns:  # these faces were not detected; `fill` computes them again
             columns["box_valid"] = real = real & ~(columns["interpolated"] & (score == 0))
 
         def refuse(wrong: npt.NDArray[np.bool_], field: str, expected: str) -> None:
@@ -188,7 +188,7 @@ class PackedBoxes(Boxes):
         return columns
 
     def _read_rejects(self) -> dict[str, list[dict[str, Any]]]:
-        """Return by item why the item, or frames of it, gave no sample."""
+        """Return the reports of each item that was rejected or has frames without a sample."""
         found: dict[str, list[dict[str, Any]]] = {}
         entry = self._manifest.find_file(REJECTS_NAME)
         if entry is not None:
@@ -199,7 +199,7 @@ class PackedBoxes(Boxes):
 
 
 def _read_report(line: bytes) -> dict[str, Any] | None:
-    """Parse a line of ``rejects.jsonl`` that says why an item, or frames of it, gave no sample."""
+    """Parse a line of ``rejects.jsonl``; None if it does not report a rejected item or frames without a sample."""
     try:
         report = json.loads(line)
     except (ValueError, RecursionError):
@@ -213,7 +213,7 @@ def _read_report(line: bytes) -> dict[str, Any] | None:
 
 
 def _check_fields(path: Path, schema: Schema) -> Iterator[str]:
-    """Yield the fields of a dataset that are read, besides ``source``."""
+    """Yield the names of the fields to read, except ``source``."""
     missing = [name for name in _REQUIRED if name not in schema]
     if missing:
         raise UsageError(
@@ -241,7 +241,7 @@ def _fits(field: Field, kinds: str, shape: _Shape) -> bool:
 
 
 def _floor(recipes: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """Return the largest value that an option had in any generation; None if none has it."""
+    """Return the largest value of an option in the recipes of all generations; None if no recipe has it."""
     values = [value for recipe in recipes if isinstance(value := recipe.get(name), int | float)]
     return max(values, default=None)
 
@@ -255,7 +255,7 @@ def _sorted(columns: Columns) -> Columns:
 
 
 def _without_repeats(columns: Columns) -> Columns:
-    """Leave out the faces of a frame that ``resample_fps`` has repeated, but for the first time; rows are sorted."""
+    """Keep only the first copy of frames that ``resample_fps`` repeated. Rows must be sorted."""
     if "frame_position" not in columns:
         return columns
     frames, positions = columns["frame"], columns["frame_position"]

@@ -15,22 +15,22 @@ Found = tuple[Sample, FrameFaces]
 
 
 class Refill:
-    """The frames near the sampled ones of one video, read in a separate pass, which begins when one is needed.
+    """Possible substitutes for the sampled frames of one video, read in a separate pass over the file.
 
-    Frames that are damaged in that pass are left out.
+    The pass begins when the first substitute is needed. Frames that are damaged in this pass are left out.
 
     Parameters
     ----------
     first : dict
         A sample of the item.
     near : mapping of int to tuple of int
-        By sampled frame, rising: its possible substitutes (`packer.vision.decode.sampling.neighbours`).
+        Possible substitutes of each sampled frame, in ascending order (`packer.vision.decode.sampling.neighbours`).
     file : CompanionFile
-        The item's own file.
+        The item's file.
     search : ItemSearch
-        Finds the faces of these frames.
+        Finds the faces of the substitutes.
     also : CompanionImages or None
-        The companion images of these frames.
+        The companion images of the substitutes.
     """
 
     def __init__(
@@ -50,24 +50,24 @@ class Refill:
         self.also = also
 
     def missing(self, frame: int | None) -> Iterator[int]:
-        """Yield the sampled frames that the decoder left out before this one; None stands for the end of the video."""
+        """Yield the sampled frames that the decoder left out before `frame`; None is the end of the video."""
         for place in self._waiting:
             if place == frame:
                 return
             yield place
 
     def look(self, place: int, counts: Callable[[FrameFaces], bool]) -> tuple[Found | None, list[FrameFaces]]:
-        """Look for faces in the frames near a sampled one. Sampled frames must be passed in order.
+        """Search the frames near a sampled frame for faces. Sampled frames must be passed in order.
 
         Parameters
         ----------
         counts : callable
-            Whether one of the faces of a frame counts.
+            Returns whether any of a frame's faces counts.
 
         Returns
         -------
         found : tuple or None
-            The nearest frame with a face that counts, the earlier of two; None if there is none.
+            The nearest frame with a face that counts (the earlier of two at the same distance); None if there is none.
         faces : list of FrameFaces
             The faces of all frames that were searched.
         """
@@ -87,7 +87,7 @@ class Refill:
         return best, seen
 
     def _faces(self, place: int, indices: list[int]) -> list[Found]:
-        """Return the frames with these indices whose faces are known, as samples of the place of a sampled frame."""
+        """Return the frames with these indices whose faces are known, as samples with the position of `place`."""
         frames = [frame for frame in map(self._file.frame, indices) if frame is not None]
         first = {**self._first, "frame_position": self._positions[place]}
         samples = [{**first, "image": f.image, "frame": f.index, "time": f.time} for f in frames]
@@ -99,7 +99,7 @@ class Refill:
 def refilling(recipe: Recipe, search: FaceSearch, given: ItemSearch, first: Sample) -> Iterator[Refill | None]:
     """Open the `Refill` of an item, if the recipe asks for it and the item is a video.
 
-    `given` is the search of the sampled frames; if it looks up given boxes, it is used here as well.
+    `given` is the search for the sampled frames. If it looks up boxes from the user, substitutes use it too.
     """
     near: Mapping[int, tuple[int, ...]] | None = first.get(NEIGHBOURS)
     if near is None:

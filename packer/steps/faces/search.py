@@ -1,4 +1,4 @@
-"""Find an item's faces: by a detector on its own or another item's frames, or in boxes that the user gives."""
+"""Find an item's faces: by a detector on the item's or another item's frames, or in boxes from the user."""
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -25,23 +25,23 @@ from shardspec.errors import ItemError
 from shardspec.registry import import_target
 
 BATCH_FRAMES = 4
-"""Number of frames of one item that the detector gets at a time."""
+"""Number of frames of one item in a batch of the detector."""
 
 SAME_TIME_S = 1e-3
 """Largest difference between the time of a frame and its recorded time, in seconds."""
 
 KEPT_FRAMES = 20_000
-"""Frames whose faces a worker remembers: about 2 KB each."""
+"""Number of frames whose faces a worker caches, about 2 KB each."""
 
 Sampled = tuple[int, ...] | None
-"""Indices of the frames that a pass over a file returns; None for all of them, or for an image."""
+"""Indices of the frames that a pass over a file returns; None for all frames, or for an image."""
 
 _UNKNOWN: Sampled = ()
-"""Key of a pass whose indices are not known, in which no other pass looks for its frames."""
+"""Key of a pass with unknown indices, which shares no frames with other passes."""
 
 
 class FaceSearch:
-    """Made once per worker: opens the boxes that the recipe gives, or loads the detector unless one is passed."""
+    """Opens the recipe's boxes, or loads the detector unless one is passed. Made once per worker."""
 
     def __init__(self, recipe: Recipe, detector: FaceDetector | None = None) -> None:
         self._boxes: Boxes | None = None
@@ -86,16 +86,16 @@ class ItemSearch(ABC):
 
     @abstractmethod
     def faces(self, frames: Sequence[Sample]) -> list[FrameFaces | str]:
-        """Return the faces of the next frames (samples with ``frame`` and ``image``), or why they are not known.
+        """Return the faces of the next frames (samples with ``frame`` and ``image``), or why they are unknown.
 
         Raises
         ------
         ItemError
-            If there can be no faces for this item.
+            If no faces can be found for this item at all.
         """
 
     def unused(self) -> int:
-        """Return the number of given boxes that are in none of the frames so far."""
+        """Return the number of boxes from the user that belong to none of the frames so far."""
         return 0
 
 
@@ -105,11 +105,11 @@ class _GivenBoxes(ItemSearch):
     Parameters
     ----------
     known : mapping of int to FrameFaces or str
-        The faces by frame, or why there are none.
+        The faces of a frame, or the reason why it has none.
     no_box : str
-        Why there are none in any other frame.
+        The reason for all other frames.
     timed : bool
-        Whether frames must have the same times as when the faces were found.
+        Whether frames must have the times that were recorded with the faces.
     """
 
     def __init__(self, known: Mapping[int, FrameFaces | str], no_box: str, *, timed: bool) -> None:
@@ -144,7 +144,7 @@ class _GivenBoxes(ItemSearch):
 
 
 class _Detecting(ItemSearch):
-    """Detects on the item's own frames, and adds the faces to `known`.
+    """Detects faces in the item's own frames, and adds the faces to `known`.
 
     If `repeats`, consecutive frames with the same index are the same frame, in which faces are detected once.
     """
@@ -167,11 +167,11 @@ class _Detecting(ItemSearch):
 
 
 class _DetectingOn(ItemSearch):
-    """Detects on the frames of another item with the same indices.
+    """Detects faces in the frames of another item with the same indices.
 
     Faces from a pass over the same sampled frames are reused without reading the file again. Faces from other passes
-    are reused if the file still gives the frame: a frame looks the same in each pass, but in a damaged file another
-    pass may lack it.
+    are reused if this pass yields the frame too: a frame looks the same in each pass, but in a damaged file a pass may
+    lack it.
     """
 
     def __init__(
@@ -236,12 +236,12 @@ def _frames_in(passes: Mapping[Sampled, Mapping[int, FrameFaces]]) -> int:
 
 
 def make_detector(recipe: Recipe) -> CheckedDetector:
-    """Load the detector: the same one in every process that needs it.
+    """Load the detector of a recipe. Every process uses this function, so all have the same detector.
 
     Raises
     ------
     UsageError, MissingDependencyError
-        If it cannot be made.
+        If the detector cannot be made.
     """
     if recipe.has_custom_detector:
         return CheckedDetector(recipe.detector, import_target(recipe.detector, what="--detector"), recipe.device)
@@ -255,12 +255,12 @@ def _make_mtcnn(recipe: Recipe, device: str) -> Detector:
 
 
 def takes_decoded(recipe: Recipe) -> bool:
-    """Return whether faces are searched for in decoded frames; other steps may change frames or drop some."""
+    """Return whether faces are searched for in decoded frames, unchanged by other steps."""
     return [step.use for step in recipe.chain[:2]] in (["decode", "faces"], ["decode", "detect"])
 
 
 def as_frame(sample: Sample) -> Sample:
-    """Return a sample with an image; one that came with the source is frame 0, as if it had been decoded."""
+    """Return a sample with an image. An image from the source becomes frame 0, as if it had been decoded."""
     require_image(sample)
     return sample if "frame" in sample else {**STILL, **sample}
 

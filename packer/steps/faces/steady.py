@@ -1,7 +1,7 @@
 """Crops that are steady over a track (``smooth``, ``fill``, ``crop_per``), and the choice of one track of a video.
 
-The faces of a video are a table with a row for each face of each sampled frame. A face is cut as soon as all rows are
-known that its crop depends on. Until then its frame waits (`packer.steps.faces.waiting`).
+The faces of a video form a table with a row for each face of each sampled frame. A face is cut once all rows that its
+crop depends on are known. Until then its frame waits (`packer.steps.faces.waiting`).
 """
 
 from collections import deque
@@ -19,12 +19,12 @@ from packer.steps.faces.waiting import WaitingFrames, drop_image
 from packer.steps.report import ItemReport
 
 Vector = npt.NDArray[np.float64]
-"""The box of a face, (4,), its five points, (10,), and those by which it is aligned, (2 P,); NaN where not known."""
+"""The box of a face, (4,), its five points, (10,), and the points for its alignment, (2 P,); NaN if unknown."""
 
 _BOX, _FIVE = slice(0, 4), slice(4, 14)
 
 _WEIGHTS: Mapping[str, Callable[[list[float]], float]] = {"track": len, "main": sum}
-"""The weight of a track, by the value of ``choose``, from the areas of its boxes."""
+"""Function from the areas of a track's boxes to its weight, by the value of ``choose``."""
 
 
 def is_steady(recipe: Recipe) -> bool:
@@ -44,7 +44,7 @@ class SteadyTracks:
     recipe : Recipe
     frames : WaitingFrames
     report : ItemReport
-        Says why frames have no sample.
+        Records why frames have no sample.
     """
 
     def __init__(self, recipe: Recipe, frames: WaitingFrames, report: ItemReport) -> None:
@@ -96,7 +96,7 @@ class SteadyTracks:
             runs[-1].add(place.number, _vector(place.faces, row))
 
     def _forget(self, number: int) -> None:
-        """Drop the rows that no face after this frame depends on."""
+        """Drop the rows that are not needed for faces after this frame."""
         for track, runs in list(self._runs.items()):
             runs[:] = [run for run in runs if run.last > number]
             for run in runs:
@@ -105,7 +105,7 @@ class SteadyTracks:
                 del self._runs[track]
 
     def _finish(self, place: FramePlace) -> FramePlace:
-        """Add the faces that are interpolated, and the boxes and points by which all faces are cut."""
+        """Add the interpolated faces, and the boxes and points for the cut of all faces."""
         number = place.number
         living = {track: run for track, runs in self._runs.items() for run in runs if run.first <= number <= run.last}
         present = _tracks(place.faces)
@@ -139,9 +139,9 @@ class SteadyTracks:
         return replace(place, faces=final)
 
     def _one_track(self, places: list[FramePlace], weigh: Callable[[list[float]], float]) -> Iterator[FramePlace]:
-        """Yield the frames with the track of the greatest weight, the first of equals, and those without any face.
+        """Yield the frames with the faces of one track, the heaviest (the first if equal), and frames without faces.
 
-        If there are no tracks, all faces stay.
+        If there are no tracks, all faces are kept.
         """
         areas: dict[int, list[float]] = {}
         for place in places:
@@ -186,7 +186,7 @@ class _Run:
             del self._known[old]
 
     def at(self, number: int) -> Vector:
-        """Return the face in a frame, interpolated where up to `fill` frames in a row lack the box, or the points."""
+        """Return the face in a frame, interpolated if at most `fill` frames in a row lack the box, or the points."""
         out = self._known[number].copy() if number in self._known else np.full(self._parts[-1].stop, np.nan)
         for part in self._parts:
             if np.isfinite(out[part]).all():
@@ -214,7 +214,7 @@ class _Run:
         return self._common
 
     def _smooth(self, number: int) -> Vector:
-        """Return the mean shape over the window, at the frame's own place; NaN stays NaN.
+        """Return the mean shape over the window, placed at the frame's own centre; NaN stays NaN.
 
         The window is moved into the run at its ends. The centre of the box and that of the points are not smoothed, or
         the crop would fall behind a face that moves.
@@ -233,7 +233,7 @@ class _Run:
 
 
 def _median(rows: npt.NDArray[np.float64]) -> Vector:
-    """Return the median of each column over the rows in which it is known, NaN if there is none."""
+    """Return the median of each column over its known values; NaN if a column has none."""
     columns = (column[np.isfinite(column)] for column in rows.T)
     return np.array([np.median(column) if len(column) else np.nan for column in columns])
 

@@ -1,4 +1,4 @@
-"""``faces``: frames become face crops, with landmarks, outline, regions and the matrix that leads back to the frame."""
+"""``faces``: cut face crops out of frames, with landmarks, outline, regions, and the matrix from frame to crop."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from packer.steps.report import ItemReport
 
 
 def make(recipe: Recipe, resources: StepResources) -> Step:
-    """Make the step of a recipe. Loads the landmarks' model, and the detector if none is given, once per worker."""
+    """Make the step of a recipe. Load the landmark model, and the detector if none is passed, once per worker."""
     search, cutter = FaceSearch(recipe, resources.detector), FaceCutter(recipe)
 
     def faces(samples: Iterator[Sample]) -> Iterator[Sample]:
@@ -119,7 +119,7 @@ class _ItemFaces:
     def _find(
         self, place: int, sample: Sample | None, faces: FrameFaces | str
     ) -> tuple[Found | None, list[FrameFaces]]:
-        """Return the frame that gives the samples of a place, None if none does, and all faces that were found."""
+        """Return the frame to cut for a sampled frame (itself, a substitute or None), and all faces that were found."""
         seen: list[FrameFaces] = []
         found: Found | None = None
         if sample is not None and isinstance(faces, FrameFaces):
@@ -139,7 +139,7 @@ class _ItemFaces:
     def _cut_all(self, sample: Sample, found: FrameFaces, also: CompanionImages | None) -> list[Sample]:
         """Return the samples of a frame with faces that count.
 
-        If there are none, the report says why. A face that cannot be cut affects no other.
+        If no face can be cut, the report says why. A face that cannot be cut does not affect the others.
         """
         frame = sample["frame"]
         faces = self._choose(sample, found, also)
@@ -162,7 +162,7 @@ class _ItemFaces:
     def _cut_also(
         self, also: CompanionImages | None, sample: Sample, cut: Sample, *, whole: bool = False
     ) -> dict[str, object]:
-        """Cut the companion image as the first was cut, by `cut` or (`whole`) `FaceCutter.keep_whole`."""
+        """Cut the companion image like the image in `cut`, which comes from `FaceCutter.keep_whole` if `whole`."""
         if also is None:
             return {}
         image, field = also.image(sample), self.recipe.also_field
@@ -173,7 +173,7 @@ class _ItemFaces:
         return len(counting_faces(found, self.recipe)) > 0
 
     def _choose(self, sample: Sample, faces: FrameFaces, also: CompanionImages | None) -> FrameFaces:
-        """Return the faces of one frame, or the one of them that the recipe chooses."""
+        """Return all faces of one frame, or only the face that the recipe chooses."""
         choose = FRAME_RULES.get(self.recipe.choose)
         if choose is None:
             return faces

@@ -11,7 +11,7 @@ from packer.steps.report import ItemReport
 from packer.vision.detect.boxes import overlap
 
 MAX_GAP = 2
-"""Number of consecutive sampled frames in which a track may have no box, unless more of them are to be filled in."""
+"""Number of consecutive sampled frames in which a track may lack a box. A larger ``fill`` increases it."""
 
 
 class VideoTracks:
@@ -22,11 +22,11 @@ class VideoTracks:
     Parameters
     ----------
     sampled : tuple of int or None
-        The indices of all sampled frames, rising; None if they are not known, and then missing frames are not counted.
+        The indices of all sampled frames, in ascending order. None if unknown; missing frames are then not counted.
     report : ItemReport
-        Counts the faces that were followed, and lost, from frame to frame.
+        Counts the faces that were followed or lost from frame to frame.
     fill : int or None
-        Number of consecutive sampled frames that are to be filled in; a track may have no box for as many.
+        Number of consecutive sampled frames to fill in by interpolation. A track may lack a box in as many frames.
 
     Attributes
     ----------
@@ -48,9 +48,10 @@ class VideoTracks:
         self.shot = 0
 
     def follow(self, frame: int, faces: FrameFaces) -> FrameFaces:
-        """Return the faces of a sampled frame, or of its substitute, with tracks; frames come in order, maybe repeated.
+        """Return the faces of a sampled frame, or of its substitute, with their tracks.
 
-        Tracks that the faces have already are kept. Frames without a thumbnail are not compared.
+        Frames must be passed in order, and may be repeated. Existing tracks are kept. Frames without a thumbnail are
+        not compared with others.
         """
         missed = 0 if self._places is None else self._places[frame] - self.number - 1
         if missed < 0:
@@ -77,12 +78,12 @@ class VideoTracks:
 
 
 def longest_gap(fill: int | None) -> int:
-    """Return the number of consecutive sampled frames in which a track may have no box."""
+    """Return the number of consecutive sampled frames in which a track may lack a box."""
     return max(MAX_GAP, fill or 0)
 
 
 MIN_IOU = 0.3
-"""Smallest overlap of two grown boxes of one track."""
+"""Smallest overlap (IoU) of two consecutive boxes of one track, after growing both."""
 
 GROW = 0.5
 """Share of its width and height that is added to each side of a box before overlaps are computed.

@@ -11,16 +11,16 @@ from packer.steps.encode import KEPT
 from packer.steps.faces.search import takes_decoded
 
 MOST_BYTES = 2**28
-"""Memory of the frames that wait: 43 of 1920 x 1080 pixels. Frames beyond it are decoded a second time."""
+"""Memory limit for waiting frames: 43 frames of 1920 x 1080 pixels. Further frames are decoded a second time."""
 
 
 class WaitingFrames:
-    """Holds frames in memory, or decodes them again: both give the same pixels.
+    """Holds frames in memory, or decodes them again. Both yield the same pixels.
 
     Parameters
     ----------
     file : CompanionFile or None
-        The file that the frames come from; None if they cannot be decoded again. Then all of them are held.
+        The file of the frames. None if they cannot be decoded again; all frames are then held in memory.
     """
 
     def __init__(self, file: CompanionFile | None) -> None:
@@ -28,7 +28,7 @@ class WaitingFrames:
         self._bytes = 0
 
     def hold(self, sample: Sample) -> Sample:
-        """Return a frame as it waits: without its image if there is no memory for it."""
+        """Return the frame to keep while it waits: without its image if the memory limit is reached."""
         size = sample["image"].nbytes
         if self._file is not None and self._bytes + size > MOST_BYTES:
             return drop_image(sample)
@@ -36,7 +36,7 @@ class WaitingFrames:
         return sample
 
     def release(self, sample: Sample) -> Sample | None:
-        """Return a frame with its image; None if it cannot be decoded again. Indices of frames must rise."""
+        """Return a frame with its image; None if it cannot be decoded again. Indices must be in ascending order."""
         if sample["image"] is not None:
             self._bytes -= sample["image"].nbytes
             return sample
@@ -52,7 +52,7 @@ def drop_image(sample: Sample) -> Sample:
 
 @contextmanager
 def open_waiting(recipe: Recipe, first: Sample) -> Iterator[WaitingFrames]:
-    """Prepare for the frames of the item of a sample; its file is opened again when the first frame is needed."""
+    """Make the `WaitingFrames` of a sample's item. Its file is opened again when the first frame is needed."""
     if not takes_decoded(recipe):  # other steps may have changed the frames
         yield WaitingFrames(None)
         return
