@@ -12,7 +12,7 @@ from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from shardspec.errors import StoreError, UsageError
@@ -235,4 +235,4 @@ def _profile() -> dict[str, str]:
 def local_path(text: str) -> str:
     """Return the path of a ``file://`` URL; return any other text unchanged."""
     parts = urlsplit(text) if text.lower().startswith("file://") else None
-    return text if parts is None else url2pathname(unquote(parts.path))
+    return text if parts is None else url2pathname(parts.path)

@@ -80,8 +80,8 @@ def copy(
     out : path or str
         A folder or a URL that is new, empty, or holds the copy to resume.
     overwrite : bool
-        Whether to replace another dataset. It can no longer be opened from the start of the copy on, and files that
-        do not belong to the copy are deleted at the end.
+        Whether to replace another dataset. Its files that do not belong to the copy are deleted first, so it can no
+        longer be opened.
     storage_options : mapping, optional
         Credentials, region and endpoint; by default from the environment (`shardspec.stores.Store`).
     progress : bool or ProgressListener
@@ -111,7 +111,7 @@ def copy(
         raise NotADatasetError(place=source.name, expected=f"a packed dataset with a {MANIFEST_NAME}", found="none")
     manifest = Manifest.loads(data, source.place(MANIFEST_NAME))
     entries = manifest.entries
-    present, stale = _prepare(target, data, manifest, overwrite)
+    present = _prepare(target, data, manifest, overwrite)
     done = {True: 0, False: 0}
     size = sum(entry.bytes for entry in entries)
     with (
@@ -128,7 +128,6 @@ def copy(
             threads.shutdown(wait=False, cancel_futures=True)
             raise
     target.commit(data)
-    target.delete(stale)
     return CopyResult(target.name, manifest, done[True], done[False])
 
 
@@ -145,16 +144,8 @@ def _copy_file(source: "_Place", target: "_Place", entry: FileEntry, present: Ma
     return True
 
 
-def _prepare(target: "_Place", data: bytes, manifest: Manifest, overwrite: bool) -> tuple[dict[str, int], list[str]]:
-    """Check what the target holds, and remove the manifest of another dataset that is replaced.
-
-    Returns
-    -------
-    present : dict
-        Sizes of the files in the target, by name.
-    stale : list of str
-        Files of the replaced dataset and of interrupted copies, to delete after the copy.
-    """
+def _prepare(target: "_Place", data: bytes, manifest: Manifest, overwrite: bool) -> dict[str, int]:
+    """Return the sizes of the files in the target, by name, after deleting those of replaced and interrupted copies."""
     present, old = target.names(), target.manifest()
     if old is not None and old != data and not overwrite:
         raise UsageError(
@@ -173,9 +164,11 @@ def _prepare(target: "_Place", data: bytes, manifest: Manifest, overwrite: bool)
             found=list_some(others),
             hint="choose another place",
         )
-    if old is not None and old != data:
+    if stale:
+        target.delete(stale)
+    if old is not None and old != data:  # last: without it, the replaced dataset's files could not be told from others
         target.delete([MANIFEST_NAME])
-    return present, stale
+    return present
 
 
 class _Place(Protocol):
@@ -307,6 +300,8 @@ def _checked_chunks(entry: FileEntry, source: _Place) -> Iterator[Buffer]:
     for chunk in source.chunks(entry):
         digest.update(chunk)
         size += len(chunk)
+        if size > entry.bytes:  # a server may send data without end
+            break
         yield chunk
     if (size, digest.hexdigest()) != (entry.bytes, entry.sha256):
         raise ShardCorruptError(

@@ -76,7 +76,8 @@ def test_a_dataset_is_fetched_from_a_web_server_that_lists_nothing(faces: Path, 
 
 
 def test_a_folder_is_copied_and_its_files_are_checked(faces: Path, tmp_path: Path) -> None:
-    assert main(["copy", f"file://{faces}", str(tmp_path / "copy"), "--quiet"]) == 0
+    assert main(["copy", f"file://{faces}", f"file://{tmp_path}/%2520", "--quiet"]) == 0
+    (tmp_path / "%20").rename(tmp_path / "copy")
     assert files(tmp_path / "copy") == files(faces)
     shard = next((tmp_path / "copy").glob("shard*"))
     changed = shard if shard.is_file() else next(path for path in shard.iterdir() if path.is_file())
@@ -152,13 +153,25 @@ def test_a_killed_copy_cannot_be_opened_and_is_resumed(
 
 def test_another_dataset_is_replaced_only_on_request(here: StoreServer, faces: Path, tmp_path: Path) -> None:
     write_faces(tmp_path / "small", 3)
+    copy(tmp_path / "small", tmp_path / "damaged")
+    (tmp_path / "damaged" / Layout(tmp_path / "damaged").load().entries[-1].name).write_bytes(b"")
     for target in (here.url("replaced"), str(tmp_path / "replaced")):
         copy(faces, target)
         with raises(UsageError, place=target):
             copy(tmp_path / "small", target)
+        with pytest.raises(ShardCorruptError):
+            copy(tmp_path / "damaged", target, overwrite=True)
         copy(tmp_path / "small", target, overwrite=True)
     assert files(tmp_path / "replaced") == files(tmp_path / "small")
     assert here.objects("replaced").keys() == files(tmp_path / "small").keys()
+
+
+def test_an_object_that_is_too_long_is_not_read_to_its_end(here: StoreServer, faces: Path, tmp_path: Path) -> None:
+    copy(faces, here.url("long"))
+    Store(here.url("long")).put(Layout(faces).load().entries[0].name, bytes(2**25))
+    with pytest.raises(ShardCorruptError) as caught:
+        copy(here.url("long"), tmp_path / "back")
+    assert f"{2**25} bytes" not in str(caught.value)
 
 
 def test_files_of_the_user_are_neither_deleted_nor_mixed_with_a_dataset(
