@@ -55,13 +55,13 @@ class Medium:
     Attributes
     ----------
     noun : str
-        A file of this medium, in messages.
+        Name of a file of this medium, for messages.
     suffixes : tuple of str
         In lower case.
     is_sequence : bool
         True if a file is a sequence of frames in time, from which frames are sampled.
     libraries : tuple of str
-        Modules that decode it, if the core does not.
+        Modules that are needed to decode this medium, besides the core's.
     weight : int
         The work that a byte takes, as a multiple of the work for a byte of an image: each stands for more pixels.
     """

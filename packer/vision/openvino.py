@@ -1,8 +1,8 @@
 """OpenVINO without its telemetry, and with a single core.
 
 Importing openvino sends an event over the network from a forked child process. The child inherits the pipes of a worker
-and can hang in the fork, and a tool that packs people's faces must not report to anybody. OpenVINO uses a stub of its
-own where the telemetry package is missing, so the package is made to look missing.
+and can hang in the fork, and a tool that packs people's faces must not report to anyone. If the telemetry package is
+missing, OpenVINO uses a stub instead, so this module makes the package look missing.
 """
 
 import functools

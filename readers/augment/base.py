@@ -13,7 +13,7 @@ from shardspec.errors import UsageError
 
 Sample = dict[str, Any]
 Params = TypeVar("Params")
-Picture = npt.NDArray[np.generic]
+Image = npt.NDArray[np.generic]
 
 
 class Transform(ABC, Generic[Params]):
@@ -91,7 +91,7 @@ _BOX_NUMBERS = 4
 
 
 def present(sample: Sample, names: Sequence[str], kind: type = np.ndarray) -> list[str]:
-    """Return the given fields that a sample has as arrays, or a batch as tensors."""
+    """Return the names whose values in a sample are arrays (`kind`), or in a batch tensors."""
     return [name for name in names if isinstance(sample.get(name), kind)]
 
 
@@ -111,5 +111,5 @@ def per_frame(value: npt.NDArray[Any], ndim: int) -> Iterator[npt.NDArray[Any]]:
 
 
 def valid_frames(sample: Sample, count: int) -> npt.NDArray[np.bool_]:
-    """Return which of `count` frames have valid landmarks, (count,); all, if there is no field ``landmarks_valid``."""
+    """Return which of `count` frames have valid landmarks, (count,). Without ``landmarks_valid``, all frames do."""
     return np.broadcast_to(np.asarray(sample.get("landmarks_valid", True), np.bool_).reshape(-1), (count,))

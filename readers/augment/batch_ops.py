@@ -38,7 +38,7 @@ def batch_boxes(batch: Batch) -> list[str]:
 
 
 def image_of(batch: Batch, user: str, clips: bool = False) -> Tensor:
-    """Return the images of a batch, one tensor (B, C, H, W); of `clips`, it may be (B, T, C, H, W)."""
+    """Return the images of a batch, one tensor (B, C, H, W), or (B, T, C, H, W) if `clips` are allowed."""
     image = batch.get("image")
     if not isinstance(image, Tensor) or image.ndim not in ((4, 5) if clips else (4,)):
         expected = f"image as one tensor (B, C, H, W){' or (B, T, C, H, W)' if clips else ''}"

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from readers.arguments import as_count, as_number, as_range
-from readers.augment.base import Picture, Sample, Transform, get_image
+from readers.augment.base import Image, Sample, Transform, get_image
 from readers.augment.geometry import move_geometry
 from readers.augment.masks import masks_of
 from readers.decode.resample import nearest
@@ -98,15 +98,15 @@ def _place(sample: Sample, share: float, x: float, y: float) -> _CropWindow:
 
 
 def _cut(
-    picture: Picture, window: _CropWindow, size: int, interpolation: int | None, clip: bool
+    image: Image, window: _CropWindow, size: int, interpolation: int | None, clip: bool
 ) -> npt.NDArray[np.generic]:
     """Cut a square out of an image, or out of each frame of a clip, and resize it; by nearest pixels for None."""
     if clip:
-        return np.stack([_cut(frame, window, size, interpolation, False) for frame in picture])
-    square = picture[window.top : window.top + window.side, window.left : window.left + window.side]
+        return np.stack([_cut(frame, window, size, interpolation, False) for frame in image])
+    square = image[window.top : window.top + window.side, window.left : window.left + window.side]
     if window.side == size:
         return square.copy()
     if interpolation is None:
         return nearest(square, size, size)
     resized = np.asarray(cv2.resize(square, (size, size), interpolation=interpolation))
-    return resized.reshape(size, size, *picture.shape[2:])
+    return resized.reshape(size, size, *image.shape[2:])

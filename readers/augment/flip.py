@@ -6,7 +6,7 @@ from typing import ClassVar
 import cv2
 import numpy as np
 
-from readers.augment.base import Picture, Sample, Transform, get_image
+from readers.augment.base import Image, Sample, Transform, get_image
 from readers.augment.geometry import move_geometry
 from readers.augment.masks import masks_of
 
@@ -73,7 +73,7 @@ class VerticalFlip(_Flip):
     upside_down = True
 
 
-def _mirrored(image: Picture, clip: bool) -> Picture:
+def _mirrored(image: Image, clip: bool) -> Image:
     if clip:
         out = np.empty_like(image)
         for target, frame in zip(out, image, strict=True):

@@ -1,4 +1,4 @@
-"""Transforms that paint over parts of the face, and the base that they share."""
+"""Transforms that paint over parts of the face, and their base class."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence

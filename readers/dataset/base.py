@@ -70,7 +70,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        """Where the samples are stored, and how many bytes an epoch reads there; empty if unknown."""
+        """Stores of the samples, with the number of bytes that an epoch reads from each; empty if unknown."""
         return ()
 
     @property
@@ -79,7 +79,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         return sum(store.bytes for store in self.stores) / max(1, len(self))
 
     def read_ahead(self, picks: Picks) -> None:
-        """Ask the system for the bytes of rows that will be read soon. Does nothing if they are not in files."""
+        """Ask the system to load the bytes of rows that will be read soon. Does nothing if they are not in files."""
 
     def origins(self, picks: Picks) -> Picks:
         """Return the rows in the base dataset and the seeds, which together key the transforms' random draws."""
@@ -161,7 +161,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         return self.show()._repr_html_()
 
     def with_transform(self, transform: AnyTransform | None) -> Self:
-        """Return the same dataset with one more transform after its own."""
+        """Return the same dataset with a further transform after its existing ones."""
         if transform is None:
             return self
         other = copy(self)
@@ -262,7 +262,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
 
     @property
     def collate(self) -> Callable[[Sequence[dict[str, Any]]], Batch]:
-        """For a DataLoader's ``collate_fn``: function that turns samples into the batches that `Loader` yields.
+        """Function for a DataLoader's ``collate_fn`` that turns samples into batches like those of a `Loader`.
 
         Reading this property announces that samples will be collated, so that worker processes read straight into
         shared memory.
@@ -379,7 +379,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
             yield transformed
 
     def _probe(self) -> BatchLayout:
-        """Find the layout of transformed samples by transforming a few from all over the dataset."""
+        """Find the layout of transformed samples by transforming a few samples spread over the dataset."""
         count = min(_PROBES, len(self))
         if count == 0:
             raise UsageError(expected="one sample or more to try the transform on", found="an empty dataset")

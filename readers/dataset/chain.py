@@ -91,13 +91,13 @@ GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.G
 
 
 def _copy(transform: AnyTransform) -> AnyTransform:
-    """Copy a transform for a thread. New random generators replace those in it, so that no two copies draw alike."""
+    """Copy a transform for a thread, with new random generators, so that no two copies draw the same numbers."""
     found = objects_in(transform, GENERATORS, set())
     return deepcopy(transform, {id(generator): fresh_generator(generator) for generator in found})
 
 
 def objects_in(value: Any, kinds: tuple[type, ...], seen: set[int]) -> Iterator[Any]:
-    """Yield the objects of some kinds that a value is or contains, in its attributes, lists, tuples, dicts and sets."""
+    """Yield the objects of some kinds in a value: itself, or inside its attributes, lists, tuples, dicts and sets."""
     if id(value) in seen:
         return
     seen.add(id(value))
@@ -140,8 +140,8 @@ def probe_layout(
 ) -> BatchLayout:
     """Return the layout of transformed values in a batch, judged by a few transformed samples.
 
-    A field with one shape in all of them is stacked, unless its shape varies in the dataset and the transform has not
-    changed it, or only not its length in time.
+    A field with the same shape in all samples is stacked. The exception is a field whose shape varies in the dataset,
+    if the transform has kept its shape, or its length in time.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def store(
     layout: BatchLayout,
     image: npt.NDArray[Any] | None = None,
 ) -> None:
-    """Copy a transformed sample into its place in a batch, except for its image if that is already there (`image`)."""
+    """Copy a transformed sample into its place in a batch. An image that is already there (`image`) is not copied."""
     check_sample(sample)
     if sample.keys() != layout.keys():
         raise SchemaError(

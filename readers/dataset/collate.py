@@ -154,7 +154,7 @@ def _has_tensors(dtype: np.dtype[Any]) -> bool:
 
 
 def _kind_rank(dtype: np.dtype[Any] | None) -> int:
-    """Return the rank of a kind of number, which can be stored as any kind of the same or a higher rank."""
+    """Return the rank of a kind of number. Numbers can be stored as any kind of the same or a higher rank."""
     return _KINDS.get("" if dtype is None else dtype.kind, len(_KINDS))
 
 
@@ -174,7 +174,7 @@ def layout_of_value(value: Any, image: bool = False) -> ValueLayout:
 
 
 def mirrored(places: IntArray, counts: IntArray) -> IntArray:
-    """Return places in sequences of `counts` values that are run through backwards and forwards in turn: 0 1 2 1 0 1."""
+    """Return positions in sequences of `counts` values, traversed forwards and backwards in turn: 0 1 2 1 0 1."""
     turns = np.maximum(2 * counts - 2, 1)
     within = places % turns
     return np.minimum(within, turns - within)

@@ -127,7 +127,7 @@ def _stacked(value: ValueLayout, length: int) -> ValueLayout:
 def ungrouped(
     out: Columns, layout: BatchLayout, at: IntArray, length: int, once: Container[str], texts_once: bool = False
 ) -> Iterator[Columns]:
-    """Provide columns to read single samples into, of which every sample of a batch groups `length`.
+    """Provide columns for the single samples of a batch whose samples are groups of `length` of them.
 
     Sample i of the group at place p belongs at place ``p * length + i``. Stacked fields share the memory of the batch;
     others are copied to the batch at the end.

@@ -1,4 +1,4 @@
-"""Runs: samples of one track that follow each other in time without a gap, and the clips that are cut from them."""
+"""Runs, which are consecutive samples of one track without a gap in time, and the clips that are cut from runs."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -35,7 +35,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class Starts:
-    """Samples with which clips may begin; clip i begins with one of the `counts[i]` starts from `lows[i]` on.
+    """Possible first samples of clips. Clip i begins with one of the `counts[i]` starts from `lows[i]` on.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ def ranges(starts: IntArray, counts: IntArray) -> IntArray:
 
 
 def _tracks(base: SampleDataset, by: str | None, with_label: bool) -> IntArray:
-    """Number the samples by the tracks of which clips are made: int64, (N,); −1 for samples that belong to no clip."""
+    """Return the number of each sample's track: int64, (N,); −1 for samples that belong to no clip."""
     parts = [base.item_numbers()]
     if by is not None:
         parts.append(_numbers(by, base.column(by)))

@@ -154,7 +154,7 @@ def _groups(dataset: SampleDataset, field: str) -> Groups:
     found, of_row = np.unique(values, return_inverse=True)
     known = dict(enumerate(dataset.classes or ())) if field == "label" else {}
     names = [known.get(value, str(value)) for value in found.tolist()]
-    # Samples without a value form no group, since each may belong to any.
+    # Samples without a value form no group, since each of them may belong to any group.
     without = missing_in(column) | (values == "" if values.dtype.kind in "TO" else False)
     return Groups(names, np.where(without, NO_GROUP, of_row))
 

@@ -274,7 +274,7 @@ class Relabelled(DerivedDataset, DivisibleDataset):
 
 
 def divisible(base: SampleDataset) -> DivisibleDataset:
-    """Return the base of a view for a join; a dataset of clips is refused."""
+    """Return `base` if it can be joined with a table; raise `UsageError` for a dataset of clips."""
     if not isinstance(base, DivisibleDataset):
         raise UsageError(
             option="join", expected="a view of a packed dataset", found=f"one of {base!r}", hint="join before that"

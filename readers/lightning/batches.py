@@ -201,5 +201,5 @@ class RowsOfBatches(_IndexBatchSamplerWrapper):  # type: ignore[misc] # lightnin
 
 def _not_closed(batches: Batches | None) -> Batches:
     if batches is None:
-        raise UsageError("these batches were closed at the end of the stage", hint="ask the data module for new ones")
+        raise UsageError("these batches were closed at the end of the stage", hint="get new ones from the data module")
     return batches

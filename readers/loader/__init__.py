@@ -1,1 +1,1 @@
-"""Batches by threads, straight into their place in memory."""
+"""Read batches with threads, which decode straight into the batch's memory."""

@@ -1,4 +1,4 @@
-"""Construction of batches: their picks, the work that fills them, and their memory."""
+"""Construct batches: choose their samples (picks), fill them in threads, and manage their memory."""
 
 import math
 import threading
@@ -36,7 +36,7 @@ _LEASE_BYTES_MIN = 1 << 16
 
 
 class BatchPicks:
-    """The picks of every batch of an iteration, by its number. Safe between threads; nearby numbers are cheapest.
+    """The picks of every batch of an iteration, by batch number. Thread-safe. Nearby numbers are cheapest.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class Pace:
 
 
 class BatchWork:
-    """Puts batches together in the Loader's threads.
+    """Assembles batches in the Loader's threads.
 
     A batch that takes long is divided among the threads, so the first batch of an epoch comes sooner. The last batch is
     divided further, so that no thread is idle at the end for as long as a part takes.
@@ -163,12 +163,12 @@ class Buffers(Protocol):
     """Memory for batches."""
 
     def take(self, layout: BatchLayout, rows: int) -> Columns:
-        """Return columns for a batch of `rows` rows, which belong to the caller as long as anything refers to them."""
+        """Return columns for a batch of `rows` rows. They are not reused while anything refers to them."""
         ...
 
 
 class Ring:
-    """Buffers in ordinary memory. If none is free, one is allocated without waiting. Safe between threads.
+    """Buffers in ordinary memory. If no buffer is free, a new one is allocated without waiting. Thread-safe.
 
     Memory that was used before is already mapped, which makes filling it twice as fast.
 

@@ -33,7 +33,7 @@ def choose_custom(
     weights: npt.ArrayLike | None = None,
     draws: int | None = None,
 ) -> tuple[CustomOrder, int]:
-    """Return the custom order that the arguments describe, and the size of a batch, or of the largest batch."""
+    """Return the custom order that the arguments describe, and the batch size (of the largest batch)."""
     given = {"order": order, "sampler": sampler, "batch_sampler": batch_sampler}
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:

@@ -105,7 +105,7 @@ class OneAhead:
 
 
 class DeviceStage:
-    """Moves batches to a device and transforms them there.
+    """Copies batches to a device and transforms them there.
 
     On CUDA, copies run on a side stream, so that they overlap with the consumer's work, whose stream waits for them.
     The copy of the next batch starts one batch early if that batch is ready; waiting for it would delay the current
@@ -195,7 +195,7 @@ def move(batch: Batch, device: torch.device | None, ahead: bool = False) -> Batc
 
 
 class _Pinned(dict[str, Any]):
-    """A batch that a DataLoader's ``pin_memory`` leaves alone, since device memory cannot be pinned."""
+    """A batch that a DataLoader's ``pin_memory`` does not change, since device memory cannot be pinned."""
 
     def pin_memory(self) -> "_Pinned":
         return self

@@ -1,4 +1,4 @@
-"""The Loader: threads that put whole batches together ahead of the training loop."""
+"""The Loader: threads that assemble whole batches ahead of the training loop."""
 
 import math
 import weakref
@@ -125,7 +125,7 @@ class Loader(Resumable):
     rank, world_size : int, optional
         By default those of ``torch.distributed`` if it is initialised, otherwise 0 of 1.
     sample_transform : callable, optional
-        One more sample transform, after the dataset's own (`readers.transforms`), run in the threads.
+        A further sample transform (`readers.transforms`), run in the threads after those of the dataset.
     batch_transform : callable, optional
         Transform of whole batches, run on the device (`readers.loader.device`). On the CPU the modules of
         `readers.augment` run in the threads, and any other in the training loop's thread.

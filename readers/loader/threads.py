@@ -1,4 +1,4 @@
-"""The Loader's threads: workers on numbered jobs ahead of a consumer, and one that reads ahead of them."""
+"""The Loader's threads: workers that run numbered jobs ahead of a consumer, and a thread that reads ahead of them."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ _SHARE = 8
 
 
 class Divided(Generic[T]):
-    """A job that several threads may do together.
+    """A job that several threads may work on together.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class ReadStage(Iterator[T]):
     jobs, threads : int
         Number of jobs and of threads.
     ahead : int
-        Most jobs that are begun before their results are taken.
+        Maximum number of jobs that are started before their results are taken.
     timeout_s : float
         Time limit for one result, in seconds.
     explain : callable
@@ -256,7 +256,7 @@ class ReadAhead:
     Parameters
     ----------
     ask : callable
-        Its errors are ignored, since the read itself meets and reports them.
+        Asks for the bytes of a batch. Errors are ignored, since the read itself meets and reports them.
     jobs : int
         Number of batches.
     depth : int
@@ -339,7 +339,7 @@ def take_one_thread() -> None:
 
 
 def _run_apart(work: Callable[[], None]) -> None:
-    """Run something in a new thread, which has torch's initial settings."""
+    """Run `work` in a new thread, which has torch's initial settings."""
     thread = threading.Thread(target=work, name="readers-torch-threads")
     thread.start()
     thread.join()

@@ -1,4 +1,4 @@
-"""Choose the shuffle ``"auto"`` by whether the data stay in memory, and let the ranks agree on what they read.
+"""Choose the order for ``shuffle="auto"``, and check that all ranks of a training read the same sequence.
 
 All ranks of torch.distributed must take part in an agreement at the same point.
 """
@@ -263,7 +263,7 @@ def agree(has_blocks: bool, mark: Mark, timeout_s: float, device: torch.device |
     Parameters
     ----------
     mark : Mark
-        State of the sequence that the ranks are about to read, whatever its shuffle will be.
+        State of the sequence that the ranks are about to read, independent of the shuffle to be chosen.
     timeout_s, device
         As for `from_rank_0`.
     """

@@ -36,9 +36,9 @@ class BalancedBatches:
         False: an epoch ends when the smallest class cannot fill its share of another batch, and repeats nothing. The
         next epochs take other samples of larger classes, as long as there are enough for a whole epoch.
     groups : array of int or sequence of str, (N,), optional
-        What an epoch takes one sample of, instead of all samples: ``ds.column("source")`` for one frame or clip of each
-        video, drawn by (seed, epoch). All above then holds for the groups of a class. Rows without a group are left
-        out.
+        If given, an epoch takes one sample of each group, drawn by (seed, epoch). With ``ds.column("source")``, that is
+        one frame or clip of each video. Classes are then balanced by groups instead of samples. Rows without a group
+        are left out.
 
     Raises
     ------
@@ -190,16 +190,16 @@ class PairBatches:
     Parameters
     ----------
     values : array of int or sequence of str, (N,)
-        What a pair has in common, for each row of the dataset that is read: ``ds.column("original")``. Rows without a
-        value (a negative number, an empty text, a missing value) and rows without a partner are left out; the ``repr``
-        counts them.
+        The value of each row of the dataset that is read, such as ``ds.column("original")``. Both samples of a pair
+        have the same value. Rows without a value (a negative number, an empty text, a missing value) and rows without a
+        partner are left out; the ``repr`` counts them.
     batch_size : int
         Samples of a batch, per rank: an even number.
     labels : array of int or sequence of str, (N,), optional
         Two classes; a pair has one sample of each, the smaller label first.
     groups : array of int or sequence of str, (N,), optional
-        Groups of values, of each of which an epoch takes one value, drawn by (seed, epoch), with all its pairs. Epochs
-        are equally long: a value with fewer pairs than another of its group repeats some.
+        Group of each row's value. From each group, an epoch takes only one value, drawn by (seed, epoch), with all its
+        pairs. All epochs have the same length: a value with fewer pairs than others of its group repeats some.
 
     Raises
     ------

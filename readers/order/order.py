@@ -69,9 +69,9 @@ class Picks:
         Parameters
         ----------
         occurrences : int64 array, (n,)
-            How often each row came before.
+            Number of earlier occurrences of each row.
         level : int
-            What repeats the rows: −1 for the shares of a mixture, 0 for a sampler, 1 for a part, 2 for a part of a
+            Source of the repetitions: −1 for the shares of a mixture, 0 for a sampler, 1 for a part, 2 for a part of a
             part, and so on. The copies of each level differ.
         """
         apart = mix_array(self.seeds ^ mix_array(occurrences, mix_words(_REPEAT_TAG, level)), 0)
@@ -79,7 +79,7 @@ class Picks:
 
 
 def count_occurrences(values: npt.NDArray[Any]) -> IntArray:
-    """Return how often each value came before in the array: int64, (n,)."""
+    """Return the number of earlier occurrences of each value in the array: int64, (n,)."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(values) else order
@@ -148,7 +148,7 @@ class MixtureShares:
     quotas : int64 array, (D,)
         Samples of each dataset in an epoch.
     seed : int
-        Of the permutations.
+        Seed of the permutations.
     within : tuple of MixtureShares or None, (D,)
         Shares inside each dataset that is itself a mixture.
     """

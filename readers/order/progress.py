@@ -1,4 +1,4 @@
-"""How far an epoch has been consumed: counted, saved and restored."""
+"""Count how many samples of an epoch were consumed, and save and restore this number."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -111,7 +111,7 @@ class EpochProgress:
         return self.running
 
     def use(self, iteration: Iteration) -> None:
-        """Record that samples are taken from an iteration, which may be an older one."""
+        """Record that samples are taken from an iteration, even if a newer iteration exists."""
         self._used = self._used or iteration.epoch == self._epoch
 
     def set_epoch(self, epoch: int) -> None:

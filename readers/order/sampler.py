@@ -19,7 +19,7 @@ from shardspec.errors import UsageError
 
 _CHUNK = 4096
 _ACCELERATE_DIVIDES = ("BatchSamplerShard", "DataLoaderDispatcher")
-"""Classes that iterate over a sampler to divide its indices, or the samples read at them."""
+"""Classes of accelerate that divide a sampler's indices, or the samples read at these indices, among the ranks."""
 
 
 class OrderSampler(Resumable, Sampler[int]):

@@ -28,12 +28,12 @@ _JITTER = Fraction(
 class AudioReader:
     """Reads the sound of a video forwards. Sample 0 is at the time of the first frame.
 
-    The decoded frames are placed by their timestamps. If a timestamp is later than the end of the frame before it, by
-    more than half a frame and 10 ms, the gap between them stays silent. If it is earlier by as much, what was heard
-    before is left out. Smaller differences are rounding, and the frames are joined. The encoder's delay at the beginning
-    is cut by libav, and its padding at the end by the duration that MP4 and MOV announce.
+    Decoded frames are placed by their timestamps. If a timestamp is later than the end of the previous frame by more
+    than half a frame and 10 ms, the gap is filled with silence. If it is earlier by more than that, the overlapping
+    samples are dropped. Smaller differences are rounding errors, and the frames are joined. libav cuts the encoder's
+    delay at the beginning; the padding at the end is cut by the duration in MP4 and MOV files.
 
-    For one thread at a time. Close it.
+    Use a reader in one thread at a time, and call `close` at the end.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class AudioReader:
 
     @property
     def damage(self) -> str | None:
-        """Description of the gaps and of what did not decode so far; None if there was nothing of it."""
+        """Description of the gaps and of packets that did not decode so far; None if there are none."""
         found = list(self._problems)
         if self._failures:
             found.append(f"{counted(self._failures, 'packet')} did not decode ({self._failure})")
@@ -90,7 +90,7 @@ class AudioReader:
     def read(self, start: int, stop: int) -> tuple[Samples, bool]:
         """Return the samples from `start` to `stop` (exclusive), and whether all of them are in the file.
 
-        Samples that are not there are zero. `start` must not be before the `stop` of an earlier call.
+        Samples that the file lacks are zero. `start` must not be before the `stop` of an earlier call.
         """
         out = np.zeros(stop - start, np.int16)
         found = 0

@@ -123,7 +123,7 @@ def describe_missing(
     end: Fraction,
     longest: float,
 ) -> str | None:
-    """Describe what a file announces and does not contain, None if nothing is missing.
+    """Describe frames or seconds that a file announces but does not contain; None if nothing is missing.
 
     Parameters
     ----------

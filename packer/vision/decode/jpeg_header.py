@@ -9,8 +9,7 @@ BASELINE, PROGRESSIVE = 0xC0, 0xC2
 """Second bytes of the SOF markers that every decoder reads."""
 
 PROGRESSIVE_MARK = b"\xff\xc2"
-"""In every JPEG that is coded in several passes, and hardly ever in another; to look for it is quicker than to parse.
-"""
+"""Bytes that every progressive JPEG contains and others hardly ever do. Searching for them is faster than parsing."""
 
 LEAST_AREA = 150_000
 """Least number of pixels of an image that gets markers: smaller ones decode as fast whole, and faster without them."""

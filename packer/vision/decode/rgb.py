@@ -48,7 +48,7 @@ _PNG_SIGNATURE_BYTES, _PNG_FRAME_BYTES = 8, 12  # a chunk has four bytes each of
 _PNG_METADATA = frozenset(
     b"tEXt zTXt iTXt eXIf tIME pHYs iCCP gAMA cHRM sRGB cICP mDCV cLLI sBIT bKGD hIST sPLT acTL fcTL fdAT".split()
 )
-"""Types of chunks that do not decide over the pixels of the first image (PNG specification, third edition, 11.3)."""
+"""Types of chunks that do not affect the pixels of the first image (PNG specification, third edition, 11.3)."""
 _RAW_EXIF = b"Raw profile type exif\x00"
 _MOST_TEXT = 1 << 20  # bytes: the orientation comes first
 

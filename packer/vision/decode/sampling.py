@@ -57,16 +57,16 @@ class VideoFrame:
     Attributes
     ----------
     index : int
-        Its place in presentation order, from 0; in a folder the number in its name
+        Place of the frame in presentation order, from 0; in a folder, the number in its name
         (`packer.sources.folders.frames.frame_numbers`).
     time : float, seconds
-        Its presentation time; in a folder its number divided by the frame rate.
+        Presentation time; in a folder, the frame's number divided by the frame rate.
     position : int
-        Its place among the sampled frames, from 0. Frames that are damaged or missing keep their place.
+        Place of the frame among the sampled frames, from 0. Damaged and missing frames are counted too.
     span : tuple of float, seconds
-        The interval that the frame stands for: from this sampled frame to the next one, or to the end of the video.
+        The interval of the frame: from this sampled frame to the next one, or to the end of the video.
     image : ndarray, (H, W, 3), uint8
-        RGB, upright, C-contiguous, the reader's own copy.
+        RGB, upright, C-contiguous. Each frame has separate memory.
     data : bytes or None
         In a folder the JPEG itself, if it may be kept as it is (`packer.vision.decode.image.DecodedImage.kept`).
     """
@@ -95,8 +95,8 @@ class Sampling:
         The frame nearest to each of the times 0, 1/fps, 2/fps, … counted from the first frame, up to the end of the
         video; the earlier of two at the same distance. A frame may be taken several times.
     frames : int or None
-        This number of frames, each in the middle of an equal share of the video (see `spread`); all frames if it has no
-        more.
+        The number of frames to take, each in the middle of an equal share of the video (see `spread`). A shorter video
+        yields all its frames.
     keyframes : bool
         The frames that are coded without reference to others; no other frame is decoded.
     at : tuple of int or None
@@ -173,7 +173,7 @@ class Sampling:
 
 
 class NearestTicks:
-    """Gives the ticks of a constant rate to the nearest frames, which are passed in presentation order."""
+    """Assigns each tick of a constant rate to the nearest frame. Frames must be passed in presentation order."""
 
     def __init__(self, rate: float, clock: FrameClock) -> None:
         self._rate = rate
@@ -183,7 +183,7 @@ class NearestTicks:
         self._next = 0
 
     def before(self, time: float) -> range:
-        """Return the numbers of the ticks that the frame before the one at `time` is nearest to."""
+        """Return the numbers of the ticks that are nearest to the previous frame, given the next frame at `time`."""
         if self._start is None:
             self._start = time
             return range(0)

@@ -57,7 +57,7 @@ class SampleDecoder:
     problems : list of str
         Descriptions of the damage; complete once `frames` has ended.
     start : float, seconds
-        The time of the first frame, known once `frames` has given one.
+        The time of the first frame; set when `frames` has yielded it.
     """
 
     def __init__(self, container: InputContainer, stream: VideoStream, timeline: Timeline, sampling: Sampling) -> None:
@@ -134,7 +134,7 @@ class SampleDecoder:
             )
 
     def _held_back(self, wanted: npt.NDArray[np.bool_], trust: "Trust") -> Iterator[tuple[int, VideoFrame]]:
-        """Yield wanted frames, each once all frames have come out that are decoded before it and shown after it."""
+        """Yield requested frames. Hold each back until all frames that are decoded before it but shown later came out."""
         timeline = self._timeline
         last = int(np.flatnonzero(wanted).max(initial=-1))
         depth = self._stream.codec_context.reorder_depth

@@ -33,7 +33,7 @@ class VideoReader:
     Attributes
     ----------
     frames_seen : int
-        Number of frames in the file, as far as is known so far.
+        Number of frames in the file that are known so far.
     frames_read : int
         Number of frames that were returned or skipped.
     damage : str or None
@@ -103,7 +103,7 @@ class VideoReader:
         self._decoding.stop()
 
     def skip_to(self, index: int) -> None:
-        """Return no frame before this one from now on. They are decoded, but not converted."""
+        """Skip all frames before `index`. They are decoded but not converted."""
         self._first = index
 
     def neighbours(self, frames: int) -> dict[int, tuple[int, ...]]:

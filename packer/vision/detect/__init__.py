@@ -1,4 +1,4 @@
-"""Face detection: MTCNN with the weights of facenet-pytorch, run by an engine of our own.
+"""Face detection: MTCNN with the weights of facenet-pytorch, run by this project's inference engine.
 
 ``Detector`` and ``Detections`` are the whole interface; `docs/detector.md` says how the engine works and what it was
 measured to do. Importing this package loads neither OpenCV nor a neural network library: the names below resolve on

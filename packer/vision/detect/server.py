@@ -1,4 +1,4 @@
-"""One detector for many workers: requests are received in parallel, and detected one after another, each by itself."""
+"""One detector for many workers. Requests are received in parallel, and processed one at a time."""
 
 import queue
 import socket
@@ -22,7 +22,7 @@ from shardspec.wording import counted
 Frame = npt.NDArray[np.uint8]
 
 WAITING_BYTES = 256 * 10**6
-"""Bytes of frames that are being received or wait: ten requests of four 1080p frames. One request may be larger."""
+"""Memory limit in bytes for frames of queued requests: ten requests of four 1080p frames. One may exceed the limit."""
 
 _PROBE_SIDE = 512
 _CHANNELS = 3

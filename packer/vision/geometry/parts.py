@@ -55,7 +55,7 @@ class Definition:
     stable : tuple of tuple of int
         Groups of points whose means are mapped onto the template.
     template : tuple of (float, float)
-        Where to, one for each group.
+        Target position of each group's mean, in template pixels.
     """
 
     layout: str
@@ -86,7 +86,7 @@ def _centres(layout: str) -> Mapping[str, tuple[int, ...]]:
 
 
 CENTRES: Mapping[str, Mapping[str, tuple[int, ...]]] = {layout: _centres(layout) for layout in ("5", "68")}
-"""By layout and part: the points whose mean is the centre of the crop. That of the nose is its tip."""
+"""Points whose mean is the centre of the crop, by layout and part. For the nose, this is the tip."""
 
 
 def part_matrix(points: npt.ArrayLike, name: str, part: str, size: int) -> npt.NDArray[np.float64]:

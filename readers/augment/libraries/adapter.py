@@ -45,15 +45,17 @@ class Adapter(ABC):
     masks : sequence of str or None
         Fields that move with the image; None finds them by name and size (`readers.augment.base.Transform`).
 
-    Notes ----- Safe across threads, each of which has its own copy of the transform, and across fork and pickle. One
-    draw serves all frames of a clip.
+    Notes
+    -----
+    Safe across threads, each of which has its own copy of the transform, and across fork and pickle. One draw serves
+    all frames of a clip.
     """
 
     seeded: ClassVar[Literal[True]] = True
     pixel_centre: ClassVar[float] = 0.5
     """Coordinate of the first pixel's centre, minus the library's coordinate of it."""
     advice: ClassVar[str] = "leave out the transform that drops points"
-    """What to do about transforms that drop points, for messages."""
+    """Advice about transforms that drop points, for messages."""
 
     def __init__(self, transform: Any, chain: Iterable[Any], masks: Sequence[str] | None) -> None:
         self.masks = as_mask_names(masks, type(self).__name__)
@@ -85,7 +87,7 @@ class Adapter(ABC):
         before, places = gather(sample, image.shape[-2], image.shape[-3])
         centre = np.float32(self.pixel_centre)
         given = before - centre if places else None
-        picture, masks, after = self.call(transform, image, {name: sample[name] for name in names}, given, rng)
+        changed, masks, after = self.call(transform, image, {name: sample[name] for name in names}, given, rng)
         out = dict(sample)
         if given is not None and after is not None and not np.array_equal(after, given):
             if after.shape != given.shape:
@@ -96,13 +98,13 @@ class Adapter(ABC):
                     hint=self.advice,
                 )
             out = moved(sample, before.astype(np.float64), (after + centre).astype(np.float64), places, user)
-        out["image"] = picture
+        out["image"] = changed
         for name in names:
             out[name] = masks[name].astype(sample[name].dtype, copy=False)
         return out
 
     def prepared(self, transform: Any) -> Any:
-        """Prepare a thread's own copy of the transform, which may be changed."""
+        """Prepare a thread's copy of the transform, which may be changed."""
         return transform
 
     @abstractmethod

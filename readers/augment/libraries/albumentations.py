@@ -35,14 +35,14 @@ _FROM_CORNERS = (
 """Transforms that treat integer coordinates, which are pixel centres in key points, as corners of pixels or tiles."""
 
 _SCALING = ("LongestMaxSize", "RandomScale", "SmallestMaxSize")
-"""Transforms that do the same, and ignore that the sides of the scaled image are rounded to whole pixels."""
+"""Transforms like those of `_FROM_CORNERS` that also ignore the rounding of the scaled sides to whole pixels."""
 
 _NEEDY = {
     "BBoxSafeRandomCrop": "boxes",
     "CropNonEmptyMaskIfExists": "its own mask",
     "RandomSizedBBoxSafeCrop": "boxes",
 }
-"""Undeclared needs of transforms."""
+"""What some transforms need without declaring it."""
 
 _GIVEN = frozenset({"image", "images", "keypoints"})
 
@@ -101,8 +101,10 @@ class Albumentations(Adapter):
         example boxes. When called: if a transform changes the number of points, or the pipeline is not affine and the
         sample has a ``matrix``.
 
-    Notes ----- Where Albumentations loses key points or misplaces them by more than a fraction of a pixel, they are
-    moved here: in transforms that bend the image (``ElasticTransform``, ``GridDistortion``, ``OpticalDistortion``,
+    Notes
+    -----
+    Where Albumentations loses key points or misplaces them by more than a fraction of a pixel, they are moved here: in
+    transforms that bend the image (``ElasticTransform``, ``GridDistortion``, ``OpticalDistortion``,
     ``PiecewiseAffine``, ``ThinPlateSpline``), in those that scale it, and in ``RandomGridShuffle``. After
     ``PiecewiseAffine``, which may fold the image, about one point in a hundred is still off by a pixel or more.
     """
@@ -192,9 +194,9 @@ def _from_corner(self: Any, keypoints: npt.NDArray[Any], **params: Any) -> npt.N
 def _scaled(self: Any, keypoints: npt.NDArray[Any], **params: Any) -> npt.NDArray[Any]:
     """Move key points in a resized image by the ratio of its sides, which are whole pixels."""
     height, width = params["shape"][:2]
-    picture = self.apply(np.zeros((height, width), np.uint8), **params)
+    scaled = self.apply(np.zeros((height, width), np.uint8), **params)
     out = keypoints.copy()
-    out[:, :2] = (keypoints[:, :2] + 0.5) * (picture.shape[1] / width, picture.shape[0] / height) - 0.5
+    out[:, :2] = (keypoints[:, :2] + 0.5) * (scaled.shape[1] / width, scaled.shape[0] / height) - 0.5
     return out
 
 

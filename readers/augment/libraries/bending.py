@@ -20,9 +20,11 @@ def bent_points(points: FloatArray, field: npt.NDArray[np.floating]) -> FloatArr
         Displacement of every pixel of the bent image: how far right and down of it in the old image its colour comes
         from. Outside the image, the displacement at the border counts.
 
-    Notes ----- The new position p of a point q solves p + field(p) = q. Each point takes separate steps, halved while
-    they increase the error. Where the image is folded, one of several positions is found. Points that are not finite
-    are returned as they are.
+    Notes
+    -----
+    The new position p of a point q solves p + field(p) = q. Each point takes separate steps, halved while they increase
+    the error. Where the image is folded, one of several positions is found. Points that are not finite are returned as
+    they are.
     """
     finite = np.isfinite(points).all(axis=1)
     if not finite.all():

@@ -82,8 +82,8 @@ class Kornia(Adapter):
             )
         axes = image.ndim - 1
         clip = axes == 3
-        picture = image_tensor(image).to(torch.float32).div_(255)
-        values = [picture if clip else picture[None]]
+        floating = image_tensor(image).to(torch.float32).div_(255)
+        values = [floating if clip else floating[None]]
         keys = ["input"]
         for name, mask in masks.items():
             tensor = mask_tensor(mask, axes, name, "Kornia")

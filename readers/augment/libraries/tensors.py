@@ -47,13 +47,13 @@ def mask_tensor(mask: npt.NDArray[Any], axes: int, name: str, user: str) -> Tens
     return torch.from_numpy(np.ascontiguousarray(values))
 
 
-def image_array(picture: Any, axes: int, user: str) -> npt.NDArray[Any]:
+def image_array(image: Any, axes: int, user: str) -> npt.NDArray[Any]:
     """Convert a library's result, (C, H, W) or (T, C, H, W), to an array with the channels last."""
-    if not isinstance(picture, Tensor) or picture.ndim != axes + 1:
-        found = tuple(picture.shape) if isinstance(picture, Tensor) else type(picture).__name__
+    if not isinstance(image, Tensor) or image.ndim != axes + 1:
+        found = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
         wanted = "(C, H, W)" if axes == 2 else "(T, C, H, W)"
         raise UsageError(place=user, expected=f"the image back as a tensor {wanted}", found=found)
-    tensor = picture.as_subclass(Tensor).movedim(-3, -1).contiguous()
+    tensor = image.as_subclass(Tensor).movedim(-3, -1).contiguous()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.uint16).numpy().view(BFLOAT16)
     return tensor.numpy()

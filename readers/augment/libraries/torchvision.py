@@ -44,9 +44,11 @@ class Torchvision(Adapter):
         called: if a transform cannot take the sample, for example `v2.RandAugment` with masks or points (ours can), if
         it drops points, or if it bends the image and the sample has a ``matrix``.
 
-    Notes ----- The image is passed as uint8 and keeps the dtype that the transforms give it:
-    ``v2.ToDtype(torch.float32, scale=True)`` followed by ``v2.Normalize`` makes floating images, after which only
-    `RandomErasing` of ours may follow.
+    Notes
+    -----
+    The image is passed as uint8 and keeps the dtype that the transforms give it: ``v2.ToDtype(torch.float32,
+    scale=True)`` followed by ``v2.Normalize`` makes floating images, after which only `RandomErasing` of ours may
+    follow.
     """
 
     pixel_centre = 0.0
@@ -176,8 +178,8 @@ def _turned(
     plain, _ = v2.functional.rotate_keypoints(points.as_subclass(Tensor), (height, width), angle, center=center)
     canvas = (height, width)
     if expand:
-        picture = v2.functional.rotate_image(torch.zeros(1, height, width), angle, expand=True, center=center)
-        canvas = (picture.shape[-2], picture.shape[-1])
+        turned = v2.functional.rotate_image(torch.zeros(1, height, width), angle, expand=True, center=center)
+        canvas = (turned.shape[-2], turned.shape[-1])
         plain = plain + plain.new_tensor([canvas[1] - width, canvas[0] - height]) / 2
     return _like(points, plain, canvas)
 

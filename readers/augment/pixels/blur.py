@@ -46,8 +46,8 @@ class GaussianBlur(PixelTransform[float]):
 
     def paint(self, canvas: Canvas, params: float) -> None:
         """Blur the images; beyond the edges they continue mirrored."""
-        for picture in canvas.frames("GaussianBlur"):
-            values = picture.values()
+        for image in canvas.frames("GaussianBlur"):
+            values = image.values()
             if any(
                 side <= kernel // 2 for side, kernel in zip(values.shape[:2], reversed(self.kernel_size), strict=True)
             ):
@@ -59,7 +59,7 @@ class GaussianBlur(PixelTransform[float]):
             # cv2.GaussianBlur rounds the kernel and takes twice as long
             across, down = (cv2.getGaussianKernel(side, params, cv2.CV_32F) for side in self.kernel_size)
             blurred = cv2.sepFilter2D(values, -1, across, down, borderType=cv2.BORDER_REFLECT_101)
-            picture.replace(np.asarray(blurred))
+            image.replace(np.asarray(blurred))
 
 
 def _kernel(value: Any) -> tuple[int, int]:

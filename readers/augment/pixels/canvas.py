@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from readers.augment.base import Params, Picture, Sample, Transform, get_field
+from readers.augment.base import Image, Params, Sample, Transform, get_field
 from readers.decode.values import BFLOAT16
 from shardspec.errors import UsageError
 
@@ -33,8 +33,8 @@ class Pixels:
         Memory for the floating numbers of a table, used if it has their dtype.
     """
 
-    def __init__(self, picture: Picture, out: npt.NDArray[Any] | None = None) -> None:
-        self._image: npt.NDArray[Any] = picture
+    def __init__(self, image: Image, out: npt.NDArray[Any] | None = None) -> None:
+        self._image: npt.NDArray[Any] = image
         self._out = out
         self._owned = False
         self._table: Table | TableMaker | None = None
@@ -90,14 +90,14 @@ class Pixels:
 
     def writable(self) -> npt.NDArray[Any]:
         """Return the current pixels in memory that may be written to."""
-        picture = self.values()
+        image = self.values()
         if not self._owned:
-            self._image, self._owned = picture.copy(), True
+            self._image, self._owned = image.copy(), True
         return self._image
 
-    def replace(self, picture: npt.NDArray[Any]) -> None:
-        """Continue with another image, which no one else refers to. The last axis of 1 that cv2 drops is restored."""
-        self._image, self._table, self._owned = picture.reshape(*picture.shape[:2], -1), None, True
+    def replace(self, image: npt.NDArray[Any]) -> None:
+        """Continue with another image, to which nothing else refers. A last axis of 1, which cv2 drops, is restored."""
+        self._image, self._table, self._owned = image.reshape(*image.shape[:2], -1), None, True
         self._quick = None
 
 
@@ -105,7 +105,7 @@ def _made(table: Table | TableMaker) -> Table:
     return table if isinstance(table, np.ndarray) else table()
 
 
-def _looked_up(picture: npt.NDArray[Any], table: Table, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+def _looked_up(image: npt.NDArray[Any], table: Table, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
     """Look up the values of a uint8 image (H, W, C) in a table; the result goes into `out` if that is given."""
     bits = np.ascontiguousarray(table)
     if table.dtype in (np.float16, BFLOAT16):  # OpenCV only copies the bits
@@ -113,9 +113,9 @@ def _looked_up(picture: npt.NDArray[Any], table: Table, out: npt.NDArray[Any] | 
     if bits.ndim == 2:
         bits = bits[None]
     if out is not None:
-        cv2.LUT(picture, bits, out.view(bits.dtype))
+        cv2.LUT(image, bits, out.view(bits.dtype))
         return out
-    return np.asarray(cv2.LUT(picture, bits)).reshape(picture.shape).view(table.dtype)
+    return np.asarray(cv2.LUT(image, bits)).reshape(image.shape).view(table.dtype)
 
 
 class Canvas:
@@ -141,19 +141,19 @@ class Canvas:
 
     def frames(self, user: str) -> list[Pixels]:
         """Return the images, for a transform of uint8 values; floating images are refused."""
-        for picture in self.images[:1]:
-            if picture.dtype != np.uint8:
+        for image in self.images[:1]:
+            if image.dtype != np.uint8:
                 raise UsageError(
                     place=user,
                     expected="image as uint8",
-                    found=name_of(picture.dtype),
+                    found=name_of(image.dtype),
                     hint="put Normalize or ToFloat after it, and only one of them",
                 )
         return self.images
 
     def sample(self) -> Sample:
         """Return a new dict: the sample with its new images."""
-        values = [picture.values() for picture in self.images]
+        values = [image.values() for image in self.images]
         return {**self.fields, "image": np.stack(values) if self.clip else values[0]}
 
 

@@ -53,9 +53,11 @@ class ColorJitter(PixelTransform[_Jitter]):
         When created: if a bound is out of range. When called: if the image is floating, or does not have one or three
         channels.
 
-    Notes ----- With the same factors in the same order, brightness equals torchvision's bit for bit, and each other
-    change is within one grey level of it (for factors up to 2). In a `Compose`, a final change of brightness or
-    contrast is merged with the table of `Normalize` or `ToFloat`.
+    Notes
+    -----
+    With the same factors in the same order, brightness equals torchvision's bit for bit, and each other change is
+    within one grey level of it (for factors up to 2). In a `Compose`, a final change of brightness or contrast is
+    merged with the table of `Normalize` or `ToFloat`.
     """
 
     def __init__(
@@ -85,12 +87,12 @@ class ColorJitter(PixelTransform[_Jitter]):
 
     def paint(self, canvas: Canvas, params: _Jitter) -> None:
         """Change the colours; each frame of a clip has its own mean grey."""
-        for picture in canvas.frames("ColorJitter"):
-            check_channels(picture, "ColorJitter")
+        for image in canvas.frames("ColorJitter"):
+            check_channels(image, "ColorJitter")
             for number in params.order:
                 factor = params.factors[number]
                 if factor is not None:
-                    _CHANGES[number][1](picture, factor)
+                    _CHANGES[number][1](image, factor)
 
 
 def _factors(name: str, value: Any) -> tuple[float, float] | None:

@@ -98,8 +98,8 @@ class RandomErasing(PixelTransform[_Box | None]):
         if params is None:
             return
         place = np.s_[params.top : params.top + params.height, params.left : params.left + params.width]
-        for picture in canvas.images:
-            values = picture.writable()
+        for pixels in canvas.images:
+            values = pixels.writable()
             values[place] = self._fill(values, params)
         if self.fill_mask is not None:
             canvas.fields = dict(canvas.fields)

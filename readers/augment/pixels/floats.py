@@ -29,9 +29,10 @@ class ToFloat(PixelTransform[None]):
         ``"float32"``, ``"float16"`` or ``"bfloat16"``, or the dtype of torch or numpy with that name. numpy has no
         bfloat16: in a sample, it is an array of dtype ``V2`` with the bits; in a batch it is torch's.
 
-    Notes ----- The numbers of every dtype are those of float32, rounded once. Put it last in a chain: only
-    `RandomErasing` may follow. In a `Compose`, its table is merged with the one before it, for example that of
-    `ColorJitter`.
+    Notes
+    -----
+    The numbers of every dtype are those of float32, rounded once. Put it last in a chain: only `RandomErasing` may
+    follow. In a `Compose`, its table is merged with the one before it, for example that of `ColorJitter`.
     """
 
     def __init__(self, dtype: Any = "float32") -> None:
@@ -40,8 +41,8 @@ class ToFloat(PixelTransform[None]):
 
     def paint(self, canvas: Canvas, params: None) -> None:
         """Add the table to the images."""
-        for picture in canvas.frames("ToFloat"):
-            picture.look_up(_unit_table(self.dtype))
+        for image in canvas.frames("ToFloat"):
+            image.look_up(_unit_table(self.dtype))
 
 
 class Normalize(PixelTransform[None]):
@@ -80,14 +81,14 @@ class Normalize(PixelTransform[None]):
 
     def paint(self, canvas: Canvas, params: None) -> None:
         """Add the table to the images."""
-        for picture in canvas.frames("Normalize"):
-            if len(self.mean) not in (1, picture.shape[-1]):
+        for image in canvas.frames("Normalize"):
+            if len(self.mean) not in (1, image.shape[-1]):
                 raise UsageError(
                     place="Normalize",
                     expected="as many means and stds as channels",
-                    found=f"{len(self.mean)} for an image of {picture.shape[-1]}",
+                    found=f"{len(self.mean)} for an image of {image.shape[-1]}",
                 )
-            picture.look_up(_normal_table(self.mean, self.std, self.dtype))
+            image.look_up(_normal_table(self.mean, self.std, self.dtype))
 
 
 def as_float_name(user: str, dtype: Any) -> str:

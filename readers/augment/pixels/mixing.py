@@ -19,7 +19,7 @@ _SEED_BITS = 24
 
 
 class _BatchMix(BatchModule):
-    """Base of mixtures. Each row is mixed with the row before it, the first with the last, as in torchvision."""
+    """Base of mixtures. Each row is mixed with the previous row, and the first row with the last, as in torchvision."""
 
     keeps_range = True
 
@@ -103,7 +103,7 @@ class _BatchMix(BatchModule):
 
 
 class BatchMixUp(_BatchMix):
-    """Blend each image with the one before it, as torchvision's ``v2.MixUp``, but with a separate share for each row.
+    """Blend each image with the previous image, as torchvision's ``v2.MixUp``, but with a separate share for each row.
 
     The share is drawn from Beta(alpha, alpha). ``label`` becomes (B, num_classes): the same blend of both labels, as
     torch's cross-entropy takes it. uint8 images become float32, still from 0 to 255. All other fields, including masks
@@ -144,7 +144,7 @@ class BatchMixUp(_BatchMix):
 
 
 class BatchCutMix(_BatchMix):
-    """Paste a rectangle of the image before into each image, as torchvision's ``v2.CutMix``, but one per row.
+    """Paste a rectangle of the previous image into each image, like torchvision's ``v2.CutMix``, but one per row.
 
     The rectangle covers a share of the image drawn from Beta(alpha, alpha), and is clipped at the border. ``label``
     becomes (B, num_classes): both labels weighted by their shares of the pixels. Masks follow the image; all other

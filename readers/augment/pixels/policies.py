@@ -33,15 +33,15 @@ Change = tuple[str, float]
 FloatArray = npt.NDArray[np.float64]
 
 _COLORS: Mapping[str, Callable[[Pixels, float], None]] = {
-    "AutoContrast": lambda picture, _: autocontrast(picture),
-    "Brightness": lambda picture, magnitude: adjust_brightness(picture, 1 + magnitude),
-    "Color": lambda picture, magnitude: adjust_saturation(picture, 1 + magnitude),
-    "Contrast": lambda picture, magnitude: adjust_contrast(picture, 1 + magnitude),
-    "Equalize": lambda picture, _: equalize(picture),
-    "Identity": lambda picture, _: None,
-    "Posterize": lambda picture, magnitude: posterize(picture, int(magnitude)),
-    "Sharpness": lambda picture, magnitude: adjust_sharpness(picture, 1 + magnitude),
-    "Solarize": lambda picture, magnitude: solarize(picture, 255 * magnitude),
+    "AutoContrast": lambda image, _: autocontrast(image),
+    "Brightness": lambda image, magnitude: adjust_brightness(image, 1 + magnitude),
+    "Color": lambda image, magnitude: adjust_saturation(image, 1 + magnitude),
+    "Contrast": lambda image, magnitude: adjust_contrast(image, 1 + magnitude),
+    "Equalize": lambda image, _: equalize(image),
+    "Identity": lambda image, _: None,
+    "Posterize": lambda image, magnitude: posterize(image, int(magnitude)),
+    "Sharpness": lambda image, magnitude: adjust_sharpness(image, 1 + magnitude),
+    "Solarize": lambda image, magnitude: solarize(image, 255 * magnitude),
 }
 
 _CHANGES = (
@@ -64,16 +64,16 @@ class _Policy(PixelTransform[tuple[Change, ...]]):
     def paint(self, canvas: Canvas, params: tuple[Change, ...]) -> None:
         """Apply the operations in order; those that move pixels move the geometry as well."""
         user = type(self).__name__
-        for picture in canvas.frames(user):
-            check_channels(picture, user)
+        for image in canvas.frames(user):
+            check_channels(image, user)
         for name, magnitude in params:
             change = _COLORS.get(name)
             if change is None:
                 height, width, _ = canvas.images[0].shape
                 self._warp(canvas, _inverse(name, magnitude, height, width))
                 continue
-            for picture in canvas.images:
-                change(picture, magnitude)
+            for image in canvas.images:
+                change(image, magnitude)
 
     def _warp(self, canvas: Canvas, inverse: FloatArray) -> None:
         """Move images, masks and geometry, given the matrix (2, 3) from new positions to old ones."""
@@ -87,8 +87,8 @@ class _Policy(PixelTransform[tuple[Change, ...]]):
             else:
                 fields[name] = _picked(mask, inverse, self.fill_mask)
         canvas.fields = fields
-        for picture in canvas.images:
-            channels = picture.shape[-1]
+        for pixels in canvas.images:
+            channels = pixels.shape[-1]
             fill = self.fill if isinstance(self.fill, tuple) else (self.fill,) * channels
             if len(fill) != channels:
                 raise UsageError(
@@ -96,28 +96,28 @@ class _Policy(PixelTransform[tuple[Change, ...]]):
                     expected="one fill, or one per channel",
                     found=f"{len(fill)} for an image of {channels} channels",
                 )
-            picture.replace(_warped(picture.values(), inverse, fill))
+            pixels.replace(_warped(pixels.values(), inverse, fill))
 
 
-def _warped(picture: npt.NDArray[Any], inverse: FloatArray, fill: Sequence[float]) -> npt.NDArray[Any]:
+def _warped(image: npt.NDArray[Any], inverse: FloatArray, fill: Sequence[float]) -> npt.NDArray[Any]:
     """Return the nearest pixels of an image, (H, W, ...), under the matrix from new positions to old ones."""
     centred = inverse.copy()  # OpenCV's pixel centres are integers
     centred[:, 2] += inverse[:, :2] @ (0.5, 0.5) - 0.5
-    height, width = picture.shape[:2]
+    height, width = image.shape[:2]
     if inverse[0, 0] == inverse[1, 1] == 1 and inverse[0, 1] == inverse[1, 0] == 0:
-        return _shifted(picture, -round(inverse[0, 2]), -round(inverse[1, 2]), fill)
+        return _shifted(image, -round(inverse[0, 2]), -round(inverse[1, 2]), fill)
     flags = cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP
-    warped = cv2.warpAffine(picture, centred, (width, height), flags=flags, borderValue=fill)
-    return np.asarray(warped).reshape(picture.shape)
+    warped = cv2.warpAffine(image, centred, (width, height), flags=flags, borderValue=fill)
+    return np.asarray(warped).reshape(image.shape)
 
 
-def _shifted(picture: npt.NDArray[Any], right: int, down: int, fill: Sequence[float]) -> npt.NDArray[Any]:
+def _shifted(image: npt.NDArray[Any], right: int, down: int, fill: Sequence[float]) -> npt.NDArray[Any]:
     """Move an image by whole pixels, five times faster than `cv2.warpAffine`."""
-    height, width = picture.shape[:2]
-    channels = np.asarray(fill, picture.dtype)[: picture.shape[2] if picture.ndim == 3 else 1]
-    moved = np.full_like(picture, channels[0] if len(set(channels.tolist())) == 1 else channels)
+    height, width = image.shape[:2]
+    channels = np.asarray(fill, image.dtype)[: image.shape[2] if image.ndim == 3 else 1]
+    moved = np.full_like(image, channels[0] if len(set(channels.tolist())) == 1 else channels)
     x, y = min(abs(right), width), min(abs(down), height)
-    old = picture[max(-down, 0) : height - max(down, 0), max(-right, 0) : width - max(right, 0)]
+    old = image[max(-down, 0) : height - max(down, 0), max(-right, 0) : width - max(right, 0)]
     if x < width and y < height:
         moved[max(down, 0) : height - max(-down, 0), max(right, 0) : width - max(-right, 0)] = old
     return moved
@@ -165,8 +165,10 @@ class RandAugment(_Policy):
         When created: if an argument is out of range. When called: if the image is floating, or does not have one or
         three channels.
 
-    Notes ----- With the same operations and magnitudes, colours are within one grey level of torchvision's. After
-    moves, a few pixels per thousand may be their neighbours.
+    Notes
+    -----
+    With the same operations and magnitudes, colours are within one grey level of torchvision's. After moves, a few
+    pixels per thousand may be their neighbours.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The frames of a clip: which fields have one value for each, and a transform of each frame by itself."""
+"""The frames of a clip: find the fields with one value per frame, and transform each frame separately."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
@@ -83,7 +83,7 @@ def fields_in_time(sample: Sample, frames: int) -> list[str]:
 
 
 def part_of(sample: Sample, name: str, start: int, stop: int, frames: int) -> slice:
-    """Return the part of a field's values that belongs to the frames start … stop-1; of sound, to the nearest sample."""
+    """Return the slice of a field's values for the frames start … stop-1. Sound is cut at the nearest sample."""
     if name not in JOINED:
         return slice(start, stop)
     length = len(sample[name])
