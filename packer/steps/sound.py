@@ -11,7 +11,7 @@ from packer.steps.chain import Sample
 from packer.steps.encode import audio_length
 from packer.steps.frames import FramesReader
 from packer.steps.report import ItemReport
-from packer.vision.decode.sampling import VideoFrame, sample_at
+from packer.vision.decode.sampling import VideoFrame, check_span, sample_at
 from shardspec.errors import ItemError
 from shardspec.registry import import_target
 
@@ -49,6 +49,7 @@ class ItemSound:
         """Return the fields of a frame; frames are passed in order."""
         if self._rate is None:
             return {}
+        check_span(frame.span[1] - frame.span[0])
         start, stop = (sample_at(time, self._rate) for time in frame.span)
         if self._reader is None and not isinstance(video, FramesReader):
             make: type[AudioReader] = import_target(

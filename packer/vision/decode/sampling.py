@@ -8,6 +8,14 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from packer.vision.decode.limits import VideoError
+
+LONGEST_SPAN_S = 600
+"""Longest interval, in seconds, for which a frame is repeated or its sound is stored; longer ones are wrong timestamps.
+
+A file of three frames could otherwise fill memory and disk.
+"""
+
 _TICK_SLACK = 1e-6  # ticks; a presentation time rounded in its last digit must not miss its tick
 _HALF_UP = 0.5 + 1e-6  # audio samples; as for ticks
 _RATE_ROUNDING = 1.001e-3  # as a share: 30 stands for 30000/1001 as well, and 15 for half of it
@@ -198,9 +206,20 @@ class NearestTicks:
         return self._until(max(math.ceil(self._clock.exact(end - self._start) * self._rate - _TICK_SLACK), 1))
 
     def _until(self, stop: int) -> range:
+        if stop - self._next > 1:
+            check_span((stop - self._next) / self._rate)
         ticks = range(self._next, max(stop, self._next))
         self._next = ticks.stop
         return ticks
+
+
+def check_span(seconds: float) -> None:
+    """Raise a `VideoError` if a frame stands for more than `LONGEST_SPAN_S`."""
+    if seconds > LONGEST_SPAN_S:
+        raise VideoError(
+            expected=f"frames at most {LONGEST_SPAN_S} s apart, to repeat them or to store their sound",
+            found=f"one that stands for {seconds:g} s",
+        )
 
 
 def sample_at(time: float, rate: int) -> int:

@@ -117,6 +117,15 @@ def test_a_variable_rate(tmp_path: Path, sampling: dict[str, Any], suffix: str) 
     assert len(found) >= 16 * stamps[-1]
 
 
+@pytest.mark.parametrize("options", [{}, {"audio": None, "resample_fps": 25.0}])
+def test_a_video_whose_frames_lie_weeks_apart_is_rejected(tmp_path: Path, options: dict[str, Any]) -> None:
+    write_talk(tmp_path / "in/far.mkv", codec="pcm_s16le", frames=3, stamps=[0, 40, 2 * 10**9])
+    write_talk(tmp_path / "in/good.mkv", codec="pcm_s16le", frames=3)
+    assert len(build(tmp_path / "in", tmp_path / "out", **options)) == 3
+    (line,) = read_jsonl(Layout(tmp_path / "out").rejects)
+    assert (line["kind"], line["item"]) == ("item", "far.mkv")
+
+
 def test_stereo_becomes_mono(tmp_path: Path) -> None:
     seconds = np.arange(2 * 44100) / 44100
     wave = np.stack([0.5 * np.sin(2 * np.pi * 440 * seconds), np.zeros_like(seconds)])
