@@ -196,7 +196,7 @@ def add_measures(samples: Iterator[Sample]) -> Iterator[Sample]:
             "bright": bool(image.mean() > 100),
             "peaks": np.flatnonzero(image.max(axis=(1, 2)) > 200).astype(np.int32),
             "note": f"of {sample['source']}",
-            "source_digest": {"height": image.shape[0]},
+            "facts": {"height": image.shape[0]},
             "blob": image[0].tobytes(),
         }
 

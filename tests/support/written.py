@@ -33,7 +33,7 @@ def sample(number: int) -> dict[str, Any]:
         "share": number / 8,
         "good": number % 2 == 0,
         "note": f"note {number}\n人脸",
-        "source_digest": {"number": number, "more": [None, "x"]},
+        "facts": {"number": number, "more": [None, "x"]},
         "blob": bytes([number % 256]) * (number % 5),
     }
 

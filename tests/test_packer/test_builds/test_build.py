@@ -209,7 +209,7 @@ class TestSteps:
         build(source, tmp_path / "inline", steps=["decode", "support.steps:add_measures"])
         assert fingerprints(tmp_path / "inline") == fingerprints(tmp_path / "out")
         schema = Layout(tmp_path / "out").load().schema
-        kinds = {name: schema[name].kind for name in ("mean", "bright", "peaks", "note", "source_digest", "blob")}
+        kinds = {name: schema[name].kind for name in ("mean", "bright", "peaks", "note", "facts", "blob")}
         assert list(kinds.values()) == ["fixed", "fixed", "ragged", "text", "text", "bytes"]
         for number, sample in enumerate(samples):
             picture = scene(int(sample["source"].split(".")[0]), (24, 18))
@@ -217,7 +217,7 @@ class TestSteps:
             assert sample["bright"] == (picture.mean() > 100)
             assert sample["peaks"].tolist() == np.flatnonzero(picture.max(axis=(1, 2)) > 200).tolist()
             assert sample["note"] == f"of {sample['source']}"
-            assert sample["source_digest"] == {"height": 18}
+            assert sample["facts"] == {"height": 18}
             assert sample["blob"] == picture[0].tobytes()
             assert sample["key"] == f"{number:08d}-000000"
 

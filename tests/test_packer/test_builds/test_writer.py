@@ -51,7 +51,7 @@ DECLARED = {
     "share": float,
     "good": bool,
     "note": str,
-    "source_digest": dict,
+    "facts": dict,
     "blob": bytes,
 }
 
@@ -90,7 +90,7 @@ def test_every_kind_of_value_comes_back(tmp_path: Path, format: str, fields: Any
         "blob": ("bytes", "|u1", (None,), "raw"),
         "count": ("fixed", "<i8", (), "raw"),
         "embedding": ("fixed", "<f4", (4,), "raw"),
-        "source_digest": ("text", "|u1", (None,), "json"),
+        "facts": ("text", "|u1", (None,), "json"),
         "good": ("fixed", "|b1", (), "raw"),
         "ids": ("ragged", "<i8", (None,), "raw"),
         "note": ("text", "|u1", (None,), "utf8"),
@@ -98,7 +98,7 @@ def test_every_kind_of_value_comes_back(tmp_path: Path, format: str, fields: Any
         "share": ("fixed", "<f8", (), "raw"),
     }
     for number, (expected, row) in enumerate(zip(keyed, read_samples(tmp_path / "out"), strict=True)):
-        for name in ("key", "count", "share", "good", "note", "source_digest", "blob"):
+        for name in ("key", "count", "share", "good", "note", "facts", "blob"):
             assert row[name] == expected[name], (number, name)
         assert ("cat", "dog", "über")[row["label"]] == expected["label"]
         assert_equal(row["embedding"], expected["embedding"])
@@ -151,8 +151,8 @@ WRONG = [
     ({"note": b"bytes"}, "field 'note': expected text, found b'bytes' (bytes)"),
     ({"blob": "text"}, "field 'blob': expected bytes, found 'text' (str)"),
     ({"facts": {"x": float("nan")}}, "field 'facts': expected JSON values"),
-    ({"source_digest": {"x": {1, 2}}}, "field 'facts': expected JSON values"),
-    ({"source_digest": "text"}, "field 'facts': expected a dict or a list for JSON, found 'text' (str)"),
+    ({"facts": {"x": {1, 2}}}, "field 'facts': expected JSON values"),
+    ({"facts": "text"}, "field 'facts': expected a dict or a list for JSON, found 'text' (str)"),
     ({"embedding": np.zeros(4)}, "array of dtype <f4 and shape (4,), found dtype <f8 and shape (4,)"),
     ({"embedding": np.zeros(4)}, "field 'embedding': expected an array of dtype <f4"),
     ({"embedding": np.zeros((1, 4), "f4")}, "field 'embedding': expected an array of dtype <f4"),
@@ -569,7 +569,7 @@ ROW_VALUES = {
     "share": st.floats(allow_nan=False, allow_infinity=False) | st.integers(-1000, 1000),
     "good": st.booleans(),
     "note": st.text(st.characters(codec="utf-8"), max_size=8),
-    "source_digest": st.dictionaries(
+    "facts": st.dictionaries(
         st.text(st.characters(codec="utf-8"), max_size=3), st.none() | st.integers(-5, 5), max_size=2
     ),
     "ids": st.lists(st.integers(-5, 5), max_size=3),
