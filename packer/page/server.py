@@ -131,7 +131,7 @@ class Pages:
             "row/{row:int}/track.wav": self.sound,
             "row/{row:int}/original": self.original,
             "row/{row:int}/original.jpg": self.original_image,
-            "row/{row:int}/{name}": self.picture,
+            "row/{row:int}/{name}": self.image,
             "rejects": self.rejects,
             "rejects/{line:int}.jpg": self.reject_image,
             "rejects/{line:int}/{frame:int}.jpg": self.reject_image,
@@ -281,7 +281,7 @@ class Pages:
         """Send the frame that a sample was cut from."""
         return Response(one.original(row).jpeg, media_type="image/jpeg", headers=_CACHED)
 
-    def picture(self, request: Request, one: DatasetView, row: int) -> Response:
+    def image(self, request: Request, one: DatasetView, row: int) -> Response:
         """Send a stored image."""
         name = request.path_params["name"]
         if name not in one.dataset.images:
@@ -317,10 +317,10 @@ class Pages:
     def _page(self, template: str, request: Request, status: int = 200, **values: Any) -> Response:
         if "number" in request.path_params:
             one = self._views[request.path_params["number"]]
-            picture = one.dataset.picture
+            image = one.dataset.picture
             values |= {"base": self._base(request), "name": one.name, "several": len(self._views) > 1}
             values |= {"title": one.name, "has_rejects": one.has_rejects}
-            values |= {"field_name": None if picture is None else picture.name, "images": one.dataset.images}
+            values |= {"field_name": None if image is None else image.name, "images": one.dataset.images}
             values |= {"total": len(one.dataset), "has_originals": one.originals is not None}
         text = render(template, root=self._root, live=True, **values)
         return HTMLResponse(text.encode("utf-8", "replace"), status, headers=_NOT_CACHED)

@@ -33,7 +33,7 @@ def _able(what: str) -> str:
 @documented
 @dataclass(frozen=True)
 class BuildOptions:
-    """Options of ``packer build`` that change how it runs, not what it makes.
+    """Options of ``packer build`` that affect how a build runs, but not its output.
 
     Raises
     ------

@@ -476,7 +476,7 @@ class Recipe:
 
     @property
     def chain(self) -> tuple[StepSpec, ...]:
-        """The steps given, or those of the preset."""
+        """The steps of the recipe: `steps` if set, otherwise the steps of the preset."""
         return self.steps or tuple(StepSpec(name) for name in PRESETS[self.preset])
 
     def options_in_use(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Resolve ``auto`` workers from the cores and memory that this process may use.
 
-The limits are those of its CPU affinity and cgroups and, in a Slurm job, those of the job, which may not be enforced.
+The limits come from CPU affinity, cgroups and, in a Slurm job, from the job, even if Slurm does not enforce them.
 """
 
 import os

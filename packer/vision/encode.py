@@ -28,10 +28,10 @@ def jpeg_encoder(codec: JPEGCodec, *, bgr: bool = False) -> Callable[[npt.NDArra
     parameters += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, _FACTORS[options["subsampling"]]]
 
     def encode(image: npt.NDArray[np.uint8]) -> Buffer:
-        picture = check_image(codec.field, image)
-        if max(picture.shape[:2]) <= codec.max_side:
+        checked = check_image(codec.field, image)
+        if max(checked.shape[:2]) <= codec.max_side:
             with suppress(cv2.error):
-                own = picture if bgr else cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)
+                own = checked if bgr else cv2.cvtColor(checked, cv2.COLOR_RGB2BGR)
                 encoded, data = cv2.imencode(".jpg", own, parameters)
                 if encoded:
                     return data.tobytes()

@@ -63,7 +63,7 @@ class Medium:
     libraries : tuple of str
         Modules that are needed to decode this medium, besides the core's.
     weight : int
-        The work that a byte takes, as a multiple of the work for a byte of an image: each stands for more pixels.
+        Work per byte, relative to a byte of an image. A byte of a video represents more pixels.
     """
 
     noun: str

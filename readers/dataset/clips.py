@@ -45,7 +45,7 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
     The base dataset's transform is for single samples and is not applied; the transform of the clips gets the whole
     clip, with ``image`` as (T, H, W, 3).
 
-    Which clips there are is fixed: their rows can be selected, weighted and ordered like those of any dataset. With
+    The set of clips is fixed, so their rows can be selected, weighted and ordered like those of any dataset. With
     ``start="random"``, each clip begins at a place drawn from (seed, epoch, row).
 
     Parameters

@@ -94,7 +94,7 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
     if not isinstance(loader, Loader):
         raise UsageError(option="loader", expected="a readers.Loader", found=type(loader).__name__)
     if not callable(step):
-        raise UsageError(option="step", expected="a callable that is given a batch", found=shorten(step))
+        raise UsageError(option="step", expected="a callable that takes a batch", found=shorten(step))
     batches = as_count("batches", batches)
     loader = copy(loader)
     loader.set_epoch(loader.state_dict()["epoch"] + 1)

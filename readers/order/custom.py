@@ -42,7 +42,9 @@ class CustomOrder:
 
     def __init__(self, samples: int, rows_of: RowsOfEpoch, seed: int, batched: bool) -> None:
         if not callable(rows_of):
-            raise UsageError(option="order", expected="a function of the epoch that gives rows", found=shorten(rows_of))
+            raise UsageError(
+                option="order", expected="a function of the epoch that returns rows", found=shorten(rows_of)
+            )
         self.samples = samples
         self.seed = check_seed(seed)
         self.batched = batched

@@ -217,7 +217,7 @@ def join_frame(
                 raise UsageError(
                     (
                         f"the integers of column {name!r} are unsigned ({typed.field.dtype}), but {NO_CLASS} "
-                        "stands for a missing label"
+                        "means a missing label"
                     ),
                     place=what,
                     hint="convert them to signed integers",

@@ -51,7 +51,7 @@ class Boxes(ABC):
         Options with which the boxes were selected, and their values. Faces below these values are missing.
     """
 
-    no_box = "no box is given for it"
+    no_box = "the boxes have no entry for it"
     floors: Mapping[str, float] = {}
 
     def __init__(self, path: Path, scale: float) -> None:
@@ -204,7 +204,7 @@ class JsonFolder(Boxes):
                 )
         if names and not taken:
             raise UsageError(
-                option="boxes", expected=f"{self._candidates(names[0])[1]} or the like", found="none for any item"
+                option="boxes", expected=f"files such as {self._candidates(names[0])[1]}", found="none for any item"
             )
         return ()
 

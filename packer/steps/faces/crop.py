@@ -50,7 +50,7 @@ class FaceCutter:
         self._aligns_by = "5" if self._part == "face" else DEFINITIONS[str(self._likeness)].layout
 
     def cut(self, frame: Image, faces: FrameFaces, face: int) -> dict[str, Any]:
-        """Cut the fields ``image`` and ``matrix`` and those of the landmarks.
+        """Cut the crop of a face. Return ``image``, ``matrix``, and the landmark fields.
 
         Without points there are no landmarks: they are zero, and ``landmarks_valid`` is false. An aligned crop that
         differs from an earlier one only by the rounding of the points reuses its matrix.
@@ -65,7 +65,7 @@ class FaceCutter:
         Raises
         ------
         ValueError
-            If the box or the points cannot be those of a face; a `UsageError` is a `ValueError` too.
+            If the box or the points cannot belong to a face. `UsageError` is a `ValueError` too.
         """
         height, width = frame.shape[:2]
         box, points5 = faces.boxes[face], known_points(faces.points[face])

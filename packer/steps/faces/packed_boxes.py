@@ -75,7 +75,7 @@ class PackedBoxes(Boxes):
         self.floors = {
             name: least for name in ("min_face", "min_score") if (least := _floor(recipes, name)) is not None
         }
-        self.no_box = f"no box is given for it: {path.name} never looked at it"
+        self.no_box = f"{path.name} has no entry for it: it was not among the frames searched for faces"
         groups = read_groups(path, "source")
         order = np.argsort(groups.of_row, kind="stable")
         starts = np.searchsorted(groups.of_row[order], np.arange(len(groups.names) + 1))

@@ -56,7 +56,7 @@ class SteadyTracks:
         self._runs: dict[int, list[_Run]] = {}
 
     def steady(self, places: Iterable[FramePlace]) -> Iterator[FramePlace]:
-        """Yield the sampled frames with their final faces, in order, and with their images where there are faces."""
+        """Yield the sampled frames in order, with their final faces. Frames with faces have their images."""
         waits_for_end = _waits_for_end(self._recipe)
         waiting: deque[FramePlace] = deque()
         for place in places:

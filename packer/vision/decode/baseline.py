@@ -44,9 +44,9 @@ def to_baseline(data: bytes, image: npt.NDArray[np.uint8]) -> bytes:
     with tempfile.TemporaryDirectory(prefix="packer-") as folder:
         before, after = Path(folder, "before.jpg"), Path(folder, "after.jpg")
         before.write_bytes(data)
-        picture = _read_coefficients(before)
-        picture.progressive_mode = False
-        picture.write_dct(str(after), flags=["+OPTIMIZE_CODING"])
+        coefficients = _read_coefficients(before)
+        coefficients.progressive_mode = False
+        coefficients.write_dct(str(after), flags=["+OPTIMIZE_CODING"])
         coded = after.read_bytes()
     if coded.startswith(_JFIF, 2) and coded.startswith(_JFIF, 2 + _JFIF_BYTES):
         coded = coded[:2] + coded[2 + _JFIF_BYTES :]  # the block of libjpeg, which precedes the image's own
@@ -55,8 +55,8 @@ def to_baseline(data: bytes, image: npt.NDArray[np.uint8]) -> bytes:
 
 def _read_coefficients(path: Path) -> Any:
     try:
-        picture = jpeglib.read_dct(str(path))
-        picture.load()
+        coefficients = jpeglib.read_dct(str(path))
+        coefficients.load()
     except OSError as error:
         if error.errno is not None:  # of the system; the library's own errors have none
             raise
@@ -64,7 +64,7 @@ def _read_coefficients(path: Path) -> Any:
             f"expected a progressive JPEG that can be coded as baseline, found: {error}: "
             "--progressive keep stores it as it is"
         ) from error
-    return picture
+    return coefficients
 
 
 def _shows(coded: bytes, image: npt.NDArray[np.uint8]) -> bool:

@@ -85,9 +85,9 @@ def open_video(source: Input, *, max_pixels: int) -> tuple[av.container.InputCon
 
 
 def open_audio(source: Input) -> tuple[av.container.InputContainer, av.audio.stream.AudioStream | None]:
-    """Open a video file again, for its sound: the default stream, else the first that libav can decode, if there is one.
+    """Open a video file again for its sound: the default stream, or else the first stream that libav can decode.
 
-    The caller closes the container. Raises what `open_video` raises for a file that does not open.
+    The stream is None if the file has no such stream. The caller closes the container. Errors are as in `open_video`.
     """
     try:
         container = _open(source)

@@ -229,7 +229,7 @@ def _by_stamp(row: _Row) -> int:
 
 
 class _ShownPackets:
-    """Tells packet by packet, in decoding order, which ones hold or stand for a frame that is shown.
+    """Decides for each packet, in decoding order, whether it holds or represents a frame that is shown.
 
     A bit marks the hidden frames of VP8 (RFC 6386, 9.1). An image of MPEG-4 Part 2 that is not coded repeats the one
     before, and the decoder returns no frame for it. But a packed bitstream, as DivX and XviD write it into AVI, has
@@ -282,9 +282,9 @@ def _time_bits(header: bytes) -> int | None:
     return max(1, (int(units, 2) - 1).bit_length()) if len(units) == 16 and int(units, 2) else None
 
 
-def _is_coded(picture: bytes, time_bits: int | None) -> bool:
+def _is_coded(image: bytes, time_bits: int | None) -> bool:
     """Read the bit of an MPEG-4 image that says whether pixels follow; `image` begins after its start code."""
-    bits = _bits(picture[:_VOL_BYTES])
+    bits = _bits(image[:_VOL_BYTES])
     seconds = bits.find("0", 2)  # after the type of image, a 1 for each second since the last image
     return time_bits is None or seconds < 0 or bits[seconds + 2 + time_bits + 1 :][:1] != "0"
 

@@ -29,8 +29,8 @@ _REPORT_ALL = frozenset(
         *("mpeg4", "msmpeg4v2", "msmpeg4v3", "prores", "vp9", "wmv1", "wmv2"),
     }
 )
-# Decoders that hand out a frame after an error in it and only log the error: the frame shows zeros or an older frame in
-# places.
+# Decoders that return a frame in spite of an error in it and only log the error. Parts of the frame are then zero or
+# show an older frame.
 _LOG_ERRORS = frozenset({"cinepak", "ffv1", "flashsv", "gif", "h261", "msvideo1", "qtrle", "snow", "zmbv"})
 # Decoders that write blocks of at least 8 rows of every plane: checking one row of each block is enough.
 _ROWS_A_BLOCK = {"hevc": 8, "vp8": 8}

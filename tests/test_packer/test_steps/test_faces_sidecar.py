@@ -299,7 +299,7 @@ class TestJson:
         found = build(source, tmp_path / "out", boxes=str(boxes))
         assert {sample["source"] for sample in found} == {"clip.mp4", "coffee.png"}
         lines = {line.get("reason"): line for line in read_jsonl(Layout(tmp_path / "out").rejects)}
-        assert lines["no box is given for it"]["frames"] == [4]
+        assert lines["the boxes have no entry for it"]["frames"] == [4]
 
     @pytest.mark.parametrize(
         "document",

@@ -306,7 +306,7 @@ class TestWhatDoesNotMatch:
             result = build(source, tmp_path / boxes.name, boxes=str(boxes), every=2)
             frames = [int(s["frame"]) for s in of(read_samples(tmp_path / boxes.name), "clip.mp4")]
             assert frames == [frame for frame in range(0, 20, 6) if frame not in FACELESS_FRAMES]
-            reason = f"no box is given for it: {boxes.name} never looked at it"
+            reason = f"{boxes.name} has no entry for it: it was not among the frames searched for faces"
             asked = [frame for frame in range(0, 20, 2) if frame % EVERY]
             assert ("frames", "clip.mp4", reason, asked) in rejects(tmp_path / boxes.name)
             assert result.unused_boxes == 2  # in frames 3 and 15; 9 has none

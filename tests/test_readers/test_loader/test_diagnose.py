@@ -152,7 +152,7 @@ def test_nothing_is_moved_where_there_is_no_device_and_no_batch_transform(raw_pa
     ("arguments", "message"),
     [
         ({"batches": 0}, "batches: expected 1 or more, found 0"),
-        ({"step": None}, "step: expected a callable that is given a batch, found None"),
+        ({"step": None}, "step: expected a callable that takes a batch, found None"),
         ({"loader": [1]}, "loader: expected a readers.Loader, found list"),
     ],
 )
