@@ -8,6 +8,8 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw
 
 from packer.packed.browse.tracks import Sound
+from readers.drawing.sheet import MAX_SHEET_PIXELS
+from shardspec.errors import UsageError
 
 _BACKGROUND, _WAVE, _PLAYED = (24, 24, 24), (120, 120, 120), (240, 240, 240)
 _WAVE_HEIGHT = 48
@@ -27,7 +29,19 @@ def animate(images: Iterable[npt.NDArray[np.uint8]], cell: int, pauses_ms: list[
         How long each image is shown, in milliseconds.
     sound : Sound or None
         Drawn below the images. The part that was played is brighter.
+
+    Raises
+    ------
+    UsageError
+        If all images together would have more than 200 megapixels. Pillow holds all of them.
     """
+    most = MAX_SHEET_PIXELS // (cell * cell)
+    if len(pauses_ms) > most:
+        raise UsageError(
+            expected=f"a track of at most {most} samples, {cell} pixels wide",
+            found=len(pauses_ms),
+            hint="ask for smaller images (cell)",
+        )
     ends = np.cumsum(pauses_ms) / sum(pauses_ms)
     frames = _frames(images, cell, [round(end * cell) for end in ends], sound)
     file = io.BytesIO()

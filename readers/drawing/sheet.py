@@ -15,7 +15,7 @@ from shardspec.errors import UsageError
 
 CAPTION_LINES = 2
 
-_MAX_SHEET_PIXELS = 200 * 10**6
+MAX_SHEET_PIXELS = 200 * 10**6
 _BACKGROUND, _TEXT, _FAINT = (24, 24, 24), (240, 240, 240), (170, 170, 170)
 _FONT_PX = 13
 _GAP = 6
@@ -92,9 +92,9 @@ class Sheet:
         self._line = _FONT_PX + 3
         self._pitch = (self._width + _GAP, self._height + CAPTION_LINES * self._line + _GAP)
         size = (across * self._pitch[0] + _GAP, down * self._pitch[1] + _GAP)
-        if size[0] * size[1] > _MAX_SHEET_PIXELS:
+        if size[0] * size[1] > MAX_SHEET_PIXELS:
             raise UsageError(
-                expected=f"a sheet of {_MAX_SHEET_PIXELS // 10**6} megapixels at most",
+                expected=f"a sheet of {MAX_SHEET_PIXELS // 10**6} megapixels at most",
                 found=f"{size[0]} x {size[1]}",
                 hint="ask for fewer samples (count), or smaller ones (cell)",
             )

@@ -15,6 +15,7 @@ from shardspec.columns import IntArray
 _PAUSE_MS = 200
 _SHORTEST_PAUSE_MS, _LONGEST_PAUSE_MS = 16, 1000
 _LONGEST_SOUND_S = 600
+_HIGHEST_RATE = 192_000  # of --audio; the manifest may be anyone's
 
 
 class Sound(NamedTuple):
@@ -93,7 +94,7 @@ def sound_of(dataset: BrowsedDataset, rows: Sequence[int] | IntArray) -> Sound |
     """Return the sound of a track; None if the dataset has none, or if it is longer than ten minutes."""
     times = _times(dataset, rows)
     rates = [generation.recipe.get("audio") for generation in dataset.manifest.generations]
-    rate = next((rate for rate in rates if isinstance(rate, int) and rate > 0), None)
+    rate = next((rate for rate in rates if isinstance(rate, int) and 0 < rate <= _HIGHEST_RATE), None)
     if "audio" not in dataset.schema or rate is None or times is None or not len(rows):
         return None
     parts = [np.asarray(sample["audio"], np.int16).reshape(-1) for sample in dataset.read(rows, ["audio"])]
@@ -113,7 +114,7 @@ def sound_of(dataset: BrowsedDataset, rows: Sequence[int] | IntArray) -> Sound |
 def _times(dataset: BrowsedDataset, rows: Sequence[int] | IntArray) -> npt.NDArray[np.float64] | None:
     """Return the times of rows in seconds; of videos that were resampled, those of the ticks."""
     rate = dataset.manifest.generations[-1].recipe.get("resample_fps")
-    if rate and "frame_position" in dataset.small_fields:
+    if isinstance(rate, int | float) and rate > 0 and "frame_position" in dataset.small_fields:
         return np.asarray(dataset.numbers("frame_position")[np.asarray(rows, np.int64)] / rate, np.float64)
     if "time" not in dataset.small_fields or dataset.field("time").kind == "text":
         return None

@@ -244,3 +244,5 @@ def test_a_track_is_animated_in_the_order_and_at_the_pace_of_its_frames(tmp_path
             expected = draw(columns["image"][row], valid, scale=2).astype(int)
             assert np.abs(np.asarray(animation.convert("RGB"), int) - expected).mean() < 12, row
             assert animation.info["duration"] == 1000  # the longest
+    with raises(UsageError, expected="a track of at most 3 samples, 8000 pixels wide", found=4):
+        preview(tmp_path / "faces", out, track=4, cell=8000)

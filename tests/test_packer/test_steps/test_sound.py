@@ -312,3 +312,15 @@ def test_a_track_is_heard_without_gaps(tmp_path: Path, sampling: dict[str, Any])
     assert sound is not None
     assert sound.rate == RATE
     assert np.array_equal(sound.samples, joined(samples))
+
+
+@pytest.mark.parametrize("recipe", [{"audio": 10**10}, {"resample_fps": "25"}])
+def test_a_manifest_with_an_impossible_rate_is_survived(tmp_path: Path, recipe: dict[str, Any]) -> None:
+    write_talk(tmp_path / "in" / "v.mkv")
+    build(tmp_path / "in", tmp_path / "out")
+    path = Layout(tmp_path / "out").manifest
+    document = json.loads(path.read_text())
+    document["generations"][0]["recipe"] |= recipe
+    path.write_text(json.dumps(document))
+    found = sound_of(BrowsedDataset(tmp_path / "out"), [0, 40])
+    assert found is None or len(found.samples) == 41 * 640
