@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.assembly.packed_rows import PackedRows
+from packer.workspace.disk_list import LazyMap, text_list
 from packer.workspace.hashing import DIGEST_BYTES, digest
-from packer.workspace.spool import Mapped, texts
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 from shardspec.schema import Field, Schema
@@ -35,7 +35,7 @@ def _group(rows: PackedRows, by: str, field: Field) -> Groups:
     validity = rows.schema.validity(by)
     column = np.empty(len(rows), field.numpy_dtype if field.is_fixed else _DIGEST)
     known = np.ones(len(rows), np.bool_)
-    names, at = texts(), 0
+    names, at = text_list(), 0
     for batch in rows.batches([by] if validity is None else [by, validity]):
         values, count = batch[by], len(batch[by])
         if validity is not None:
@@ -57,9 +57,9 @@ def _group(rows: PackedRows, by: str, field: Field) -> Groups:
         first, of_row[known] = _number(column[known])
         first = np.flatnonzero(known)[first]
     if not field.is_fixed:
-        return Groups(texts().extend(names[int(row)] for row in first), of_row)
+        return Groups(text_list().extend(names[int(row)] for row in first), of_row)
     found = column[first]
-    return Groups(Mapped(range(len(found)), lambda number: _name(field, found[number].item())), of_row)
+    return Groups(LazyMap(range(len(found)), lambda number: _name(field, found[number].item())), of_row)
 
 
 _DIGEST = np.dtype(f"S{DIGEST_BYTES}")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from packer.assembly.writers.base import ShardSize, ShardWriter
 from packer.workspace.durable import fsync_tree, publish_folder, remove_tree, write_durably
-from packer.workspace.paths import RECORD_NAME, attempt_beside
+from packer.workspace.paths import RECORD_NAME, temporary_path
 from shardspec.columns import Columns
 from shardspec.entries import Shard
 from shardspec.errors import BuildError, Problems
@@ -48,7 +48,7 @@ def write_shard(
     found = published_shard(published)
     if found is not None:
         return found
-    attempt = attempt_beside(published, owner)
+    attempt = temporary_path(published, owner)
     attempt.mkdir()
     try:
         shard = _write(attempt, format, name, schema, size, batches)

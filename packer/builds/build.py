@@ -23,7 +23,7 @@ from packer.sources.base import Listing, Source
 from packer.sources.opening import open_source
 from packer.steps.chain import Step, check_steps
 from packer.workspace import Workspace
-from packer.workspace.folder import clear_addition, committed, finish_left, output_folder
+from packer.workspace.folder import clear_addition, committed, finish_interrupted, output_folder
 from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER, Layout
 
@@ -204,7 +204,7 @@ def plan_build(
     runtime = describe_runtime(recipe, declared=declaration is not None)
     notes, items = tuple(listing.notes), listing.items[: recipe.limit]
     if options.grows:
-        finish_left(Workspace(out / BUILD_FOLDER))
+        finish_interrupted(Workspace(out / BUILD_FOLDER))
     comparison = _compare(out, listing, recipe, runtime, options) if options.grows else None
     if comparison is not None:
         remarks = Remarks()

@@ -26,7 +26,7 @@ from packer.sources.base import Listing
 from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import Step, StepResources
 from packer.workspace import Workspace, read_lines
-from packer.workspace.spool import Again
+from packer.workspace.disk_list import Reiterable
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
@@ -172,8 +172,10 @@ class _Resumption(Resumption):
         return describe_mismatch(BuildPlan.from_json(old), self._plan, read_item_lines(space), self._lines)
 
     def describe_made(self, layout: Layout, manifest: Manifest) -> str:
-        lines = Again(lambda: (line for line in read_lines(layout.items) if line.get("state") != GONE))
-        items = Again(lambda: ((str(line.get("item")), bytes.fromhex(line.get("source_digest", ""))) for line in lines))
+        lines = Reiterable(lambda: (line for line in read_lines(layout.items) if line.get("state") != GONE))
+        items = Reiterable(
+            lambda: ((str(line.get("item")), bytes.fromhex(line.get("source_digest", ""))) for line in lines)
+        )
         return describe_made(manifest, items if layout.items.exists() else None, self._plan, self._lines)
 
     def advise(self, manifest: Manifest) -> str:

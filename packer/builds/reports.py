@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from packer.steps.report import ItemReport
 from packer.workspace.json_lines import encode_line
-from packer.workspace.paths import attempt_beside
+from packer.workspace.paths import temporary_path
 from shardspec.entries import Counts
 from shardspec.errors import DatasetError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
@@ -102,7 +102,7 @@ class ReportWriter:
     def __init__(self, rejects: Path, items: Path, base: "BaseReports | None" = None) -> None:
         self._base = base
         # Not readable until complete.
-        self._names = {attempt_beside(path): path for path in (rejects, items)}
+        self._names = {temporary_path(path): path for path in (rejects, items)}
         self._rejects, self._items = (path.open("xb") for path in self._names)
         self._counts = dict.fromkeys(Counts.__dataclass_fields__, 0)
         self.mended = 0

@@ -8,11 +8,11 @@ from typing import Any
 from packer.jobs.plan import JobPlan
 from packer.workspace import Workspace, append_line
 from packer.workspace.agents import close_to_agents
+from packer.workspace.disk_list import Reiterable
 from packer.workspace.durable import write_durably, write_if_changed
-from packer.workspace.folder import begun_on, committed, discard, make_room, make_room_beside
+from packer.workspace.folder import begun_on, committed, discard, prepare_folder, prepare_update
 from packer.workspace.machines import MADE_ON, RUNTIME, describe_others, here
 from packer.workspace.replacement import finish_replacement
-from packer.workspace.spool import Again
 from shardspec.errors import BuildError, ResumeMismatchError
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
@@ -96,7 +96,7 @@ class JobStart:
         remedy = "" if manifest is None else self._plan.resumption.advise(manifest)
         reopen = close_to_agents(space, self._on_message)
         try:
-            make_room(self._layout, space, manifest, overwrite, why, remedy)
+            prepare_folder(self._layout, space, manifest, overwrite, why, remedy)
         except BaseException:
             reopen()
             raise
@@ -133,7 +133,7 @@ class JobStart:
             if same:
                 why += "; an unfinished build of this plan is to replace it: add --overwrite to resume it"
         remedy = "" if manifest is None else plan.resumption.advise(manifest)
-        make_room(self._layout, space, manifest, overwrite, why, remedy)
+        prepare_folder(self._layout, space, manifest, overwrite, why, remedy)
         self._write_plan()
         return None
 
@@ -146,7 +146,7 @@ class JobStart:
                 self._resume()
                 return
             self._take_over(old)
-        make_room_beside(space, base)
+        prepare_update(space, base)
         self._write_plan()
 
     def _check_standing(self, expected: Manifest) -> None:
@@ -199,6 +199,6 @@ class JobStart:
         """Write the items and the plan, and record a session of the job."""
         self._space.create_results(len(self._plan.tasks))
         lines = self._plan.take_item_lines()
-        write_if_changed(self._space.items, Again(lambda: (line.encode("ascii") for line in lines)))
+        write_if_changed(self._space.items, Reiterable(lambda: (line.encode("ascii") for line in lines)))
         write_if_changed(self._space.plan, [json.dumps({**self._plan.to_json(), MADE_ON: here()}).encode()])
         append_line(self._space.journal, {"did": "session"})

@@ -16,10 +16,10 @@ from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.sources.tables.opening import open_table
 from packer.workspace import Workspace
+from packer.workspace.disk_list import text_list
 from packer.workspace.durable import writing
 from packer.workspace.folder import locked, output_folder
 from packer.workspace.replacement import finish_replacement
-from packer.workspace.spool import texts
 from shardspec.errors import UsageError
 from shardspec.fields import field_name
 from shardspec.layout import BUILD_FOLDER, Layout, given_path
@@ -290,7 +290,7 @@ def _keys(path: Path, manifest: Manifest, field: Field) -> DatasetKeys:
     if field.is_fixed:
         values, valid = read_column(path, manifest, field.name), np.ones(manifest.samples, np.bool_)
     else:  # as texts in memory, the keys would take most of the memory
-        values = texts()
+        values = text_list()
         with closing(PackedRows.of(path, check="size", manifest=manifest)) as rows:
             for batch in rows.batches([field.name]):
                 values.extend(bytes(value).decode("utf-8", "surrogateescape") for value in batch[field.name])

@@ -30,7 +30,7 @@ class Listing:
     ----------
     items : sequence of Item
         Sorted, ``items[i].index == i``. A source of millions of items keeps them on disk and makes each one when it is
-        used (`packer.workspace.spool`).
+        used (`packer.workspace.disk_list`).
     ignored : int
         Number of files that are not items.
     classes : dict of str to list of str

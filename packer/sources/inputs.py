@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from packer.sources.base import Listing, refuse_path_column
-from packer.sources.item import Item, spool_items
+from packer.sources.item import Item, item_list
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -38,7 +38,7 @@ class InputsSource:
 
     def __init__(self, inputs: Sequence[Any], classes: Sequence[str] | None = None) -> None:
         self._classes = {} if classes is None else {"label": list(classes)}
-        self._items = spool_items().extend(
+        self._items = item_list().extend(
             Item(number, _name(number, value), None, columns={INPUT: _to_json(value, number)})
             for number, value in enumerate(inputs)
         )

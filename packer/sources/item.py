@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TextIO
 from packer.sources.archives.member import MEMBER_MARK, Member
 from packer.sources.folders.frames import Frames, FramesState
 from packer.vision.media import IMAGE, VIDEO, Medium, medium_of
+from packer.workspace.disk_list import DiskList
 from packer.workspace.json_lines import line_encoder
-from packer.workspace.spool import Spool
 
 ALSO = "also"
 BOXES_FROM = "boxes_from"
@@ -229,9 +229,9 @@ QUOTE = json.encoder.encode_basestring_ascii
 """Encode a text as JSON."""
 
 
-def spool_items() -> Spool[Item]:
+def item_list() -> DiskList[Item]:
     """Return an empty spool for items."""
-    return Spool(Item.pack, Item.unpack)
+    return DiskList(Item.pack, Item.unpack)
 
 
 def read_items(path: Path, start: int, stop: int, offset: int) -> Iterator[Item]:

@@ -13,8 +13,8 @@ from packer.assembly.groups import read_groups
 from packer.assembly.packed_rows import PackedRows, read_column
 from packer.sources.base import Listing, refuse_path_column
 from packer.sources.item import PACKED_ROW, Item
+from packer.workspace.disk_list import LazyMap, text_list
 from packer.workspace.hashing import number_all
-from packer.workspace.spool import Mapped, texts
 from readers.formats.machine import available_processors
 from shardspec.errors import UsageError
 from shardspec.fields import is_further_image
@@ -97,17 +97,19 @@ class PackedSource:
             columns = {**item.columns, "label": int(label) if known else 0}
             return item._replace(columns=columns, reject=None if known else reason)
 
-        items = Mapped(range(len(keys)), describe)
+        items = LazyMap(range(len(keys)), describe)
         further = tuple(field.name for field in manifest.schema if field.is_image and is_further_image(field.name))
         return Listing(items, classes=classes, further=further)
 
     def _keys(self, manifest: Manifest) -> Sequence[str]:
         """Return the names of the rows in reports: their keys."""
         if "key" not in manifest.schema:
-            return Mapped(range(manifest.samples), "row-{:08d}".format)
+            return LazyMap(range(manifest.samples), "row-{:08d}".format)
         with closing(PackedRows.of(self.root, check="size", manifest=manifest)) as rows:
             batches = rows.batches(["key"])
-            return texts().extend(bytes(key).decode("utf-8", "surrogateescape") for b in batches for key in b["key"])
+            return text_list().extend(
+                bytes(key).decode("utf-8", "surrogateescape") for b in batches for key in b["key"]
+            )
 
     def _labels(self, field_name: str, manifest: Manifest) -> tuple["np.ma.MaskedArray[Any, Any]", list[str] | None]:
         """Read a field as labels: texts are numbered in sorted order; class numbers and integers are kept."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from packer.sources.base import Examiner, Listing, Roots
-from packer.sources.item import Item, spool_items
+from packer.sources.item import Item, item_list
 from packer.sources.row_fields import read_columns
 from packer.sources.tables.chunks import Chunk, chunks_of, describe_row
 from shardspec.errors import UsageError
@@ -65,7 +65,7 @@ class RowsSource:
     ) -> Listing:
         """List the items of rows; the parameters are those of `read_columns`."""
         columns = read_columns(chunks, label_from, self._types, where, cells=lambda _: is_text, leave=path_column)
-        items, outside, example = spool_items(), array("q"), ""
+        items, outside, example = item_list(), array("q"), ""
         examiner = Examiner(self.roots, self._frame_rate)
         for chunk in chunks():
             paths = chunk.column(path_column)

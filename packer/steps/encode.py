@@ -18,7 +18,7 @@ from packer.vision.decode.jpeg_header import (
     is_progressive,
     restart_interval,
 )
-from packer.workspace.spool import writing_temporary
+from packer.workspace.disk_list import writing_temporary
 from shardspec.codecs import codec_for, is_lossy
 from shardspec.codecs.base import Codec
 from shardspec.columns import Buffer, fixed_bytes

@@ -1,4 +1,4 @@
-"""OUT and OUT/.build: paths, durable files, the lock, the commit, the replacement of a dataset."""
+"""The output folder and its ``.build`` folder: paths, durable writes, the lock, the commit and its replacement of a dataset."""
 
 from packer.workspace.json_lines import append_line, read_lines
 from packer.workspace.paths import Workspace

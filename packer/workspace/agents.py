@@ -1,4 +1,4 @@
-"""Builds whose tasks are shared among agents: the terms of their work, and claims to blocks of tasks.
+"""Share the tasks of a build among agents: the options that they need, and their claims to blocks of tasks.
 
 Agents on any hosts claim numbered jobs by creating files exclusively. An attempt at a job is the file
 ``KIND-NUMBER.ATTEMPT``, which holds the agent's name. An attempt that was given back has a name that ends in ``.free``.
@@ -23,7 +23,7 @@ from shardspec.errors import BuildLockedError
 from shardspec.wording import counted, program
 
 BLOCKS = 4096
-"""Least number of blocks of a large plan; at most twice as many. Each claim to a block is a file on a shared disk."""
+"""A large plan has at least this number of blocks, and at most twice as many. Each claim is a file on a shared disk."""
 
 _SHOWN = 3
 
@@ -32,7 +32,7 @@ _NAME = re.compile(rf"([a-z]+)-([0-9]+)\.(done|[0-9]+)({re.escape(_FREE)})?\Z")
 
 
 class Claims:
-    """The claims to jobs of one kind, as one agent sees and makes them.
+    """Claims to jobs of one kind, made and observed by one agent.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Claims:
     held : dict of int to int
         Jobs that this agent holds, with the number of the attempt.
     done : set of int
-        Finished jobs, as of the last look.
+        Finished jobs, as of the last call of `look`.
     """
 
     def __init__(self, folder: Path, agent: str, kind: str, count: int) -> None:
@@ -90,7 +90,7 @@ class Claims:
                 if not match[4]:
                     taken.add((number, int(match[3])))
         self._attempts = attempts
-        # A listing may miss a file that is being renamed, so look for names without the mark of a job given back.
+        # A listing may miss a file that is being renamed, so check for the name without `.free`, too.
         self._given_back = {number for number, attempt in attempts.items() if (number, attempt) not in taken}
 
     def fresh(self) -> list[int]:
@@ -99,7 +99,7 @@ class Claims:
         return [number for number in range(self._count) if number not in taken] if len(taken) < self._count else []
 
     def freed(self, observer: Observer) -> list[int]:
-        """Return the jobs of agents whose lease has expired; `observer` must have looked just before."""
+        """Return the jobs of agents whose lease has expired. Call `observer.look` just before."""
         known = self.done | self.held.keys() | self._given_back
         return [n for n in sorted(self._attempts) if n not in known and observer.is_over(self.owner(n))]
 
@@ -130,7 +130,7 @@ class Claims:
                 os.replace(path, path.with_name(path.name + _FREE))
 
     def forget(self) -> None:
-        """Forget jobs that others have taken, as of the last look, because this agent's lease had expired."""
+        """Drop jobs from `held` that other agents took over because this agent's lease had expired."""
         for number, attempt in list(self.held.items()):
             if number in self.done or self._attempts.get(number) != attempt:
                 del self.held[number]
@@ -150,7 +150,7 @@ class Claims:
 
 
 def count_blocks(tasks: int) -> int:
-    """Return the number of blocks of tasks, which are claimed as a whole."""
+    """Return the number of blocks of tasks. Agents claim whole blocks."""
     return -(-tasks // block_size(tasks))
 
 
@@ -160,7 +160,7 @@ def block_size(tasks: int) -> int:
 
 
 def open_to_agents(space: Workspace, terms: Mapping[str, Any], tasks: int, is_done: Callable[[int], bool]) -> None:
-    """Let agents work on the plan. The caller holds the folder's lock, and no agent is at work.
+    """Open the plan to agents. The caller must hold the folder's lock, and no agent may be at work.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def open_to_agents(space: Workspace, terms: Mapping[str, Any], tasks: int, is_do
 
 
 def read_terms(space: Workspace) -> dict[str, Any] | None:
-    """Return the terms of the agents' work; None if the build is not open to them."""
+    """Return the options for agents that `open_to_agents` wrote; None if the build is not open to agents."""
     try:
         terms = json.loads(space.array.read_bytes())
     except (FileNotFoundError, ValueError):
@@ -192,19 +192,21 @@ def read_terms(space: Workspace) -> dict[str, Any] | None:
 
 
 def close_to_agents(space: Workspace, say: Callable[[str], None]) -> Callable[[], None]:
-    """Wait until no agent is at work, and let none start. The caller holds the folder's lock.
+    """Wait until no agent is at work, and prevent new ones from starting. The caller must hold the folder's lock.
 
     Returns
     -------
     callable
-        Opens the build to agents again, if it was open, for a caller that does not continue it.
+        Opens the build to agents again if it was open before. Call it if the build is not continued here.
 
     Raises
     ------
     BuildLockedError
         If agents are at work.
     """
-    terms = read_terms(space) if space.plan.exists() else None  # the mount may have cached those of a finished build
+    terms = (
+        read_terms(space) if space.plan.exists() else None
+    )  # the mount may have cached the terms of a finished build
 
     def reopen() -> None:
         if terms is not None and space.array.exists():
@@ -217,7 +219,7 @@ def close_to_agents(space: Workspace, say: Callable[[str], None]) -> Callable[[]
     if terms is not None:
         here = {"host": host(), "pid": os.getpid(), "since_s": round(time.time(), 3)}
         write_durably(space.array, json.dumps({**terms, "closed": here}).encode())
-        try:  # an agent may have started meanwhile; from now on each finds the build closed
+        try:  # an agent may have started before the build was closed; later ones find it closed
             _wait(space, observer, say)
         except BaseException:
             reopen()
@@ -226,14 +228,14 @@ def close_to_agents(space: Workspace, say: Callable[[str], None]) -> Callable[[]
 
 
 def _wait(space: Workspace, observer: Observer, say: Callable[[str], None]) -> None:
-    """Wait until no agent can be at work; raise if one certainly is."""
+    """Wait until the leases of all agents have expired. Raise if an agent is certainly at work."""
 
     def refuse(alive: Sequence[Agent]) -> BuildLockedError:
         return BuildLockedError(
             describe_agents(alive),
             place=space.out,
             hint=(
-                f"wait for them ({program()} status {space.out} shows how far they are), or end them and "
+                f"wait for them ({program()} status {space.out} shows their progress), or stop them and "
                 "run the same command again"
             ),
         )
@@ -254,7 +256,7 @@ def describe_closed(closed: Mapping[str, Any]) -> str:
 
 
 def describe_agents(agents: Iterable[Agent], *, may: bool = False) -> str:
-    """Describe agents that are at work, or may be."""
+    """Describe agents that are at work, or that may still be (`may`)."""
     known = list(agents)
     shown = "; ".join(agent.describe() for agent in known[:_SHOWN])
     more = f"; and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""

@@ -13,7 +13,7 @@ from shardspec.errors import BuildError, ShardspecError, system_reason
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Turn a refusal by the system (disk full, read-only folder) into a `BuildError` that names the file or folder."""
+    """Turn an `OSError` (disk full, read-only folder) into a `BuildError` that names the file or folder."""
     try:
         yield
     except ShardspecError:  # some are OSErrors, too
@@ -38,9 +38,9 @@ def write_durably(path: Path, data: bytes | Iterable[Buffer]) -> None:
 
 
 def write_if_changed(path: Path, pieces: Iterable[bytes]) -> None:
-    """Replace `path` as `write_durably` does, unless it has these bytes already.
+    """Replace `path` as `write_durably` does, unless the file already contains these bytes.
 
-    Some mounts of shared folders keep the old state of a file that is replaced, and deleted soon after.
+    Some shared mounts keep showing the old version of a replaced file, so unneeded replacements are avoided.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def _holds(path: Path, pieces: Iterable[bytes]) -> bool:
 
 
 def publish(attempt: Path, path: Path) -> bool:
-    """Rename a finished file to `path` unless that exists, and return whether it was renamed. The attempt is removed.
+    """Rename a finished file to `path` unless `path` exists. Return whether it was renamed. The attempt is removed.
 
     If the file system has no hard links, two processes that publish at the same moment may both succeed.
     """
@@ -83,9 +83,9 @@ def publish(attempt: Path, path: Path) -> bool:
 
 
 def publish_folder(attempt: Path, path: Path) -> bool:
-    """Rename a finished folder to `path` unless that exists, and return whether it was renamed.
+    """Rename a finished folder to `path` unless `path` exists. Return whether it was renamed.
 
-    A rename never replaces a folder that is not empty. If `path` exists, the attempt stays.
+    If `path` exists, the attempt is kept: a rename never replaces a folder that is not empty.
     """
     if path.exists():
         return False
@@ -107,7 +107,7 @@ def write_all(descriptor: int, values: Iterable[Buffer]) -> None:
 
 
 def fsync_folder(folder: Path) -> None:
-    """Make renames inside a folder durable. Does nothing where folders cannot be opened (Windows)."""
+    """Make renames inside a folder durable. Do nothing on systems that cannot open folders (Windows)."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -118,7 +118,7 @@ def fsync_folder(folder: Path) -> None:
 
 
 def fsync_file(path: Path) -> None:
-    """Flush a file's bytes to the disk. Windows requires a file that is open for writing."""
+    """Flush a file to the disk. It is opened for writing, because Windows flushes no other files."""
     with path.open("r+b") as file:
         os.fsync(file.fileno())
 
@@ -134,7 +134,7 @@ def fsync_tree(folder: Path) -> None:
 
 
 def link_tree(source: Path, target: Path) -> None:
-    """Replace `target` with hard links to a file, or to the files of a folder; with copies if links are not possible."""
+    """Replace `target` with hard links to a file or to the files of a folder, or with copies if links are impossible."""
     remove_tree(target)
     if source.is_dir():
         target.mkdir()
@@ -155,7 +155,9 @@ def remove_tree(path: Path) -> None:
         try:
             shutil.rmtree(path)
         except OSError as error:
-            if not Path(str(error.filename)).is_absolute():  # before Python 3.13, it has only the name's last part
+            if not Path(
+                str(error.filename)
+            ).is_absolute():  # before Python 3.13, this is only the last part of the path
                 error.filename = os.fspath(path)
             raise
     else:

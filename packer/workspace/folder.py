@@ -20,7 +20,7 @@ from shardspec.wording import LONG, cut
 
 
 def output_folder(out: str | os.PathLike[str], name: str = "out") -> Path:
-    """Return the absolute path of a folder that a call writes, without ``..``.
+    """Return the absolute path of an output folder, without ``..``.
 
     Parameters
     ----------
@@ -31,10 +31,10 @@ def output_folder(out: str | os.PathLike[str], name: str = "out") -> Path:
     Raises
     ------
     UsageError
-        If `out` is empty or no path.
+        If `out` is empty or not a path.
     """
     path = given_path(name, out).absolute()
-    return path.resolve() if os.pardir in path.parts else path  # otherwise folders that are only passed would be made
+    return path.resolve() if os.pardir in path.parts else path  # otherwise `mkdir` would make the folders before `..`
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def locked(workspace: Workspace, say: Callable[[str], None] = lambda _: None) ->
     Raises
     ------
     UsageError
-        If there is a file in its place, or it would be inside a packed dataset.
+        If a file is at that path, or if the folder would be inside a packed dataset.
     BuildLockedError
         If another process holds the lock.
     BuildError
@@ -71,13 +71,13 @@ def locked(workspace: Workspace, say: Callable[[str], None] = lambda _: None) ->
             refused = True
             raise
         finally:
-            # A call that was refused before it planned anything leaves no trace. Only the lock's holder may remove it.
+            # A call that failed before it planned anything leaves no trace. Only the holder of the lock may remove it.
             kept = (workspace.plan, workspace.assembly, workspace.reasons)
             if os.getpid() == owner:  # not in a fork of the process, which may still be at work
                 try:
                     if made and not lock.is_lost and not any(path.exists() for path in kept):
                         workspace.remove()
-                        with suppress(OSError):  # the first one that is not empty
+                        with suppress(OSError):  # raised by the first folder that is not empty
                             for path in new if refused else ():
                                 path.rmdir()
                 finally:
@@ -85,12 +85,12 @@ def locked(workspace: Workspace, say: Callable[[str], None] = lambda _: None) ->
 
 
 def refuse_files(out: Path) -> None:
-    """Check that a folder exists or can be made: neither it nor anything above it is a file, or a link to no folder.
+    """Check that a folder exists or can be made: no part of its path may be a file or a link that leads to no folder.
 
     Raises
     ------
     UsageError
-        If there is such a file or link.
+        If a part of the path is a file or such a link.
     """
     for path in (out, *out.parents):
         if os.path.lexists(path) and not os.path.isdir(path):  # noqa: PTH112 -- Path.is_dir may raise
@@ -104,7 +104,7 @@ def refuse_files(out: Path) -> None:
 
 
 def _refuse_inside_dataset(out: Path) -> None:
-    """Refuse a folder inside a packed dataset: its files would look like foreign files there."""
+    """Refuse a folder inside a packed dataset, where its files would count as files of someone else."""
     for parent in out.parents:
         if (parent / MANIFEST_NAME).exists() and _is_dataset(Layout(parent)):
             raise UsageError(
@@ -124,7 +124,7 @@ def _is_dataset(layout: Layout) -> bool:
 
 
 def committed(layout: Layout) -> Manifest | None:
-    """Return the manifest of the folder if it is a packed dataset."""
+    """Return the manifest of the folder, or None if the folder is not a packed dataset."""
     if not layout.manifest.exists():
         return None
     try:
@@ -134,15 +134,18 @@ def committed(layout: Layout) -> Manifest | None:
 
 
 def begun_on(workspace: Workspace, manifest: Manifest | None) -> bool:
-    """Return whether the plan in the workspace fits the folder: to make, replace or extend the dataset in it."""
+    """Return whether the plan in the workspace was made for the folder's present state.
+
+    The plan may make a dataset, or replace or extend the one with this manifest.
+    """
     if not workspace.plan.exists():
         return False
     noted = (path for path in (workspace.replaced, workspace.base) if path.exists())
     return manifest is None or any(Manifest.loads(path.read_bytes(), "") == manifest for path in noted)
 
 
-def finish_left(workspace: Workspace) -> None:
-    """Finish the commit that a killed call has begun, or remove the unused columns that it has left.
+def finish_interrupted(workspace: Workspace) -> None:
+    """Finish a commit that was interrupted, or remove the unused columns that an interrupted call left behind.
 
     Raises
     ------
@@ -156,12 +159,12 @@ def finish_left(workspace: Workspace) -> None:
             finish_replacement(workspace)
             workspace.remove()
     elif workspace.root.exists() and not workspace.plan.exists() and Layout(workspace.out).manifest.exists():
-        with locked(workspace):  # columns that were in place before their manifest was
+        with locked(workspace):  # columns that were moved into place before the manifest that lists them
             sweep_columns(Layout(workspace.out), Layout(workspace.out).load())
 
 
 def clear_addition(workspace: Workspace, say: Callable[[str], None]) -> None:
-    """Remove the workspace of an update that is finished, or that has nothing left to add.
+    """Remove the workspace of an update that is finished or has nothing to add.
 
     Raises
     ------
@@ -175,13 +178,13 @@ def clear_addition(workspace: Workspace, say: Callable[[str], None]) -> None:
             workspace.remove()
 
 
-def make_room_beside(workspace: Workspace, base: Manifest) -> None:
-    """Prepare the folder of a dataset for an addition to it.
+def prepare_update(workspace: Workspace, base: Manifest) -> None:
+    """Prepare the folder of a dataset for an update.
 
     Raises
     ------
     UsageError
-        If a build is unfinished there that is to replace the dataset.
+        If the folder holds an unfinished build that replaces the dataset.
     """
     if workspace.plan.exists() and workspace.replaced.exists():
         raise UsageError(
@@ -194,7 +197,7 @@ def make_room_beside(workspace: Workspace, base: Manifest) -> None:
     write_durably(workspace.base, base.dumps())
 
 
-def make_room(
+def prepare_folder(
     layout: Layout, workspace: Workspace, manifest: Manifest | None, overwrite: bool, why: str, remedy: str
 ) -> None:
     """Prepare the folder for a new build. A dataset in it stays until the new one takes its place.
@@ -204,12 +207,12 @@ def make_room(
     why : str
         How the dataset in the folder differs from the plan, for the error message.
     remedy : str
-        Another way out, for the error message.
+        Further advice, for the error message.
 
     Raises
     ------
     UsageError
-        If the folder holds a dataset, a build or other files, and `overwrite` is off, or files that no build made.
+        If the folder holds a dataset or a build and `overwrite` is False, or if it holds files that no build made.
     """
     if manifest is not None and not overwrite:
         raise UsageError(
@@ -218,7 +221,7 @@ def make_room(
             found=f"a packed dataset ({why})",
             hint=f"choose another folder, or --overwrite{remedy}",
         )
-    # If the manifest was removed by hand while the dataset was being replaced, its files are known all the same.
+    # If the manifest was removed by hand while the dataset was being replaced, the workspace still lists its files.
     replaced = Manifest.loads(workspace.replaced.read_bytes(), "") if workspace.replaced.exists() else None
     replaced = manifest or replaced
     if replaced is not None:
@@ -238,12 +241,12 @@ def make_room(
 
 
 def _foreign(workspace: Workspace, manifest: Manifest | None) -> list[str]:
-    """Return the names in the dataset's folder that belong neither to the dataset nor to the unfinished build."""
+    """Return the names of files that belong neither to the dataset nor to the unfinished build."""
     root = workspace.out
     owned = {path.name for path in workspace.left_of_commit()}
     if manifest is not None:
         owned.add(MANIFEST_NAME)
-        # If it stopped while it replaced another dataset, some files have both names.
+        # If the build stopped while it replaced another dataset, some files exist under both names.
         owned.update(name for entry in manifest.entries for name in (entry.name, entry.own_name))
     else:
         owned.update(entry.name for shard in _recorded(workspace) for entry in shard.files)
@@ -262,19 +265,18 @@ def _foreign(workspace: Workspace, manifest: Manifest | None) -> list[str]:
 
 
 def _recorded(workspace: Workspace) -> list[Shard]:
-    """Return the finished shards of the unfinished build."""
     records = sorted(workspace.staging.glob(f"*/*/{RECORD_NAME}"))
     shards = [Shard.from_json(json.loads(record.read_bytes()), Problems()) for record in records]
     return [shard for shard in shards if shard is not None]
 
 
 def discard(workspace: Workspace, *, aside: bool, kept: bool = False) -> None:
-    """Remove an unfinished build, its plan first, and the files it has put into the dataset's folder.
+    """Remove an unfinished build, its plan first, and the files that it moved into the dataset's folder.
 
     Parameters
     ----------
     aside : bool
-        Whether all finished files are in the workspace, because the folder holds a dataset.
+        Whether all finished files are still in the workspace, because the folder holds a dataset.
     kept : bool
         Whether to keep the parts of earlier plans.
     """
@@ -304,7 +306,7 @@ def remove_shards(workspace: Workspace) -> None:
 
 
 def give_up_replacing(workspace: Workspace) -> None:
-    """Discard an unfinished dataset, unless it is committed already. A dataset that it would have replaced stays."""
+    """Discard an unfinished build unless it is committed already. The dataset that it was to replace stays."""
     aside = workspace.replaced.exists()
     if workspace.successor.exists() or (not aside and Layout(workspace.out).manifest.exists()):
         return

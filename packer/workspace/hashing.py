@@ -1,4 +1,4 @@
-"""The same things in two long lists, found by a number or a digest of each, so that little of them is in memory."""
+"""Compare long lists by a hash of each entry, so that the entries themselves need not be in memory."""
 
 import struct
 from array import array
@@ -16,25 +16,22 @@ _HALVES = struct.Struct(">QQ")
 
 
 def number_all(texts: Iterable[str]) -> IntArray:
-    """A number of 64 bits for each text.
-
-    In one process, equal texts have the same, and others nearly surely another.
-    """
+    """Return a 64-bit hash of each string. Hashes are only comparable within one process."""
     return np.frombuffer(array("q", map(hash, texts)), np.int64)
 
 
 def digest(value: Buffer) -> bytes:
-    """The `DIGEST_BYTES` bytes by which equal values are known where the values themselves would fill the memory."""
+    """Return a hash of `DIGEST_BYTES` bytes that stands for a value in large sets."""
     return blake2b(value, digest_size=DIGEST_BYTES).digest()
 
 
 class TextSet:
-    """Membership test for texts, of which only the digests are in memory.
+    """Set of strings that keeps only their digests in memory.
 
     Parameters
     ----------
     texts : iterable of str
-        Those that are among them; a surrogate, as of a name that is not UTF-8, is a character like any other.
+        The members. They may contain surrogates, as names of files do that are not UTF-8.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -62,9 +59,9 @@ def _digest_of(text: str) -> bytes:
 
 
 def match(known: IntArray, sought: IntArray) -> IntArray:
-    """For each number that is sought, where in `known` it is; -1 if it is not there.
+    """Return the position in `known` of each number of `sought`, or -1 if the number is not in `known`.
 
-    Of equal numbers, the first that is sought gets the first that is known, the second the second, and so on.
+    Equal numbers are paired in order: the first one in `sought` with the first one in `known`, and so on.
     """
     order, turns = np.argsort(known, kind="stable"), np.argsort(sought, kind="stable")
     found = np.full(len(sought), -1, np.int64)
@@ -79,11 +76,11 @@ def match(known: IntArray, sought: IntArray) -> IntArray:
 
 
 def in_several(lists: Sequence[IntArray]) -> IntArray:
-    """The numbers that more than one of some lists has: each once, ascending."""
+    """Return the numbers that occur in more than one list, each once, ascending."""
     return repeated(np.concatenate([np.unique(numbers) for numbers in lists]))
 
 
 def repeated(numbers: IntArray) -> IntArray:
-    """The numbers that are there more than once: each once, ascending."""
+    """Return the numbers that occur more than once, each once, ascending."""
     ordered = np.sort(numbers)
     return np.unique(ordered[1:][ordered[1:] == ordered[:-1]])

@@ -13,13 +13,13 @@ from packer.workspace.durable import write_all
 def line_encoder(**options: Any) -> Callable[[Any], str]:
     """Return an equivalent of ``json.JSONEncoder(**options).encode`` that takes a third of the time for a short value.
 
-    The library prepares its encoder anew for each value, which takes longer than to encode an item. Values that refer
-    to themselves are a `RecursionError`.
+    The standard encoder is set up again for each value, which takes longer than encoding an item. A value that
+    contains itself raises `RecursionError`.
 
     Parameters
     ----------
     **options
-        Of `json.JSONEncoder`, without `indent`.
+        Options of `json.JSONEncoder` except `indent`.
     """
     plain = json.JSONEncoder(**options)
     make: Any = getattr(encoder, "c_make_encoder", None)
@@ -32,21 +32,21 @@ def line_encoder(**options: Any) -> Callable[[Any], str]:
 
 
 encode_json = line_encoder(ensure_ascii=False)
-"""Encodes a value as JSON; of its characters, only those are escaped that must be."""
+"""Encodes a value as JSON and escapes only the characters that must be escaped."""
 
 
 def to_utf8(text: str) -> bytes:
-    """JSON as UTF-8; what is no valid text, such as a file's name in another encoding, becomes JSON's escapes."""
+    """Encode JSON as UTF-8. Surrogates, as in a file name that is not UTF-8, become escapes."""
     return text.encode("utf-8", "backslashreplace")
 
 
 def encode_line(document: Any) -> bytes:
-    """A line of a report, in UTF-8 (`to_utf8`)."""
+    """Encode a document as one line of JSON in UTF-8 (`to_utf8`)."""
     return to_utf8(encode_json(document) + "\n")
 
 
 def append_line(path: Path, document: Any) -> None:
-    """Append one JSON line. A line that a crash cut short is ended first, so that it spoils no other."""
+    """Append one JSON line. If a crash cut the last line short, end that line first."""
     line = json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n"
     with path.open("a+b", buffering=0) as file:
         if file.tell():
@@ -56,7 +56,7 @@ def append_line(path: Path, document: Any) -> None:
 
 
 def read_lines(path: Path) -> Iterator[Any]:
-    """The JSON lines of a file, which may be missing or end in a line cut short by a crash."""
+    """Yield the documents of a JSON lines file. The file may be missing, or end with a line that a crash cut short."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -75,7 +75,7 @@ class NewLines:
         self._offsets: dict[Path, int] = {}
 
     def read(self, path: Path) -> list[bytes]:
-        """Return a file's new lines; none if it cannot be read. A line without its end is left for the next call."""
+        """Return the new lines of a file, or none if it cannot be read. An incomplete line is left for the next call."""
         offset = self._offsets.get(path, 0)
         try:
             with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Leases: processes show all hosts that they are at work in a folder; the work of others may be taken over.
+"""Leases: a process shows other hosts that it is at work in a folder. If its lease expires, others may take over.
 
 A process renews its lease by rewriting its record every few seconds. The clocks of two hosts are never compared: a lease
 has expired once an observer has seen no renewal for the length of the lease, by its own clock. Agents of a submitted build
@@ -41,7 +41,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def lease_s() -> float:
-    """Return the length of this process's leases; tests set it in the environment variable ``PACKER_LEASE_S``."""
+    """Return the length of this process's leases in seconds. Tests set the environment variable ``PACKER_LEASE_S``."""
     try:
         chosen = float(os.environ.get("PACKER_LEASE_S", ""))
     except ValueError:
@@ -51,7 +51,7 @@ def lease_s() -> float:
 
 @dataclass(frozen=True)
 class Agent:
-    """Record that an agent, or the holder of a folder, publishes about itself.
+    """Record about an agent, or about the holder of a folder, which the process itself publishes.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class Agent:
     job : str
         Slurm's number of the job, such as ``"17_3"``; empty outside Slurm.
     began_s : float
-        Start in seconds since the epoch, by the agent's own clock; only shown to people.
+        Start in seconds since 1970 by the agent's own clock, for display only.
     lease_s : float
     beat : int
         Number of renewals.
@@ -73,7 +73,7 @@ class Agent:
         Why the agent has ended; empty while it is at work.
     workers : int
     doing : tuple of str
-        Units and items that its workers are processing.
+        Units and items that the agent's workers are processing.
     tasks : int
         Number of finished tasks.
     failed : str
@@ -115,7 +115,7 @@ class Agent:
 
     @classmethod
     def from_json(cls, document: Any) -> "Agent | None":
-        """Read a record; return None if the document is not one."""
+        """Read a record from JSON. Return None if the document is not a record."""
         if not isinstance(document, dict) or not isinstance(document.get("name"), str):
             return None
         kinds: dict[str, Any] = {"doing": (list, tuple), "began_s": (int, float), "lease_s": (int, float)}
@@ -139,14 +139,14 @@ class Agent:
         return f"process {self.pid} on {where}{job}, since {since}{command}"
 
     def write(self, path: Path) -> None:
-        """Write the record to a file, replacing an earlier one. It need not be durable, and no folder is made."""
+        """Write the record to a file and replace an earlier one. Neither flush the file nor make the folder."""
         new = path.with_name(f"{path.name}.{self.name}.new")
         new.write_text(json.dumps(asdict(self)), "ascii")
         os.replace(new, path)
 
     @classmethod
     def read(cls, path: Path) -> "Agent | None":
-        """Read a record from a file; None if there is none."""
+        """Read a record from a file. Return None if the file holds no record."""
         try:
             with path.open("rb") as file:
                 return cls.from_json(json.loads(file.read(_RECORD_BYTES)))
@@ -212,11 +212,11 @@ class Lease:
                 pass  # a server that does not answer: the next renewal may succeed in time
             else:
                 self._renewed_s = time.monotonic()
-            if time.monotonic() - before_s > self._agent.lease_s:  # maybe the writing took so long
+            if time.monotonic() - before_s > self._agent.lease_s:  # the write itself may have taken too long
                 self.lost = True
 
     def _current(self) -> Agent:
-        """Return the updated record; an error of `watch` must not stop the renewal."""
+        """Return the updated record. An error of `watch` must not stop the renewal."""
         with suppress(Exception):
             return replace(self._agent, **self._watch())
         return self._agent
@@ -243,7 +243,7 @@ class Observer:
 
     @property
     def agents(self) -> list[Agent]:
-        """All agents that have ever started in this workspace, as of the last look."""
+        """All agents that have ever started in this workspace, as of the last call of `look`."""
         return sorted(self._agents.values(), key=lambda agent: (agent.began_s, agent.name))
 
     def look(self) -> None:
@@ -263,7 +263,7 @@ class Observer:
         self._agents |= found
 
     def is_over(self, name: str) -> bool:
-        """Return whether other agents may take over an agent's work. An agent without a record is waited for, too."""
+        """Return whether other agents may take over an agent's work. An agent without a record gets the same wait."""
         agent = self._agents.get(name)
         if agent is not None and (agent.ended or is_running(agent.process) is False):
             return True
@@ -288,7 +288,7 @@ class Observer:
         Parameters
         ----------
         waiting : callable
-            Returns the agents whose leases have not expired, as of the last look.
+            Returns the agents whose leases have not expired, as of the last call of `look`.
         refuse : callable
             Returns the error to raise if an agent is certainly at work.
         say : callable
@@ -341,20 +341,20 @@ def _printable(value: Any) -> Any:
 def watched_s(since_look_s: float, length_s: float) -> float:
     """Return the seconds since the last look that count towards the expiry of a lease.
 
-    This process may have been stopped for long, so a look counts as the time of one renewal at most.
+    At most the time between two renewals counts, because this process itself may have been suspended.
     """
     return min(since_look_s, length_s / RENEWALS)
 
 
 def process_mark() -> str:
-    """Return a text that identifies this process on this machine until it restarts; empty outside Linux."""
+    """Return a string that identifies this process until the machine restarts; empty outside Linux."""
     return _mark_of(os.getpid())
 
 
 def is_running(mark: str) -> bool | None:
-    """Return whether the process with a `process_mark` runs.
+    """Return whether the process with a `process_mark` is running.
 
-    None if it belongs to another machine or container, or to an earlier run of this machine.
+    Return None if the mark was made on another machine or in another container, or before this machine restarted.
     """
     ours, theirs = process_mark().split(":"), mark.split(":")
     if len(ours) != _MARK_PARTS or len(theirs) != _MARK_PARTS or ours[:2] != theirs[:2] or not theirs[2].isdecimal():

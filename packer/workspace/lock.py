@@ -1,7 +1,7 @@
-"""Ownership of a build's folder: a system lock where it works, plus a lease where it may not.
+"""Exclusive ownership of a build's folder, by a system lock and, on shared file systems, also by a lease.
 
-A lock of the system (flock) ends with the process that holds it. Some file systems shared by several machines keep none,
-or only among the processes of one machine. There the holder also claims the folder and holds a lease, as agents do
+A system lock (flock) ends with the process that holds it. Some shared file systems support no locks, or only among the
+processes of one machine. On those, the holder also claims the folder and renews a lease, as agents do
 (`packer.workspace.leases`).
 """
 
@@ -35,9 +35,9 @@ class FolderLock:
     Parameters
     ----------
     workspace : Workspace
-        That of the build; its folder exists.
+        Workspace of the build. The output folder must exist.
     say : callable
-        Called with a line for the user, if there is one: what is waited for, or that the system's locks are not kept.
+        Called with a line for the user while waiting, or if the file system does not support locks.
     """
 
     def __init__(self, workspace: Workspace, say: Callable[[str], None]) -> None:
@@ -64,7 +64,9 @@ class FolderLock:
         place, kind = file_system_of(self._space.root)
         try:
             if not kept:
-                self._say(f"{place} ({kind or 'unknown file system'}) keeps no locks: this build holds a lease instead")
+                self._say(
+                    f"{place} ({kind or 'unknown file system'}) supports no file locks: this build uses a lease instead"
+                )
             if not kept or is_network_file_system(kind):
                 self._acquire_lease()
         except BaseException:
@@ -73,12 +75,12 @@ class FolderLock:
         self._note_holder()
 
     def check(self, *, at_once: bool = False) -> None:
-        """Check, every few seconds, that the lease is still this process's: it may have been stopped for long.
+        """Check every few seconds that this process still holds the lease. It loses the lease if it is suspended.
 
         Parameters
         ----------
         at_once : bool
-            However short the time since the last check seems: the clock may stand still while a machine sleeps.
+            Check now, no matter when the last check was: the clock may stop while a machine sleeps.
 
         Raises
         ------
@@ -92,8 +94,8 @@ class FolderLock:
         if self.is_lost:
             raise BuildLockedError(
                 (
-                    f"another build has taken this folder over ({self._describe_holder()}), since this "
-                    "process did not renew its lease of it in time: nothing more is done here"
+                    f"another build has taken over this folder ({self._describe_holder()}), because this "
+                    "process did not renew its lease in time: this build stops"
                 ),
                 place=self._space.out,
             )
@@ -110,8 +112,8 @@ class FolderLock:
         return True
 
     def release(self) -> None:
-        """Give the folder back."""
-        try:  # an interruption may end this, too; the lock would outlive the call, in a notebook say
+        """Release the folder."""
+        try:  # even if this is interrupted, the lock must not outlive the call, for example in a notebook
             if not self.is_lost:
                 with suppress(OSError):
                     self._space.holder.unlink()
@@ -121,7 +123,7 @@ class FolderLock:
             self._lock.release()
 
     def _acquire_lock(self) -> bool:
-        """Take the system's lock; whether it is kept at all."""
+        """Take the system lock. Return whether the file system supports locks."""
         try:
             self._lock.acquire()
         except filelock.Timeout as error:
@@ -131,8 +133,8 @@ class FolderLock:
                 raise
             raise BuildError(
                 (
-                    f"there is a build of {_owner(self._space.lock)}'s in this folder ({self._describe_holder()}), "
-                    f"and its files may not be written ({system_reason(error)})"
+                    f"the build in this folder belongs to {_owner(self._space.lock)} ({self._describe_holder()}), "
+                    f"and its files cannot be written ({system_reason(error)})"
                 ),
                 place=self._space.out,
                 hint="ask that user to finish it, or choose another folder",
@@ -144,7 +146,7 @@ class FolderLock:
         return not _locks_again(self._space.lock)
 
     def _acquire_lease(self) -> None:
-        """Claim the folder, if necessary after the lease of an earlier holder has expired."""
+        """Claim the folder. If another process holds it, wait until its lease has expired."""
         folder = self._space.leases
         folder.mkdir(exist_ok=True)
         claims, observer = Claims(folder, self._holder.name, "folder", 1), Observer(folder)
@@ -158,8 +160,8 @@ class FolderLock:
 
         def announce(_: Sequence[Agent], limit_s: float) -> None:
             self._say(
-                f"this folder is held by another build ({self._describe_holder()}); whether that is still at work "
-                f"cannot be seen from host {host()}: waiting up to {limit_s:g} s for a sign of life"
+                f"another build holds this folder ({self._describe_holder()}), and host {host()} cannot see whether "
+                f"it is still running: waiting up to {limit_s:g} s for a sign of life"
             )
 
         with ExitStack() as stack:
@@ -174,7 +176,7 @@ class FolderLock:
             self._lease = stack.pop_all()
 
     def _note_holder(self) -> None:
-        """Say who holds the folder, for those that find it locked."""
+        """Record who holds the folder, for the message to processes that find it locked."""
         with suppress(OSError):  # only a message depends on it
             self._holder.write(self._space.holder)
 
@@ -182,16 +184,16 @@ class FolderLock:
         return BuildLockedError(
             f"another build is at work in this folder ({self._describe_holder()})",
             place=self._space.out,
-            hint="wait for it, or end it",
+            hint="wait until it has finished, or stop it",
         )
 
     def _describe_holder(self) -> str:
         holder = Agent.read(self._space.holder)
-        return "it does not say which" if holder is None else holder.describe()
+        return "its process is unknown" if holder is None else holder.describe()
 
 
 def _owner(path: Path) -> str:
-    """The name of the user whom a file belongs to, or the number of one without a name."""
+    """Return the name of a file's owner, or the user number if it has no name."""
     try:
         return path.owner()
     except (KeyError, NotImplementedError):
@@ -199,7 +201,7 @@ def _owner(path: Path) -> str:
 
 
 def _locks_again(path: Path) -> bool:
-    """Return whether a lock that is held can be had a second time over another descriptor: then it keeps nobody out."""
+    """Return whether a held lock can be taken again through another descriptor: then it keeps no other process out."""
     if os.name == "nt":
         return False
     import fcntl

@@ -1,4 +1,4 @@
-"""The machines that work on one plan: whether they are alike in what decides bytes, and which of them coordinates."""
+"""Check that all machines that work on one plan produce the same bytes, and record which one coordinates."""
 
 import json
 import mmap
@@ -17,16 +17,16 @@ from shardspec.errors import BuildError
 from shardspec.wording import LONG, cut, one_line
 
 MISSING = "missing"
-"""The version of a library that is not installed."""
+"""Recorded as the version of a library that is not installed."""
 
 MADE_ON = "made_on"
-"""The key of the plan, as it lies in the workspace, that says where the coordinating process runs."""
+"""Key in the plan's document, under which the host of the coordinating process is recorded."""
 
 PLAN, OWNER = "PACKER_PLAN", "PACKER_OWNER"
-"""Environment variables with the key and the owner of a worker's workspace, which are empty if they are not set."""
+"""Environment variables with the key and the owner of a worker's workspace. Unset means empty."""
 
 RUNTIME = "runtime"
-"""The key of the plan with the versions of libraries, and what else decides bytes outside of its options."""
+"""Key in the plan's document for the versions of libraries and everything else besides the options that affects bytes."""
 
 _MACHINE = "machine.json"
 _VERSION = re.compile(rf"(?:{MISSING}|[0-9][^ ]{{0,39}})\Z")
@@ -43,7 +43,7 @@ def enter_plan(space: Workspace) -> tuple[Workspace, dict[str, Any]]:
     Parameters
     ----------
     space : Workspace
-        If it has a key, the plan is waited for until it is the one with that key.
+        If it has a key, wait until the plan with that key appears.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def enter_plan(space: Workspace) -> tuple[Workspace, dict[str, Any]]:
     Raises
     ------
     BuildError
-        If there is no such plan, or if libraries or the kind of machine differ from those that it was begun with.
+        If there is no such plan, or if the build was started with other libraries or on another kind of machine.
     """
     found: dict[str, Any] = {}
 
@@ -84,7 +84,7 @@ def machine_kind() -> dict[str, str]:
 
 
 def _check_libraries(expected: Mapping[str, Any], there: str) -> None:
-    """Compare versions of libraries with the plan's; what else a plan calls its runtime is no library."""
+    """Compare the versions of libraries with those of the plan, and ignore the other entries of its runtime."""
     differing = [
         f"{name} {wanted} (here {found})"
         for name, wanted in versions_of(expected).items()
@@ -96,13 +96,13 @@ def _check_libraries(expected: Mapping[str, Any], there: str) -> None:
             expected=f"the libraries that the plan was made with on host {there}",
             hint=(
                 f"{cut(', '.join(differing), LONG)}: use one environment with these versions on all "
-                "hosts, or begin anew with --overwrite"
+                "hosts, or start again with --overwrite"
             ),
         )
 
 
 def versions_of(runtime: Mapping[str, Any]) -> dict[str, str]:
-    """The versions of libraries among what a plan calls its runtime, by name."""
+    """Return the entries of a plan's runtime that are versions of libraries, by name."""
     return {
         name: value
         for name, value in runtime.items()
@@ -111,15 +111,15 @@ def versions_of(runtime: Mapping[str, Any]) -> dict[str, str]:
 
 
 def describe_others(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """Describe the libraries of which one runtime has other versions than another: those to install; empty for none."""
+    """List the libraries whose versions differ, with the expected versions; empty if none differ."""
     wanted, there = versions_of(expected), versions_of(found)
     others = (f"{name} {version}" for name, version in wanted.items() if there.get(name, version) != version)
     return cut(one_line(", ".join(others)), LONG)
 
 
 def library_version(name: str) -> str:
-    """The version of an installed library, or ``missing``."""
-    from importlib.metadata import PackageNotFoundError, version  # most of the time goes into this import
+    """Return the version of an installed library, or ``missing``."""
+    from importlib.metadata import PackageNotFoundError, version  # a slow import
 
     try:
         return version(name)
@@ -128,7 +128,7 @@ def library_version(name: str) -> str:
 
 
 def first_machine(space: Workspace) -> dict[str, str]:
-    """The kind of the machine on which a plan was begun; this machine's if none is noted."""
+    """Return the kind of the machine on which a plan was started, or of this machine if none is recorded."""
     try:
         noted = _parse((space.parts / _MACHINE).read_bytes())
     except OSError:
@@ -137,7 +137,7 @@ def first_machine(space: Workspace) -> dict[str, str]:
 
 
 def check_machine(space: Workspace) -> None:
-    """Compare this machine's kind with that of the first worker of the plan, which is noted beside the parts."""
+    """Compare this machine's kind with that of the plan's first worker, which is recorded next to the parts."""
     path, mine = space.parts / _MACHINE, {**machine_kind(), "host": host()}
     if not path.exists():
         attempt = space.attempt(path)
@@ -155,18 +155,18 @@ def check_machine(space: Workspace) -> None:
         raise BuildError(
             place=f"host {host()}",
             expected=(
-                f"a machine like that on which the plan was begun, host {first['host']}, since others may "
-                "give other bytes"
+                f"a machine of the same kind as host {first['host']}, on which the build was started, since other "
+                "kinds may produce other bytes"
             ),
             hint=(
                 f"{'; '.join(differing)}: use hosts of one kind (Slurm: --constraint), or delete the "
-                ".build folder to begin anew"
+                ".build folder to start again"
             ),
         )
 
 
 def _parse(data: bytes) -> dict[str, str]:
-    """Parse the note of a first worker; empty if it was lost when its machine went down."""
+    """Parse the record of a first worker; empty if the record was lost when its machine crashed."""
     try:
         found = json.loads(data)
     except ValueError:

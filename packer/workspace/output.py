@@ -1,4 +1,4 @@
-"""The one file that a command writes, under the name that its caller gives."""
+"""Check and write the single output file of a command."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,21 +10,21 @@ from shardspec.errors import BuildError, UsageError, system_reason
 
 
 def check_output(path: Path, *suffixes: str, datasets: Iterable[Path] = ()) -> None:
-    """Check the name of a file to write, and that its folder can be written, before the work that gives its contents.
+    """Check, before the work starts, the name of an output file and that its folder can be written.
 
     Parameters
     ----------
     path : Path
     suffixes : str
-        Those that it may end in, in lower case.
+        Allowed suffixes, in lower case.
     datasets : iterable of Path
-        Folders in which it may not lie: a build would refuse to replace a dataset that holds other files.
+        Datasets that must not contain the file: a build refuses to replace a dataset with other files in its folder.
 
     Raises
     ------
     UsageError
-        If it ends in none of them, is the name of a folder, or lies in a folder that is not there, is not meant for it,
-        or cannot be written.
+        If the name has another suffix or belongs to a folder, or if the file's folder does not exist, is one of
+        `datasets`, or cannot be written.
     """
     if path.suffix.lower() not in suffixes:
         found = path.suffix or "no suffix"
@@ -44,7 +44,7 @@ def check_output(path: Path, *suffixes: str, datasets: Iterable[Path] = ()) -> N
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Write the file, in place of one that is there; it is never there in part.
+    """Write the file, replacing an existing one. A partial file is never visible.
 
     Raises
     ------
@@ -57,12 +57,12 @@ def write_output(path: Path, data: bytes) -> None:
 
 @contextmanager
 def writing_output(path: Path) -> Iterator[None]:
-    """Name the file where it cannot be written.
+    """Turn a failed write into a `BuildError` that names the output file.
 
     Raises
     ------
     BuildError
-        If it cannot, though its folder could be written when it was checked (`check_output`): the disk is full.
+        If the file cannot be written, for example because the disk is full.
     """
     try:
         yield

@@ -31,7 +31,7 @@ class Workspace:
     """Paths below ``OUT/.build``, for one process.
 
     Each plan has a separate folder of results, which only the coordinating process makes. If a worker that was believed
-    dead continues after the commit, or after another plan was begun, it finds no folder to write to.
+    dead continues after the commit, or after another plan was started, its folder is gone and it cannot write.
 
     Attributes
     ----------
@@ -61,12 +61,12 @@ class Workspace:
         return replace(self, owner=owner)
 
     def promised(self, path: Path) -> Path:
-        """Return a path that must exist. An agent waits for it, since another host may just have written it.
+        """Return a path that must exist. An agent waits until the file appears, since another host may have just written it.
 
         Raises
         ------
         BuildError
-            If it does not appear in time.
+            If the file does not appear in time.
         """
         if self.owner:
             wait_for(path)
@@ -74,7 +74,7 @@ class Workspace:
 
     def attempt(self, path: Path) -> Path:
         """Return a new temporary name next to a path, with the owner in it."""
-        return attempt_beside(path, self.owner)
+        return temporary_path(path, self.owner)
 
     @property
     def out(self) -> Path:
@@ -83,36 +83,36 @@ class Workspace:
 
     @property
     def lock(self) -> Path:
-        """The lock file, held by the one process that builds here."""
+        """The lock file. The one process that builds in this folder holds it."""
         return self.root / "lock"
 
     @property
     def holder(self) -> Path:
-        """Record of the lock's holder, for processes that find it held."""
+        """Record about the holder of the lock, for messages of other processes."""
         return self.root / "holder.json"
 
     @property
     def leases(self) -> Path:
-        """Folder of the leases of processes that build here, where the system's locks may not be kept."""
+        """Folder of the leases of processes that build here, for file systems that may not support locks."""
         return self.root / "leases"
 
     def is_of_lock(self, path: Path) -> bool:
-        """Return whether a path belongs to the lock, which stays while everything else is removed."""
+        """Return whether a path belongs to the lock, whose files are removed last."""
         return path in (self.lock, self.holder, self.leases)
 
     @property
     def plan(self) -> Path:
-        """The plan; written after everything that it refers to, so a folder without it can be deleted."""
+        """The plan. It is written after all files that it refers to, so a workspace without a plan can be deleted."""
         return self.root / PLAN_NAME
 
     @property
     def replaced(self) -> Path:
-        """The manifest of the dataset that this one will replace; it exists until then."""
+        """The manifest of the dataset that the build will replace. It exists until the replacement is done."""
         return self.root / "replaced.json"
 
     @property
     def base(self) -> Path:
-        """The manifest of the dataset that the build adds to; it exists until the additions are part of it."""
+        """The manifest of the dataset that the build updates. It exists until the update is done."""
         return self.root / "base.json"
 
     @property
@@ -122,15 +122,15 @@ class Workspace:
 
     @property
     def successor(self) -> Path:
-        """The next manifest, if a dataset is replaced or added to.
+        """The next manifest of a dataset that is replaced or updated.
 
-        Once it exists, everything that it names is finished.
+        Once the file exists, all files that it lists are finished.
         """
         return self.root / "successor.json"
 
     @property
     def ready(self) -> Path:
-        """Finished shards that wait until the dataset in the folder is replaced, or added to."""
+        """Folder of finished shards, until the dataset in the output folder is replaced or updated."""
         return self.root / "ready"
 
     @property
@@ -145,28 +145,28 @@ class Workspace:
 
     @property
     def journal(self) -> Path:
-        """One JSON line per finished unit of work, by this owner alone: a file has one writer."""
+        """One JSON line per finished unit of work of this owner. Each owner writes only its own file."""
         return self._log("journal")
 
     @property
     def verdicts(self) -> Path:
-        """One JSON line per item that must not be tried again, by this owner alone."""
+        """One JSON line per item that must not be tried again, as decided by this owner."""
         return self._log("verdicts")
 
     def read_journal(self) -> Iterator[Any]:
-        """The lines of the journals of all owners, those of the coordinating process first."""
+        """Yield the lines of the journals of all owners, those of the coordinating process first."""
         return self._read_logs("journal")
 
     def read_verdicts(self) -> Iterator[Any]:
-        """The lines of the verdicts of all owners, those of the coordinating process first."""
+        """Yield the lines of the verdicts of all owners, those of the coordinating process first."""
         return self._read_logs("verdicts")
 
     def _log(self, name: str) -> Path:
-        # In the plan's folder, an owner that is late cannot add to what is known of another plan's items.
+        # The file is in the plan's folder, so a late owner cannot write into the log of another plan.
         return self.parts / f"{name}.{self.owner}.jsonl" if self.owner else self.root / f"{name}.jsonl"
 
     def journals(self) -> list[Path]:
-        """The journals of all owners, that of the coordinating process first."""
+        """Return the paths of the journals of all owners, that of the coordinating process first."""
         return self._logs("journal")
 
     def _read_logs(self, name: str) -> Iterator[Any]:
@@ -178,12 +178,12 @@ class Workspace:
 
     @property
     def assembly(self) -> Path:
-        """The plan of the shards; once it exists, every task is done."""
+        """The plan of the shards. It exists once every task is done."""
         return self.root / "assembly.json"
 
     @property
     def counts(self) -> Path:
-        """Counts of the items; the file exists once every task is done."""
+        """Counts of the items. The file exists once every task is done."""
         return self.root / "counts.json"
 
     @property
@@ -193,7 +193,7 @@ class Workspace:
 
     @property
     def columns(self) -> Path:
-        """New columns that wait until the next manifest lists them."""
+        """Folder of new columns, until the next manifest lists them."""
         return self.root / "columns"
 
     @property
@@ -203,12 +203,12 @@ class Workspace:
 
     @property
     def final(self) -> Path:
-        """Finished files that belong to no shard, moved into the dataset's folder at the commit."""
+        """Folder of finished files that belong to no shard. The commit moves them into the dataset's folder."""
         return self.root / "final"
 
     @property
     def reasons(self) -> Path:
-        """Reasons why no item yielded a sample: the only file that such a build leaves (`shardspec.layout.Layout.reasons`)."""
+        """Reasons why no item yielded a sample, the only file that such a build leaves (`shardspec.layout.Layout.reasons`)."""
         return self.root / REJECTS_NAME
 
     @property
@@ -266,12 +266,12 @@ class Workspace:
         return self.root / "scans" / self.key
 
     def scan(self, shard: int) -> Path:
-        """The scan of one shard of the packed datasets that rows are read from; it exists once the shard is checked."""
+        """The scan of one shard of a source dataset. It exists once the shard is checked."""
         return self.scans / f"scan-{shard:05d}.npy"
 
     @property
     def staging(self) -> Path:
-        """Where shards are written before they are moved into place: a folder for each plan of the shards."""
+        """Folder in which shards are written before they are moved into place, with a subfolder for each shard plan."""
         return self.root / "staging"
 
     def create(self) -> None:
@@ -280,14 +280,14 @@ class Workspace:
             folder.mkdir(parents=True, exist_ok=True)
 
     def create_results(self, tasks: int) -> None:
-        """Make the folders of the results of a plan. Only the coordinating process may: see the class."""
+        """Make the folders of a plan's results. Only the coordinating process may call this (see the class)."""
         self.scans.mkdir(parents=True, exist_ok=True)
         self.parts.mkdir(parents=True, exist_ok=True)
         for task in range(0, max(1, tasks), PARTS_A_FOLDER):
             self._part_folder(task).mkdir(exist_ok=True)
 
     def sweep(self) -> None:
-        """Remove unfinished files of killed processes. One that still runs after all notices that its file is gone."""
+        """Remove unfinished files of killed processes. A process that is still running notices that its file is gone."""
         for path in (*_attempts(self.root), *self.left_of_commit()):
             with suppress(FileNotFoundError):  # it has been published just now
                 self.take_away(path)
@@ -295,9 +295,9 @@ class Workspace:
             remove_tree(path)
 
     def take_away(self, path: Path) -> None:
-        """Remove a folder of this workspace, or a file, even while a worker that was believed dead writes into it.
+        """Remove a file or folder of this workspace, even while a worker that was believed dead writes into it.
 
-        It gets another name first, so that the worker's next file has no folder.
+        A folder is renamed first, so that the worker cannot write further files into it.
         """
         if path.is_dir() and not path.is_symlink():
             away = self.root / f"{uuid.uuid4().hex}{_GONE}"
@@ -324,7 +324,7 @@ class Workspace:
         return sorted(self.out.glob(f"{MANIFEST_NAME}.*.partial"))
 
     def remove(self) -> None:
-        """Remove everything; the lock, and the record of a finished replacement, last."""
+        """Remove everything. The lock and the record of a finished replacement are removed last."""
         many = [*self.staging.glob("*/*"), *self.root.glob("claims/*/*"), *self.root.glob("parts/*/*/*")]
         list(map_files(self.root, _try_to_remove, many))
         for path in self.root.iterdir() if self.root.is_dir() else ():
@@ -345,7 +345,7 @@ _GONE = ".gone"
 """Suffix of folders that are being removed."""
 
 
-def attempt_beside(path: Path, owner: str = "") -> Path:
+def temporary_path(path: Path, owner: str = "") -> Path:
     """Return a new temporary name next to a path."""
     return path.with_name(f"{path.name}{'.' if owner else ''}{owner}.{uuid.uuid4().hex}.partial")
 

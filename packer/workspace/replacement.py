@@ -1,19 +1,19 @@
-"""Commit a dataset, or let it replace another in the same folder; at every moment the old or the new can be read in full.
+"""Commit a dataset, or replace an older one in the same folder. At every moment, one of the two can be read in full.
 
-The shards of both have the same names, so the manifest is switched more than once, each time atomically:
+The shards of both datasets have the same names, so the manifest is replaced more than once, each time atomically:
 
-1. All new files lie beside the old ones, as ``next-shard-00000``, ``next-index/label.npy`` and so on. The manifest is
-   still the old one.
-2. The new manifest with the ``next-`` names is written. The old files are removed, and the new ones are linked to their
-   own names.
-3. The new manifest with their own names is written. The ``next-`` names are removed.
+1. Move all new files next to the old ones, as ``next-shard-00000``, ``next-index/label.npy`` and so on. The old
+   manifest stays.
+2. Write the new manifest with the ``next-`` names. Then remove the old files, and link the new files to their final
+   names.
+3. Write the new manifest with the final names. Then remove the ``next-`` names.
 
-If the old dataset stopped at step 2 of an earlier replacement, its files have ``next-`` names already, and the new ones
-get longer names.
+If an earlier replacement stopped at step 2, the files of the old dataset have ``next-`` names already. The new files
+then get a longer prefix.
 
-Where a dataset is updated, the new shards get names that no old one has, so only the other files (index, reports, card)
-take these steps. Old shards that the new manifest does not list are removed last. Columns have names of their own, too:
-new ones are put beside the old before the first step, and columns that both datasets have stay where they are.
+In an update, the new shards get names that no old shard has, so only the other files (index, reports, card) take these
+steps. Old shards that the new manifest does not list are removed last. Each column has a unique name, too: new columns
+are moved into place before the first step, and columns that both datasets have stay where they are.
 
 No reader of samples needs to know about this: the manifest lists the shards and their names.
 """
@@ -34,12 +34,12 @@ from shardspec.manifest import Manifest
 from shardspec.schema import Field, Schema
 
 COLUMN_DIGITS = 16
-"""Characters of the digest of a column's files in the name of its folder, so that no two columns have one name."""
+"""Digits of the digest in the name of a column's folder, which make the name unique."""
 _OURS = re.compile(rf"[a-z][a-z0-9_]{{0,62}}-[0-9a-f]{{{COLUMN_DIGITS}}}\Z")
 
 
 class FieldColumn(NamedTuple):
-    """A field that lies beside the shards, and where."""
+    """A field that is stored outside the shards, and its entry in the manifest."""
 
     field: Field
     column: Column
@@ -55,8 +55,8 @@ def commit(
 ) -> Manifest:
     """Move the finished files into place, and write the manifest last.
 
-    The files were flushed when the shards were planned. After a crash at any moment the call may be repeated. Only a
-    replacement, or an addition, whose successor is written is continued by `finish_replacement` instead.
+    The files were flushed when the shards were planned. After a crash at any moment, repeat the call. If a replacement
+    or an update has written its successor already, call `finish_replacement` instead.
     """
     final = Layout(workspace.final)
     _write_card(final, format)
@@ -68,7 +68,7 @@ def commit(
         finish_replacement(workspace)
         return manifest
     for path in sorted(workspace.final.iterdir()):
-        # Linked, so that the files are still in the workspace if this run is killed and the commit repeated.
+        # Link instead of moving, so that the commit can be repeated if this run is killed.
         link_tree(path, workspace.out / path.name)
     fsync_folder(workspace.out)
     write_durably(Layout(workspace.out).manifest, manifest.dumps())
@@ -91,12 +91,12 @@ def _files(layout: Layout) -> tuple[FileEntry, ...]:
 
 
 def finish_replacement(workspace: Workspace) -> bool:
-    """Resume the replacement in the workspace, wherever it was interrupted.
+    """Resume an interrupted replacement at any of its steps.
 
     Returns
     -------
     bool
-        Whether there was one; if so, the workspace can be deleted.
+        Whether the workspace held a replacement. If so, the workspace can be deleted now.
     """
     if not workspace.successor.exists():
         return False
@@ -106,19 +106,19 @@ def finish_replacement(workspace: Workspace) -> bool:
     workspace.sweep()
     updates = workspace.base.exists()
     old = workspace.base if updates else workspace.replaced
-    if not old.exists():  # it is removed when all is done
+    if not old.exists():  # removed as the last step
         return True
-    standing = layout.manifest.read_bytes() if layout.manifest.exists() else b""
+    current = layout.manifest.read_bytes() if layout.manifest.exists() else b""
     replaced = Manifest.loads(old.read_bytes(), str(old))
-    prefix = _prefix_beside(replaced)
+    prefix = _unused_prefix(replaced)
     aside = _set_aside(successor, prefix, shards=not updates)
     names = sorted({entry.name.split("/")[0] for entry in _moved(successor, shards=not updates)})
-    if standing not in (data, aside.dumps()):
-        lay_columns(workspace, layout, replaced, successor)
-        _lay_beside(workspace, layout, prefix, shards=not updates)
+    if current not in (data, aside.dumps()):
+        move_columns(workspace, layout, replaced, successor)
+        _move_next_to_old(workspace, layout, prefix, shards=not updates)
         write_durably(layout.manifest, aside.dumps())
-        standing = aside.dumps()
-    if standing != data:
+        current = aside.dumps()
+    if current != data:
         _remove_files(layout, _moved(replaced, shards=not updates))
         for name in names:
             link_tree(layout.root / f"{prefix}{name}", layout.root / name)
@@ -132,16 +132,16 @@ def finish_replacement(workspace: Workspace) -> bool:
     return True
 
 
-def _prefix_beside(replaced: Manifest) -> str:
-    """A prefix for the names of the new files that makes them differ from all names of the replaced dataset."""
+def _unused_prefix(replaced: Manifest) -> str:
+    """Return a prefix for new files that no name in the replaced dataset begins with."""
     prefix = ASIDE
     while any(name.startswith(prefix) for name in _top_names(replaced)):
         prefix += ASIDE
     return prefix
 
 
-def _lay_beside(workspace: Workspace, layout: Layout, prefix: str, *, shards: bool) -> None:
-    """Put the new files beside the old ones; the shards under the prefixed names, too, if `shards`."""
+def _move_next_to_old(workspace: Workspace, layout: Layout, prefix: str, *, shards: bool) -> None:
+    """Move the new files next to the old ones. Names get the prefix, those of shards only if `shards` is True."""
     for folder, before in ((workspace.ready, prefix if shards else ""), (workspace.final, prefix)):
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             os.replace(path, layout.root / f"{before}{path.name}")
@@ -149,7 +149,7 @@ def _lay_beside(workspace: Workspace, layout: Layout, prefix: str, *, shards: bo
 
 
 def _set_aside(manifest: Manifest, prefix: str, *, shards: bool) -> Manifest:
-    """The manifest of the same dataset while its files, or all but the shards, have the prefixed names."""
+    """Return the manifest of the same dataset with prefixed names; those of shards only if `shards` is True."""
 
     def renamed(entries: Iterable[FileEntry]) -> tuple[FileEntry, ...]:
         return tuple(replace(entry, name=prefix + entry.name) for entry in entries)
@@ -164,24 +164,24 @@ def _set_aside(manifest: Manifest, prefix: str, *, shards: bool) -> Manifest:
 
 
 def _moved(manifest: Manifest, *, shards: bool) -> list[FileEntry]:
-    """The files that take the three steps."""
+    """Return the files that take the three steps."""
     of_shards = (entry for shard in manifest.shards for entry in shard.files)
     return [*(of_shards if shards else ()), *manifest.files]
 
 
 def _left_over(replaced: Manifest, successor: Manifest) -> list[FileEntry]:
-    """The files of shards and columns whose names the next dataset does not have."""
+    """Return the files of old shards and columns that the next dataset does not list."""
     names = {entry.name for entry in successor.entries}
     return [entry for part in replaced.parts for entry in part.files if entry.own_name not in names]
 
 
 def _top_names(manifest: Manifest) -> list[str]:
-    """Return the names in a dataset's folder besides the manifest: files, and folders of files."""
+    """Return the names of the files and folders in a dataset's folder, without the manifest."""
     return sorted({entry.name.split("/")[0] for entry in manifest.entries})
 
 
 def _remove_files(layout: Layout, entries: Iterable[FileEntry]) -> None:
-    """Remove files of a dataset, under both names that they may have, and folders that this empties; nothing else."""
+    """Remove files of a dataset under both of their names, and the folders that become empty."""
     folders: set[Path] = set()
     for entry in entries:
         for path in (layout.file(entry), layout.root / entry.own_name):
@@ -194,12 +194,12 @@ def _remove_files(layout: Layout, entries: Iterable[FileEntry]) -> None:
             folder.rmdir()
 
 
-def lay_columns(workspace: Workspace, layout: Layout, standing: Manifest, successor: Manifest) -> None:
-    """Put the finished columns of the next manifest into place, beside those of the standing one."""
-    there = {column.name for column in standing.columns}
+def move_columns(workspace: Workspace, layout: Layout, current: Manifest, successor: Manifest) -> None:
+    """Move the finished columns of the next manifest into place. The current manifest does not list them yet."""
+    listed = {column.name for column in current.columns}
     for column in successor.columns:
         staged = workspace.columns / column.field
-        if column.name in there or not staged.exists():
+        if column.name in listed or not staged.exists():
             continue
         layout.columns.mkdir(exist_ok=True)
         remove_tree(layout.root / column.name)
@@ -208,7 +208,7 @@ def lay_columns(workspace: Workspace, layout: Layout, standing: Manifest, succes
 
 
 def sweep_columns(layout: Layout, manifest: Manifest) -> None:
-    """Remove what killed calls have left of columns that the dataset has not."""
+    """Remove columns that interrupted calls left behind and that the manifest does not list."""
     if not layout.columns.is_dir() or layout.columns.is_symlink():
         return
     listed = {column.name for column in manifest.columns}

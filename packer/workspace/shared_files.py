@@ -1,4 +1,4 @@
-"""Files on a shared file system: each look takes a while, and may show the state of a minute ago."""
+"""Access to files on shared file systems, where each access is slow and may show a state that is a minute old."""
 
 import os
 import socket
@@ -31,13 +31,13 @@ def host() -> str:
 
 
 def refresh_listing(folder: Path) -> None:
-    """List a folder, after which most shared file systems know of its new files."""
+    """List a folder, which makes its new files visible on most shared file systems."""
     with suppress(OSError):
         os.listdir(folder)  # noqa: PTH208 -- only the listing counts
 
 
 def wait_for(path: Path, limit_s: float | None = None, there: Callable[[], bool] | None = None) -> None:
-    """Wait until a file of another machine is visible here.
+    """Wait until a file that another machine has written is visible on this one.
 
     Parameters
     ----------
@@ -91,13 +91,13 @@ def map_threaded(ask: Callable[[T], S], values: Iterable[T]) -> Iterator[S]:
 
 
 def map_files(folder: Path, ask: Callable[[T], S], values: Iterable[T]) -> Iterator[S]:
-    """Yield a function's result for each value, in order; in threads if the folder is on a network file system."""
+    """Yield a function's result for each value, in order. Use threads if the folder is on a network file system."""
     return map_threaded(ask, values) if is_on_network(folder) else map(ask, values)
 
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Name a failed read as such, with host and file system, where `writing` would call it a failed write."""
+    """Turn an `OSError` into a `BuildError` about a failed read, before `writing` reports it as a failed write."""
     try:
         yield
     except OSError as error:

@@ -26,7 +26,7 @@ from packer.steps.encode import ColumnSpec, EncodedColumn, EncodedValue
 from packer.steps.report import ItemReport
 from packer.workspace import Workspace
 from packer.workspace.durable import publish
-from packer.workspace.paths import attempt_beside
+from packer.workspace.paths import temporary_path
 from shardspec.columns import Buffer
 from shardspec.errors import BuildError, SchemaError
 
@@ -244,7 +244,7 @@ class PartWriter:
 
     def __init__(self, path: Path, owner: str = "") -> None:
         self.path = path
-        self._temporary = attempt_beside(path, owner)
+        self._temporary = temporary_path(path, owner)
         self._file = self._temporary.open("xb", buffering=_BUFFER_BYTES)
         self._finished = False
         self._groups: list[_GroupIndex] = []

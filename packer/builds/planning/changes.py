@@ -11,7 +11,7 @@ import numpy.typing as npt
 from packer.builds.planning.plan import DIGEST_BYTES, HEIF_LIBRARY, BuildPlan, digest_item
 from packer.jobs.plan import describe_changes, join_changes
 from packer.sources.item import Item
-from packer.workspace.spool import Again
+from packer.workspace.disk_list import Reiterable
 from shardspec.entries import Generation
 from shardspec.manifest import Manifest
 from shardspec.wording import shorten
@@ -99,8 +99,8 @@ def _flat(declared: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _digests_of(lines: Iterable[str]) -> ItemDigests:
-    items = Again(lambda: map(Item.from_line, lines))
-    return Again(lambda: ((item.name, digest_item(item, item.columns)[:DIGEST_BYTES]) for item in items))
+    items = Reiterable(lambda: map(Item.from_line, lines))
+    return Reiterable(lambda: ((item.name, digest_item(item, item.columns)[:DIGEST_BYTES]) for item in items))
 
 
 def _describe_items(before: ItemDigests, after: ItemDigests) -> list[str]:

@@ -12,7 +12,7 @@ from packer.recipe import Recipe
 from packer.sources.base import Listing
 from packer.sources.item import Item
 from packer.sources.packed import is_packed
-from packer.workspace.spool import Mapped
+from packer.workspace.disk_list import LazyMap
 from shardspec.errors import UsageError, system_reason
 from shardspec.layout import Layout
 from shardspec.schema import NO_CLASS, class_name, describe_spellings, describe_wrong_classes
@@ -255,4 +255,4 @@ def _renumber(items: Sequence[Item], names: Mapping[int, str] | None, classes: S
             found=f"{found}{like}",
             hint="add them to the list, or leave these items out of the source",
         )
-    return Mapped(items, renumber)
+    return LazyMap(items, renumber)

@@ -17,13 +17,13 @@ from packer.recipe import Recipe, field_name
 from packer.recipe.checks import SAMPLING
 from packer.sources.base import Examiner, Listing, Source, counting
 from packer.sources.folders.frames import Frames, frame_numbers
-from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile, spool_items
+from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile, item_list
 from packer.sources.packed import PackedSource
 from packer.steps.chain import STEPS
 from packer.steps.faces.boxes import Boxes, open_boxes
 from packer.steps.faces.frame import DETECT_FIELDS
 from packer.vision.media import MEDIA, medium_of
-from packer.workspace.spool import Mapped
+from packer.workspace.disk_list import LazyMap
 from shardspec.columns import IntArray
 from shardspec.errors import MissingDependencyError, UsageError
 from shardspec.layout import Layout
@@ -223,7 +223,7 @@ def _attach(listing: Listing, option: str, column: str, frame_rate: float | None
     """The listing of the items with the files that a column names, or with the further images of an archive."""
     if (name := field_name(column)) in listing.members:
         beside = listing.beside
-        items = Mapped(listing.items, lambda item: _with_member(item, option, beside[item.index].get(name)))
+        items = LazyMap(listing.items, lambda item: _with_member(item, option, beside[item.index].get(name)))
         return replace(listing, items=items)
     field = listing.fields.get(column)
     lacks = field is not None and any(field not in item.columns for item in listing.items if item.reject is None)
@@ -231,7 +231,7 @@ def _attach(listing: Listing, option: str, column: str, frame_rate: float | None
         names = [*listing.members] or [*listing.fields]
         known = f"found {quote_some(names)}" if names else "found a source without columns"
         raise UsageError(f"expected the column {column!r} of paths, {known}", option=option)
-    examiner, found = Examiner(listing.roots, frame_rate), spool_items()
+    examiner, found = Examiner(listing.roots, frame_rate), item_list()
     for item in listing.items:
         path = item.columns.get(field, "")
         if not isinstance(path, str):

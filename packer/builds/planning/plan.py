@@ -15,9 +15,9 @@ from packer.sources.item import PACKED_ROW, QUOTE, Item
 from packer.sources.rows import digest_value
 from packer.steps.plain import keeps_images
 from packer.workspace import Workspace
+from packer.workspace.disk_list import DiskList, Reiterable
 from packer.workspace.json_lines import line_encoder
 from packer.workspace.machines import MADE_ON, library_version
-from packer.workspace.spool import Again, Spool
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.registry import check_installed
 from shardspec.wording import LONG, shorten
@@ -135,7 +135,7 @@ def _names_alone(paths: Any) -> Any:
     return PurePath(paths).name if isinstance(paths, str) else [PurePath(path).name for path in paths]
 
 
-class ItemLines(Spool[str]):
+class ItemLines(DiskList[str]):
     """The items as lines of the plan's items file.
 
     Attributes
@@ -305,7 +305,7 @@ def read_item_lines(space: Workspace) -> Iterable[str]:
         with space.items.open(encoding="ascii") as lines:
             yield from lines
 
-    return Again(read)
+    return Reiterable(read)
 
 
 def item_digest(item: Item) -> str:

@@ -15,8 +15,8 @@ from packer.sources.item import PACKED_ROW, Item
 from packer.sources.row_fields import with_arrays
 from packer.steps.chain import STEPS
 from packer.steps.encode import Encoder, declared_fields, image_codec
+from packer.workspace.disk_list import LazyMap
 from packer.workspace.machines import describe_others
-from packer.workspace.spool import Mapped
 from shardspec.entries import BUILD_KINDS
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED, field_name
@@ -120,7 +120,7 @@ def with_valid(schema: Schema, listing: Listing) -> Listing:
     }
     if not marked:
         return listing
-    return replace(listing, items=Mapped(listing.items, partial(_with_marks, marked=marked)))
+    return replace(listing, items=LazyMap(listing.items, partial(_with_marks, marked=marked)))
 
 
 def _with_marks(item: Item, marked: Mapping[str, str]) -> Item:
@@ -210,7 +210,7 @@ def number_classes(layout: Layout, schema: Schema, listing: Listing, wanted: boo
         classes[name] = [*known, *new]
     if not numbers_of:
         return listing
-    return replace(listing, items=Mapped(items, partial(_renumbered, numbers_of=numbers_of)), classes=classes)
+    return replace(listing, items=LazyMap(items, partial(_renumbered, numbers_of=numbers_of)), classes=classes)
 
 
 def _renumbered(item: Item, numbers_of: Mapping[str, Sequence[int]]) -> Item:

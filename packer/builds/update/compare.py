@@ -23,9 +23,9 @@ from packer.builds.update.checks import (
 from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
 from packer.sources.base import Listing
-from packer.sources.item import Item, spool_items
+from packer.sources.item import Item, item_list
+from packer.workspace.disk_list import sorted_records
 from packer.workspace.hashing import match
-from packer.workspace.spool import sorted_records
 from shardspec.columns import IntArray
 from shardspec.errors import DatasetError, UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
@@ -299,7 +299,7 @@ def compare(
     known = DatasetItems.read(layout, base)
     retry = find_to_retry(layout, base, known, options.retry_rejects)
     numbers, changed = known.find(listing.items)
-    again, new = spool_items(), spool_items()
+    again, new = item_list(), item_list()
     replaced = np.zeros(len(known), np.bool_)
     returned = differ = repaired = tried_again = 0
     for item, number, has_changed in zip(listing.items, numbers, changed, strict=True):
@@ -320,8 +320,8 @@ def compare(
             again.append(item._replace(number=int(number)))
         differ += bool(has_changed) and not tried and state != WAS_GONE
         repaired += bool(has_changed) and not tried and state == WAS_REJECTED
-    found = spool_items()
-    for item in chain(sorted_records(again, lambda item: item.number, spool_items), new):
+    found = item_list()
+    for item in chain(sorted_records(again, lambda item: item.number, item_list), new):
         found.append(item._replace(index=len(found)))
     ignored = max(0, listing.ignored - sum(g.counts.ignored_files for g in base.generations))
     states = np.frombuffer(known.states, np.uint8)

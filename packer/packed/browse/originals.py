@@ -21,7 +21,7 @@ from packer.steps.companion import open_reader
 from packer.vision.decode.image import decode_image, read_image
 from packer.vision.decode.sampling import Sampling
 from packer.vision.media import medium_of
-from packer.workspace.spool import Spool, sorted_texts, texts
+from packer.workspace.disk_list import DiskList, sorted_texts, text_list
 from shardspec.errors import ItemError, MissingDependencyError, ShardspecError, UsageError, system_reason
 from shardspec.wording import LONG, cut, shorten
 
@@ -54,7 +54,7 @@ class Originals:
         self._frame_rate = recipe.get("frame_folders")
         self._include, self._exclude = recipe.get("include", ()), recipe.get("exclude", ())
         self._lock = threading.Lock()
-        self._listed: tuple[Path, Spool[str]] | None = None
+        self._listed: tuple[Path, DiskList[str]] | None = None
         self._folder: tuple[str, ItemFile] | None = None
         if not self.root.is_dir() and (not self.root.is_file() or kind_of(self.root.name) is None):
             raise UsageError(
@@ -138,7 +138,7 @@ class Originals:
                 except (ShardspecError, OSError, ValueError) as error:
                     raise ItemError(f"cannot be listed: {cut(str(error), LONG)}", place=shorten(container)) from error
                 lines = (f"{one.name}\0{_place_of(one)}" for one in items if one.path is not None)
-                self._listed = archive, texts().extend(sorted_texts(lines))
+                self._listed = archive, text_list().extend(sorted_texts(lines))
             known = self._listed[1]
             place = bisect_left(known, wanted, key=os.fsencode)
             line = known[place] if place < len(known) else ""

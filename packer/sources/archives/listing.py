@@ -14,12 +14,12 @@ from packer.sources.archives.keys import KeyTable
 from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.base import Listing, count_listed, refuse_path_column
 from packer.sources.folders.finding import Ignored
-from packer.sources.item import Item, spool_items
+from packer.sources.item import Item, item_list
 from packer.sources.requested_types import DROP
 from packer.sources.row_fields import read_item_columns
 from packer.vision.faults import may_pass
 from packer.vision.media import file_type
-from packer.workspace.spool import Mapped, Spool
+from packer.workspace.disk_list import DiskList, LazyMap
 from readers.formats.machine import available_processors
 from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.fields import RESERVED
@@ -61,7 +61,7 @@ class Found:
 
     Attributes
     ----------
-    items : Spool of Item
+    items : DiskList of Item
         In order. Their columns are as they were found, their indices are not set, and `Item.files` has every further
         image, by field.
     ignored : Ignored
@@ -72,7 +72,7 @@ class Found:
         Whether its labels are numbers of people that start again in each archive.
     """
 
-    items: Spool[Item] = field(default_factory=spool_items)
+    items: DiskList[Item] = field(default_factory=item_list)
     ignored: Ignored = field(default_factory=Ignored)
     classes: dict[str, list[str]] = field(default_factory=dict)
     numbers_people: bool = False
@@ -182,7 +182,7 @@ class ArchiveSource:
                 yield from one.items
                 count_listed(len(one.items))
 
-        raw, naming = spool_items(), _Naming(self._kind.prefix, label_from)
+        raw, naming = item_list(), _Naming(self._kind.prefix, label_from)
         members: Counter[str] = Counter()
         notes: list[str] = []
         ignored = self._ignored
@@ -207,7 +207,7 @@ class ArchiveSource:
             listing,
             ignored=ignored + entries.count,
             members=members,
-            beside=Mapped(raw, lambda item: item.files),
+            beside=LazyMap(raw, lambda item: item.files),
             notes=[*listing.notes, *notes, *ignored_entries],
             sought=f"images and videos in {self._archives[0].path}{f' and {more} more' if more else ''}",
         )
@@ -224,7 +224,7 @@ def _with_columns(
     chosen = "auto" if label_from == "folder" else label_from
     columns, converted = read_item_columns(raw, naming.row, chosen, types)
     unlabelled = label_from == "auto" and "label" not in columns.fields.values()
-    items = spool_items()
+    items = item_list()
     fields: set[str] = set()
     for index, (found, item) in enumerate(zip(raw, converted, strict=True)):
         if found.reject is not None:
@@ -274,7 +274,7 @@ def _list_one(archive: Archive, list_one: Callable[[Place], Found]) -> Found:
                 f"cannot be examined: {error}", place=archive.path, hint="run the same command again"
             ) from error
         reason = f"expected a readable archive, found: {system_reason(error)}"
-        return Found(spool_items().extend([Item(-1, archive.name, None, reject=reason)]))
+        return Found(item_list().extend([Item(-1, archive.name, None, reject=reason)]))
 
 
 def is_pickle(data: bytes) -> bool:

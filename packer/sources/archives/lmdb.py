@@ -13,10 +13,10 @@ import numpy as np
 from packer.sources.archives.listing import PICKLED, PICKLES, SNIFFED_BYTES, Found, Place, is_pickle, seems_image
 from packer.sources.archives.lmdb_tree import Entry, TreeDamage, walk_lmdb
 from packer.sources.archives.member import Member
-from packer.sources.item import Item, spool_items
+from packer.sources.item import Item, item_list
 from packer.vision.media import medium_of
+from packer.workspace.disk_list import plain_list
 from packer.workspace.hashing import match
-from packer.workspace.spool import spool_plain
 from shardspec.columns import IntArray
 from shardspec.wording import shorten
 
@@ -28,7 +28,7 @@ def list_keys(place: Place) -> Found:
     """List the images and videos of one file. A damaged file ends with one reject for the rest."""
     found = Found()
     images, places, named = array("q"), array("q"), array("q")
-    texts = spool_plain()
+    texts = plain_list()
     with place.archive.path.open("rb") as file:
         try:
             for entry in walk_lmdb(place.archive.path):
@@ -55,7 +55,7 @@ def list_keys(place: Place) -> Found:
             found.ignored.add(place.name_of(texts[number][0]))
         text_of = np.full(len(found.items), -1, np.int64)
         text_of[np.frombuffer(places, np.int64)[at[at >= 0]]] = np.flatnonzero(at >= 0)
-        found.items = spool_items().extend(_with_texts(place, found, text_of, texts))
+        found.items = item_list().extend(_with_texts(place, found, text_of, texts))
     return found
 
 

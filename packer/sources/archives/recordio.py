@@ -24,7 +24,7 @@ from packer.sources.archives.listing import LABEL, PICKLED, Found, Place, is_pic
 from packer.sources.archives.member import Member
 from packer.sources.contents import read_member
 from packer.sources.item import Item
-from packer.workspace.spool import texts
+from packer.workspace.disk_list import text_list
 from shardspec.errors import ItemError
 from shardspec.wording import shorten
 
@@ -183,7 +183,7 @@ class _Index:
     @classmethod
     def read(cls, path: Path) -> "_Index":
         """Read an index file; without a file there are no keys."""
-        starts, names = array("q"), texts()
+        starts, names = array("q"), text_list()
         try:
             with path.open("rb") as file:
                 while line := file.readline(_INDEX_LINE_BYTES_MAX):

@@ -17,7 +17,7 @@ from packer.sources.archives.listing import LABEL, PICKLED, PICKLES, Found, Plac
 from packer.sources.archives.member import Member
 from packer.sources.archives.tar import TarDamage, TarMember, is_compressed, walk_tar
 from packer.sources.contents import MAX_UNPACKED_BYTES
-from packer.sources.item import Item, ItemFile, spool_items
+from packer.sources.item import Item, ItemFile, item_list
 from packer.vision.media import FILE_TYPES, IMAGE, Medium, medium_of
 from packer.workspace.hashing import repeated
 from shardspec.errors import ItemError
@@ -111,7 +111,7 @@ class _Samples:
         for place in again:  # two keys may have the same number
             by_key[_split(items[place].name.removeprefix(self._place.name_of("")))[0]].append(place)
         scattered = {place: key for key, places in by_key.items() if len(places) > 1 for place in places}
-        self.found.items = spool_items().extend(
+        self.found.items = item_list().extend(
             self._place.item(scattered[place], reject=item.reject or _SCATTERED) if place in scattered else item
             for place, item in enumerate(items)
         )

@@ -13,10 +13,10 @@ from packer.sources.folders.finding import FoundFile, FoundFiles
 from packer.sources.folders.frame_folders import describe_numbered
 from packer.sources.folders.patterns import Globs, PathPattern, describe_unmatched
 from packer.sources.folders.sidecars import RENAMED, read_sidecars
-from packer.sources.item import Item, spool_items
+from packer.sources.item import Item, item_list
 from packer.sources.requested_types import column_types
 from packer.sources.row_fields import describe_replaced, read_item_columns
-from packer.workspace.spool import Mapped
+from packer.workspace.disk_list import LazyMap
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
 from shardspec.schema import class_name
@@ -102,7 +102,7 @@ class FolderSource:
         if self._has_columns:
             listing = self._with_columns(files, examiner, label_from, notes)
         else:
-            found = spool_items()
+            found = item_list()
             listing = Listing(found.extend(self._examined(files, examiner)))
         if label_from == "folder":
             listing = _with_folder_labels(listing, files.folders_of_items)
@@ -136,7 +136,7 @@ class FolderSource:
         read = _Read(self._pattern, self._sidecars, self.root, self._roots)
         with_sidecars, named = itertools.tee(files)
         pairs = zip(with_sidecars, self._examined(named, examiner), strict=True)
-        raw = spool_items().extend(read.item(plain, file.sidecars) for file, plain in pairs)
+        raw = item_list().extend(read.item(plain, file.sidecars) for file, plain in pairs)
         if not raw:
             return Listing(raw)
         notes += read.describe(raw)
@@ -154,7 +154,7 @@ class FolderSource:
             names = [*placeholders, *(name for name in read.names if name not in placeholders)]
             notes += [describe_replaced(name, label_from) for name in names if field_name(name) == "label"]
         notes += columns.notes
-        found = spool_items().extend(items)
+        found = item_list().extend(items)
         roots = Roots((self.root,))
         return Listing(found, classes=columns.classes, roots=roots, fields=columns.fields, arrays=columns.arrays)
 
@@ -326,7 +326,7 @@ def _with_folder_labels(listing: Listing, classes: Collection[str]) -> Listing:
             return item._replace(columns={**item.columns, "label": numbers[first]})
         return item._replace(reject=item.reject or reason)
 
-    return replace(listing, items=Mapped(listing.items, label), classes={"label": list(map(_as_utf8, folders))})
+    return replace(listing, items=LazyMap(listing.items, label), classes={"label": list(map(_as_utf8, folders))})
 
 
 def _describe_labels(listing: Listing, label_from: str, folders: Collection[str], classes: set[str]) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from packer.sources.tables.base import Lines, Passes, refuse_doubled
 from packer.sources.tables.chunks import CHUNK_ROWS, Chunk
-from packer.workspace.spool import PackedTexts
+from packer.workspace.disk_list import PackedTexts
 from shardspec.errors import UsageError
 from shardspec.typing.cells import BLANKS, CellTyper
 from shardspec.typing.frames import Cells

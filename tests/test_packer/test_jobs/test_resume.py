@@ -550,7 +550,7 @@ def test_two_builds_at_once(mixed: Path, reference: Path, tmp_path: Path) -> Non
         if build.returncode:
             assert build.returncode == 1
             assert "another build is at work in this folder" in message
-            assert "wait for it, or end it" in message
+            assert "wait until it has finished, or stop it" in message
     assert fingerprints(out) == fingerprints(reference)
 
 

@@ -30,20 +30,20 @@ from packer.jobs import progress as progress_module
 from packer.recipe import Recipe
 from packer.sources import column_types
 from packer.sources.archives.member import Member
-from packer.sources.item import Item, ItemFile, spool_items
+from packer.sources.item import Item, ItemFile, item_list
 from packer.sources.opening import open_source
 from packer.sources.row_fields import read_columns
 from packer.sources.tables import chunks as chunks_module
 from packer.sources.tables.chunks import chunks_of
-from packer.workspace import spool as spool_module
-from packer.workspace.spool import Mapped, sorted_texts, texts
+from packer.workspace import disk_list
+from packer.workspace.disk_list import LazyMap, sorted_texts, text_list
 from shardspec.errors import BuildError, UsageError
 from shardspec.layout import Layout, describe_file
 
 
 class TestSpool:
     def test_what_lies_on_the_disk_is_what_was_appended(self) -> None:
-        found = texts().extend(f"text {number}" for number in range(7000))
+        found = text_list().extend(f"text {number}" for number in range(7000))
         expected = [f"text {number}" for number in range(7000)]
         assert found._file is not None
         assert list(found) == expected == [found[number] for number in range(7000)]
@@ -52,7 +52,7 @@ class TestSpool:
             expected[4090:6500],
             expected[9:13],
         )
-        assert list(Mapped(found, len)[6998:]) == [9, 9]
+        assert list(LazyMap(found, len)[6998:]) == [9, 9]
         others = found[1:]
         for one, two in zip(found[:-1], others, strict=True):  # two readers at a time
             assert int(one[5:]) + 1 == int(two[5:])
@@ -78,14 +78,14 @@ class TestSpool:
             ),
             Item(3, "c.png", "/c.png", number=77, files={"boxes_from": ItemFile("d", "/d", 3, 4)}),
         ] * 2000
-        found = spool_items().extend(items)
+        found = item_list().extend(items)
         assert found._file is not None
         assert list(found) == items
         assert all(Item.from_line(item.to_line()) == item for item in (*items[1:2], *items[3:4]))
 
     def test_arrays_stay_arrays(self) -> None:
         items = [Item(n, str(n), None, columns={"x": np.arange(3), "y": [np.float32(1)]}) for n in range(6000)]
-        found = spool_items().extend(items)
+        found = item_list().extend(items)
         assert found[5999].columns["x"] is items[5999].columns["x"]
         assert type(found[5000].columns["y"][0]) is np.float32
 
@@ -97,16 +97,16 @@ class TestSpool:
             def write(self, _: bytes) -> None:
                 raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(spool_module, "temporary_file", lambda _: Full())
+        monkeypatch.setattr(disk_list, "temporary_file", lambda _: Full())
         with pytest.raises(BuildError, match=r"No space left on device: name a folder with room .* in TMPDIR"):
-            texts().extend(map(str, range(7000)))
+            text_list().extend(map(str, range(7000)))
 
     @examples(20)
     @given(st.lists(st.text(max_size=3)), st.integers(1, 5))
     def test_sorting_in_runs_is_sorting(self, names: list[str], at_once: int) -> None:
         names = [os.fsdecode(name.encode("utf-8", "surrogatepass")) for name in names]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(spool_module, "_SORTED_AT_ONCE", at_once)
+            patch.setattr(disk_list, "_SORTED_AT_ONCE", at_once)
             assert list(sorted_texts(names)) == sorted(names, key=os.fsencode)
 
 

@@ -101,7 +101,7 @@ def test_a_second_build_says_who_is_at_work(tmp_path: Path) -> None:
         for data in (b"", b"[]", b"{", b"\xff" * 10_000, b"[" * 5000):
             space.holder.write_bytes(data)
             assert Agent.read(space.holder) is None
-        assert "it does not say which" in run_packer("build", source, tmp_path / "out", "--quiet", expect=None).stderr
+        assert "its process is unknown" in run_packer("build", source, tmp_path / "out", "--quiet", expect=None).stderr
         holder.communicate("\n")
     run_packer("build", source, tmp_path / "out", "--quiet")
     check_whole(tmp_path / "out")
@@ -118,7 +118,7 @@ def test_a_lock_that_is_not_kept_is_recognised(space: Workspace, monkeypatch: py
     monkeypatch.setenv("PACKER_LEASE_S", "3")
     said: list[str] = []
     first = hold(space, said)
-    assert "keeps no locks: this build holds a lease instead" in said[0]
+    assert "supports no file locks: this build uses a lease instead" in said[0]
     with pytest.raises(BuildLockedError, match=f"process {os.getpid()} on "):
         hold(space)
     first.release()
@@ -175,7 +175,7 @@ def test_of_two_that_take_a_lease_over_one_has_it(space: Workspace, monkeypatch:
     held = hold(space)
     claim(space, attempt=4)
     held.check()  # so soon after the last look, it does not look
-    with pytest.raises(BuildLockedError, match="taken this folder over"):
+    with pytest.raises(BuildLockedError, match="taken over this folder"):
         held.check(at_once=True)
     held.release()
     assert (space.leases / "folder-000000.4").exists(), "the claim of the successor stays"
@@ -192,7 +192,7 @@ def test_a_build_that_was_taken_over_does_nothing_more(tmp_path: Path, monkeypat
         if progress.done:
             claim(space, attempt=2)
 
-    with pytest.raises(BuildLockedError, match="another build has taken this folder over"):
+    with pytest.raises(BuildLockedError, match="another build has taken over this folder"):
         packer.build(source, tmp_path / "out", engine="inline", progress=Listener(succeed))
     assert (space.leases / "folder-000000.2").exists(), "the claim of the successor stays"
     assert space.plan.exists()
@@ -226,5 +226,5 @@ def test_a_build_of_another_user_is_named() -> None:
         Agent("n5", host="here", node="here", pid=5, command="packer build a out").write(space.holder)
         command = [sys.executable, "-c", AS_ANOTHER, str(space.root)]
         said = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True).stdout
-        assert f"{space.out}: there is a build of {space.lock.owner()}'s in this folder (process 5 on here" in said
-        assert "its files may not be written (Permission denied)" in said
+        assert f"{space.out}: the build in this folder belongs to {space.lock.owner()} (process 5 on here" in said
+        assert "its files cannot be written (Permission denied)" in said

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.fuzz import examples
 
-from packer.workspace.spool import PackedTexts
+from packer.workspace.disk_list import PackedTexts
 from shardspec.typing.cells import CellTyper
 
 NUMBERS = st.one_of(

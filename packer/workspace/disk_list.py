@@ -1,7 +1,4 @@
-"""Many records that need not outlive the process.
-
-All but the first lie in a temporary file, so memory does not grow.
-"""
+"""Lists that keep all but their first records in a temporary file, so that millions of records take little memory."""
 
 import heapq
 import marshal
@@ -20,21 +17,21 @@ S = TypeVar("S")
 
 _BLOCK = 1024
 _KEPT_BLOCKS = 4
-"""Blocks of records that stay in memory, so that a small job makes no file."""
+"""Number of blocks that stay in memory, so that a small list needs no file."""
 
 _SORTED_AT_ONCE = 100_000
 
 
-class Spool(Sequence[T]):
-    """Records in the order in which they were appended, to be read again as often as needed.
+class DiskList(Sequence[T]):
+    """List of records in a temporary file. It can only be appended to, and iterated over any number of times.
 
     Parameters
     ----------
     pack : callable
-        Makes a record tuples, lists, dicts, texts, bytes, numbers, truth values and None. A record with anything else
-        in it stays in memory, and so do those beside it.
+        Converts a record to tuples, lists, dicts, strings, bytes, numbers, booleans and None. If the result contains
+        any other object, the whole block of records stays in memory.
     unpack : callable
-        Makes what `pack` made a record again.
+        Converts the result of `pack` back to the record.
     """
 
     def __init__(self, pack: Callable[[T], Any], unpack: Callable[[Any], T]) -> None:
@@ -52,8 +49,8 @@ class Spool(Sequence[T]):
             self._blocks.append(self._tail if len(self._blocks) < _KEPT_BLOCKS else self._write(self._tail))
             self._tail = []
 
-    def extend(self, records: Iterable[T]) -> "Spool[T]":
-        """Append records, and return the spool itself."""
+    def extend(self, records: Iterable[T]) -> "DiskList[T]":
+        """Append records, and return the list itself."""
         for record in records:
             self.append(record)
         return self
@@ -78,7 +75,7 @@ class Spool(Sequence[T]):
         return self._cached[1][at % _BLOCK]
 
     def between(self, start: int, stop: int) -> Iterator[T]:
-        """The records from number `start` to `stop`, exclusive."""
+        """Iterate over the records `start` to `stop` (exclusive)."""
         while start < stop:
             number, first = divmod(start, _BLOCK)
             last = min(_BLOCK, first + stop - start)
@@ -98,7 +95,7 @@ class Spool(Sequence[T]):
     def _write(self, records: list[T]) -> list[T] | tuple[int, int]:
         try:
             data = marshal.dumps([self._pack(record) for record in records])
-        except ValueError:  # an object that is none of the plain ones
+        except ValueError:  # `marshal` cannot store such an object
             return records
         with writing_temporary():
             if self._file is None:
@@ -110,19 +107,19 @@ class Spool(Sequence[T]):
 
 
 class _Slice(Sequence[T]):
-    """Some neighbouring records of a spool."""
+    """A run of consecutive records of a `DiskList`."""
 
-    def __init__(self, spool: Spool[T], places: range) -> None:
+    def __init__(self, records: DiskList[T], places: range) -> None:
         if places.step != 1:
-            raise ValueError(f"expected neighbouring records, found a step of {places.step}")
-        self._spool = spool
+            raise ValueError(f"expected consecutive records, found a step of {places.step}")
+        self._records = records
         self._places = places
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __iter__(self) -> Iterator[T]:
-        return self._spool.between(self._places.start, self._places.stop)
+        return self._records.between(self._places.start, self._places.stop)
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -130,12 +127,12 @@ class _Slice(Sequence[T]):
     def __getitem__(self, index: slice) -> Sequence[T]: ...
     def __getitem__(self, index: int | slice) -> T | Sequence[T]:
         if isinstance(index, slice):
-            return _Slice(self._spool, self._places[index])
-        return self._spool[self._places[index]]
+            return _Slice(self._records, self._places[index])
+        return self._records[self._places[index]]
 
 
 class PackedTexts(Sequence[str]):
-    """Texts in memory, in a third of the room that a list of them takes. A text apart from others is slow to get."""
+    """List of strings that takes a third of the memory of a Python list. Iterating is fast, random access is slow."""
 
     def __init__(self) -> None:
         self._blocks: list[bytes] = []
@@ -143,7 +140,7 @@ class PackedTexts(Sequence[str]):
         self._cached: tuple[int, list[str]] = (-1, [])
 
     def extend(self, texts: Sequence[str]) -> None:
-        """Append texts."""
+        """Append strings."""
         for first in range(0, len(texts), _BLOCK):
             block = list(texts[first : first + _BLOCK])
             self._blocks.append(marshal.dumps(block))
@@ -174,14 +171,14 @@ class PackedTexts(Sequence[str]):
         return found
 
 
-class Mapped(Sequence[T], Generic[S, T]):
-    """A function's results for the entries of a sequence, computed on each read.
+class LazyMap(Sequence[T], Generic[S, T]):
+    """Apply a function to the entries of a sequence each time they are read.
 
     Parameters
     ----------
     source : sequence
     function : callable
-        Called with an entry; it always gives the same for the same entry.
+        Called with an entry. It must return the same result for the same entry every time.
     """
 
     def __init__(self, source: Sequence[S], function: Callable[[S], T]) -> None:
@@ -200,17 +197,17 @@ class Mapped(Sequence[T], Generic[S, T]):
     def __getitem__(self, index: slice) -> Sequence[T]: ...
     def __getitem__(self, index: int | slice) -> T | Sequence[T]:
         if isinstance(index, slice):
-            return Mapped(self._source[index], self._function)
+            return LazyMap(self._source[index], self._function)
         return self._function(self._source[index])
 
 
-class Again(Iterable[T]):
-    """An iterable that is computed on each read.
+class Reiterable(Iterable[T]):
+    """Iterable that can be iterated over any number of times, by making a new iterator each time.
 
     Parameters
     ----------
     make : callable
-        Begins to make it.
+        Returns a new iterator.
     """
 
     def __init__(self, make: Callable[[], Iterator[T]]) -> None:
@@ -220,38 +217,38 @@ class Again(Iterable[T]):
         return self._make()
 
 
-def spool_plain() -> Spool[Any]:
-    """A spool of records that consist of plain values already."""
-    return Spool(_same, _same)
+def plain_list() -> DiskList[Any]:
+    """Make a list for records that need no conversion, such as strings or tuples of numbers."""
+    return DiskList(_same, _same)
 
 
-def texts() -> Spool[str]:
-    """A spool of texts."""
-    return spool_plain()
+def text_list() -> DiskList[str]:
+    """Make a list for strings."""
+    return plain_list()
 
 
 def sorted_texts(found: Iterable[str]) -> Iterator[str]:
-    """Texts in the order of their bytes as file names; of many, most are on the disk while they are sorted."""
-    return sorted_records(found, os.fsencode, texts)
+    """Sort strings by their bytes as file names. A long list is sorted on the disk (`sorted_records`)."""
+    return sorted_records(found, os.fsencode, text_list)
 
 
-def sorted_records(found: Iterable[T], key: Callable[[T], Any], make_spool: Callable[[], Spool[T]]) -> Iterator[T]:
-    """Records in order; of many, most are on the disk while they are sorted.
+def sorted_records(found: Iterable[T], key: Callable[[T], Any], make_list: Callable[[], DiskList[T]]) -> Iterator[T]:
+    """Sort records. More than `_SORTED_AT_ONCE` are sorted in runs on the disk, which are then merged.
 
     Parameters
     ----------
     found : iterable
     key : callable
-        By what of a record they are sorted.
-    make_spool : callable
-        Makes an empty spool for such records.
+        Returns the sort key of a record.
+    make_list : callable
+        Makes an empty `DiskList` for a run.
     """
     runs: list[Iterable[T]] = []
     run: list[T] = []
     for record in found:
         run.append(record)
         if len(run) == _SORTED_AT_ONCE:
-            runs.append(make_spool().extend(sorted(run, key=key)))
+            runs.append(make_list().extend(sorted(run, key=key)))
             run = []
     run.sort(key=key)
     return iter(run) if not runs else heapq.merge(*runs, run, key=key)
@@ -259,19 +256,19 @@ def sorted_records(found: Iterable[T], key: Callable[[T], Any], make_spool: Call
 
 @contextmanager
 def writing_temporary() -> Iterator[None]:
-    """Say what to do if a temporary file cannot be written, which has nothing to do with the dataset's folder."""
+    """Turn a failed write to a temporary file into a `BuildError` that names the temporary folder."""
     try:
         yield
     except OSError as error:
         raise BuildError(
             f"cannot be written: {system_reason(error)}",
             place=tempfile.gettempdir(),
-            hint="name a folder with room for temporary files in TMPDIR",
+            hint="set TMPDIR to a folder with enough free space",
         ) from error
 
 
 def temporary_file(owner: object) -> Any:
-    """A nameless file for reading and writing, closed when `owner` is no longer used."""
+    """Open an anonymous file for reading and writing. It is closed when `owner` is garbage-collected."""
     file = tempfile.TemporaryFile(prefix="packer-")  # noqa: SIM115 -- closed with its owner
     weakref.finalize(owner, file.close)
     return file
