@@ -1,4 +1,4 @@
-"""Columns: fields stored outside the shards. Writes their files, which take effect with the manifest."""
+"""Write columns: fields stored outside the shards. A column becomes part of the dataset when the manifest lists it."""
 
 import json
 import os
@@ -27,14 +27,14 @@ from shardspec.typing.join import JoinedColumns
 
 
 def write_column(staging: Path, field: Field, values: Any) -> tuple[Column, Path]:
-    """Write the files of a column, durably, and return its entry and the folder to put into its place.
+    """Write the files of a column durably. Return its manifest entry and the folder that is to be moved into place.
 
     Parameters
     ----------
     staging : Path
         A folder on the dataset's file system.
     values : ndarray or list of bytes-like objects
-        Of every row (`shardspec.columns`).
+        The values of all rows (`shardspec.columns`).
     """
     batches = (values[first : first + BATCH_ROWS] for first in range(0, len(values), BATCH_ROWS))
     return _write_batches(staging, field, _lengths(field, [values]), len(values), batches)
@@ -67,15 +67,14 @@ def _write_batches(
 
 
 def carry_columns(workspace: Workspace, manifest: Manifest, removed: IntArray, further: int) -> None:
-    """Write the columns of a dataset for its future rows, and record their entries in the workspace.
+    """Write the columns of a dataset for its rows after an update, and record their entries in the workspace.
 
     Parameters
     ----------
     removed : int64 array
-        Rows that are left out, ascending.
+        Rows to leave out, ascending.
     further : int
-        Rows that follow the others, without a value: their fields get sentinels, and false where they say that there is
-        a value.
+        Number of new rows at the end. They have no values, so they get a sentinel, and False in the validity field.
     """
     layout, columns = Layout(workspace.out), list(manifest.columns)
     kept = np.delete(np.arange(manifest.samples), removed)
@@ -104,7 +103,7 @@ def _carried(source: PackedRows, field: Field, kept: IntArray, further: int) -> 
 
 
 def carried_columns(workspace: Workspace, manifest: Manifest) -> list[FieldColumn]:
-    """Return the columns that `carry_columns` has recorded."""
+    """Return the columns that `carry_columns` recorded."""
     if not workspace.column_entries.exists():
         return []
     found = (Column.from_json(one, Problems()) for one in json.loads(workspace.column_entries.read_bytes()))
@@ -112,7 +111,7 @@ def carried_columns(workspace: Workspace, manifest: Manifest) -> list[FieldColum
 
 
 def _empty(field: Field, values: Sequence[Buffer]) -> bytes:
-    """Return the placeholder for a missing value of variable size. In JSON it is an empty document of the same kind."""
+    """Return the sentinel for a missing value of variable size. For JSON, it is an empty document of the same kind."""
     if field.codec.name != "json":
         return b""
     return b"{}" if any(bytes(value[:1]) == b"{" for value in values[:1]) else b"[]"
@@ -121,21 +120,21 @@ def _empty(field: Field, values: Sequence[Buffer]) -> bytes:
 def change_columns(
     workspace: Workspace, manifest: Manifest, dropped: Iterable[str], fields: Sequence[Field], columns: Columns
 ) -> Manifest:
-    """Replace columns of the dataset in one step, the rename of the manifest.
+    """Replace columns of the dataset atomically, by renaming the new manifest into place.
 
-    Killed at any moment, the dataset is the old or the new one; files that belong to neither are removed by the next
-    call, or by the next build in the folder.
+    If the process is killed, the dataset has either the old or the new columns. The next call, or the next build in the
+    folder, removes the remaining files.
 
     Parameters
     ----------
     workspace : Workspace
-        Of the dataset, locked.
+        Workspace of the dataset. The caller must hold its lock.
     manifest : Manifest
-        Of the dataset.
+        The present manifest of the dataset.
     dropped : collection of str
-        Fields of columns.
+        Fields whose columns are removed.
     columns : dict
-        The values of `fields` in all rows.
+        Values of the added `fields` in all rows.
     """
     layout = Layout(workspace.out)
     if layout.columns.is_symlink():
@@ -149,7 +148,7 @@ def change_columns(
     changed = with_columns(manifest, [*kept, *(column for column, _ in written)], {f.name: f for f in fields})
     layout.columns.mkdir(exist_ok=True)
     for column, folder in written:
-        if not _is_there(layout, column):
+        if not _is_intact(layout, column):
             remove_tree(layout.root / column.name)
             os.replace(folder, layout.root / column.name)
     fsync_folder(layout.columns)
@@ -161,7 +160,7 @@ def change_columns(
 
 
 def has_columns(workspace: Workspace, manifest: Manifest, joined: JoinedColumns) -> bool:
-    """Return whether a dataset has these fields as columns already, with the same values."""
+    """Return whether the dataset already has these fields as columns with the same values."""
     known = {column.field: column for column in manifest.columns}
     return all(
         field.name in known
@@ -171,7 +170,7 @@ def has_columns(workspace: Workspace, manifest: Manifest, joined: JoinedColumns)
     )
 
 
-def _is_there(layout: Layout, column: Column) -> bool:
+def _is_intact(layout: Layout, column: Column) -> bool:
     """Return whether the dataset already has the same column, undamaged. Its name contains the digest of its files."""
     try:
         for entry in column.files:
@@ -182,12 +181,12 @@ def _is_there(layout: Layout, column: Column) -> bool:
 
 
 def with_columns(manifest: Manifest, columns: Iterable[Column], fields: Mapping[str, Field]) -> Manifest:
-    """Return the manifest with these columns only, sorted by name so that it does not depend on the order of changes.
+    """Return the manifest with exactly these columns, sorted by name so that the order of changes does not matter.
 
     Parameters
     ----------
     fields : dict of str to Field
-        The fields of the columns that are new.
+        Fields of the new columns.
     """
     ordered = tuple(sorted(columns, key=lambda column: column.field))
     beside = tuple(fields.get(column.field) or manifest.schema[column.field] for column in ordered)

@@ -24,7 +24,7 @@ def read_groups(path: Path, by: str) -> Groups:
     Raises
     ------
     UsageError
-        If there is no such field.
+        If the dataset has no such field.
     """
     with closing(PackedRows.of(path, check="size")) as rows:
         return _group(rows, by, _grouping_field(rows.schema, by, path))
@@ -66,12 +66,12 @@ _DIGEST = np.dtype(f"S{DIGEST_BYTES}")
 
 
 def _digests(values: Sequence[bytes]) -> npt.NDArray[Any]:
-    """Return a 128-bit hash of each value, because the values themselves would fill the memory."""
+    """Return a 128-bit hash of each value, which takes less memory than the values themselves."""
     return np.frombuffer(b"".join(map(digest, values)), _DIGEST)
 
 
 def _number(values: npt.NDArray[Any]) -> tuple[IntArray, IntArray]:
-    """Return the first row of each distinct value, ascending, and the number of each row's value among these."""
+    """Number the distinct values by their first row. Return these first rows, and the number of each row's value."""
     _, first, of_row = np.unique(values, return_index=True, return_inverse=True, equal_nan=False)
     order = np.argsort(first)
     ranks = np.empty(len(first), np.int64)
@@ -84,7 +84,7 @@ def _grouping_field(schema: Schema, by: str, path: Path) -> Field:
     if not isinstance(by, str):
         raise UsageError(expected=f"the name of a field, one of {_list(fit)}", found=shorten(by))
     if by not in {field.name for field in fit}:
-        found = "another kind" if by in schema else "none"
+        found = "a field of another kind" if by in schema else "none"
         raise UsageError(
             place=path,
             expected=f"a field {shorten(by)} of text or of single values",

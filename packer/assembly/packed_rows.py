@@ -1,4 +1,4 @@
-"""Stored rows of packed datasets."""
+"""Read the stored rows of packed datasets."""
 
 import os
 from collections import OrderedDict
@@ -29,13 +29,13 @@ BATCH_BYTES = 16 * 10**6
 _BATCH_ROWS = 1 << 15
 _OPEN_SHARDS = 32
 _PASSED_BYTES = 64 * 10**6
-"""Approximate number of mapped bytes read before they are released; until then they count as memory of the process.
-Shards not read during the last `_IDLE` releases are closed, because the lengths of their rows take memory too."""
+"""Approximate number of mapped bytes to read before releasing them, since mapped pages count as memory of the process.
+Shards that were not read during the last `_IDLE` releases are closed, because the lengths of their rows take memory."""
 
 _IDLE = 8
 
 _AROUND_BYTES = 1 << 16
-"""Bytes mapped around a single row."""
+"""Bytes that the system maps around a single row."""
 
 Check = Literal["digest", "size"]
 
@@ -43,28 +43,28 @@ Check = Literal["digest", "size"]
 class PackedRows:
     """Rows of one or several packed datasets, one after another, with one schema (`packer.assembly.schemas`).
 
-    Nothing is decoded. A shard's digest is compared with the manifest before its first row is read, so that damage is
-    never copied under a fresh digest. If the workspace has a scan of the shard, the scan has made that comparison.
-    If another dataset takes the place of one that is read, the next file that is opened is an error: rows of two
-    datasets are never mixed.
+    Nothing is decoded. Before a shard's first row is read, its digest is compared with the manifest, so that damaged
+    data never gets a new digest. If the workspace has a scan of the shard, this comparison has been done already.
+    If an input is replaced by another dataset meanwhile, opening the next file raises an error, so rows of two datasets
+    are never mixed.
 
     Parameters
     ----------
     config : mapping
-        ``inputs``: a list of ``{"path": folder, "items_before": n}``; n, if it is not 0, is added to the item's number
-        in every key. An input may have a ``digest``, with which that of the dataset must begin. ``check``: ``"digest"``
-        (default), or ``"size"`` if the caller has compared the digests. ``columns``: false to leave out the fields that
-        are stored in columns.
+        ``inputs`` is a list of ``{"path": folder, "items_before": n}``; n is added to the item's number in every key.
+        An input may have a ``digest``, which the dataset's digest must begin with. ``check`` is ``"digest"`` (default),
+        or ``"size"`` if the caller has compared the digests. ``columns`` is false to leave out the fields that are
+        stored in columns.
     workspace : Workspace or None
         The workspace whose scans are used.
     manifests : sequence of Manifest, optional
-        The manifests of the inputs, if they are loaded already; then no other process may write to the datasets, or the
-        digests are compared later.
+        The manifests of the inputs, if they are loaded already. The caller then makes sure that no other process writes
+        to the datasets, or compares the digests later.
 
     Raises
     ------
     DatasetChangedError
-        If a dataset has another digest than it should have.
+        If a dataset's digest differs from the expected one.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class PackedRows:
     ) -> None:
         self._workspace = workspace
         self._digests = config.get("check", "digest") == "digest"
-        self._places: list[_Place] = []
-        self._columns: list[_Place] = []
+        self._places: list[_StoredPart] = []
+        self._columns: list[_StoredPart] = []
         layouts = [Layout(Path(entry["path"])) for entry in config["inputs"]]
         known: Sequence[Manifest | None] = [None] * len(layouts) if manifests is None else manifests
         inputs = [
@@ -93,7 +93,7 @@ class PackedRows:
             items_before, first = entry.get("items_before", 0), 0
             numbers = {column.field: len(self._columns) + n for n, column in enumerate(manifest.columns)}
             for part in manifest.parts:
-                place = _Place(one, manifest, part, first, items_before, adapters, numbers)
+                place = _StoredPart(one, manifest, part, first, items_before, adapters, numbers)
                 if isinstance(part, Shard):
                     self._places.append(place)
                     first += part.samples
@@ -105,7 +105,7 @@ class PackedRows:
         self._compared: set[int] = set()
         self._read: dict[int, set[str]] = {}
         self._used: dict[int, int] = {}
-        self._passed = self._let_gos = 0
+        self._passed = self._releases = 0
 
     @classmethod
     def of(cls, path: Path, *, check: Check = "digest", manifest: Manifest | None = None, digest: str = "") -> Self:
@@ -116,7 +116,7 @@ class PackedRows:
         path : Path
             The dataset's folder.
         check : {"digest", "size"}
-            What is compared with the manifest before a shard's first row is read.
+            The property to compare with the manifest before a shard's first row is read.
         manifest : Manifest, optional
             The manifest of the dataset, if it is loaded already.
         digest : str
@@ -166,7 +166,7 @@ class PackedRows:
         for number in np.unique(shards).tolist():
             at = np.flatnonzero(shards == number)
             local = rows[at] - self._start(number)
-            ascending = np.argsort(local, kind="stable")  # so that a row group or chunk is read once
+            ascending = np.argsort(local, kind="stable")  # read each row group or chunk only once
             self._read_shard(number, local[ascending], fields, out, at[ascending])
             items = self._places[number].items_before
             if items and "key" in out:
@@ -175,7 +175,7 @@ class PackedRows:
         return out
 
     def _read_shard(self, number: int, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
-        """Fill rows of a shard and their values in columns into the output."""
+        """Copy rows of a shard, and their values in columns, into the output."""
         place = self._places[number]
         here = [name for name in fields if name not in place.columns]
         if here:
@@ -186,11 +186,11 @@ class PackedRows:
                 self._read_part(column, rows + place.first, [name], out, at)
 
     def _read_part(self, number: int, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
-        """Fill rows of a shard or column into the output, adapted to the common schema."""
+        """Copy rows of a shard or column into the output, adapted to the common schema."""
         place = self._place(number)
         self._passed += _touched_bytes(rows, place.part)
         if self._passed > _PASSED_BYTES:
-            self._let_go()
+            self._release()
         reader = self._reader(number)
         same = [name for name in fields if name not in place.adapters]
         changed = [name for name in fields if name in place.adapters]
@@ -202,7 +202,7 @@ class PackedRows:
             own = allocate(place.manifest.schema.select(changed), len(rows))
             with _reading(place):
                 reader.read(rows, changed, own, np.arange(len(rows)))
-        if not self._read[number].issuperset(fields):  # now the files of all these fields are open
+        if not self._read[number].issuperset(fields):  # the files of all these fields are open now
             place.input.check_standing(place.part)
             self._read[number].update(fields)
         for name in changed:
@@ -235,25 +235,25 @@ class PackedRows:
         self._open.clear()
         self._passed = 0
 
-    def _let_go(self) -> None:
-        """Release mapped pages that were read, and close shards that were not read for a while."""
+    def _release(self) -> None:
+        """Release the mapped pages, and close shards that were not read for a while."""
         let_go_of_pages()
-        self._let_gos, self._passed = self._let_gos + 1, 0
-        for number in [number for number in self._open if self._used[number] < self._let_gos - _IDLE]:
+        self._releases, self._passed = self._releases + 1, 0
+        for number in [number for number in self._open if self._used[number] < self._releases - _IDLE]:
             self._open.pop(number).close()
 
     def _start(self, number: int) -> int:
         return int(self._ends[number]) - self._places[number].part.samples
 
-    def _place(self, number: int) -> "_Place":
-        """Return the shard with a number; numbers after those of all shards are columns."""
+    def _place(self, number: int) -> "_StoredPart":
+        """Return a shard by its number. Numbers after the last shard denote columns."""
         shards = self.shards
         return self._places[number] if number < shards else self._columns[number - shards]
 
     def _scanned(self, number: int) -> bool:
-        """Return whether a shard was compared.
+        """Return whether a scan has compared the shard's digest.
 
-        Columns are not scanned, but compared by each process that reads them.
+        Columns have no scans. Each process that reads a column compares its digest.
         """
         return number < self.shards and self._workspace is not None and self._workspace.scan(number).exists()
 
@@ -272,13 +272,13 @@ class PackedRows:
         return table
 
     def _reader(self, number: int) -> ShardReader:
-        """Return the open reader of a shard or column, which is checked when it is opened."""
+        """Return the reader of a shard or column. Check and open it at the first call."""
         reader = self._open.pop(number, None)
         if reader is None:
             reader = self._check_and_open(number)
             self._read[number] = set()
-            let_go_of_pages()  # where the values are may stand all over the file
-        self._used[number] = self._let_gos
+            let_go_of_pages()  # the positions of the values may be spread over the whole file
+        self._used[number] = self._releases
         self._open[number] = reader
         if len(self._open) > _OPEN_SHARDS:
             self._open.popitem(last=False)[1].close()
@@ -297,17 +297,17 @@ class PackedRows:
                     layout.check_sizes(shard.files)
                 return open_shard(layout, manifest, shard)
         except DatasetError:
-            place.input.check_standing(shard)  # if another dataset has taken its place, that is why
+            place.input.check_standing(shard)  # report a replaced dataset as such
             raise
 
 
 class _Input:
-    """A packed dataset in its state at opening.
+    """A packed dataset in the state in which it was opened.
 
     Parameters
     ----------
     manifest : Manifest, optional
-        Manifest if it is already loaded. A replacement of the dataset is then not detected.
+        The manifest, if it is loaded already. A later replacement of the dataset is then not detected.
     digest : str
         Expected beginning of the dataset's digest.
     """
@@ -325,7 +325,7 @@ class _Input:
             raise self._changed()
 
     def check_standing(self, part: Shard | Column) -> None:
-        """Raise `DatasetChangedError` if the open files of a shard or column belong to another dataset now."""
+        """Raise `DatasetChangedError` if the files of a shard or column now belong to another dataset."""
         if self._stamp is None:
             return
         if self.layout.stamp_manifest() != self._stamp:
@@ -338,15 +338,15 @@ class _Input:
         return DatasetChangedError(
             place=self.layout.root,
             expected="a packed dataset that does not change while it is read",
-            found="it changed or replaced",
+            found="a changed or replaced one",
             hint="repeat the command when no other process writes to the folder",
         )
 
 
-class _Place(NamedTuple):
-    """One shard of one input, and the input's row that is its first; or one column.
+class _StoredPart(NamedTuple):
+    """A shard or a column of an input.
 
-    `columns` has the number of each field that is stored in a column of the same input.
+    `columns` maps each field that is stored in a column of the same input to the number of that column.
     """
 
     input: "_Input"
@@ -363,8 +363,8 @@ class _Place(NamedTuple):
 
 
 @contextmanager
-def _reading(place: _Place) -> Iterator[None]:
-    """Turn an `OSError` into a `DatasetError` that names the shard's file."""
+def _reading(place: _StoredPart) -> Iterator[None]:
+    """Turn an `OSError` into a `DatasetError` that names the file."""
     try:
         yield
     except ShardspecError:  # some are OSErrors, too
@@ -375,7 +375,7 @@ def _reading(place: _Place) -> Iterator[None]:
 
 
 def read_column(path: Path, manifest: Manifest, name: str) -> Any:
-    """Return all values of one field of a packed dataset, without comparing digests.
+    """Return all values of one field of a packed dataset. Digests are not compared.
 
     Returns
     -------
@@ -390,7 +390,7 @@ def read_column(path: Path, manifest: Manifest, name: str) -> Any:
 
 
 def _touched_bytes(rows: IntArray, part: Shard | Column) -> int:
-    """Estimate the bytes of a shard's file that are mapped when ascending rows are read."""
+    """Estimate how many bytes of a shard's file are mapped when these ascending rows are read."""
     if not len(rows):
         return 0
     row_bytes = part.bytes / max(1, part.samples)
@@ -399,7 +399,7 @@ def _touched_bytes(rows: IntArray, part: Shard | Column) -> int:
 
 
 def batch_rows(*parts: Shard | Column) -> int:
-    """Return the number of rows of a shard, with columns, in about `BATCH_BYTES`; fewer if rows are tiny."""
+    """Return the number of rows of a shard and its columns that take about `BATCH_BYTES`, or fewer if rows are tiny."""
     return max(1, min(_BATCH_ROWS, int(BATCH_BYTES / max(sum(p.bytes / max(1, p.samples) for p in parts), 1e-9))))
 
 

@@ -1,4 +1,4 @@
-"""The cut of rows in their stored order into shards by encoded size, and the index."""
+"""Plan the shards: cut the rows, in their stored order, by encoded size. Also write the shards and the index."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ from shardspec.schema import Schema
 
 BATCH_BYTES = 16 * 10**6
 BATCH_ROWS = 1024
-"""Largest size of a batch of rows between the parts and a writer, in bytes."""
+"""Largest batch of rows that is passed to a writer, in bytes."""
 
 SHARD_BYTES, FIRST_SHARD_BYTES = 256 * 10**6, 32 * 10**6
 """Default shard size in encoded bytes, and that of the first shards (`_most_bytes`)."""
@@ -42,14 +42,14 @@ class ShardPlan:
     rows : dict
         The row source's configuration (`packer.assembly.rows.open_rows`).
     cuts : tuple of int
-        Shard k holds places ``cuts[k]`` to ``cuts[k + 1]`` of the stored order.
+        Shard k holds the positions ``cuts[k]`` to ``cuts[k + 1]`` (exclusive) of the stored order.
     sizes : tuple of ShardSize
         Expected contents of each shard.
     first : int
         The number of the first shard in its name.
     key : str
-        The name of its folder of shards, which no other plan of shards has, not even of the same rows: where a task is
-        done again, it may give others.
+        Unique name of the folder in which the shards are written. Even a plan for the same rows gets another key,
+        because a repeated task may produce other rows.
     shuffled : bool
         Whether the stored order differs from that of the source.
     """
@@ -79,7 +79,7 @@ class ShardPlan:
 
     @property
     def staging(self) -> Path:
-        """Folder of written shards that are yet to be moved into place, and of their records."""
+        """Folder of written shards and their records, until they are moved into place."""
         return self.workspace.staging / self.key
 
     def published(self, number: int) -> Path:
@@ -91,7 +91,7 @@ class ShardPlan:
         return _rows_at(self.order, self.cuts[number], self.cuts[number + 1])
 
     def save(self) -> None:
-        """Write the plan, and flush it with order, reports and index. A resume then starts with the shards."""
+        """Write the plan, and flush it together with the order, reports and index. A resume then starts with the shards."""
         fsync_tree(self.workspace.final)
         if self.workspace.order.exists():
             fsync_file(self.workspace.order)
@@ -110,12 +110,12 @@ class ShardPlan:
 
 
 class Piece(NamedTuple):
-    """A run of stored rows with its own shards.
+    """A run of stored rows that shares no shard with other runs.
 
     Attributes
     ----------
     shard_bytes : int or None
-        Most encoded bytes in a shard; only a single larger row may exceed it. None depends on the size (`_most_bytes`).
+        Most encoded bytes in a shard. Only a single larger row may exceed this. None chooses the size (`_most_bytes`).
     """
 
     rows: int
@@ -140,7 +140,7 @@ def plan_assembly(
     pieces : sequence of Piece
         All rows, in their stored order.
     order : (rows,) int64 or None
-        The source's rows in stored order, maybe only some of them; None for the source's own order.
+        The source's rows in stored order, possibly a subset. None means all rows in the order of the source.
     first : int
         The number of the first shard in its name.
     """
@@ -159,7 +159,7 @@ def plan_assembly(
 
 
 class PlannedShards:
-    """Writer of the shards of a workspace's assembly plan, which is read when the first shard is written."""
+    """Writes the shards of a workspace's assembly plan. The plan is read when the first shard is written."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -192,18 +192,18 @@ def write_index(
     Parameters
     ----------
     order : (rows,) int64 or None
-        The source's rows in stored order, maybe only some of them; None for the source's own order.
+        The source's rows in stored order, possibly a subset. None means all rows in the order of the source.
     folder : Path
         Created if it does not exist.
     before : mapping of str to Path, optional
-        By field, the index of the rows that come before these.
+        Existing index files by field, whose rows come first.
     """
     schema = Schema(tuple(field for field in source.schema if field.is_scalar))
     if not schema.names:
         return
     folder.mkdir(parents=True, exist_ok=True)
     count = len(source) if order is None else len(order)
-    # Rows are read once, in the source's order, and sorted in memory.
+    # Read the rows once, in the order of the source, and sort them in memory.
     ascending = order if order is None or np.all(order[1:] > order[:-1]) else np.sort(order)
     columns = allocate(schema, count)
     for first in range(0, count, _INDEX_ROWS):
@@ -219,12 +219,12 @@ def write_index(
 
 
 def shuffled(rows: int, seed: int) -> IntArray:
-    """Return the row numbers in a random order with a seed."""
+    """Return the row numbers in a random order drawn from a seed."""
     return np.random.Generator(np.random.PCG64(seed)).permutation(rows)
 
 
 def row_sizes(schema: Schema, lengths: Mapping[str, Lengths], rows: int) -> npt.NDArray[np.int64]:
-    """Return the encoded size of each row, (rows,), from the encoded `lengths` of its values of variable size."""
+    """Return the encoded size of each row, (rows,), given the `lengths` of its values of variable size."""
     bytes_of = np.full(rows, sum(field.row_bytes for field in schema if field.is_fixed), np.int64)
     for values in lengths.values():
         bytes_of += values
@@ -234,8 +234,8 @@ def row_sizes(schema: Schema, lengths: Mapping[str, Lengths], rows: int) -> npt.
 def _most_bytes(shard_bytes: int | None, before: int) -> int:
     """Return the largest encoded size of a shard, given the size of the piece's earlier shards.
 
-    By default it is a quarter of the earlier shards, within bounds. The last shard of a dataset is written by one
-    worker while the others are idle, so it should be a small part of the whole.
+    By default it is a quarter of the size of the earlier shards, within bounds. One worker writes the last shard while
+    the others are idle, so the last shard should be a small part of the whole.
     """
     if shard_bytes is not None:
         return shard_bytes
@@ -243,12 +243,12 @@ def _most_bytes(shard_bytes: int | None, before: int) -> int:
 
 
 def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int | None) -> tuple[int, ...]:
-    """Return the boundaries 0, …, N of the rows of each shard. A row larger than a shard has its own shard.
+    """Return the boundaries 0, …, N between the shards. A row that is larger than a shard gets a separate shard.
 
     Parameters
     ----------
     bytes_of : (rows,) int64
-        The encoded bytes of each row.
+        Encoded size of each row in bytes.
     shard_bytes : int or None
         See `Piece`.
     """
@@ -262,7 +262,7 @@ def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int | None) -> tuple[
 
 
 def shard_size(schema: Schema, lengths: Mapping[str, Lengths], rows: int) -> ShardSize:
-    """Return the expected sizes of a shard of `rows` rows, from the encoded `lengths` of values of variable size."""
+    """Return the expected sizes of a shard of `rows` rows, given the `lengths` of their values of variable size."""
     totals = {f.name: f.row_bytes * rows if f.is_fixed else int(lengths[f.name].sum()) for f in schema}
     largest = {f.name: f.row_bytes if f.is_fixed else int(lengths[f.name].max(initial=0)) for f in schema}
     return ShardSize(rows, totals, largest)

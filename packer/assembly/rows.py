@@ -18,7 +18,7 @@ ROW_SOURCES: Mapping[str, ImportTarget] = {
 }
 
 Lengths = npt.NDArray[np.uint32] | npt.NDArray[np.int64]
-"""Array of encoded sizes: 4 bytes each, or 8 if a value is too large (`compact`)."""
+"""Array of encoded sizes in bytes, int32, or int64 if a size does not fit (`compact`)."""
 
 
 class RowSource(Protocol):
@@ -47,7 +47,7 @@ class RowSource(Protocol):
 
 
 def compact(lengths: npt.NDArray[np.int64]) -> Lengths:
-    """Return a copy of lengths with 4 bytes each if they fit."""
+    """Return a copy of lengths, as int32 if they fit."""
     if lengths.max(initial=0) > np.iinfo(np.uint32).max:
         return lengths.astype(np.int64)
     return lengths.astype(np.uint32)

@@ -1,4 +1,4 @@
-"""Decoded samples of a packed dataset."""
+"""Read decoded samples of a packed dataset."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ class PackedSamples:
     fields : sequence of str, optional
         The fields to read; all by default.
     check : {"digest", "size"}
-        What is compared with the manifest before a shard is opened.
+        The property to compare with the manifest before a shard is opened.
     digest : str
         Expected beginning of the dataset's digest.
     """
@@ -67,5 +67,5 @@ class PackedSamples:
 
 
 def codecs_of(schema: Schema) -> dict[str, Codec]:
-    """Return the codec of each field with encoded values."""
+    """Return the codec of each field whose values are encoded."""
     return {field.name: codec_for(field) for field in schema if not field.is_fixed}

@@ -1,4 +1,4 @@
-"""A common schema for several packed datasets, and the adaptation of encoded values to it without decoding."""
+"""Unite the schemas of several packed datasets, and adapt encoded values to the common schema without decoding them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -13,20 +13,20 @@ from shardspec.typing.field_types import common_shape
 from shardspec.wording import LENGTH, LISTED, cut, shorten
 
 Adapt = Callable[[Any], Any]
-"""Function that adapts a column of one dataset (`shardspec.columns`) to the common field."""
+"""Adapts a column of one dataset (`shardspec.columns`) to the common field."""
 
 
 def unite_schemas(schemas: Sequence[Schema]) -> Schema:
     """Return the common schema of all datasets.
 
-    Class lists that differ become one list of all names, in NFC. If all of them are sorted, so is the list, as if
-    everything had been built together. Otherwise it has the names of the first in their order, then the names that the
-    next one adds, and so on. Axes of images that differ become varying axes.
+    Different class lists are united into one list of all names, in NFC. If all lists are sorted, the united list is
+    sorted too, as if everything had been built together. Otherwise it starts with the names of the first list, followed
+    by the names that each further list adds. Image axes of different lengths become varying axes.
 
     Raises
     ------
     SchemaError
-        If they differ in anything else; every difference is listed.
+        If the schemas differ in anything else. The message lists all differences.
     """
     first = schemas[0]
     differences = list(dict.fromkeys(text for other in schemas[1:] for text in _differences(first, other)))
@@ -37,9 +37,9 @@ def unite_schemas(schemas: Sequence[Schema]) -> Schema:
 
 
 def adapter(found: Field, united: Field) -> Adapt | None:
-    """Return a function that adapts encoded values to the common field, or None if the bytes are the same.
+    """Return a function that adapts encoded values to the common field, or None if the bytes stay the same.
 
-    The function raises a `SchemaError` for a number that is no class of the field.
+    The function raises a `SchemaError` for a number that is not a class of the field.
     """
     if found.classes != united.classes:
         return _renumber(found, united)
@@ -50,7 +50,7 @@ def adapter(found: Field, united: Field) -> Adapt | None:
 
 
 def _renumber(found: Field, united: Field) -> Adapt:
-    """Renumber classes by the common list. Keep -1, which means no class, and refuse other numbers outside the list."""
+    """Renumber classes by the common list. Keep -1 (no class), and refuse other numbers outside the list."""
     names = list(map(class_name, united.classes or ()))
     table = np.array([names.index(class_name(name)) for name in found.classes or ()], united.numpy_dtype)
 
@@ -62,7 +62,7 @@ def _renumber(found: Field, united: Field) -> Adapt:
                 place=f"field {found.name!r}",
                 expected=f"a class of 0 to {len(table) - 1}, or {NO_CLASS} for none",
                 found=f"{strange[0]}, which would be another class in the united list",
-                hint="pack that dataset again with right labels",
+                hint="pack that dataset again with correct labels",
             )
         column[known] = table[column[known]]
         return column

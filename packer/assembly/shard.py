@@ -1,8 +1,9 @@
 """Write one durable shard from batches of rows: write, flush, digest, record, then publish.
 
-Each attempt has its own folder. Renaming it to the shard's name publishes the shard, and fails if the name is
-taken, so of several attempts one counts, and a worker that was believed dead changes nothing. The coordinating process
-alone moves published files into the dataset's folder (`place_shard`); the record stays, and with it the name is taken.
+Each attempt writes to a separate folder. Renaming this folder to the shard's name publishes the shard. The rename fails
+if the name is taken, so only one attempt counts, and a worker that was believed dead changes nothing. Only the
+coordinating process moves published files into the dataset's folder (`place_shard`). The shard's record stays behind, so
+the name remains taken.
 """
 
 import json
@@ -33,13 +34,12 @@ def write_shard(
     batches: Iterable[Columns],
     owner: str = "",
 ) -> Shard:
-    """Write and publish one shard, and return its manifest entry. The shard is then durable.
+    """Write and publish one shard durably, and return its manifest entry.
 
     Parameters
     ----------
     published : Path
-        The folder under whose name the shard is published, in a folder that exists. If it is there already, nothing is
-        written.
+        The folder to publish the shard as. Its parent must exist. If the folder itself exists, nothing is written.
     batches : iterable of Columns
         All rows, in order.
     owner : str
@@ -68,7 +68,7 @@ def write_shard(
 
 
 def published_shard(published: Path) -> Shard | None:
-    """Return the entry of a published shard, or None."""
+    """Return the manifest entry of a published shard, or None if it was not published."""
     try:
         document = json.loads((published / RECORD_NAME).read_bytes())
     except FileNotFoundError:
@@ -77,10 +77,10 @@ def published_shard(published: Path) -> Shard | None:
 
 
 def place_shard(root: Path, published: Path) -> Shard | None:
-    """Move the remaining files of a published shard into place, and return its entry.
+    """Move the remaining files of a published shard into the dataset's folder, and return the shard's manifest entry.
 
-    None if no shard was published, or if a file of it is missing or has another size. The moves are not flushed: if
-    they are lost with the machine's memory, the files are where they were.
+    Return None if no shard was published, or if one of its files is missing or has another size. The moves are not
+    flushed: if the machine crashes, the files may still be in their old place.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def place_shard(root: Path, published: Path) -> Shard | None:
 
 def _write(folder: Path, format: str, name: str, schema: Schema, size: ShardSize, batches: Iterable[Columns]) -> Shard:
     block_rows = _write_files(folder, format, name, schema, size, batches)
-    with ThreadPoolExecutor(1) as thread:  # the digests are computed while the disk is at work
+    with ThreadPoolExecutor(1) as thread:  # compute the digests while the disk is writing
         flushed = thread.submit(fsync_tree, folder)
         files = tuple(describe_file(folder, path) for path in sorted(folder.rglob("*")) if path.is_file())
         flushed.result()
@@ -122,7 +122,7 @@ def _write_files(
         for batch in batches:
             writer.write(batch)
     except Exception:
-        with suppress(Exception):  # it has fewer rows than it announced; only its files are to be closed
+        with suppress(Exception):  # close the files; the writer would complain about missing rows
             writer.close()
         raise
     writer.close()

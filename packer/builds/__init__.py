@@ -1,1 +1,1 @@
-"""From raw items to a dataset: the plan, the work on one item, parts, reports."""
+"""Build a dataset from raw items: plan the tasks, pack the items into parts, write reports and shards."""

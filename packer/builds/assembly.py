@@ -1,4 +1,4 @@
-"""Read the parts of a build, write its reports, settle its schema, and arrange its rows for the shards."""
+"""After the tasks of a build: read its parts, write its reports, settle its schema, and plan its shards."""
 
 import errno
 import os
@@ -39,7 +39,7 @@ from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
 from shardspec.points import LAYOUTS
 from shardspec.schema import Schema
-from shardspec.wording import LONG, cut, program, shorten
+from shardspec.wording import LONG, counted, cut, program, shorten
 
 _SHOWN_REASONS = 3
 
@@ -47,7 +47,7 @@ _NOT_THERE = os.strerror(errno.ENOENT)
 
 
 class BuildAssembler:
-    """Reads the parts of a build while tasks run, and assembles their rows after the last task.
+    """Reads the parts of a build while tasks are running, and plans the shards after the last task.
 
     Parameters
     ----------
@@ -128,17 +128,17 @@ class BuildAssembler:
         return PartsSummary(self._make_settler(), reports, self._identify, columns, self._rows_of)
 
     def _assemble_update(self, compared: Comparison, added: Assembly, samples: int) -> Assembly:
-        """Arrange new rows in shards next to those of the dataset, or in new shards together with the kept rows.
+        """Plan shards for the new rows. If samples are removed, the new shards also hold the rows that are kept.
 
         Raises
         ------
         UsageError
             If no sample would be left.
         DatasetError
-            If a shard that samples are copied from does not match the manifest.
+            If a shard to copy samples from does not match the manifest.
         """
         base, space = compared.base, self._space
-        if compared.rewrites:  # before anything is read that decides how the shards are cut
+        if compared.rewrites:  # check the shards before reading the sizes that decide how rows are cut
             _check_shards(compared.layout, base)
         removed = find_rows(compared.layout, base, compared.removed)
         carry_columns(space, base, removed, samples)
@@ -150,7 +150,7 @@ class BuildAssembler:
             raise UsageError(
                 place=compared.layout.root,
                 expected="an update that leaves samples",
-                found=f"that all {base.samples} would be removed and no item gave a new one",
+                found=f"one that removes all {base.samples} and adds none",
                 hint="give another source, or pack this one into another folder",
             )
         kept = np.delete(np.arange(base.samples), removed)
@@ -160,19 +160,19 @@ class BuildAssembler:
         return replace(added, rows=rows, order=np.concatenate([kept, order]), first_shard=first, source=source)
 
     def _settle(self, settler: SchemaSettler) -> Schema:
-        """Return the schema of the rows. In an update, it is the schema of the dataset.
+        """Return the schema of the rows, or in an update the schema of the extended dataset.
 
         Raises
         ------
         UsageError
-            If they do not fit into that dataset.
+            If the rows do not fit into the dataset.
         """
         if self._comparison is None:
             return settler.settle()
         try:
             return settler.settle_into(self._comparison.base.shard_schema)
         except SchemaError as error:
-            discard(self._space, aside=True)  # the same call could never finish it
+            discard(self._space, aside=True)  # resuming this build would fail again
             raise UsageError(
                 expected="samples that fit into the dataset",
                 found="others",
@@ -182,7 +182,10 @@ class BuildAssembler:
             ) from error
 
     def _rows_of(self, task: Task) -> Callable[[int], Mapping[str, Any]]:
-        """Return a function from an item's position in a task to its row in the source. It reads the items when first called."""
+        """Return a function that maps an item's position in a task to its row in the source.
+
+        The function reads the items when it is first called.
+        """
         items: list[Item] = []
 
         def row_of(place: int) -> Mapping[str, Any]:
@@ -192,7 +195,7 @@ class BuildAssembler:
         return row_of
 
     def _identify(self, task: Task) -> Iterator[ItemIdentity]:
-        """Yield the identity of each item of a task, by which later calls recognise it."""
+        """Yield the identity of each item of a task. Later builds recognise the item by this identity."""
         if self._comparison is not None:
             yield from map(self._comparison.identify, read_items(self._space.items, *task))
             return
@@ -202,21 +205,20 @@ class BuildAssembler:
 
 
 def _next_shard(base: Manifest, space: Workspace) -> int:
-    """Return the number after the largest in the names of shards and of files in the folder."""
+    """Return a shard number larger than that of any shard or file in the folder."""
     names = [*(shard.name for shard in base.shards), *(path.name for path in space.out.iterdir())]
     found = (re.match(r"shard-([0-9]+)", strip_aside(name)) for name in names)
     return max((int(match[1]) + 1 for match in found if match is not None), default=0)
 
 
 def _check_shards(layout: Layout, base: Manifest) -> None:
-    """Compare the digests of all shards of a dataset with its manifest."""
     with ThreadPoolExecutor(available_processors()) as threads:
         for _ in threads.map(layout.check_digest, [entry for shard in base.shards for entry in shard.files]):
             pass
 
 
 def _index_files(layout: Layout, base: Manifest) -> dict[str, Path]:
-    """Check the index files of a dataset and return them by field."""
+    """Check the index files of a dataset, and return their paths by field."""
     found = {}
     for name in (field.name for field in base.shard_schema if field.is_scalar):
         entry = layout.find_index(base, name)
@@ -228,7 +230,7 @@ def _index_files(layout: Layout, base: Manifest) -> dict[str, Path]:
 
 
 def _give_up(space: Workspace, counts: Counts, recipe: Recipe) -> TooManyRejectsError:
-    """Discard a build without samples, and return the error. Resuming would not help: a call that does has another plan."""
+    """Discard a build without samples, and return the error to raise. Resuming such a build would not help."""
     reasons = list(islice(read_lines(space.final / REJECTS_NAME), _SHOWN_REASONS))
     shown = "; ".join(f"{shorten(line['item'], LONG)}, {line['step']}: {cut(line['reason'], LONG)}" for line in reasons)
     advice = advise((line["reason"] for line in reasons), recipe)
@@ -237,6 +239,7 @@ def _give_up(space: Workspace, counts: Counts, recipe: Recipe) -> TooManyRejects
         advice = f"paths in a table {kind} are relative to its folder, or to --root DIR"
     space.give_up(space.final / REJECTS_NAME)
     return TooManyRejectsError(
-        f"no item gave a sample ({counts.items} in all), so nothing was packed: {shown} (all reasons: {space.reasons})"
+        f"none of the {counted(counts.items, 'item')} yielded a sample, so nothing was packed: {shown} "
+        f"(all reasons: {space.reasons})"
         f"{f': {advice}' if advice else ''}"
     )

@@ -33,7 +33,7 @@ _INSTEAD: Mapping[str, str] = {
     "quiet": "give progress=False",
     "json": "use the value that the build returns",
 }
-"""Options that only the command line has, and what to use instead."""
+"""Options that exist only on the command line, and what to do in Python instead."""
 
 _OF_RECIPE = (
     *("format", "label_from", "classes", "classes_from", "label_names", "path_column", "keys", "limit"),
@@ -65,7 +65,7 @@ def build(
     progress: bool | ProgressListener = True,
     **options: Any,
 ) -> BuildResult:
-    """Pack a source into a dataset. Calling it again with the same arguments resumes, or finds that it is done.
+    """Pack a source into a dataset. Call it again with the same arguments to resume an interrupted build.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def build(
         LMDB, RecordIO, Parquet with images inside), rows as Python dicts (paths relative to the current folder), or an
         object with ``list_items``.
     out : path
-        Folder of the dataset: new, empty, or with the build to resume.
+        Output folder; must be new, empty, or hold an unfinished build to resume.
     recipe : Recipe, optional
         Replaces the recipe's options as keyword arguments.
     progress : bool or ProgressListener
@@ -89,13 +89,13 @@ def build(
     Raises
     ------
     UsageError
-        If the call is invalid, or the folder holds something else.
+        If the call is invalid, or the folder holds other files.
     ResumeMismatchError
-        If another job was begun in the folder.
+        If the folder holds the unfinished build of another call.
     BuildLockedError
-        If another process is at work in the folder.
+        If another process is building in the folder.
     BuildError
-        If the build cannot continue. The same call resumes.
+        If the build cannot continue. Repeat the call to resume.
     TooManyRejectsError
         If the build finished with more rejects than allowed, or if no item yielded a sample.
     """
@@ -111,21 +111,21 @@ def detect(
     progress: bool | ProgressListener = True,
     **options: Any,
 ) -> BuildResult:
-    """Find the faces of a source and pack where they are, without images: later builds take them as ``boxes``.
+    """Detect the faces of a source, and pack their boxes without images, for later builds with ``boxes``.
 
-    It is the build ``preset="faces", steps="decode,detect"``, with its resume and reports. A sample is a face in a
-    frame, or a frame without a face.
+    This is `build` with ``preset="faces", steps="decode,detect"``, including resume and reports. A sample is a face in
+    a frame, or a frame without a face.
 
     Parameters
     ----------
     source : path, sequence of mapping, or Source
         A folder, a table or rows, as for `build`.
     out : path
-        Folder of the dataset: new, empty, or with the job to resume.
+        Output folder; must be new, empty, or hold an unfinished job to resume.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
     **options
-        Attributes of `Recipe` that choose items, frames, the detector and the shards, and those of `BuildOptions`.
+        Attributes of `Recipe` for the items, frames, detector and shards, and all attributes of `BuildOptions`.
 
     Returns
     -------
@@ -134,15 +134,15 @@ def detect(
     Raises
     ------
     UsageError
-        If the call is invalid, or the folder holds something else.
+        If the call is invalid, or the folder holds other files.
     ResumeMismatchError
-        If another job was begun in the folder.
+        If the folder holds the unfinished job of another call.
     BuildLockedError
-        If another process is at work in the folder.
+        If another process is building in the folder.
     BuildError
-        If the job cannot continue. The same call resumes.
+        If the job cannot continue. Repeat the call to resume.
     TooManyRejectsError
-        If it finished with more rejects than allowed, or if no item could be read.
+        If the job finished with more rejects than allowed, or if no item could be read.
     """
     refuse_unknown(options, (*DETECT_OPTIONS, "progress"))
     return build(source, out, progress=progress, preset="faces", steps="decode,detect", **options)
@@ -189,16 +189,16 @@ def plan_build(
     functions: Mapping[str, Step] | None = None,
     declaration: Declaration | None = None,
 ) -> tuple[BuildJob, tuple[str, ...], Growth | None] | BuildResult:
-    """List the items of a source and plan how they are packed.
+    """List the items of a source, and plan the build.
 
     Returns
     -------
     job : BuildJob
     notes : tuple of str
-        What is to be known about the source, a line each.
+        Notes for the user about the source, one line each.
     growth : Growth or None
-        How the source compares with the dataset that is added to. If there is nothing to add to it, the result is
-        returned instead of all three.
+        In an update, how the source compares with the dataset. If the dataset is up to date, the result is returned
+        instead of these three values.
     """
     listing = list_items(source, recipe, listener)
     runtime = describe_runtime(recipe, declared=declaration is not None)
@@ -224,7 +224,7 @@ def plan_build(
 def _compare(
     out: Path, listing: Listing, recipe: Recipe, runtime: Mapping[str, str], options: BuildOptions
 ) -> Comparison | None:
-    """Compare a source with the dataset in a folder; None if there is none yet."""
+    """Compare a source with the dataset in a folder. Return None if the folder holds no dataset yet."""
     layout = Layout(out)
     base = committed(layout)
     if base is not None:
@@ -232,7 +232,7 @@ def _compare(
     if not options.update:
         raise UsageError(
             place=out,
-            expected="a packed dataset, whose rejects to try again",
+            expected="a packed dataset whose rejects can be tried again",
             found=layout.describe_build() if layout.build.is_dir() else "none",
         )
     return None
@@ -246,9 +246,9 @@ def dry_run(
     progress: bool | ProgressListener = True,
     **options: Any,
 ) -> Estimate:
-    """Estimate what a build would do and need, from its plan and a few items packed into a temporary folder.
+    """Estimate the time and space that a build needs, by packing a few of its items into a temporary folder.
 
-    Of an update, also how the source compares with the dataset. Nothing else is written.
+    For an update, the estimate also compares the source with the dataset. Nothing is written to `out`.
 
     Parameters
     ----------
@@ -309,15 +309,15 @@ def resolve_options(recipe: Recipe | None, options: dict[str, Any]) -> tuple[Rec
 
 
 def _refuse_unknown(names: Iterable[str]) -> None:
-    """Check that every keyword is an option of the build; for one of the command line, say what to use instead."""
+    """Refuse keywords that are not options of the build, with advice for options of the command line."""
     for name in names:
         if name in _INSTEAD:
-            raise UsageError(f"an option of the command line alone; in Python, {_INSTEAD[name]}", option=name)
+            raise UsageError(f"exists only on the command line; in Python, {_INSTEAD[name]}", option=name)
     refuse_unknown(names, (*OPTION_NAMES, "recipe", "progress"))
 
 
 def _name_step(step: Any, functions: dict[str, Step]) -> Any:
-    """A name for a step that is a Python function; names stay as they are."""
+    """Return the name of a step. A Python function gets a name and is added to `functions`."""
     if not callable(step) or isinstance(step, StepSpec):
         return step
     name = f"{getattr(step, '__module__', 'function')}.{getattr(step, '__qualname__', 'step')}"

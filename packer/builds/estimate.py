@@ -1,4 +1,4 @@
-"""``--dry-run``: the plan, and an estimate of time and size from a few items."""
+"""``--dry-run``: plan a build, and estimate its time and size by packing a few items."""
 
 import random
 import shutil
@@ -34,43 +34,45 @@ from shardspec.wording import counted, cut
 
 TRIED_ITEMS = 4
 TRIED_STILLS, TRIED_SEQUENCES = 12, 6
-"""Most items tried of a group, and about how many images and videos in all. These are also the most groups: items of
-further kinds and classes form one group."""
+"""Most items to try of each group, and of all images and all videos together. The number of groups has the same limits:
+all further kinds and classes form one group."""
 
 _QUICK_S = 0.5
-"""Items that are packed in less time are packed and timed again, without the first calls of libraries."""
+"""If packing takes less time than this, it is repeated and timed again, so that slow first calls do not count."""
 
 
 @dataclass(frozen=True, repr=False)
 class Estimate(Result):
     """Estimate of the time, space and output of a build.
 
+    In an update, all numbers except `growth` are about the items to be packed.
+
     Attributes
     ----------
     plan : BuildPlan
     tried_items : int
-        Items that were packed into a temporary folder to measure.
+        Number of items that were packed as a trial.
     tried_samples, tried_rejects : int
+        Samples and rejects among these items.
     tried_reason : str or None
-        Why the first reject was rejected.
+        Reason of the first reject.
     samples : int
-        Estimated.
+        Estimated number of samples.
     bytes : int
-        Encoded bytes of all samples, estimated. The parts need the same space again until the shards are written.
+        Estimated encoded bytes of all samples. Until the shards are written, the parts take the same space again.
     seconds : float
-        Estimated time with `workers`, without the loading of models.
+        Estimated time with `workers`, without loading models.
     workers : int
     free_bytes : int
         Free space on the output's file system.
     repeats : str or None
-        In words, the files that several items name; None if there are none.
+        Description of files that occur in several items; None if there are none.
     notes : tuple of str
-        What is to be known about the source, a line each: missing labels, ignored files and the like.
+        Notes for the user about the source, one line each, for example about missing labels or ignored files.
     growth : Growth or None
-        How the source compares with the dataset that is to be added to; None for a build of its own. All other numbers
-        are about the items to be packed now.
+        In an update, how the source compares with the dataset; None for a new dataset.
     copied_bytes : int
-        Bytes of the dataset's shards, most of which are copied if the update removes samples; 0 if it does not.
+        Size of the dataset's shards if the update removes samples, since most of it is then copied; otherwise 0.
     """
 
     plan: BuildPlan
@@ -90,11 +92,11 @@ class Estimate(Result):
 
     @property
     def fits(self) -> bool:
-        """True if parts and shards together fit into the free space."""
+        """True if the parts and the shards together fit into the free space."""
         return 2 * self.bytes + self.copied_bytes < self.free_bytes
 
     def to_json(self) -> dict[str, Any]:
-        """The estimate as JSON, with the plan's recipe and counts."""
+        """Return the estimate as JSON, with the plan's recipe and counts."""
         values = {name: value for name, value in vars(self).items() if name not in ("plan", "growth")}
         values |= {} if self.growth is None else {"update": self.growth.to_json()}
         plan = self.plan
@@ -102,7 +104,7 @@ class Estimate(Result):
         return {**counts, **values, "fits": self.fits, "recipe": dict(plan.recipe), "fingerprint": plan.fingerprint}
 
     def describe(self) -> str:
-        """The estimate for people."""
+        """Return the estimate as text for the user."""
         plan = self.plan
         options = Recipe.from_options(plan.recipe).options_in_use()
         shown = {name: cut(_show(value), 200) for name, value in options.items() if value not in (None, [], False)}
@@ -132,17 +134,17 @@ def estimate(
     listener: ProgressListener,
     compare: Callable[[Listing, Mapping[str, str]], Comparison | None],
 ) -> Estimate:
-    """Plan a build and pack a few items of every kind and class into a temporary folder. Nothing is written into `out`.
+    """Plan a build, and pack a few items of every kind and class into a temporary folder. Nothing is written to `out`.
 
     Parameters
     ----------
     source, out, recipe, options
         See `packer.build`.
     functions : dict of str to callable
-        Steps passed as Python functions, by the name that stands in the recipe.
+        Steps passed as Python functions, by their names in the recipe.
     listener : ProgressListener
     compare : callable
-        Compares a listing with the dataset in `out` that is to be added to; returns None if there is none.
+        Compares a listing with the dataset in `out`. Returns None if there is none.
     """
     check_steps(recipe, functions)
     refuse_files(out)
@@ -191,7 +193,7 @@ def estimate(
 
 
 def _show(value: Any) -> str:
-    """The value of an option; a list of texts as they would be given one by one."""
+    """Format the value of an option. Strings in a list are joined with commas."""
     plain = isinstance(value, list | tuple) and all(isinstance(entry, str) for entry in value)
     return ",".join(value) if plain else str(value)
 
@@ -218,7 +220,7 @@ class _Tried:
         )
 
     def scaled(self, factor: float, *, seconds: float) -> "_Tried":
-        """The same for all items, which yield `factor` times as much and take `seconds` times as long."""
+        """Extrapolate to all items, which yield `factor` times as much and take `seconds` times as long."""
         return replace(
             self,
             samples=round(self.samples * factor),
@@ -228,7 +230,7 @@ class _Tried:
 
 
 class _Group:
-    """The items of one kind and class, of which a few are chosen at random, the same ones every time."""
+    """Items of one kind and class, of which a few are chosen at random with a fixed seed."""
 
     def __init__(self, seed: str) -> None:
         self.chosen: list[Item] = []
@@ -236,7 +238,7 @@ class _Group:
         self._items = self._bytes = 0
 
     def add(self, item: Item) -> None:
-        """Take in an item (reservoir sampling: Vitter's algorithm R)."""
+        """Add an item (reservoir sampling, Vitter's algorithm R)."""
         self._items += 1
         self._bytes += item.bytes
         if len(self.chosen) < TRIED_ITEMS:
@@ -248,14 +250,14 @@ class _Group:
         return self._items
 
     def keep(self, count: int) -> None:
-        """Try fewer of them."""
+        """Drop all but the first `count` chosen items."""
         del self.chosen[count:]
 
     def factor(self, *, by_bytes: bool) -> float:
-        """How many times as much as the chosen items all of them yield, or take.
+        """Return the factor by which the results of the chosen items are scaled up to all items of the group.
 
-        All images count the same, and so do videos if a fixed number of frames is taken of each. Otherwise a video's
-        share grows with its length, and so with its bytes if `by_bytes`.
+        Images count equally. Videos count equally too, unless `by_bytes` is set, because the number of frames depends on
+        their length: then they count by their bytes.
         """
         if by_bytes and self.chosen[0].medium.is_sequence:
             return self._bytes / max(1, sum(item.bytes for item in self.chosen))
@@ -263,13 +265,12 @@ class _Group:
 
 
 class _Samples:
-    """Items to try, of every kind (suffix, and whether the source itself rejects it), folder and class."""
+    """Groups the items by kind, folder and class. The kind is the suffix, and whether the source rejected the item."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[Any, ...], _Group] = {}
 
     def add(self, item: Item) -> None:
-        """Take in an item."""
         suffix = "" if isinstance(item.member, Frames) else item.name.rpartition(".")[2].lower()
         kind = (item.medium, suffix, item.reject is None)
         key: tuple[Any, ...] = (*kind, item.name.rpartition("/")[0], item.columns.get("label"))
@@ -280,7 +281,7 @@ class _Samples:
         self._groups[key].add(item)
 
     def groups(self) -> list[_Group]:
-        """The groups, the largest first; of many groups one item each is chosen."""
+        """Return the groups, the largest first. If there are many groups, each has a single chosen item."""
         for medium in MEDIA:
             most = _tried_most(medium)
             groups = [group for kind, group in self._groups.items() if kind[0] is medium]
@@ -302,7 +303,7 @@ def _pack(
     resources: StepResources,
     stage: Stage,
 ) -> _Tried:
-    """Pack items, timed after the models are loaded; if that is quick, once more, without the first calls of libraries."""
+    """Pack items as a trial. The time for loading models does not count, nor, in a quick trial, slow first calls."""
     space = Workspace(folder / "build")
     space.create()
     items = [item._replace(index=index) for index, item in enumerate(items)]
@@ -322,7 +323,7 @@ def _pack(
         work.prepare()
         seconds = _time(work, on_item)
         stage.advance(len(ended), sum(ended), ended.count(0))
-        if seconds < _QUICK_S or PACKED_ROW in items[0].columns:  # shards take longer to open than a row to pack
+        if seconds < _QUICK_S or PACKED_ROW in items[0].columns:  # opening shards takes longer than packing a row
             seconds = _time(work, on_item)
     part = Part(space.part(0))
     count = ColumnCount()
@@ -336,7 +337,7 @@ def _pack(
 
 
 def _time(work: BuildWork, on_item: OnItem) -> float:
-    """Return the seconds that the only task takes."""
+    """Run the only task, and return the time in seconds."""
     started_s = time.perf_counter()
     work.run(Unit("task", 0), {}, on_item)
     return time.perf_counter() - started_s

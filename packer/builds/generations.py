@@ -1,4 +1,4 @@
-"""Counts and generations of a build, as they go into the manifest."""
+"""Counts and generations of a build for the manifest."""
 
 import json
 from collections.abc import Mapping
@@ -27,9 +27,9 @@ class BuildTotals:
     marked, refilled, broken_tracks, unused_boxes
         See `packer.builds.result.BuildResult`.
     mended : int
-        Items that were rejected before, were tried again, and are packed now.
+        Items that were rejected before and were packed by a retry.
     left : dict of str to dict
-        By the number of a generation of the updated dataset, the counts of the items that are no longer part of it.
+        Counts of the items that left each generation of the updated dataset, by the generation's number.
     """
 
     counts: Counts
@@ -42,7 +42,7 @@ class BuildTotals:
 
     @classmethod
     def of_reports(cls, reports: ReportWriter, recipe: Recipe, ignored: int) -> "BuildTotals":
-        """Return the totals of finished reports. Counts of what the recipe does not ask for are None."""
+        """Return the totals of finished reports. Counts that do not apply to the recipe are None."""
         return cls(
             reports.counts(ignored),
             marked=reports.marked if recipe.restart_markers else None,
@@ -67,7 +67,7 @@ class BuildTotals:
 
 
 def arrange_generations(plan: BuildPlan, totals: BuildTotals, compared: Comparison | None) -> list[Made]:
-    """Return the generations of the dataset that a build makes, or of the dataset that it updates."""
+    """Return the generations of the dataset after a build or update."""
     counts = totals.counts
     if compared is None:
         return [
@@ -94,7 +94,7 @@ def arrange_generations(plan: BuildPlan, totals: BuildTotals, compared: Comparis
 def describe_contents(
     space: Workspace, plan: BuildPlan, totals: BuildTotals, compared: Comparison | None, finished: str
 ) -> Contents:
-    """Return what the manifest of a build will list, with the history of an updated dataset."""
+    """Return the contents of a build's manifest, including the history of an updated dataset."""
     made = arrange_generations(plan, totals, compared)
     if compared is None:
         return Contents(made)
@@ -106,12 +106,12 @@ def describe_contents(
 
 
 def _left_of_base(plan: BuildPlan, totals: BuildTotals, compared: Comparison) -> list[Generation]:
-    """Return the dataset's generations without items that are gone or belong to another generation now."""
+    """Return the dataset's old generations, without items that are gone or have moved to another generation."""
     kept = []
     for number, generation in enumerate(compared.base.generations):
         fewer = totals.left.get(str(number), {})
         counts = {name: count - fewer.get(name, 0) for name, count in generation.counts.to_json().items()}
-        # A plan recognises its dataset by the fingerprint, which must differ once items have left.
+        # A plan recognises its dataset by the fingerprint, so the fingerprint must change once items have left.
         same = not fewer.get("packed_items") and not (plan.gone and fewer)
         fingerprint = generation.fingerprint if same else sha256_json([generation.fingerprint, plan.fingerprint])
         kept.append(replace(generation, counts=Counts(**counts), fingerprint=fingerprint))
@@ -119,7 +119,7 @@ def _left_of_base(plan: BuildPlan, totals: BuildTotals, compared: Comparison) ->
 
 
 def _read_history(base: Manifest) -> list[Any]:
-    """Return the recorded history of a dataset; for a single build, the line that it would get."""
+    """Return the recorded history of a dataset. A dataset of a single build gets a history of one line."""
     history = base.wall_clock.get("history")
     if isinstance(history, list):
         return history
@@ -136,11 +136,11 @@ def _note(
     ----------
     kind : str
     last : Generation
-        Made by the version of this project that is noted.
+        The generation whose version of this project is recorded.
     finished : str or None
         Time in UTC.
     counts : Counts, optional
-        Counts of the items of that time; none by default.
+        Counts of the items.
     more : mapping, optional
         Further keys.
     """

@@ -1,4 +1,4 @@
-"""The build as a job: tasks over items, a schema settled by their samples, reports, and the result."""
+"""Run a build as a job: its plan, its work, the assembly of its results, and its relation to earlier builds."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ from shardspec.wording import list_some
 
 
 class BuildJob:
-    """A build in the form that a job runs (`packer.jobs.plan.JobPlan`).
+    """A build that can be run as a job (`packer.jobs.plan.JobPlan`).
 
     Parameters
     ----------
@@ -44,24 +44,24 @@ class BuildJob:
     listing : Listing
     options : BuildOptions
     functions : dict of str to callable
-        Steps passed as Python functions, by the name that stands in the recipe.
+        Steps passed as Python functions, by their names in the recipe.
     declaration : Declaration, optional
-        For a recipe whose one step is a function from an input to samples: what is said of the samples.
+        The declared fields, for a recipe whose only step is a function from an input to samples.
     comparison : Comparison, optional
-        The dataset that the items of the listing update.
+        In an update, the dataset that the items of the listing are added to.
 
     Attributes
     ----------
     plan : BuildPlan
     totals : BuildTotals or None
-        Set once the job is done by this call.
+        Set once this call has finished the job.
     remarks : tuple of str
-        What is to be known about the source, a line each.
+        Notes for the user about the source, one line each.
 
     Raises
     ------
     UsageError
-        If the options do not fit the source, the steps or this system.
+        If the options do not suit the source, the steps or this system.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class BuildJob:
 
 
 class _Resumption(Resumption):
-    """Relation of a build's plan to earlier work in its folder. Parts of the same plan stay valid.
+    """Compares a build's plan with earlier work in its folder. Parts of the same plan stay valid.
 
     Parameters
     ----------
@@ -179,11 +179,11 @@ class _Resumption(Resumption):
         return describe_made(manifest, items if layout.items.exists() else None, self._plan, self._lines)
 
     def advise(self, manifest: Manifest) -> str:
-        """Suggest an update if nothing else differs."""
+        """Suggest an update if only the items differ."""
         if not self._can_update or manifest.wall_clock.get(FROM_PACKED):
             return ""
         differs = describe_changed_terms(manifest.generations[-1], self._plan)
-        return "" if differs else ", or --update to add what is new in the source"
+        return "" if differs else ", or --update to add the new items of the source"
 
     def take_over(self, space: Workspace, old: Mapping[str, Any]) -> str | None:
         line = describe_taken_over(BuildPlan.from_json(old), self._plan, read_item_lines(space), self._lines)
@@ -195,7 +195,7 @@ class _Resumption(Resumption):
 def shares_detector(recipe: Recipe, options: BuildOptions) -> bool:
     """Return whether one process runs the detector for all workers.
 
-    If asked for, or by default for any device but the CPU.
+    By default it does so on any device except the CPU.
     """
     asked, can = options.shared_detector, os.name == "posix"
     if asked is None:
@@ -207,7 +207,7 @@ def shares_detector(recipe: Recipe, options: BuildOptions) -> bool:
 
 
 def _refuse_functions(live: Iterable[Item], functions: Mapping[str, Step]) -> None:
-    """Check that worker processes can get everything that the build needs."""
+    """Refuse columns and steps that cannot be passed to worker processes."""
     for item in live:
         columns = [f"{name!r} ({type(item.columns[name]).__name__})" for name in live_columns(item)]
         raise UsageError(

@@ -46,28 +46,28 @@ def pack(
     overwrite: bool = False,
     progress: bool | ProgressListener = True,
 ) -> BuildResult:
-    """Pack the samples that a function makes of each input. The same call again resumes, or finds that it is done.
+    """Pack the samples that a function returns for each input. Repeat the call to resume an interrupted build.
 
-    The bytes of the dataset are the same at any number of workers. Every input is accounted for: one for which the
-    function raises is a reject with the reason, one for which it gives nothing has no samples.
+    The bytes of the dataset do not depend on the number of workers. Every input is reported: if the function raises an
+    exception, the input is a reject with that reason, and if it returns nothing, the input has no samples.
 
     Parameters
     ----------
     function : callable or str
-        Called with one input, it returns a dict, an iterable of dicts (it may be a generator), or None. Worker
-        processes import it: it must be defined at the top of a module, which may be the script itself if the call
-        stands under ``if __name__ == "__main__":``. ``"module:name"`` names it, too.
+        Called with one input. It returns a dict, an iterable of dicts (it may be a generator), or None. Worker
+        processes import the function, so it must be defined at the top level of a module. This may be the script
+        itself, if the call is under ``if __name__ == "__main__":``. A string ``"module:name"`` names the function, too.
     inputs : iterable
-        Texts, paths, numbers, and lists, tuples and dicts of them.
+        Strings, paths, numbers, and lists, tuples and dicts of them.
     out : path
-        Folder of the dataset: new, empty, or with the build to resume.
+        Output folder; must be new, empty, or hold an unfinished build to resume.
     fields, classes
-        See `Writer`. Without `fields`, each sample shows its own types, and an input whose samples have other fields or
-        types than those of most inputs is a reject.
+        See `Writer`. Without `fields`, the types are inferred from each sample. An input is then a reject if its
+        samples have other fields or types than the samples of most inputs.
     format, encode, quality, subsampling, shard_size, shuffle
         See `Writer`.
     workers, engine, item_timeout, on_error, max_rejects, overwrite
-        See `BuildOptions`. With ``engine="inline"`` the function is called in this process, and any callable will do.
+        See `BuildOptions`. With ``engine="inline"`` the function is called in this process and may be any callable.
     progress : bool or ProgressListener
         See `build`.
 
@@ -88,7 +88,7 @@ def pack(
         engine=engine,
         item_timeout=item_timeout,
         on_error=on_error,
-        max_rejects=max_rejects,  # type: ignore[arg-type]  # made a share
+        max_rejects=max_rejects,  # type: ignore[arg-type]  # `BuildOptions` converts it to a fraction
         overwrite=overwrite,
     )
     inline = ENGINES[options.engine].takes_functions
@@ -107,26 +107,26 @@ def pack(
 
 
 def image_of(recipe: Recipe, fields: Mapping[str, Any] | None) -> Image:
-    """How images of undeclared fields are stored.
+    """Return how images of undeclared fields are stored.
 
     Raises
     ------
     UsageError
-        If fields are declared, and the options say something of images beside them.
+        If fields are declared, and options for images are given as well.
     """
     given = [name for name in ("encode", "quality", "subsampling") if getattr(recipe, name) != getattr(Recipe, name)]
     if fields is not None and given:
         raise UsageError(
-            "read only where no fields are declared",
+            "applies only if no fields are declared",
             option=given[0],
-            hint=f"say it in fields, packer.Image({recipe.encode!r})",
+            hint=f"declare it in fields, as packer.Image({recipe.encode!r})",
         )
     read = [name for name in ("quality", "subsampling") if recipe.encode in encodings_with(name)]
     return Image(recipe.encode, **{name: getattr(recipe, name) for name in read})
 
 
 def _refuse_worker() -> None:
-    """Refuse a call by a worker process that imports the script which makes the call."""
+    """Refuse a call in a worker process, which happens if the script has no ``if __name__ == "__main__":``."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is not None and spec.name == _WORKER:
         raise UsageError(
@@ -136,7 +136,7 @@ def _refuse_worker() -> None:
 
 
 def _name_of(function: Any, inline: bool) -> str:
-    """The name of a function; any name will do for one that is called in this process alone and cannot be imported."""
+    """Return the name of a function. With the inline engine, the function need not be importable."""
     try:
         return _import_name(function)
     except UsageError:
@@ -146,31 +146,33 @@ def _name_of(function: Any, inline: bool) -> str:
 
 
 def _import_name(function: Any) -> str:
-    """The name ``module:function`` under which worker processes import a function.
+    """Return the name ``module:function`` under which worker processes import a function.
 
     Raises
     ------
     UsageError
-        If they cannot: it is a lambda, defined inside a function, or in no file.
+        If they cannot import it, because it is a lambda, is defined inside another function, or is not in a file.
     """
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not callable(function) or not isinstance(module, str) or not isinstance(name, str):
-        raise _not_importable(f"{type(function).__name__}, which has no name of its own")
+        raise _not_importable(f"{type(function).__name__}, which has no name")
     if not name.isidentifier():
-        raise _not_importable("a lambda" if "<lambda>" in name else f"{name!r}, which is defined inside another one")
+        raise _not_importable(
+            "a lambda" if "<lambda>" in name else f"{name!r}, which is defined inside another function or class"
+        )
     if getattr(sys.modules.get(module), name, None) is not function:
-        raise _not_importable(f"{name!r}, which is not what the module {module!r} has under that name")
+        raise _not_importable(f"{name!r}, but the module {module!r} has another object of that name")
     return f"{_main_module(name) if module == '__main__' else module}:{name}"
 
 
 def _main_module(function: str) -> str:
-    """The name under which the script that runs can be imported."""
+    """Return the name under which worker processes can import the main script."""
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is not None:
         return str(spec.name)
     if file is None:
-        raise _not_importable(f"{function!r}, which stands in no file (a notebook, or python -c)")
+        raise _not_importable(f"{function!r}, which is not in a file (a notebook, or python -c)")
     stem = Path(file).stem
     found = find_spec(stem) if stem.isidentifier() else None
     if found is None or found.origin is None or not Path(found.origin).samefile(file):
@@ -181,7 +183,7 @@ def _main_module(function: str) -> str:
 def _not_importable(found: str) -> UsageError:
     return UsageError(
         option="function",
-        expected="one that worker processes can import",
+        expected="a function that worker processes can import",
         found=found,
-        hint="define it at the top of a module, or give engine='inline' to call it in this process",
+        hint="define it at the top level of a module, or use engine='inline' to call it in this process",
     )

@@ -1,4 +1,4 @@
-"""Everything besides the recipe that affects the bytes: library versions, and the runtime that ``auto`` resolves to."""
+"""Record everything besides the recipe that affects the bytes: library versions, and the choices made for ``auto``."""
 
 import json
 from collections.abc import Mapping
@@ -33,9 +33,9 @@ _TRIAL_LIMIT_S = 300.0
 def describe_runtime(recipe: Recipe, *, declared: bool = False) -> dict[str, str]:
     """Return the versions of this project and of a recipe's libraries, its detector, and the digests of its files.
 
-    Called before a plan is written, so that nothing is planned that this machine lacks the libraries or models for. The
-    file of a step ``module:function`` is that of the module, without what the module imports. Fields that are
-    `declared` are encoded by their own codecs, others by a faster encoder where there is one.
+    This is called before a plan is written, so missing libraries or models are reported early. For a step
+    ``module:function``, the digest is that of the module's file only, not of the modules that it imports. If fields are
+    `declared`, images are encoded by the codecs of the fields, otherwise by a faster encoder where there is one.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def describe_runtime(recipe: Recipe, *, declared: bool = False) -> dict[str, str
                 option="landmark_model",
                 expected="a .tflite file",
                 found=f"nothing at {recipe.landmark_model}",
-                hint="docs/landmarks.md says how to get MediaPipe's face_landmark.tflite",
+                hint="see docs/landmarks.md for how to get MediaPipe's face_landmark.tflite",
             )
     if (recipe.detects and recipe.has_custom_detector) or ("faces" in steps and recipe.landmark_model is not None):
         runtime |= _try_models(recipe)
@@ -85,7 +85,7 @@ def describe_runtime(recipe: Recipe, *, declared: bool = False) -> dict[str, str
 
 
 def _file_of(function: str) -> str | None:
-    """The module file of a user's function; None for a built-in name, or without a file (a notebook, ``python -c``)."""
+    """Return the file of a custom function's module, or None for a built-in name and for code that is not in a file."""
     module, colon, _ = function.partition(":")
     try:
         spec = find_spec(module) if colon else None
@@ -95,7 +95,7 @@ def _file_of(function: str) -> str | None:
 
 
 def describe_writing(format: str) -> dict[str, str]:
-    """Versions of this project and of the libraries that encode samples and write a format, by name.
+    """Return the versions of this project and of the libraries that encode samples and write a format, by name.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def describe_writing(format: str) -> dict[str, str]:
 
 
 def library_versions(format: str) -> dict[str, str]:
-    """Versions of this project and of the libraries that write a format, by name.
+    """Return the versions of this project and of the libraries that write a format, by name.
 
     Raises
     ------
@@ -117,14 +117,14 @@ def library_versions(format: str) -> dict[str, str]:
 
 
 def _libraries_of(format: str) -> tuple[str, ...]:
-    """The libraries that may decide a shard's bytes. A plan is made only where all that the format needs are there."""
+    """Return the libraries that affect a shard's bytes. Raise if one that the format needs is not installed."""
     found = get_format(format)
     check_installed(found.needs, what=f"format {format!r}", extra=found.writer.extra)
     return found.libraries
 
 
 def _describe_detector(recipe: Recipe) -> dict[str, str]:
-    """Return the detector, what decides its boxes, and what it declares of itself."""
+    """Return the detector's name, everything that affects its boxes, and the properties that it declares."""
     name = recipe.detector
     found: dict[str, str] = {}
     if not recipe.has_custom_detector:
@@ -142,12 +142,12 @@ def _describe_detector(recipe: Recipe) -> dict[str, str]:
 
 
 def _try_models(recipe: Recipe) -> dict[str, str]:
-    """Return what a custom detector declares of itself, once another process has made it and other models of the user.
+    """Try the user's models in a separate process, and return the properties that a custom detector declares.
 
     Raises
     ------
     UsageError
-        If one of them cannot be made, or if the detector fails on a black frame.
+        If a model cannot be loaded, or if the detector fails on a black frame.
     """
     tried = {"preset": "faces", "landmarks": recipe.landmarks, "landmark_model": recipe.landmark_model}
     tried |= {"detector": recipe.detector, "device": recipe.device} if recipe.detects else {}
@@ -155,7 +155,7 @@ def _try_models(recipe: Recipe) -> dict[str, str]:
         answer = child.answer(_TRIAL_LIMIT_S)
         if answer is None or answer["event"] == "died":
             how = f"were not ready after {_TRIAL_LIMIT_S:g} s" if answer is None else f"died, {child.describe_death()}"
-            raise UsageError(f"the process that tries detector {recipe.detector} and its landmarks' model {how}")
+            raise UsageError(f"the process that tries the detector {recipe.detector} and the landmark model {how}")
     if answer["event"] == "failed":
         raise UsageError(answer["message"])
     declared: dict[str, str] = answer["declared"]

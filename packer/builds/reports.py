@@ -1,4 +1,4 @@
-"""Reports about every item: ``rejects.jsonl``, ``items.jsonl`` and the counts."""
+"""Write the reports about every item, ``rejects.jsonl`` and ``items.jsonl``, and count the items."""
 
 import json
 from collections import Counter
@@ -20,20 +20,20 @@ from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
 
 GONE = "gone"
-"""State of an item that was dropped because the source no longer has it."""
+"""State of an item that an update dropped because the source no longer contains it."""
 
 
 class ItemIdentity(NamedTuple):
-    """Identity of an item in later builds, and its generation.
+    """Identity of an item, by which later builds recognise it, and its generation.
 
     Attributes
     ----------
     source_digest : str
-        The first digits of the SHA-256 of what the source says of it (`packer.builds.planning.plan.item_digest`).
+        The first digits of the item's digest (`packer.builds.planning.plan.item_digest`).
     number : int
-        The item's number in the dataset, which is that of its line in ``items.jsonl``, from 0.
+        The item's number in the dataset, which is also the number of its line in ``items.jsonl``, from 0.
     generation : int
-        The number of the generation that packs it, or rejects it for the first time.
+        The number of the generation that packed the item, or that first rejected it.
     """
 
     source_digest: str
@@ -43,18 +43,18 @@ class ItemIdentity(NamedTuple):
 
 @dataclass(frozen=True)
 class BrokenTracks:
-    """Videos that lost frames because their tracks broke, when one track of each video is kept.
+    """Counts videos that lost frames because their tracks broke, in builds that keep one track of each video.
 
-    Tracks count as broken if more than a third of the faces that could continue a track start another: then tracks last
-    three sampled frames on average. It matters if no more than half of the frames with faces yielded a sample. (In
-    every tenth frame of a street scene at 25 frames per second, one face in eight starts another track.)
+    A video counts if more than a third of the faces that could continue a track start a new one, so that tracks last
+    less than three sampled frames on average, and if at most half of the frames with faces yielded a sample. For
+    comparison: in every tenth frame of a street scene at 25 frames per second, one face in eight starts a new track.
 
     Attributes
     ----------
     videos : int
-        How many videos.
+        Number of videos with broken tracks.
     of : int
-        The number of videos in which faces could be followed from one frame to another.
+        Number of videos in which faces could be followed from one frame to another.
     frames : int
         Frames with faces in the `videos`.
     samples : int
@@ -68,35 +68,37 @@ class BrokenTracks:
 
 
 class ReportWriter:
-    """Writes both reports item by item, and counts. Use as a context manager.
+    """Writes both reports item by item, and counts the items. Use as a context manager.
 
-    ``items.jsonl`` has one line per item: ``item``, ``state`` (packed, rejected or gone), ``samples``, ``frames``
-    looked at, ``faces`` found if a detector ran, and, if there are any, the samples that came as ``progressive`` JPEGs,
-    the ``refilled`` frames, and the ``remarks`` (lines in ``rejects.jsonl``) about a packed item; ``source_digest``, by which
-    an update knows the item again, and its ``generation`` unless that is 0.
+    ``items.jsonl`` has one line per item: ``item``, ``state`` (packed, rejected or gone), ``samples``, the number of
+    ``frames`` examined, the number of ``faces`` found if a detector ran, the ``source_digest``, by which an update
+    recognises the item, and the ``generation`` unless that is 0. If they are not zero, the line also has the numbers of
+    samples from ``progressive`` JPEGs, of ``refilled`` frames, and of ``remarks`` about a packed item, which are lines
+    in ``rejects.jsonl``.
+
     ``rejects.jsonl`` has one line per reject (``kind`` item), per reason why frames of a packed item yielded no sample
-    (``kind`` frames), and per video whose rest could not be read (``kind`` damage).
+    (``kind`` frames), and per video that could not be read to its end (``kind`` damage).
 
     Parameters
     ----------
     rejects, items : Path
     base : BaseReports, optional
-        The reports of the dataset that the items are added to.
+        In an update, the reports of the dataset.
 
     Attributes
     ----------
     left : dict of int to Counter
-        By generation of the updated dataset, the counts of the items that have left it.
+        Counts of the items that have left each generation of the updated dataset.
     mended : int
-        Items that were rejected and are packed now.
+        Items that were rejected before and are packed now.
     marked : int
         Samples whose image has restart markers (`packer.steps.report.ItemReport`).
     refilled : int
         Sampled frames that were replaced by a nearby frame.
     broken_tracks : BrokenTracks
-        Over the items that are not rejected.
+        Broken tracks of the items that are not rejected.
     unused_boxes : int
-        Boxes given for frames that were not sampled, over the items that are not rejected.
+        Boxes for frames that were not sampled, of the items that are not rejected.
     """
 
     def __init__(self, rejects: Path, items: Path, base: "BaseReports | None" = None) -> None:
@@ -121,7 +123,7 @@ class ReportWriter:
 
     @property
     def left(self) -> dict[int, Counter[str]]:
-        """See the class; known once all lines are written."""
+        """See the class. The counts are complete once all lines are written."""
         return {} if self._base is None else self._base.left
 
     def add(
@@ -130,12 +132,12 @@ class ReportWriter:
         identities: Iterable[ItemIdentity | None] = repeat(None),
         row_of: Callable[[int], Mapping[str, Any]] = lambda _: {},
     ) -> None:
-        """Write the reports of items, in order, each with the item's identity.
+        """Write the reports of some items in order, each with the item's identity.
 
         Parameters
         ----------
         row_of : callable
-            Returns the columns of a rejected item, by its position among these.
+            Called with the position of a rejected item in `reports`. Returns the item's row in the source.
         """
         for place, (report, identity) in enumerate(zip(reports, identities, strict=False)):
             self._add(report, identity, row_of, place)
@@ -151,7 +153,7 @@ class ReportWriter:
         self._names = {}
 
     def close(self) -> None:
-        """Close the files, and remove them if they were not finished."""
+        """Close the files. Remove them if `finish` was not called."""
         self._rejects.close()
         self._items.close()
         for made in self._names:
@@ -159,7 +161,7 @@ class ReportWriter:
         self._names = {}
 
     def counts(self, ignored: int) -> Counts:
-        """Return the counts of the added items, without retried items that are rejected again."""
+        """Return the counts of the added items. Retried items that are rejected again do not count."""
         return Counts(**{**self._counts, "ignored_files": ignored})
 
     def _add(
@@ -234,7 +236,7 @@ class ReportWriter:
 
 
 class BaseItem(NamedTuple):
-    """Lines of the dataset's reports about one item.
+    """The lines about one item in the dataset's reports.
 
     Attributes
     ----------
@@ -254,11 +256,11 @@ class BaseItem(NamedTuple):
 
     @property
     def generation(self) -> int:
-        """The number of the generation that it counts in."""
+        """The number of the generation that the item belongs to."""
         return int(self.item.get("generation", 0))
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers that the item adds to the counts."""
+        """Return the item's contribution to the counts."""
         if self.state == "rejected":
             return {"items": 1, "rejected_items": 1}
         frames = damaged = 0
@@ -270,20 +272,20 @@ class BaseItem(NamedTuple):
 
 
 class BaseReports:
-    """The reports of the dataset that an update starts from. Their lines are copied around those of new reports.
+    """Reports of the dataset before an update. Lines of unchanged items are copied to the new reports.
 
     Parameters
     ----------
     layout : Layout
     manifest : Manifest
     gone : (items,) bool, optional
-        Which items, by their numbers, are dropped. Their lines in ``items.jsonl`` stay, with the state ``"gone"``, so that every
-        item's number stays that of its line.
+        True for each item to drop. Its line in ``items.jsonl`` stays, with the state ``"gone"``, so that the numbers of
+        items and lines still agree.
 
     Attributes
     ----------
     left : dict of int to Counter
-        By generation, what no longer counts in it.
+        Counts of the items that have left each generation.
 
     Raises
     ------
@@ -299,7 +301,7 @@ class BaseReports:
         self.left: dict[int, Counter[str]] = {}
 
     def copy(self, stop: int | None, items: IO[bytes], rejects: IO[bytes]) -> BaseItem | None:
-        """Copy the lines of the items before number `stop`, and return what its own say; copy all for None."""
+        """Copy the lines of all items before number `stop`, and return the lines of item `stop`. None copies all lines."""
         for raw in self._items:
             line = json.loads(raw)
             item = BaseItem(line, self._take_rejects(line))
@@ -319,16 +321,16 @@ class BaseReports:
             else:
                 items.write(raw)
                 rejects.writelines(item.rejects)
-        if next(self._rejects, None) is not None:  # which also closes the file
+        if next(self._rejects, None) is not None:  # reading to the end also closes the file
             raise DatasetError(expected=f"the lines of all items in {REJECTS_NAME}", found="more")
         return None
 
     def leave(self, item: BaseItem) -> None:
-        """Note that an item no longer counts in its generation."""
+        """Record that an item no longer belongs to its generation."""
         self.left.setdefault(item.generation, Counter()).update(item.counts())
 
     def _take_rejects(self, item: Mapping[str, Any]) -> list[bytes]:
-        """The lines in ``rejects.jsonl`` about the item whose line was just read."""
+        """Return the lines in ``rejects.jsonl`` about the item whose line was just read."""
         count = 1 if item["state"] == "rejected" else item.get("remarks", 0)
         taken = list(islice(self._rejects, count))
         if len(taken) < count:

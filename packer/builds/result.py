@@ -19,23 +19,23 @@ from shardspec.wording import counted
 class BuildResult(JobResult):
     """The dataset that a build made, with the counts of its items.
 
+    If the dataset was finished before the call, the attributes `marked`, `refilled`, `broken_tracks` and `unused_boxes`
+    are None.
+
     Attributes
     ----------
     marked : int or None
-        Samples whose image has restart markers; None if the recipe asks for none, or everything was finished already.
+        Samples whose image has restart markers; None if the recipe writes none.
     refilled : int or None
-        Sampled frames without a face that were replaced by a nearby frame; None if the recipe does not ask
-        for that, or everything was finished already.
+        Sampled frames without a face that were replaced by a nearby frame; None if the recipe does not replace frames.
     broken_tracks : BrokenTracks or None
-        Videos that lost frames because their tracks broke; None if no track is chosen, or everything was finished
-        already.
+        Videos that lost frames because their tracks broke; None if the recipe chooses no track.
     unused_boxes : int or None
-        Boxes given for frames that were not sampled or could not be read, of the items that are packed; None if no
-        boxes are given, or everything was finished already.
+        Boxes of packed items for frames that were not sampled or could not be read; None if the recipe has no boxes.
     growth : Growth or None
-        Comparison of the source with the dataset that was updated; None for a new dataset.
+        In an update, how the source compares with the dataset; None for a new dataset.
     notes : tuple of str
-        Remarks about the source, a line each: missing labels, ignored files and the like.
+        Notes for the user about the source, one line each, for example about missing labels or ignored files.
     """
 
     marked: int | None = None
@@ -46,10 +46,7 @@ class BuildResult(JobResult):
     notes: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """See `JobResult`.
-
-        Adds remarks on frames, tracks, boxes, JPEGs progressive or without markers, and the notes.
-        """
+        """Return the result as text for the user, with remarks about frames, tracks, boxes and JPEGs, and the notes."""
         faces = f"{self._describe_refilled()}{self._describe_broken_tracks()}{self._describe_boxes()}"
         more = f"{self._describe_growth()}{faces}{self._describe_progressive()}{self._describe_marked()}"
         return "\n".join((f"{super().describe()}{more}", *self.notes))
@@ -65,7 +62,7 @@ class BuildResult(JobResult):
         counts = self.counts
         lost = [f"{counts.rejected_items} rejected"]
         if counts.damaged_items:
-            lost.append(f"{counts.damaged_items} packed only in part, since they are damaged")
+            lost.append(f"{counts.damaged_items} damaged and packed only in part")
         if counts.ignored_files:
             lost.append(f"{counts.ignored_files} ignored")
         if counts.frames_without_sample:
@@ -76,7 +73,7 @@ class BuildResult(JobResult):
         growth = self.growth
         if growth is None:
             return ""
-        mended = f"; {growth.mended} of {growth.retried} tried again now work" if growth.retried else ""
+        mended = f"; {growth.mended} of {growth.retried} retried items are packed now" if growth.retried else ""
         return f"\nitems of the source: {growth.describe()}{mended}"
 
     def _describe_refilled(self) -> str:
@@ -102,7 +99,7 @@ class BuildResult(JobResult):
             return ""
         closer = _describe_closer(self.manifest.generations[-1].recipe)
         return (
-            f"\nboxes not used: {self.unused_boxes}, for frames that were not sampled or are not there"
+            f"\nunused boxes: {self.unused_boxes}, for frames that were not sampled or do not exist"
             f"{f' ({closer} samples more frames)' if closer else ''}"
         )
 
@@ -112,10 +109,10 @@ class BuildResult(JobResult):
             return ""
         images = counted(self.counts.samples, "image")
         if stored == "baseline":
-            return f"\n{count} of {images} came as progressive JPEGs: stored as baseline, without loss"
+            return f"\n{count} of {images} were progressive JPEGs: converted to baseline without loss"
         return (
-            f"\n{count} of {images} came as progressive JPEGs and were stored as they are: they decode about three "
-            "times slower in every epoch than baseline JPEGs; --progressive baseline converts them without loss"
+            f"\n{count} of {images} are progressive JPEGs, which take about three times as long to decode in every epoch "
+            "as baseline JPEGs; --progressive baseline converts them without loss"
         )
 
     def _describe_marked(self) -> str:
@@ -123,18 +120,18 @@ class BuildResult(JobResult):
             return ""
         return (
             f"\nrestart markers: in {self.marked} of {counted(self.counts.samples, 'image')}: JPEGs whose bytes are "
-            "kept stay as they came (with --size they are encoded), "
-            f"and images of less than {LEAST_AREA:,} pixels get none"
+            "kept get none (with --size they are encoded again), "
+            f"and neither do images of less than {LEAST_AREA:,} pixels"
         )
 
     @property
     def counts(self) -> Counts:
-        """Counts of the items, over all generations."""
+        """Counts of the items of all generations."""
         return total(self.manifest.generations)
 
 
 def _describe_closer(recipe: Mapping[str, Any]) -> str:
-    """Describe the change to the sampling that brings frames closer together; empty if every frame is taken."""
+    """Suggest an option that samples frames closer together; empty if every frame is taken."""
     for name, change in (
         ("frames", "a larger --frames"),
         ("fps", "a higher --fps"),
@@ -148,13 +145,7 @@ def _describe_closer(recipe: Mapping[str, Any]) -> str:
 
 
 def check_rejects(result: BuildResult, options: BuildOptions) -> None:
-    """Check that no more items were rejected than allowed.
-
-    Raises
-    ------
-    TooManyRejectsError
-        If more were.
-    """
+    """Raise `TooManyRejectsError` if more items were rejected than allowed."""
     counts = result.counts
     share = counts.rejected_items / max(1, counts.items)
     if share > options.max_rejects:

@@ -1,4 +1,4 @@
-"""The work of a build: items through the steps into parts, parts into shards."""
+"""The work of a build: run the steps on items and write parts, then write shards."""
 
 import json
 import os
@@ -38,14 +38,14 @@ from shardspec.errors import BuildError, CodecError, MissingDependencyError, Sch
 from shardspec.registry import import_target
 
 READ_PAUSES_S = (0.5, 2.0)
-"""Pauses before each further attempt at an item that could not be read for a reason that may pass."""
+"""Pauses in seconds before each retry of an item that could not be read because of a temporary fault."""
 
 _PART = re.compile(r"part-([0-9]+)(?:\.item-([0-9]+))?\Z")
 _RECORD = ".json"
 
 
 class BuildWork:
-    """Does units in one workspace (`packer.jobs.plan.Work`).
+    """Runs units of work in one workspace (`packer.jobs.plan.Work`).
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class BuildWork:
     functions : dict of str to callable
         Steps passed as Python functions (inline engine only).
     live : dict of int to Item
-        The items themselves, by index, where their columns hold arrays (inline engine only).
+        Items whose columns hold arrays, by index (inline engine only).
     resources : StepResources
     """
 
@@ -81,7 +81,7 @@ class BuildWork:
 
     @classmethod
     def of_plan(cls, workspace: Workspace, document: Mapping[str, Any], resources: StepResources) -> "BuildWork":
-        """The work of a workspace's plan."""
+        """Make the work for the plan of a workspace, given as JSON."""
         return cls(workspace, BuildPlan.from_json(document), resources=resources)
 
     def prepare(self) -> None:
@@ -101,12 +101,12 @@ class BuildWork:
             self._pipeline = Pipeline(self._recipe, functions, self._resources)
 
     def run(self, unit: Unit, verdicts: Verdicts, on_item: OnItem) -> dict[str, Any]:
-        """Do one unit and return what the journal should record about it.
+        """Run one unit, and return its record for the journal.
 
         Raises
         ------
         BuildError
-            If the job cannot continue, whatever the item.
+            If the job cannot continue, regardless of the item.
         MemoryError
             If memory ran out, which is not the fault of an item.
         """
@@ -141,7 +141,7 @@ class BuildWork:
             return {**_summarise(part.items), "bytes": part.bytes}
 
     def close(self) -> None:
-        """Close the parts, and what items were read from."""
+        """Close the shards, the items file and the steps."""
         self._shards.close()
         if self._items is not None:
             self._items.close()
@@ -149,7 +149,7 @@ class BuildWork:
             self._pipeline.close()
 
     def _whole(self, item: Item) -> Item:
-        """An item from the plan's file, with its arrays."""
+        """Return an item with its arrays, which the plan's file does not store as such."""
         found = self._live.get(item.index, item)
         return found._replace(columns=with_arrays(found.columns, self.plan.arrays)) if self.plan.arrays else found
 
@@ -160,7 +160,7 @@ class BuildWork:
     def _plain_items(
         self, items: Sequence[Item], first: int, part: PartWriter, verdicts: Verdicts, on_item: OnItem
     ) -> int:
-        """Append the samples of the next items that can go the short way, and return how many items these are."""
+        """Append the samples of the next items if `PlainImages` can pack them. Return the number of these items."""
         self.prepare()
         if self._plain is None:
             return 0
@@ -177,7 +177,7 @@ class BuildWork:
         return len(found)
 
     def _item(self, item: Item, part: PartWriter, verdicts: Verdicts, on_item: OnItem) -> ItemReport:
-        """Run the steps over one item and append its samples; an item that fails becomes a reject without samples."""
+        """Run the steps on one item and append its samples. An item that fails becomes a reject without samples."""
         self.prepare()
         report = _begin_report(item, on_item)
         for pause_s in (*READ_PAUSES_S, None):
@@ -196,7 +196,7 @@ class BuildWork:
         return report
 
     def _pack(self, item: Item, report: ItemReport, part: PartWriter, verdicts: Verdicts) -> None:
-        """Run the steps over one item, unless it is rejected already, and append its samples."""
+        """Run the steps on one item, unless it is rejected already, and append its samples."""
         if item.reject is not None:
             raise StepError("source", item.reject)
         if item.index in verdicts:
@@ -207,7 +207,7 @@ class BuildWork:
             raise MissingDependencyError(error, place=f"{item.name!r}") from error
         except (StepError, MemoryError) as error:
             full = find_full_disk(error)
-            # Our own steps write no files, but libav may say of one of its buffers that it has no space.
+            # Built-in steps write no files, but libav reports a full buffer with the same error number.
             if full is not None and not (isinstance(error, StepError) and error.step in STEPS):
                 where = full.filename or f"a file that is needed for {item.name!r}"
                 raise BuildError(f"cannot be written: {system_reason(full)}", place=where) from error
@@ -222,7 +222,7 @@ class BuildWork:
         except OSError as error:
             raise StepError("source", f"expected a readable file, found: {system_reason(error)}") from error
         if changes:
-            # Even what was read without an error is not what was planned, and another build would find other bytes.
+            # The file was read without an error, but it is not the file that was planned.
             raise StepError("source", changes[0])
 
     def _append_samples(self, item: Item, report: ItemReport, part: PartWriter) -> None:
@@ -240,7 +240,7 @@ class BuildWork:
                 report.marked += sum(value.marked for value in row.values())
 
     def _join(self, number: int) -> dict[str, Any]:
-        """Concatenate the parts of a task's items, then delete them. May be repeated after a crash at any moment."""
+        """Concatenate the parts of a task's items, then delete them. After a crash at any moment, the call can be repeated."""
         task = self.plan.tasks[number]
         paths = [self.workspace.item_part(number, item) for item in range(task.start, task.stop)]
         joined = self.workspace.part(number)
@@ -255,7 +255,7 @@ class BuildWork:
 
 
 def _summarise(items: Iterable[PackedItem]) -> dict[str, Any]:
-    """Summarise a task's items for the journal: their samples, and the rejected items by step and reason."""
+    """Summarise a task's items for the journal: count samples, and rejected items by step and reason."""
     rows, rejected = 0, Counter[str]()
     for _, report, _ in items:
         samples = report.get("samples", 0)
@@ -266,14 +266,14 @@ def _summarise(items: Iterable[PackedItem]) -> dict[str, Any]:
 
 
 def _begin_report(item: Item, on_item: OnItem) -> ItemReport:
-    """The report of an item that begins; of a video, it says how many frames were examined so far."""
+    """Make the report of an item. For a video, it also reports the number of frames examined so far."""
     if not item.medium.is_sequence:
         return ItemReport(item.name)
     return ItemReport(item.name, watch=lambda frames: on_item("frame", item.index, frames, ""))
 
 
 def _describe_reject(item: Item, report: ItemReport, error: StepError) -> ItemReport:
-    """The report of an item that failed."""
+    """Return the report of an item that failed."""
     reasons = [error.reason, *([report.damage] if report.damage else [])]
     with suppress(OSError):
         reasons += item.changes()
@@ -284,20 +284,20 @@ def _describe_reject(item: Item, report: ItemReport, error: StepError) -> ItemRe
 
 
 def _key(item: Item, number: int, sample: Mapping[str, Any]) -> str:
-    """A sample's key: its item and its ordinal in the item, or a key derived from that of the packed row."""
+    """Return a sample's key, made from its item and ordinal, or derived from the key of a packed row."""
     packed = sample.get(PACKED_KEY)
     return sample_key(item, packed, number) if packed is not None else built_key(item, number)
 
 
 def keep_parts(space: Workspace, document: Mapping[str, Any]) -> None:
-    """Put the finished parts of a workspace's plan aside, each with the digests of its items.
+    """Move the finished parts of a plan to `Workspace.kept`, each with the digests of its items.
 
-    May be repeated after a crash at any moment: a part is either still the plan's, or put aside with its record.
+    After a crash at any moment, the call can be repeated: each part is either in its old place, or moved with its record.
 
     Parameters
     ----------
     document : mapping
-        The plan in the workspace, as JSON. Its items file is still there.
+        The plan in the workspace, as JSON. Its items file must still exist.
     """
     plan = BuildPlan.from_json(document)
     space.kept.mkdir(exist_ok=True)
@@ -317,7 +317,7 @@ def keep_parts(space: Workspace, document: Mapping[str, Any]) -> None:
 
 
 class KeptItems:
-    """The items put aside in a workspace that count for a plan.
+    """Finds items of earlier plans in `Workspace.kept` that a plan can reuse.
 
     Parameters
     ----------
@@ -338,7 +338,7 @@ class KeptItems:
         return bool(self._places) and item_digest(item) in self._places
 
     def copy(self, item: Item, part: PartWriter) -> ItemReport | None:
-        """Append what was made of an equal item, under this item's number; None if there is none."""
+        """Append the kept samples of an equal item with keys of this item. Return None if there is no such item."""
         found = self._places.get(item_digest(item)) if self._places else None
         if found is None:
             return None
@@ -348,5 +348,5 @@ class KeptItems:
 
 
 def built_key(item: Item, number: int) -> str:
-    """The key of an item's sample: the number of the item and the sample's ordinal."""
+    """Return the key of a sample, made from the number of its item and its ordinal in the item."""
     return f"{item.index if item.number is None else item.number:08d}-{number:06d}"

@@ -184,7 +184,7 @@ class JobStart:
         if kind == self._kind:
             difference = self._plan.resumption.describe_unfinished(self._space, old)
         else:
-            difference = f"it is a {kind}, and this a {self._kind}"
+            difference = f"it is a {kind}, and this is a {self._kind}"
         versions = describe_others(old.get(RUNTIME, {}), self._plan.to_json().get(RUNTIME, {}))
         what, how = ("settings or versions", f"install {versions} and ") if versions else ("settings", "")
         raise ResumeMismatchError(

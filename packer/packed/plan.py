@@ -241,7 +241,7 @@ class _CopyResumption(Resumption):
         if kind is None:
             return f"it does not say what made it, and this is a {self._plan.kind}"
         if kind != self._plan.kind:
-            return f"it is a {kind}, and this a {self._plan.kind}"
+            return f"it is a {kind}, and this is a {self._plan.kind}"
         return self.describe_unfinished(Workspace(layout.build), noted)
 
     def resume(self, space: Workspace) -> None:

@@ -46,8 +46,8 @@ class Listing:
         For each column of lists of numbers, which become arrays: the dtype, and the sizes of all axes but the first.
     members : dict of str to int
         Number of items with a further image in their archive, by field.
-    beside : sequence of dict
-        Further images of each item: an `ItemFile` by field.
+    further_files : sequence of dict
+        Further images of each item in its archive, as `ItemFile` by field.
     outside : sequence of int
         Indices of the items whose paths lead outside `roots`, ascending.
     outside_example : str
@@ -66,7 +66,7 @@ class Listing:
     further: tuple[str, ...] = ()
     arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     members: Mapping[str, int] = field(default_factory=dict)
-    beside: Sequence[Mapping[str, ItemFile]] = ()
+    further_files: Sequence[Mapping[str, ItemFile]] = ()
     outside: Sequence[int] = ()
     outside_example: str = ""
     notes: Sequence[str] = ()

@@ -1,1 +1,1 @@
-"""One file per format, writing one shard each. Reached through `shardspec.formats`."""
+"""Shard writers, one module per format. `shardspec.formats` names them."""

@@ -1,4 +1,4 @@
-"""The parts that all shard writers share: the interface, checks, and blocks of rows."""
+"""Interface of the shard writers, and code that they share: checks, and blocks of rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,10 +21,9 @@ class ShardSize:
     ----------
     samples : int
     field_bytes : dict of str to int
-        Encoded bytes of each field over all rows: the values of a ragged field without its offsets, the encoded values
-        of a varying one.
+        Encoded bytes of each field over all rows. Offsets of ragged fields do not count.
     field_max_bytes : dict of str to int
-        The largest encoded value of each field.
+        Size of the largest encoded value of each field.
     """
 
     samples: int
@@ -38,25 +37,25 @@ class ShardSize:
 
 
 class ShardWriter(Protocol):
-    """Writes one shard, row batches in order, into a folder of its own.
+    """Writes one shard into a separate folder, from batches of rows in order.
 
-    The same rows give the same bytes: nothing in a shard depends on the time, the machine or how rows were batched. The
-    caller creates the folder; after `close`, it flushes the files to the disk, takes their digests and moves them into
-    place.
+    The same rows always produce the same bytes, independent of the time, the machine and the batches. The caller
+    creates the folder. After `close`, the caller flushes the files, computes their digests and moves them into place.
 
     Parameters
     ----------
     folder : Path
-        An empty folder. The writer puts ``name`` + the format's suffix (and its sidecar) there, or a folder ``name``.
+        An empty folder, in which the writer makes a file ``name`` + the format's suffix (and its sidecar), or a folder
+        ``name``.
     name : str
-        ``"shard-00000"``.
+        For example ``"shard-00000"``.
     schema : Schema
     size : ShardSize
 
     Attributes
     ----------
     block_rows : int
-        Rows per unit that is cheap to read whole, for the manifest.
+        Number of rows that are best read together, for the manifest.
     """
 
     block_rows: int
@@ -64,30 +63,30 @@ class ShardWriter(Protocol):
     def __init__(self, folder: Path, name: str, schema: Schema, size: ShardSize) -> None: ...
 
     def write(self, rows: Columns) -> None:
-        """Append rows, in the form of `shardspec.columns`. Batches may have any length, 0 included."""
+        """Append a batch of rows in the form of `shardspec.columns`. A batch may have any length, including 0."""
         ...
 
     def close(self) -> None:
-        """Finish the files. Raises `BuildError` unless as many rows were written as `size` announced."""
+        """Finish the files. Raise `BuildError` if the number of written rows differs from `size`."""
         ...
 
 
 def block_rows_of(size: ShardSize, block_bytes: int) -> int:
-    """Rows of a block of about `block_bytes` encoded bytes: at least 1, at most all."""
+    """Return the number of rows in a block of about `block_bytes` encoded bytes, at least 1 and at most all rows."""
     return max(1, min(size.samples, block_bytes // size.row_bytes))
 
 
 def count_rows(schema: Schema, rows: Columns) -> int:
-    """The number of rows of a batch. Every field must have as many values, fixed fields in their dtype and shape.
+    """Return the number of rows in a batch.
 
     Raises
     ------
     SchemaError
-        If a field does not.
+        If fields differ in their number of values, or if a fixed field has another dtype or shape.
     """
     counts = {field.name: len(rows[field.name]) for field in schema}
     if len(set(counts.values())) != 1:
-        raise SchemaError(expected="as many values of every field", found=counts)
+        raise SchemaError(expected="the same number of values in every field", found=counts)
     for field in schema:
         if field.is_fixed and (
             rows[field.name].dtype != field.numpy_dtype or rows[field.name].shape[1:] != field.fixed_shape
@@ -101,12 +100,12 @@ def count_rows(schema: Schema, rows: Columns) -> int:
 
 
 def check_rows(name: str, size: ShardSize, written: int) -> None:
-    """Check that a shard got as many rows as its size announced.
+    """Check that the number of written rows is that of `size`.
 
     Raises
     ------
     BuildError
-        If it got fewer or more.
+        If the numbers differ.
     """
     if written != size.samples:
         raise BuildError(
@@ -115,7 +114,7 @@ def check_rows(name: str, size: ShardSize, written: int) -> None:
 
 
 class Blocks:
-    """Collects row batches and hands them back as blocks, so that a writer's bytes do not depend on the batches.
+    """Regroups batches of rows into blocks of a fixed length, so that a writer's bytes do not depend on the batches.
 
     Parameters
     ----------
@@ -131,11 +130,11 @@ class Blocks:
         self._pending_rows = 0
 
     def add(self, batch: Columns, count: int) -> list[Columns]:
-        """Take a batch of `count` rows and return the blocks that are now full, as copies of the rows."""
+        """Add a batch of `count` rows, and return copies of the blocks that are full now."""
         full, start = [], 0
         while start < count:
             end = min(count, start + self._rows - self._pending_rows)
-            # A copy: the caller may reuse its arrays before the block is full.
+            # Copied, because the caller may reuse its arrays before the block is full.
             self._pending.append({f.name: _copied(batch[f.name][start:end]) for f in self._schema})
             self._pending_rows += end - start
             start = end
@@ -144,7 +143,7 @@ class Blocks:
         return full
 
     def rest(self) -> list[Columns]:
-        """The last block, shorter than the others, if there is one."""
+        """Return the remaining rows as a last, shorter block; an empty list if there are none."""
         if not self._pending_rows:
             return []
         block = {

@@ -1,4 +1,4 @@
-"""hdf5: a shard is one HDF5 file."""
+"""Write shards in the format hdf5: one HDF5 file per shard."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from shardspec.formats.hdf5 import HDF5Array, hdf5_arrays
 from shardspec.schema import Field, Schema
 
 BLOCK_BYTES = 1 << 20
-"""Encoded bytes per block. A chunk holds one image or many numbers; a block only makes disk reads sequential."""
+"""Encoded bytes per block, which only makes disk reads sequential. A chunk holds one image or many numbers."""
 
 _ERRNO = re.compile(r"errno = (\d+)")
 
@@ -27,10 +27,10 @@ _ERRNO = re.compile(r"errno = (\d+)")
 class HDF5ShardWriter:
     """Writes one HDF5 file (`packer.assembly.writers.base`).
 
-    A fixed field is a dataset (N, …). A ragged field is stored as all rows of all values and where each value begins,
-    any other field as all bytes and where each value begins. Chunks lie along the first axis, with Fletcher-32
-    checksums, without compression (images do not shrink) and without times. Version v110 of the file format has
-    checksums over its metadata, too.
+    A fixed field is a dataset (N, …). A ragged field is stored as the concatenated rows of all values plus offsets, any
+    other field as the concatenated bytes plus offsets. Chunks split the first axis. They have Fletcher-32 checksums, no
+    compression (images do not shrink) and no timestamps. Version v110 of the file format also adds checksums to the
+    metadata.
     """
 
     def __init__(self, folder: Path, name: str, schema: Schema, size: ShardSize) -> None:
@@ -46,12 +46,12 @@ class HDF5ShardWriter:
         doubled = sorted({n for n in names if names.count(n) > 1})
         if doubled:
             raise SchemaError(
-                expected="names that stay apart in HDF5",
+                expected="fields with different names in HDF5",
                 found=f"two datasets {', '.join(doubled)}",
                 hint="rename a field",
             )
-        # A chunk is written as soon as it is full, so no cache decides the order in the file.
-        # Nobody else has the file's name yet, and some file systems refuse locks.
+        # Write each chunk as soon as it is full, so that the order in the file does not depend on a cache.
+        # No lock is needed, since no other process knows this file yet, and some file systems refuse locks.
         how = {"libver": ("v110", "v110"), "rdcc_nbytes": 0, "track_order": False, "locking": False}
         self._path = folder / f"{name}.h5"
         self._ends = {field.name: 0 for field in schema if not field.is_fixed}
@@ -71,7 +71,7 @@ class HDF5ShardWriter:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Turn write errors, which the library raises as several classes and in several lines, into a `BuildError`."""
+        """Turn the library's write errors, which have several classes and long texts, into a `BuildError`."""
         try:
             yield
         except (OSError, RuntimeError, ValueError) as error:
@@ -81,7 +81,7 @@ class HDF5ShardWriter:
             raise BuildError(f"cannot be written: {os.strerror(int(number[1]))}", place=self._path) from error
 
     def _write(self, block: Columns) -> None:
-        """Append a block, field by field, which is the order of the chunks in the file."""
+        """Append a block field by field. The chunks in the file have the same order."""
         for field in self._schema:
             values = block[field.name]
             if field.is_fixed:
@@ -114,7 +114,7 @@ class HDF5ShardWriter:
         self._write_index()
 
     def _write_index(self) -> None:
-        """Note where the chunks are in the finished file, as the library says, and write the index."""
+        """Ask the library for the position of each chunk in the finished file, and write the index."""
         with h5py.File(self._path, "r", locking=False) as file:
             for field in self._schema:
                 dataset = file[field.name if field.kind in ("fixed", "ragged") else f"{field.name}_bytes"]
@@ -126,13 +126,13 @@ class HDF5ShardWriter:
 
 
 def _total(field: Field, size: ShardSize) -> int:
-    """Rows of all values of a ragged field, bytes of all values of any other varying field."""
+    """Return the total rows of a ragged field, or the total bytes of any other varying field."""
     unit = field.row_bytes if field.kind == "ragged" else 1
     return size.field_bytes[field.name] // unit if unit else 0
 
 
 class _Column:
-    """One dataset, written a chunk at a time."""
+    """One HDF5 dataset, written chunk by chunk."""
 
     def __init__(self, file: Any, dataset: HDF5Array) -> None:
         self._chunk_rows = dataset.chunk_rows

@@ -1,4 +1,4 @@
-"""Writes the index of a shard (`shardspec.formats.index`)."""
+"""Write the index of a shard (`shardspec.formats.index`)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +12,11 @@ from shardspec.formats.index import NO_PLACES, Places, Stored, index_path, pack_
 from shardspec.schema import Schema
 
 RECORDS = ""
-"""Stands for a field: the records that hold all fields of a row."""
+"""Used in place of a field's name for records that hold all fields of a row."""
 
 
 class IndexWriter:
-    """Collects where the values of a shard are, and writes its index.
+    """Collects the positions of a shard's values, and writes the index.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class IndexWriter:
     schema : Schema
     rows : int
     summed : sequence of str
-        Fields whose values get a checksum: in formats where other tools, too, notice a flipped bit.
+        Fields whose values get a checksum, in formats that have checksums of their own.
     """
 
     def __init__(self, format: str, schema: Schema, rows: int, summed: Sequence[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""lmdb: a shard is one single-file LMDB environment."""
+"""Write shards in the format lmdb: one single-file LMDB environment per shard."""
 
 import mmap
 import os
@@ -18,7 +18,7 @@ from shardspec.errors import BuildError
 from shardspec.schema import Schema
 
 BLOCK_BYTES = 1 << 20
-"""Encoded bytes per block. Any single row is cheap to read here; a block only makes disk reads sequential."""
+"""Encoded bytes per block, which only makes disk reads sequential. Reading a single row is cheap in this format."""
 
 _KEY_DIGITS = 8
 _ROWS_MAX = 10**_KEY_DIGITS
@@ -32,7 +32,7 @@ _BRANCH, _LEAF, _OVERFLOW, _META_PAGE = 1, 2, 4, 8
 _BIG = 1
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _FLAGS = 0x4000 | 0x08
-"""Of the environment: a file and no folder; and of its tree of free pages: its keys are integers."""
+"""Flags of the environment (a file instead of a folder), and of the tree of free pages (keys are integers)."""
 _NO_PAGE = 2**64 - 1
 _METAS = 2
 _WAITING_BYTES = 1 << 22
@@ -72,7 +72,7 @@ class LMDBShardWriter:
             raise BuildError(f"cannot be written: {error.strerror or error}", place=self._path) from error
 
     def _entries(self, rows: Columns, count: int) -> Iterator[tuple[bytes, Buffer]]:
-        """Keys and values of some rows, in the order of the keys."""
+        """Yield the keys and values of some rows, in the order of the keys."""
         columns = [
             (name.encode(), _split(fixed_bytes(rows[name]), count) if self._schema[name].is_fixed else rows[name])
             for name in self._names
@@ -108,10 +108,10 @@ def _split(data: memoryview, count: int) -> list[memoryview]:
 
 
 class LMDBPages:
-    """Writes the pages of an LMDB file front to back, in one pass. The keys of its entries ascend.
+    """Writes an LMDB file front to back in one pass. The keys of the entries must ascend.
 
-    The library would need four passes: it copies values into pages in memory, writes these to a file, reads that, and
-    writes its pages to a compacted copy. The layout is that of LMDB 0.9, data format 1, 64 bits, little-endian
+    The library would need four passes: copy the values into pages in memory, write these to a file, read the file, and
+    write its pages to a compacted copy. The layout is that of LMDB 0.9, data format 1, 64 bits, little-endian
     (``mdb.c``: ``MDB_page``, ``MDB_node``, ``MDB_meta``). Unused bytes are zeros.
 
     Parameters
@@ -124,7 +124,7 @@ class LMDBPages:
     Attributes
     ----------
     starts, sizes : list of int
-        Where the values of all entries are in the file.
+        Offset and size of each entry's value in the file.
     """
 
     def __init__(self, descriptor: int, page_bytes: int) -> None:
@@ -138,16 +138,16 @@ class LMDBPages:
         self._room = 0
         self._nodes: list[bytes] = []
         self._inline: list[tuple[int, int]] = []
-        """Of the nodes that hold their values: the entry, and the bytes of the leaf up to the end of the node."""
+        """For each node that holds its value: the entry, and the size of the leaf up to the end of the node."""
         self._first_key = b""
         self._levels: list[list[tuple[bytes, int]]] = []
-        """First keys and numbers of the finished pages that have no parent yet, leaves first."""
+        """First keys and numbers of the finished pages without a parent, by level from the leaves up."""
         self._levels_used: list[int] = []
-        """Bytes of a branch page of each level's pages."""
+        """Size of the branch page that would hold the waiting pages, by level."""
         self._branches = self._leaves = self._overflow = 0
 
     def put(self, entries: Iterable[tuple[bytes, Buffer]]) -> None:
-        """Append entries. Their values are not needed afterwards."""
+        """Append entries. The caller may reuse the buffers of the values afterwards."""
         for key, value in entries:
             size, big = _NODE.size + len(key) + len(value), False
             if size > self._most_node:
@@ -194,7 +194,7 @@ class LMDBPages:
             write_all(self._descriptor, [page.ljust(self._page_bytes, b"\0")])
 
     def _add_overflow(self, value: Buffer) -> None:
-        """Write a value on pages of its own."""
+        """Write a large value to separate pages."""
         pages = -(-(_HEADER.size + len(value)) // self._page_bytes)
         rest = bytes(pages * self._page_bytes - _HEADER.size - len(value))
         self._overflow += pages
@@ -212,13 +212,13 @@ class LMDBPages:
         self._add_child(0, self._first_key, self._next - 1)
 
     def _add_child(self, level: int, key: bytes, number: int) -> None:
-        """Append a finished page to those of its level; if they fill a branch page, write it."""
+        """Add a finished page to the waiting pages of its level. If they fill a branch page, write that page."""
         if level == len(self._levels):
             self._levels.append([])
             self._levels_used.append(_HEADER.size)
         children = self._levels[level]
         if self._levels_used[level] + _child_bytes(key) > self._page_bytes:
-            # The last child waits for the next one, since a branch page must have two children.
+            # Keep the last child back, since a branch page must have at least two children.
             self._add_branch(level, children[:-1])
             del children[:-1]
             self._levels_used[level] = _HEADER.size + _child_bytes(children[0][0])
@@ -232,7 +232,7 @@ class LMDBPages:
         self._add_child(level + 1, children[0][0], self._next - 1)
 
     def _add_page(self, kind: int, nodes: list[bytes]) -> list[int]:
-        """Write a page of nodes and return their places in it."""
+        """Write a page of nodes, and return the offset of each node in the page."""
         upper = self._page_bytes - sum(map(len, nodes))
         places = [*accumulate(map(len, nodes), initial=upper)][:-1]
         lower = _HEADER.size + _PLACE.size * len(nodes)
@@ -253,10 +253,10 @@ class LMDBPages:
 
 
 def _child(key: bytes, number: int) -> bytes:
-    """A node of a branch page."""
+    """Return a node of a branch page."""
     return (_NODE.pack(number & 0xFFFFFFFF, number >> 32, len(key)) + key).ljust(_child_bytes(key) - _PLACE.size, b"\0")
 
 
 def _child_bytes(key: bytes) -> int:
-    """Bytes of a branch page that a child takes."""
+    """Return the bytes that a child takes in a branch page."""
     return _PLACE.size + _NODE.size + len(key) + (len(key) & 1)

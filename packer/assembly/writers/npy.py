@@ -1,4 +1,4 @@
-"""npy: a shard is a folder of plain numpy files."""
+"""Write shards in the format npy: one folder of plain numpy files per shard."""
 
 from pathlib import Path
 from typing import IO, Any
@@ -11,15 +11,15 @@ from shardspec.formats.npy import npy_header
 from shardspec.schema import Field, Schema
 
 BLOCK_BYTES = 1 << 20
-"""Encoded bytes per block. Any single row is cheap to read here; a block only makes disk reads sequential."""
+"""Encoded bytes per block, which only makes disk reads sequential. Reading a single row is cheap in this format."""
 
 
 class NpyShardWriter:
     """Writes a folder of ``.npy`` files (`packer.assembly.writers.base`).
 
-    A fixed field is ``<field>.npy``, (N, …). A ragged field is ``<field>.npy``, all rows of all values, (total, …),
-    and ``<field>.offsets.npy``, int64 (N + 1,), in rows. Any other field is ``<field>.bin``, the encoded values one
-    after another, and ``<field>.offsets.npy``, int64 (N + 1,), in bytes.
+    A fixed field is stored as ``<field>.npy``, (N, …). A ragged field is stored as ``<field>.npy``, the concatenated
+    rows of all values, (total, …), and ``<field>.offsets.npy``, int64 (N + 1,), in rows. Any other field is stored as
+    ``<field>.bin``, the concatenated encoded values, and ``<field>.offsets.npy``, int64 (N + 1,), in bytes.
     """
 
     def __init__(self, folder: Path, name: str, schema: Schema, size: ShardSize) -> None:

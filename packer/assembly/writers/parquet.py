@@ -1,4 +1,4 @@
-"""parquet: a shard is one Parquet file."""
+"""Write shards in the format parquet: one Parquet file per shard."""
 
 import json
 import os
@@ -16,10 +16,10 @@ from shardspec.formats.parquet import ROWS_MAX, SCHEMA_KEY, parquet_column
 from shardspec.schema import Field, Schema
 
 ROW_GROUP_BYTES = 4 << 20
-"""Encoded bytes per row group. `docs/formats.md` has the measurement."""
+"""Encoded bytes per row group. For the measurement see `docs/formats.md`."""
 
 _LENGTH_BYTES = 4
-"""In front of every byte string in a page."""
+"""Length that precedes every byte string in a page."""
 
 _PAGE_BYTES_MAX = 1 << 30
 _NUMBERS = {
@@ -41,11 +41,10 @@ _NUMBERS = {
 class ParquetShardWriter:
     """Writes one Parquet file (`packer.assembly.writers.base`).
 
-    The file has plain encoding, no compression (images do not shrink), no nulls (though columns are optional, since
-    Hugging Face's `datasets` recognises its features only in such columns), one page per column and row group with its
-    checksum, and the page index: so a reader can find every value by arithmetic, and any Parquet library reads the
-    file. The schema's metadata describes the columns for Hugging Face's
-    `datasets`.
+    Any Parquet library can read the file. It has plain encoding, no compression (images do not shrink), no nulls, the
+    page index, and one page with a checksum per column and row group, so that a reader can compute the position of
+    every value. Columns are optional, because Hugging Face's `datasets` recognises its features only in such columns.
+    The schema's metadata describes the columns for `datasets`.
     """
 
     def __init__(self, folder: Path, name: str, schema: Schema, size: ShardSize) -> None:
@@ -58,7 +57,7 @@ class ParquetShardWriter:
         self._blocks = Blocks(schema, self.block_rows)
         self._index = IndexWriter("parquet", schema, size.samples, summed=schema.names)
         self._groups: list[dict[str, Any]] = []
-        """For each row group, the stored bits of each field's values."""
+        """Sizes of each field's values in bits, for each row group."""
         metadata = {
             "huggingface": json.dumps({"info": {"features": huggingface_features(schema)}}),
             SCHEMA_KEY: json.dumps(schema.to_json()),
@@ -73,7 +72,7 @@ class ParquetShardWriter:
             version="2.6",
             compression="none",
             use_dictionary=False,
-            # The least and greatest image mean nothing; those of numbers and texts let queries skip row groups.
+            # Queries skip row groups by the minimum and maximum of numbers and texts. Those of images mean nothing.
             write_statistics=[
                 parquet_column(f).path for f in self._stored if parquet_column(f).storage in ("primitive", "strings")
             ],
@@ -106,8 +105,8 @@ class ParquetShardWriter:
         self._write_index()
 
     def _write_index(self) -> None:
-        """Note where values are: they end where the library says that their column chunk, which is one page, ends."""
-        with self._path.open("rb") as file:  # pyarrow takes no path with bytes that are not UTF-8
+        """Write the index. The values of a column chunk, which is a single page, end where the chunk ends."""
+        with self._path.open("rb") as file:  # pyarrow refuses a path that is not UTF-8
             found = pq.read_metadata(file)
         for group, sizes in enumerate(self._groups):
             chunks = {
@@ -129,7 +128,7 @@ class ParquetShardWriter:
 
 
 def _bits(field: Field, values: Any) -> Any:
-    """The stored bits of values: (n,), int64."""
+    """Return the stored size of each value in bits, (n,), int64."""
     column = parquet_column(field)
     lengths = np.fromiter((len(memoryview(value).cast("B")) for value in values), np.int64, len(values))
     if field.kind not in ("fixed", "ragged") or column.storage == "fixed_binary":
@@ -139,7 +138,6 @@ def _bits(field: Field, values: Any) -> Any:
 
 
 def _type(field: Field) -> Any:
-    """The Arrow type of a field."""
     storage = parquet_column(field).storage
     if storage == "strings":
         return pa.string()
@@ -156,7 +154,6 @@ def _type(field: Field) -> Any:
 
 
 def _array(field: Field, values: Any) -> Any:
-    """The Arrow array of a field's values."""
     storage = parquet_column(field).storage
     kind = _type(field)
     if storage in ("strings", "binary"):
@@ -174,14 +171,14 @@ def _array(field: Field, values: Any) -> Any:
 
 
 def _lists(kind: Any, flat: Any) -> Any:
-    """Numbers, in lists of fixed length where the type says so."""
+    """Return numbers as an Arrow array, nested in lists of fixed length according to the type."""
     if not pa.types.is_fixed_size_list(kind):
         return pa.array(flat, kind)
     return pa.FixedSizeListArray.from_arrays(_lists(kind.value_type, flat), type=kind)
 
 
 def _binary(kind: Any, values: list[bytes]) -> Any:
-    """Encoded values as an Arrow array, their bytes untouched: a text may be invalid UTF-8."""
+    """Return encoded values as an Arrow array without validating them, since a text may be invalid UTF-8."""
     buffers = [None, pa.py_buffer(_offsets(values)), pa.py_buffer(b"".join(values))]
     return pa.Array.from_buffers(kind, len(values), buffers)
 
@@ -192,10 +189,10 @@ def _offsets(values: list[bytes]) -> Any:
 
 
 def huggingface_features(schema: Schema) -> dict[str, Any]:
-    """The ``features`` of Hugging Face's `datasets` for a schema.
+    """Return the ``features`` that describe a schema to Hugging Face's `datasets`.
 
-    Class indices with names become ``ClassLabel``, encoded images ``Image``, arrays lists of fixed length. Raw
-    images become bytes; their shape is in our schema, under `SCHEMA_KEY` beside the features.
+    Class numbers with names become ``ClassLabel``, encoded images ``Image``, and arrays lists of fixed length. Raw
+    images become bytes, whose shape is in our own schema under `SCHEMA_KEY`.
     """
     return {f.name: _feature(f) for f in schema if parquet_column(f).storage != "none"}
 

@@ -1,4 +1,4 @@
-"""tfrecord: a shard is one file of ``tf.train.Example`` records, with an index that other tools read."""
+"""Write shards in the format tfrecord: a file of ``tf.train.Example`` records with an index for other tools."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,22 +15,22 @@ from shardspec.formats.tfrecord import Feature, entry_head, features, masked, pa
 from shardspec.schema import Field, Schema
 
 BLOCK_BYTES = 1 << 20
-"""Encoded bytes per block. The index makes any single row cheap to read; a block only makes disk reads sequential."""
+"""Encoded bytes per block, which only makes disk reads sequential. With the index, reading a single row is cheap."""
 
 _HEAD_BYTES = 12
-"""Of a record: its length and the checksum of that."""
+"""Header of a record: its length and the checksum of the length."""
 _RECORD_BYTES_MAX = 2**31 - 1
-"""Protobuf's limit."""
+"""Largest record in bytes, a limit of Protobuf."""
 _BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
 class TFRecordShardWriter:
     """Writes one TFRecord file, its index, and an ``.idx`` for other tools (`packer.assembly.writers.base`).
 
-    A record is the serialised ``tf.train.Example``: first the fixed fields, whose features take the same number of
-    bytes in every record, then the others, then features for other readers, which ours ignore: ``image/format``,
-    ``image/height``, ``image/width``, ``image/channels``, ``image/class/text``, and the face's box in the image,
-    ``image/object/bbox/{xmin,ymin,xmax,ymax}``, between 0 and 1.
+    A record is a serialised ``tf.train.Example``. It starts with the fixed fields, whose features take the same number
+    of bytes in every record, followed by the other fields. Last come features for other readers, which ours ignore:
+    ``image/format``, ``image/height``, ``image/width``, ``image/channels``, ``image/class/text``, and the box of the
+    face in the image, ``image/object/bbox/{xmin,ymin,xmax,ymax}``, from 0 to 1.
     """
 
     def __init__(self, folder: Path, name: str, schema: Schema, size: ShardSize) -> None:
@@ -106,7 +106,7 @@ def _crc(data: bytes) -> bytes:
 
 
 def _fixed(feature: Feature, rows: Columns) -> Any:
-    """The entries of a fixed field: (n, size), uint8."""
+    """Return the map entries of a fixed field, (n, size), uint8."""
     values = rows[feature.field.name]
     count = len(values)
     if feature.kind == "int64":
@@ -121,14 +121,14 @@ def _fixed(feature: Feature, rows: Columns) -> Any:
 
 
 def _varying(feature: Feature, value: Any) -> tuple[bytes, bytes]:
-    """The entry of a varying field's encoded value: head and payload."""
+    """Return the map entry of a varying field's encoded value as header and payload."""
     numbers = feature.kind == "int64"
     payload = _varints(np.frombuffer(value, feature.field.numpy_dtype)) if numbers else bytes(value)
     return entry_head(feature.key, feature.kind, len(payload)), payload
 
 
 def _varints(numbers: Any) -> bytes:
-    """Integers as varints, as short as possible."""
+    """Encode integers as varints of minimal length."""
     padded = pad_varints(numbers, 10)
     used = 10 - np.argmax((padded & 0x7F)[:, ::-1] != 0, axis=1)
     used[(padded & 0x7F).sum(axis=1) == 0] = 1
@@ -156,7 +156,7 @@ class _Derived:
         self._matrix = _named(schema, "matrix", lambda f: f.shape == (2, 3))
 
     def entries(self, rows: Columns, count: int) -> list[bytes]:
-        """The derived entries of some rows."""
+        """Return the derived entries of some rows."""
         out = [self._constant] * count
         if self._label is not None and self._label.classes is not None:
             names = self._label.classes
@@ -170,9 +170,9 @@ class _Derived:
         return out
 
     def _boxes(self, rows: Columns) -> Any:
-        """Boxes as shares of the image's width and height: (n, 4), float32, from 0 to 1.
+        """Return the boxes relative to the image's width and height, (n, 4), float32, from 0 to 1.
 
-        ``matrix`` maps the frame of a box to the image; without ``matrix``, the box is in the image's pixels.
+        ``matrix`` maps a box from its frame to the image. Without ``matrix``, the box is in pixels of the image.
         """
         with np.errstate(all="ignore"):
             corners = rows["box"].astype(np.float64).reshape(-1, 2, 2)
@@ -187,7 +187,7 @@ class _Derived:
 
 
 def _named(schema: Schema, name: str, fits: Any) -> Field | None:
-    """The field of that name, if the schema has one that fits."""
+    """Return the field with a name if it exists and `fits` accepts it, otherwise None."""
     return schema[name] if name in schema and fits(schema[name]) else None
 
 

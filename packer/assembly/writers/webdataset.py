@@ -1,4 +1,4 @@
-"""webdataset: a shard is a tar file with one member per field and sample, with an index that DALI reads."""
+"""Write shards in the format webdataset: a tar file with one member per field and sample, and an index for DALI."""
 
 import math
 from collections.abc import Sequence
@@ -28,14 +28,14 @@ from shardspec.formats.webdataset import (
 from shardspec.schema import Field, Schema
 
 BLOCK_BYTES = 1 << 20
-"""Encoded bytes per block. The index makes any single row cheap to read; a block only makes disk reads sequential."""
+"""Encoded bytes per block, which only makes disk reads sequential. With the index, reading a single row is cheap."""
 
 
 class WebDatasetShardWriter:
     """Writes one tar file, its index, and an ``.idx`` for DALI (`packer.assembly.writers.base`).
 
-    The members of a sample stand together, those whose size never varies first, so that readers find their values by
-    arithmetic. Nothing in a header but name and size differs from member to member.
+    The members of a sample are consecutive. Members of constant size come first, so that readers can compute the
+    positions of their values. Headers of members differ only in name and size.
     """
 
     def __init__(self, folder: Path, name: str, schema: Schema, size: ShardSize) -> None:
@@ -79,7 +79,7 @@ class WebDatasetShardWriter:
         self._rows += count
 
     def _note_places(self, rows: Columns, starts: IntArray, sizes: IntArray) -> None:
-        """Add the values in members that begin at `starts`, (n, members), to the index."""
+        """Add the values of members to the index. The members begin at `starts`, (n, members)."""
         for column, (member, _) in enumerate(self._fixed):
             self._index.add(member.field.name, starts=starts[:, column] + len(member.head))
         for column, member in enumerate(self._varying, len(self._fixed)):
@@ -93,7 +93,7 @@ class WebDatasetShardWriter:
             self._index.add(name, starts=starts[:, column] + heads, sizes=sizes[:, column] - heads, **more)
 
     def _fixed_members(self, rows: Columns, bases: Sequence[bytes]) -> npt.NDArray[np.uint8]:
-        """The members of constant size, headers and padding included: (n, bytes), uint8."""
+        """Return the members of constant size, including headers and padding, (n, bytes), uint8."""
         out = np.zeros((len(bases), sum(BLOCK + padded(size) for _, size in self._fixed)), np.uint8)
         start = 0
         for member, size in self._fixed:
@@ -108,7 +108,7 @@ class WebDatasetShardWriter:
     def _varying_members(
         self, member: Member, values: Any, bases: Sequence[bytes]
     ) -> tuple[IntArray, list[tuple[Buffer, ...]]]:
-        """The sizes of a field's members, (n,), and the bytes of each, header and padding included."""
+        """Return the sizes of a field's members, (n,), and the bytes of each member with header and padding."""
         contents = [self._content(member, value) for value in values]
         sizes = np.array([sum(map(len, parts)) for parts in contents], np.int64)
         self._check_size(member, int(sizes.max(initial=0)))
@@ -117,7 +117,7 @@ class WebDatasetShardWriter:
         return sizes, [(head.data, *parts, bytes(gap)) for head, parts, gap in zip(heads, contents, gaps, strict=True)]
 
     def _content(self, member: Member, value: Any) -> tuple[Buffer, ...]:
-        """The bytes of a member whose size varies."""
+        """Return the content of a member of varying size."""
         if member.content == "bytes":
             return (memoryview(value).cast("B"),)
         if member.content == "decimal":
@@ -128,14 +128,14 @@ class WebDatasetShardWriter:
             raise BuildError(
                 (
                     f"field {member.field.name!r}: expected the bytes of an array of {member.field.dtype}, "
-                    f"{member.field.shape}, found {len(value)} others"
+                    f"{member.field.shape}, found {len(value)} bytes that do not fit"
                 ),
                 place=self._name,
                 hint="use another format",
             ) from error
 
     def _line_of(self, base: bytes, offsets: Sequence[int], sizes: Sequence[int]) -> bytes:
-        """A sample's line of the index."""
+        """Return the line of a sample in the index for DALI."""
         name = base.decode()
         words = [word for offset, size in zip(offsets, sizes, strict=True) for word in (offset, size, name)]
         return (self._line % tuple(words)).encode()
@@ -161,13 +161,13 @@ class WebDatasetShardWriter:
 
 
 def _names(bases: Sequence[bytes], extension: str) -> npt.NDArray[np.uint8]:
-    """Names of members, padded with zeros: (n, 100), uint8."""
+    """Return the names of members, padded with zeros, (n, 100), uint8."""
     joined = b"".join((base + b"." + extension.encode()).ljust(NAME_BYTES_MAX, b"\0") for base in bases)
     return np.frombuffer(joined, np.uint8).reshape(len(bases), NAME_BYTES_MAX)
 
 
 def _npy(field: Field, value: memoryview) -> tuple[Buffer, ...]:
-    """A ``.npy`` file of a ragged array, or of an array of any shape; a `ValueError` if the bytes are not one."""
+    """Return a ``.npy`` file of a ragged array or an array of any shape. Raise `ValueError` if the bytes do not fit."""
     shape, body = _shape(field, value)
     if len(shape) != len(field.shape):
         raise ValueError(f"{len(value)} bytes")
@@ -177,7 +177,7 @@ def _npy(field: Field, value: memoryview) -> tuple[Buffer, ...]:
 
 
 def _shape(field: Field, value: memoryview) -> tuple[tuple[int, ...], memoryview]:
-    """Shape and bytes of a ragged array, or of an array of any shape."""
+    """Return the shape and bytes of a ragged array or an array of any shape."""
     if field.kind == "ragged":
         rows = len(value) // field.row_bytes if field.row_bytes else 0
         return (rows, *field.fixed_shape), value

@@ -1,1 +1,1 @@
-"""Parts, the output of tasks, and how they become the rows and the schema of a dataset."""
+"""Write and read parts, the output files of tasks, and derive the rows and the schema of the dataset from them."""

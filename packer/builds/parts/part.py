@@ -1,10 +1,10 @@
 """Parts: files with the encoded samples of one task, in order. Internal; removed with the workspace.
 
-A part holds the bytes of its rows one after another, the values of a row in the order of its columns. Then come the
-index and a JSON footer. The last 24 bytes are the offsets of the index and of the footer as little-endian uint64, and a
-mark. Rows with the same columns form a group. For each group, the index has an int64 array (rows,) with the offset of
-each row and an int64 array (rows, columns) with the length of each value. After these follows, for each group, an int32
-array (rows, axes of all columns) with the shapes of the values.
+A part starts with the concatenated bytes of its rows. The values of a row are in the order of its columns. The index and
+a JSON footer follow. The last 24 bytes are the offsets of the index and of the footer as little-endian uint64, and a
+magic number. Rows with the same columns form a group. For each group, the index has an int64 array (rows,) with the
+offset of each row and an int64 array (rows, columns) with the length of each value. The index ends with an int32 array
+(rows, axes of all columns) for each group, which holds the shapes of the values.
 """
 
 import json
@@ -36,7 +36,7 @@ _TAIL = struct.Struct("<QQ8s")
 _BUFFER_BYTES = 1 << 20
 
 Columns = Mapping[str, ColumnSpec]
-"""The columns that the rows of a group share, sorted by name, which is also the order of the values in a row."""
+"""The columns of a group of rows, sorted by name. The values of a row are in this order."""
 
 
 class PackedItem(NamedTuple):
@@ -48,7 +48,7 @@ class PackedItem(NamedTuple):
     report : dict
         The item's report as JSON, without its name.
     group : int or None
-        Number of the group of its rows; None if it has no rows.
+        Number of the group that holds the item's rows; None if the item has no rows.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Part:
     Attributes
     ----------
     groups : list of RowGroup
-        Usually one; one more for each set of columns that differs; none if no item yielded a sample.
+        One group for each set of columns, usually a single one; empty if no item yielded a sample.
     items : list of PackedItem
         Results of the task's items, in order.
     """
@@ -84,7 +84,7 @@ class Part:
                     hint="remove the .build folder and build again",
                 )
             index_offset, footer_offset, _ = _TAIL.unpack(tail)
-            # Read in one call, not through the mapping: other threads continue while a file server answers.
+            # Read in one call and not through the mapping, so that other threads can run while a file server answers.
             file.seek(index_offset)
             index = file.read()
             self._view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -97,7 +97,7 @@ class Part:
         return [item.to_report() for item in self.items]
 
     def group(self, columns: Columns) -> "RowGroup | None":
-        """Return the rows with these columns; None if there are none."""
+        """Return the group with these columns, or None."""
         return next((group for group in self.groups if group.columns == columns), None)
 
     def row_data(self) -> memoryview:
@@ -106,7 +106,7 @@ class Part:
 
 
 def open_part(workspace: Workspace, task: int) -> Part:
-    """Open the part of a finished task, waiting for the file if it is not visible yet."""
+    """Open the part of a finished task. Wait for the file if it is not visible yet."""
     path = workspace.part(task)
     try:
         return Part(path)
@@ -138,7 +138,7 @@ class RowGroup:
     lengths : (rows, columns) int64
         Encoded bytes of each value.
     shapes : (rows, axes) int32
-        Shapes of the decoded values, the axes of all columns next to each other.
+        Shapes of the decoded values, with the axes of all columns concatenated.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class RowGroup:
         return found
 
     def values(self, name: str, rows: Sequence[int] | npt.NDArray[np.int64]) -> list[memoryview]:
-        """Return the encoded bytes of a column in the given rows. They are valid as long as the group exists."""
+        """Return the encoded bytes of a column in the given rows. The memory is valid while the group exists."""
         column = list(self.columns).index(name)
         lengths = self.lengths[rows, column]
         starts = self.starts[rows] + self.lengths[rows, :column].sum(axis=1)
@@ -199,7 +199,7 @@ class RowGroup:
 
 
 class _GroupIndex:
-    """Index of the rows of a group that is being written."""
+    """Collects the index of a group that is being written."""
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
@@ -207,7 +207,7 @@ class _GroupIndex:
         self.starts, self.lengths, self.shapes = array("q"), array("q"), array("i")
 
     def add(self, end: int, datas: Sequence[Buffer], shapes: Iterable[int]) -> int:
-        """Add the values of rows, the first of which begins at `end`, and return where the last one ends."""
+        """Add the values of rows that begin at the offset `end`, and return the offset of their end."""
         lengths = array("q", map(len, datas))
         ends = [*accumulate(lengths, initial=end)]
         self.starts.extend(ends[: -1 : len(self.names)])
@@ -216,16 +216,16 @@ class _GroupIndex:
         return ends[-1]
 
     def cut(self, rows: int) -> None:
-        """Keep only the first rows."""
+        """Drop all but the first `rows` rows."""
         axes = sum(spec.ndim for spec in self.specs)
         del self.starts[rows:], self.lengths[rows * len(self.names) :], self.shapes[rows * axes :]
 
 
 class PartWriter:
-    """Writes one part front to back, so that a long video needs no memory. Use as a context manager.
+    """Writes one part front to back, so that a long video takes little memory. Use as a context manager.
 
-    The part is written under a temporary name, and removed unless `finish` is called. Each item starts with `begin` and
-    ends with `end`; items with one row each may be added together with `add`.
+    The part is written under a temporary name, and removed unless `finish` is called. Call `begin` before and `end`
+    after the rows of an item. Items with one row each can be added together with `add`.
 
     Parameters
     ----------
@@ -290,7 +290,7 @@ class PartWriter:
         """Remove the rows of the current item."""
         if self._group is not None:
             self._groups[self._group].cut(self._rows)
-            if not self._rows:  # this item created the group, so it is the last one, and no other item has rows in it
+            if not self._rows:  # this item created the group, which is the last one and holds no other rows
                 self._groups.pop()
         self._file.seek(self._offset)
         self._file.truncate()

@@ -1,4 +1,4 @@
-"""Rows of a build as sources for shards: from its parts, with those of the dataset that it updates, or from a table."""
+"""Row sources for the shards of a build: the rows of its parts, and in an update also those of the dataset."""
 
 from array import array
 from collections import OrderedDict
@@ -26,9 +26,9 @@ _CODE = np.dtype("<i4")
 
 
 class RowTable:
-    """Lengths of all values and the values of index fields, in memory, so that the parts need not be read again.
+    """Table in memory of the lengths of all values and of the index fields, which avoids reading the parts again.
 
-    It is a row source (`packer.assembly.rows.RowSource`) of the index fields once its `schema` is set.
+    Once its `schema` is set, the table is a row source (`packer.assembly.rows.RowSource`) for the index fields.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class RowTable:
     Attributes
     ----------
     schema : Schema
-        The schema settled over these rows; for a table without rows, any other.
+        The schema of the rows. A table without rows may have any schema.
     """
 
     def __init__(self, columns: PartColumns) -> None:
@@ -68,7 +68,7 @@ class RowTable:
         self._rows += len(group)
 
     def _encode(self, group: RowGroup, name: str) -> npt.NDArray[np.int32]:
-        """Return a number for each class name of a column, in the order in which the names were met."""
+        """Number the class names of a column in the order of their first occurrence."""
         codes = self._codes[name]
         names = map(bytes, group.values(name, np.arange(len(group))))
         return np.array([codes.setdefault(one, len(codes)) for one in names], _CODE)
@@ -98,7 +98,7 @@ class RowTable:
 
 
 def _joined(arrays: list[Any], dtype: np.dtype[Any]) -> Any:
-    """Return arrays as one, which then replaces them in the list."""
+    """Concatenate the arrays of a list, and keep only the result in the list."""
     if len(arrays) > 1:
         arrays[:] = [np.concatenate(arrays)]
     return arrays[0] if arrays else np.empty(0, dtype)
@@ -112,7 +112,7 @@ class PartRows:
     config : mapping
         See `describe_rows`.
     workspace : Workspace
-        Workspace of the plan that the parts belong to.
+        Workspace with the plan's parts.
     """
 
     def __init__(self, config: Mapping[str, Any], workspace: Workspace) -> None:
@@ -184,11 +184,11 @@ def describe_rows(columns: PartColumns, tasks: Sequence[int], schema: Schema) ->
     Parameters
     ----------
     columns : mapping of str to ColumnSpec
-        Columns of the rows that count.
+        Columns of the rows to use. Rows with other columns are ignored.
     tasks : sequence of int
         Number of rows with these columns in each task's part.
     schema : Schema
-        The schema settled over those rows.
+        The schema of those rows.
     """
     return {"kind": "parts", "columns": columns_to_json(columns), "schema": schema.to_json(), "tasks": list(tasks)}
 
@@ -196,7 +196,7 @@ def describe_rows(columns: PartColumns, tasks: Sequence[int], schema: Schema) ->
 class UpdatedRows:
     """All rows of the dataset in the workspace's folder, followed by the new rows of an update.
 
-    The schema is that of the new rows, which fit into the dataset, so the dataset's values are copied unchanged.
+    The schema is the extended schema of the dataset, so the dataset's values are copied unchanged.
 
     Parameters
     ----------
@@ -204,9 +204,9 @@ class UpdatedRows:
         See `describe_updated`.
     workspace : Workspace
     added : RowSource, optional
-        The new rows, if they are open already. Then the caller has just compared the digests of the old shards. A
-        worker process compares the digest of each shard that it copies from, because the build may have been
-        interrupted in between.
+        The new rows, if they are open already. The caller must then have compared the digests of the old shards.
+        Without `added`, as in a worker process, the digest of each old shard is compared before its rows are copied,
+        because the build may have been interrupted since the first comparison.
     """
 
     def __init__(self, config: Mapping[str, Any], workspace: Workspace, added: RowSource | None = None) -> None:
@@ -246,19 +246,19 @@ class UpdatedRows:
 
 
 def describe_updated(base: Manifest, added: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of `UpdatedRows`, given that of the new rows."""
+    """Return the configuration of `UpdatedRows`, given the configuration of the new rows."""
     return {"kind": "update", "base": base.digest, "added": dict(added)}
 
 
 def find_rows(layout: Layout, base: Manifest, samples: IntArray) -> IntArray:
-    """Return the rows of some items of a dataset, ascending. The keys of samples begin with the item's number.
+    """Return the rows of some items of a dataset, ascending. They are found by the item number in the samples' keys.
 
-    Digests are not compared, since every shard would have to be read.
+    Digests are not compared, because that would read every shard.
 
     Parameters
     ----------
     samples : (items,) int64
-        Number of samples of each item of the dataset; 0 for items whose rows are not wanted.
+        Expected number of samples of each item of the dataset; 0 for items whose rows are not needed.
 
     Raises
     ------
@@ -279,7 +279,7 @@ def find_rows(layout: Layout, base: Manifest, samples: IntArray) -> IntArray:
     if len(found) != expected:
         raise DatasetError(
             place=layout.root,
-            expected=f"{expected} samples of the items that are replaced or dropped",
+            expected=f"{expected} samples of the items to replace or drop",
             found=len(found),
             hint="pack it again with --overwrite",
         )

@@ -1,4 +1,4 @@
-"""Read the parts of a build while tasks still run: reports, schema and row table."""
+"""Read the parts of a build while tasks are still running, and collect the reports, the schema and the row table."""
 
 from array import array
 from collections import Counter
@@ -26,11 +26,11 @@ from shardspec.typing.field_types import FieldType, Shape, common_shape
 from shardspec.wording import LISTED
 
 _AT_A_TIME = 4
-"""Parts read between two events of workers: more than finish meanwhile, and few enough not to keep workers waiting."""
+"""Number of parts to read between two events of workers. More than this would keep the workers waiting."""
 
 
 class SchemaSettler:
-    """Settles the schema over the parts, one after another. Which axes vary is known only at the end.
+    """Derives the schema from the parts, one after another. The varying axes are known only after the last part.
 
     Parameters
     ----------
@@ -38,9 +38,9 @@ class SchemaSettler:
     classes : dict of str to list of str
         Class names by field.
     layouts : dict of int to str
-        The point layout of a ``landmarks`` field by its number of points.
+        The point layout of a ``landmarks`` field, by its number of points.
     declared : dict of str to FieldType, optional
-        Fields that were declared, with their codecs and the axes that vary by declaration.
+        Declared fields, with their codecs and varying axes.
     """
 
     def __init__(
@@ -59,16 +59,16 @@ class SchemaSettler:
         self._shapes: dict[str, Shape] = {}
 
     def begin(self, columns: PartColumns) -> None:
-        """Set the columns of the rows that count."""
+        """Set the columns of the rows to use."""
         self._columns = columns
         self._class_names = {name: set() for name in columns if columns[name].kind == "class"}
 
     def add(self, part: Part) -> int:
-        """Add one part and return the number of its rows that count."""
+        """Add one part, and return the number of its rows that have the chosen columns."""
         rows = part.group(self._columns)
         if rows is None:
             return 0
-        # All columns at once: there may be as many parts as items.
+        # Handle all columns in one call, since there may be as many parts as items.
         low, high = tuple(rows.shapes.min(axis=0).tolist()), tuple(rows.shapes.max(axis=0).tolist())
         first = 0
         for name, spec in rows.columns.items():
@@ -89,7 +89,7 @@ class SchemaSettler:
         return Schema(tuple(self._field(name, columns[name], self._shapes[name]) for name in names))
 
     def settle_into(self, schema: Schema) -> Schema:
-        """Return the schema of a dataset after the rows are added to it. Only sizes of images may become variable.
+        """Return the schema of a dataset extended by the rows. Only the sizes of images may become variable.
 
         Raises
         ------
@@ -139,7 +139,7 @@ class SchemaSettler:
 
 
 def _fit(field: Field, found: Field) -> Field | None:
-    """Return a dataset's field extended to further values; None if it cannot hold them."""
+    """Return a dataset's field extended to hold further values, or None if it cannot hold them."""
     if field.dtype != found.dtype or field.codec != found.codec or len(field.shape) != len(found.shape):
         return None
     if (field.classes is None) != (found.classes is None) or field.layout != found.layout:
@@ -147,7 +147,7 @@ def _fit(field: Field, found: Field) -> Field | None:
     field = replace(field, classes=found.classes)
     if all(axis in (None, new) for axis, new in zip(field.shape, found.shape, strict=True)):
         return field
-    if field.codec.name == "raw":  # the shape decides how the values are stored
+    if field.codec.name == "raw":  # raw values are stored differently if their shape varies
         return None
     return replace(field, shape=common_shape((field.shape, found.shape)))
 
@@ -159,7 +159,7 @@ def _describe(field: Field) -> str:
 
 
 class ColumnCount:
-    """Counts the columns of items' samples.
+    """Counts how many items have samples with which columns, and chooses the most common columns.
 
     All parts are counted, so neither the order of the items nor the number of workers affects the choice.
     """
@@ -173,15 +173,14 @@ class ColumnCount:
         self._items.update(kinds[item.group] for item in part.items if item.group is not None)
 
     def choose(self, fits: Callable[[PartColumns], bool] | None = None) -> PartColumns:
-        """Return the columns of most items' samples, in a tie the first ones; none if no item yielded a sample.
+        """Return the most common columns, or an empty dict if no item yielded a sample. In a tie, the first ones win.
 
         Parameters
         ----------
         fits : callable, optional
-            Returns whether columns fit the dataset that the samples are added to. Of those that do, the most common
-            are chosen; if none do, the most common of all.
+            Returns whether columns fit the dataset that is updated. Columns that fit take precedence.
         """
-        ranked = [dict(columns) for columns, _ in self._items.most_common()]  # in a tie, the first one met
+        ranked = [dict(columns) for columns, _ in self._items.most_common()]  # in a tie, the first one comes first
         fitting = (columns for columns in ranked if fits is None or fits(columns))
         return next(fitting, ranked[0] if ranked else {})
 
@@ -192,7 +191,7 @@ def settled_reports(part: Part, columns: PartColumns) -> Iterator[ItemReport]:
         report = item.to_report()
         if item.group is not None and part.groups[item.group].columns != columns:
             reason = (
-                "expected the fields that the samples of most items have, found others: "
+                "expected the same fields as in most items, found others: "
                 f"{describe_difference(columns, part.groups[item.group].columns)}"
             )
             report = ItemReport(report.name, frames=report.frames, faces=report.faces, step="encode", reason=reason)
@@ -200,7 +199,7 @@ def settled_reports(part: Part, columns: PartColumns) -> Iterator[ItemReport]:
 
 
 class PartsSummary:
-    """Reports, schema, lengths and index values of all parts, for given columns of the rows that count.
+    """Collects the reports, schema, lengths and index values of all parts. Only rows with the given columns are used.
 
     Parameters
     ----------
@@ -209,14 +208,14 @@ class PartsSummary:
     identities : callable
         Returns the identities of a task's items.
     columns : mapping of str to ColumnSpec, optional
-        By default, the most common ones of the first part that has any.
+        By default, the most common columns of the first part that has rows.
     rows_of : callable
-        Returns, for a task, a function from an item's position in the task to its columns in the source.
+        Called with a task. Returns a function that maps an item's position in the task to its row in the source.
 
     Attributes
     ----------
     rows : array of int
-        The number of rows that count, for each task.
+        The number of used rows of each task.
     table : RowTable
     failed : ItemReport or None
         Report of the first item that yielded no sample.
@@ -262,9 +261,9 @@ class PartsSummary:
 
 
 class PartsReader:
-    """Reads the parts of a plan in task order as soon as they are finished, so that little is left after the last task.
+    """Reads the parts of a plan in task order as soon as they are finished, so that little work remains at the end.
 
-    The columns that count are known only when all parts are finished. If they differ from those assumed before, all
+    The most common columns are known only when all parts are finished. If they differ from those assumed at first, all
     parts are read again.
 
     Parameters
@@ -272,7 +271,7 @@ class PartsReader:
     workspace : Workspace
     tasks : sequence of Task
     make_summary : callable
-        Makes an empty summary for given columns, or for None.
+        Makes an empty summary for the given columns. None chooses the columns by the first part.
     fits : callable, optional
         See `ColumnCount.choose`.
     """
@@ -294,7 +293,7 @@ class PartsReader:
         self._next = 0
 
     def read(self, finished: Iterable[int] = ()) -> None:
-        """Note further finished tasks, and read a few parts."""
+        """Record further finished tasks, and read a few parts."""
         self._finished.update(finished)
         tasks = list(takewhile(self._finished.__contains__, range(self._next, self._next + _AT_A_TIME)))
         for part in self._open(tasks) if tasks else ():
@@ -302,7 +301,7 @@ class PartsReader:
             self._add(part)
 
     def finish(self) -> PartsSummary:
-        """Read the other parts, once every task is finished, and finish the reports."""
+        """Read the remaining parts and finish the reports. Call it after the last task."""
         for part in self._open(range(self._next, len(self._tasks))):
             self._add(part)
         columns = self._count.choose(self._fits)

@@ -1,1 +1,1 @@
-"""From a source to a plan: items, classes, tasks, and the digests that identify items."""
+"""Plan a build: list the items, number the classes, cut the items into tasks, and compute their digests."""

@@ -42,8 +42,8 @@ def describe_mismatch(old: BuildPlan, new: BuildPlan, old_lines: Iterable[str], 
 def describe_changed_terms(last: Generation, new: BuildPlan) -> list[str]:
     """Describe how the recipe and versions of a generation differ from those of a plan that is to add to it.
 
-    Two things may differ: the contents of ``boxes``, which grow with the items, and the library of HEIC images, which
-    is listed only if there are such images.
+    Two differences are allowed: the contents of ``boxes``, which grow with the items, and the library for HEIC images,
+    which is listed only if there are such images.
     """
     before, now = (
         {name: value for name, value in runtime.items() if name not in ("boxes", HEIF_LIBRARY)}
@@ -55,33 +55,35 @@ def describe_changed_terms(last: Generation, new: BuildPlan) -> list[str]:
 def describe_taken_over(
     old: BuildPlan, new: BuildPlan, old_lines: Iterable[str], new_lines: Iterable[str]
 ) -> str | None:
-    """Describe how the items of two plans differ; None if one cannot use the results of the other."""
-    if old.terms != new.terms or new.declared:  # a function may return its own keys
+    """Describe how the items of two plans differ. Return None if the new plan cannot use the results of the old one."""
+    if old.terms != new.terms or new.declared:  # a function may set the keys of its samples
         return None
     changes = describe_mismatch(old, new, old_lines, new_lines)
     what = "the source has" if old.gone == new.gone else "the source or --gone has"
-    return f"{what} changed since the build was begun ({changes}): the results of all other items are kept"
+    return f"{what} changed since the build was started ({changes}): the results of all other items are kept"
 
 
 def describe_made(made: Manifest, before: ItemDigests | None, new: BuildPlan, new_lines: Iterable[str]) -> str:
-    """Describe the differences between a finished dataset and a plan, as far as the dataset shows them.
+    """Describe the differences between a finished dataset and a plan, to the extent that the dataset records them.
 
     Parameters
     ----------
     before : iterable of (str, bytes) or None
-        The dataset's items, without those that an update has dropped; None if it does not list them.
+        The dataset's items, without dropped ones; None if the dataset does not list its items.
     new_lines : iterable of str
         Lines of the new plan's items file. Iterated over more than once.
     """
     job = made.wall_clock.get("job")
     if isinstance(job, Mapping) and job.get("kind") != "convert":
-        return f"it is a {job.get('kind')}, and this a {new.kind}"
+        return f"it is a {job.get('kind')}, and this is a {new.kind}"
     last = made.generations[-1]
     found = describe_changes("option", last.recipe, new.manifest_recipe)
     found += describe_changes("runtime", last.runtime, new.runtime)
     named = {field.name: list(field.classes) for field in made.schema if field.classes is not None}
     classes = {**new.classes, **({"label": new.declared["classes"]} if new.declared.get("classes") else {})}
-    planned = [name for name in named if name in classes]  # a function's classes may be known only once it has run
+    planned = [
+        name for name in named if name in classes
+    ]  # the classes of a function's samples may be known only after it has run
     found += describe_changes(
         "classes of", {name: named[name] for name in planned}, {name: classes[name] for name in planned}
     )
@@ -93,7 +95,7 @@ def describe_made(made: Manifest, before: ItemDigests | None, new: BuildPlan, ne
 
 
 def _flat(declared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a declaration with each of its fields as an entry."""
+    """Return a declaration as a flat dict with one entry per field."""
     fields = declared.get("fields") or {}
     return {**{f"field {name}": kind for name, kind in fields.items()}, "classes": declared.get("classes")}
 
@@ -104,10 +106,12 @@ def _digests_of(lines: Iterable[str]) -> ItemDigests:
 
 
 def _describe_items(before: ItemDigests, after: ItemDigests) -> list[str]:
-    """Describe the items that are gone, new or changed. Only two numbers for each item are in memory."""
+    """Describe the items that are gone, new or changed. Keep only two numbers per item in memory."""
     (names_before, digests_before), (names_after, digests_after) = _numbers_of(before), _numbers_of(after)
     common, at_before, at_after = np.intersect1d(names_before[::-1], names_after[::-1], return_indices=True)
-    differ = digests_before[::-1][at_before] != digests_after[::-1][at_after]  # of equal names, the last
+    differ = (
+        digests_before[::-1][at_before] != digests_after[::-1][at_after]
+    )  # if a name occurs several times, compare its last item
     found = []
     for verb, items, names, places in (
         ("gone", before, names_before, np.flatnonzero(~np.isin(names_before, names_after))),
@@ -128,7 +132,7 @@ def _describe_items(before: ItemDigests, after: ItemDigests) -> list[str]:
 
 
 def _numbers_of(items: ItemDigests) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the names and the digests of items as numbers."""
+    """Return hashes of the names, and the digests, of items as numbers."""
     names, digests = array("q"), bytearray()
     for name, digest in items:
         names.append(hash(name))

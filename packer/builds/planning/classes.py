@@ -1,4 +1,4 @@
-"""The classes of a build's labels: numbered by a given list, or named by a column."""
+"""Settle the classes of a build's labels: number labels by a given list, or take the names from a column."""
 
 import json
 import stat
@@ -19,19 +19,20 @@ from shardspec.schema import NO_CLASS, class_name, describe_spellings, describe_
 from shardspec.wording import counted, did_you_mean, found_instead, list_some, quote_some, shorten
 
 _LIST_BYTES = 64 * 10**6
-"""Most bytes of a file with a list of classes."""
+"""Largest file with a list of classes, in bytes."""
 
 _DIGITS = 10
-"""A text of so many digits is not the number of a class."""
+"""A class number must have fewer digits than this."""
 
 
 def settle_classes(listing: Listing, recipe: Recipe) -> Listing:
-    """The items with labels numbered by the recipe's list of classes, and with the names that a column has for them.
+    """Number the labels by the recipe's list of classes, and take class names from the recipe's column `label_names`.
 
     Raises
     ------
     UsageError
-        If there are no labels, if a label is not in the list, or if a column does not name every number once.
+        If there are no labels, if a label is not in the list, or if the column does not have exactly one name for every
+        label.
     """
     listing = _unite_spellings(listing)
     classes = list(recipe.classes) or (None if recipe.classes_from is None else read_classes(recipe.classes_from))
@@ -44,7 +45,7 @@ def settle_classes(listing: Listing, recipe: Recipe) -> Listing:
             option=option,
             expected="labels to number",
             found="none",
-            hint="say where they come from with `label_from`",
+            hint="choose their origin with `label_from`",
         )
     names: Mapping[int, str] | None = None
     if "label" in listing.classes:
@@ -62,12 +63,12 @@ def settle_classes(listing: Listing, recipe: Recipe) -> Listing:
 
 
 def _unite_spellings(listing: Listing) -> Listing:
-    """The listing with the names of classes in NFC. Labels whose names are the same in NFC become one class."""
+    """Normalise the class names to NFC. Classes with the same normalised name become one class."""
     classes = {field: list(map(class_name, names)) for field, names in listing.classes.items()}
     twice = [field for field, names in classes.items() if len(set(names)) < len(names)]
     for field in twice:
         if field != "label" or not any("label" in item.columns for item in listing.items):
-            classes[field] = listing.classes[field]  # numbers that stay as they are
+            classes[field] = listing.classes[field]  # only labels are renumbered
             continue
         names = classes[field]
         classes[field] = list(dict.fromkeys(names))
@@ -78,18 +79,18 @@ def _unite_spellings(listing: Listing) -> Listing:
 
 
 def read_classes(path: str) -> list[str]:
-    """The classes of a packed dataset, or those of a list: a text file with a name in each line, or JSON.
+    """Read class names from a packed dataset, a text file with one name per line, or a JSON file.
 
     Parameters
     ----------
     path : str
-        The folder of a packed dataset, or a file. JSON (``.json``) is a list of names, or an object from name to number
-        or from number to name.
+        The folder of a packed dataset, or a file. A JSON file (``.json``) holds a list of names, or an object that maps
+        names to numbers or numbers to names.
 
     Raises
     ------
     UsageError
-        If there are no classes to be read, or they are invalid.
+        If the classes cannot be read, or are invalid.
     DatasetError
         If the packed dataset cannot be read.
     """
@@ -105,8 +106,8 @@ def read_classes(path: str) -> list[str]:
             raise UsageError(
                 option="classes_from",
                 expected="a dataset whose labels have names",
-                found=f"{path} without",
-                hint="give a list",
+                found=f"no names in {path}",
+                hint="use a file with the names",
             )
         return _checked(list(found), path)
     try:
@@ -135,7 +136,7 @@ def read_classes(path: str) -> list[str]:
 
 
 def _in_order(document: Any, path: str) -> list[Any]:
-    """The names of an object from name to number, or from number to name, by number."""
+    """Return the names of a JSON object in the order of their numbers."""
     if isinstance(document, dict):
         pairs = list(document.items())
         if all(type(number) is int for _, number in pairs):
@@ -148,13 +149,13 @@ def _in_order(document: Any, path: str) -> list[Any]:
             return [name for _, name in sorted(pairs, key=lambda pair: pair[0])]
     raise UsageError(
         option="classes_from",
-        expected="a list of names, or an object of names and the numbers from 0",
-        found=f"another in {path}",
+        expected="a list of names, or an object that maps names to the numbers from 0 or the numbers to names",
+        found=f"other JSON in {path}",
     )
 
 
 def _checked(names: list[Any], path: str) -> list[str]:
-    """Check that names can be classes, and return them in NFC."""
+    """Check that names are valid class names, and return them in NFC."""
     wrong = describe_wrong_classes(names)
     if wrong is not None:
         raise UsageError(f"{wrong} in {path}", option="classes_from")
@@ -162,7 +163,7 @@ def _checked(names: list[Any], path: str) -> list[str]:
 
 
 def _names_of_column(listing: Listing, items: Sequence[Item], column: str) -> dict[int, str]:
-    """The name of each label's number, as a column has it."""
+    """Return the name of each label according to a column."""
     field = listing.fields.get(column)
     if field is None or field == "label":
         known = [name for name in listing.fields if listing.fields[name] != "label"]
@@ -171,11 +172,11 @@ def _names_of_column(listing: Listing, items: Sequence[Item], column: str) -> di
             if known
             else "found none"
         )
-        raise UsageError(f"expected a column beside the label, {found}", option="label_names")
+        raise UsageError(f"expected a column other than the label, {found}", option="label_names")
     names: dict[int, str] = {}
     numbers: dict[str, int] = {}
     for item in items:
-        if item.reject is not None:  # and may have no columns
+        if item.reject is not None:  # a rejected item may have no columns
             continue
         number, name = item.columns["label"], item.columns[field]
         if number == NO_CLASS or not item.columns.get(f"{field}_valid", True):
@@ -203,27 +204,27 @@ def _names_of_column(listing: Listing, items: Sequence[Item], column: str) -> di
 
 
 def _without_gaps(names: Mapping[int, str]) -> list[str]:
-    """Names by number, which have to begin at 0 and leave none out."""
-    for place, number in enumerate(sorted(names)):
-        if number != place:
+    """Return the names in the order of their numbers, which must be 0, 1, 2 and so on."""
+    for expected, number in enumerate(sorted(names)):
+        if number != expected:
             raise UsageError(
-                f"label_names: expected labels 0, 1, 2 and so on, found {number} after {place - 1}: "
-                "give the names of all numbers with `classes_from`"
-                if place
+                f"label_names: expected labels 0, 1, 2 and so on, found {number} after {expected - 1}: "
+                "list the names of all numbers with `classes_from`"
+                if expected
                 else f"label_names: expected labels from 0 on, found {number} as the smallest"
             )
     return [names[number] for number in sorted(names)]
 
 
 def _renumber(items: Sequence[Item], names: Mapping[int, str] | None, classes: Sequence[str]) -> Sequence[Item]:
-    """The items with their labels numbered by a list of classes; labels without names are its numbers already.
+    """Number the labels of items by a list of classes. The label -1 (no class) stays.
 
-    The label of no class stays.
+    If `names` is None, the labels must be numbers of the list already.
     """
     numbers = {name: number for number, name in enumerate(classes)}
 
     def find(old: Any) -> tuple[Any, int | None]:
-        """The name of a label, and its number."""
+        """Return the name and the new number of a label."""
         if old == NO_CLASS:
             return None, NO_CLASS
         if names is None:
@@ -235,23 +236,23 @@ def _renumber(items: Sequence[Item], names: Mapping[int, str] | None, classes: S
         _, new = find(item.columns.get("label"))
         return item._replace(columns={**item.columns, "label": new})
 
-    strange: Counter[Any] = Counter()
+    unknown: Counter[Any] = Counter()
     for item in items:
         name, new = find(item.columns.get("label"))
         if new is None and item.reject is None:
-            strange[name] += 1
-    if strange:
-        wanted = list_some([repr(name) for name in classes])
+            unknown[name] += 1
+    if unknown:
+        expected = list_some([repr(name) for name in classes])
         if names is None:
-            wanted = f"numbers of 0 to {len(classes) - 1}"
+            expected = f"numbers from 0 to {len(classes) - 1}"
         found = list_some(
-            [f"{shorten(name)} ({counted(count, 'item')})" for name, count in sorted(strange.items(), key=str)]
+            [f"{shorten(name)} ({counted(count, 'item')})" for name, count in sorted(unknown.items(), key=str)]
         )
-        (first, *others) = strange
+        (first, *others) = unknown
         like = did_you_mean(first, classes) if isinstance(first, str) and not others else ""
         raise UsageError(
             option="classes",
-            expected=f"labels in {wanted}",
+            expected=f"labels in {expected}",
             found=f"{found}{like}",
             hint="add them to the list, or leave these items out of the source",
         )

@@ -1,4 +1,4 @@
-"""The items of a source, with the further files that a recipe asks for."""
+"""List the items of a source for a recipe, check them, and attach further files that the recipe names."""
 
 import os
 from array import array
@@ -33,41 +33,42 @@ from shardspec.wording import LONG, counted, did_you_mean, list_some, quote_some
 
 _NO_LABEL = _NO_PLACE = -(2**63)
 _LEAST = 1000
-"""Fewer items are listed without a word."""
+"""Progress is shown only if there are at least this many items."""
 
 _NO_IMAGE = (str, int, float, type(None))
 """Types of values that cannot be images."""
 
 _NEED_IMAGE = ("detect", "faces", "resize")
-"""Built-in steps that need an image that was read already."""
+"""Built-in steps that do not read files, and so need a step before them that does."""
 
 
 @contextmanager
 def counted_stage(listener: ProgressListener, name: str, total: int | None = None) -> Iterator[None]:
-    """A stage that counts the items that are listed, or planned, inside the block."""
+    """Show a stage with the number of items that have been listed, or planned, inside the block."""
     with Stage(listener, name, total, "items", least=_LEAST) as stage, counting(stage.advance):
         yield
 
 
 def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None = None) -> Listing:
-    """List the items of a source for a recipe. Files that ``boxes_from`` and ``also`` name become `Item.files`.
+    """List the items of a source for a recipe, and check that the recipe suits them.
 
-    A row that names no file gets none. A row is rejected if the file that it names is missing or lies outside the
-    source, or if one of item and file is a video and the other an image.
+    The files in the columns ``boxes_from`` and ``also`` become `Item.files`. An empty cell adds no file. An item is
+    rejected if its further file is missing or outside the source, or if one of the two is a video and the other an
+    image.
 
     Raises
     ------
     UsageError
-        If there are no items; if they are files, but the first step reads no files; if frames are to be chosen from
-        samples that are packed already, or nothing says how their further images are resized; if labels are not among
-        the classes that are listed; if a column is missing or holds no paths; if no sample can have a field of
-        ``encode_field``; or if no item has boxes in the file of ``boxes``.
+        If there are no items, or if the options of the recipe do not suit them: the first step reads no files; frames
+        are to be chosen from packed samples; resizing is not defined for their further images; a label is not among the
+        listed classes; a column is missing or holds no paths; no sample can have a field of ``encode_field``; or no
+        item has boxes in the file ``boxes``.
     MissingDependencyError
-        If there are videos, and the library that decodes them is not installed.
+        If the library to decode the items is not installed.
     """
     label_from = recipe.label_from
     if recipe.numbers_classes and label_from == "auto" and isinstance(source, PackedSource):
-        label_from = "label"  # the stored labels are numbered anew
+        label_from = "label"  # renumber the stored labels
     with counted_stage(listener or Silent(), "listing"):
         listing = source.list_items(label_from, recipe.path_column)
     if not listing.items:
@@ -94,46 +95,43 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
         aligned = "--align" if recipe.align else "" if recipe.align_as is None else f"--align-as {recipe.align_as}"
         if not boxes.has_points and (aligned or recipe.landmarks != "5"):
             what = aligned or f"--landmarks {recipe.landmarks}"
-            raise UsageError(place=recipe.boxes, expected=f"points beside the boxes, which {what} needs", found="none")
+            raise UsageError(place=recipe.boxes, expected=f"landmarks with the boxes, which {what} needs", found="none")
         notes = boxes.check([boxes_name(item) for item in listing.items if item.reject is None])
         listing = replace(listing, notes=(*listing.notes, *notes, *_describe_floors(boxes, recipe)))
     return listing
 
 
 def _describe_floors(boxes: Boxes, recipe: Recipe) -> list[str]:
-    """Describe the options that ask for more faces than those that have boxes."""
+    """Warn about options that are lower than those with which the boxes were packed."""
     return [
-        f"{PurePath(str(recipe.boxes)).name}: packed with {name} {least:g}, so faces below that have no box "
-        f"({name} is {getattr(recipe, name):g})"
+        f"{PurePath(str(recipe.boxes)).name}: packed with {name} {least:g}, so faces below {least:g} have no box "
+        f"(this build has {name} {getattr(recipe, name):g})"
         for name, least in boxes.floors.items()
         if getattr(recipe, name) < least
     ]
 
 
 def _check_detect(listing: Listing) -> None:
-    """Check that ``detect`` gets frames, and that the fields that it adds have free names."""
+    """Check that ``detect`` gets images or videos, and that no column has the name of a field that it adds."""
     for item in listing.items:
         if PACKED_ROW in item.columns:
             raise UsageError(option="detect", expected="images and videos", found="a packed dataset")
         for name in DETECT_FIELDS:
             if name in item.columns:
                 raise UsageError(
-                    f"there is a column that becomes field {name!r} already", option="detect", hint="rename it"
+                    f"a column of the source already becomes field {name!r}", option="detect", hint="rename the column"
                 )
 
 
 class Remarks:
-    """Remarks about items that contradict or repeat each other, collected item by item.
-
-    Uses two numbers of memory per item.
-    """
+    """Collects repeated files and contradicting labels. It keeps two numbers per item in memory."""
 
     def __init__(self) -> None:
         self._places = array("q")
         self._labels = array("q")
 
     def add(self, item: Item) -> None:
-        """Take in the next item."""
+        """Add the next item."""
         label = None
         if item.path is None or item.reject is not None or PACKED_ROW in item.columns:
             self._places.append(_NO_PLACE)
@@ -143,7 +141,7 @@ class Remarks:
         self._labels.append(label if isinstance(label, int) else _NO_LABEL)
 
     def describe_repeats(self, items: Sequence[Item]) -> list[str]:
-        """Describe the files that several rows name, if any. This may be intended: every row is packed."""
+        """Describe the files that several rows name, if any. This may be intended, so every row is packed."""
         places = np.frombuffer(self._places, np.int64)
         rows, order, starts = _group(places, np.flatnonzero(places != _NO_PLACE))
         if len(starts) == len(rows):
@@ -153,11 +151,11 @@ class Remarks:
         at = int(rows[order[starts[counts == most]].min()])
         return [
             f"{counted(int((counts > 1).sum()), 'file')} named by several rows, such as "
-            f"{shorten(items[at].name, LONG)} by {most}: each row is packed"
+            f"{shorten(items[at].name, LONG)} by {most} rows: each row is packed"
         ]
 
     def describe_contradictions(self, items: Sequence[Item], classes: Sequence[str] | None) -> list[str]:
-        """Describe the files to which rows give different labels, if any."""
+        """Describe the files that have different labels in several rows, if any."""
         labels, places = np.frombuffer(self._labels, np.int64), np.frombuffer(self._places, np.int64)
         rows, order, starts = _group(places, np.flatnonzero(labels != _NO_LABEL))
         if len(starts) == len(rows):
@@ -178,7 +176,7 @@ class Remarks:
 
 
 def _group(places: IntArray, rows: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Some rows, the order that brings those with one place together, and where in it each place begins."""
+    """Sort rows by place. Return the rows, the sorting order, and the start of each place in this order."""
     chosen = places[rows]
     order = np.argsort(chosen, kind="stable")
     chosen = chosen[order]
@@ -186,7 +184,7 @@ def _group(places: IntArray, rows: IntArray) -> tuple[IntArray, IntArray, IntArr
 
 
 def _describe_frames(items: Sequence[Item]) -> str:
-    """Describe how many folders are videos, and in how many numbers of frames are left out on the way."""
+    """Describe how many folders are videos, and how many of them have gaps between their frame numbers."""
     folders = images = gaps = 0
     example = ""
     for item in items:
@@ -205,25 +203,25 @@ def _describe_frames(items: Sequence[Item]) -> str:
 
 
 def _describe_unread(listing: Listing, recipe: Recipe) -> list[str]:
-    """Describe the further images in archives that the recipe leaves out."""
+    """Describe the further images in archives that the recipe does not use."""
     read = {field_name(column) for column in (recipe.also, recipe.boxes_from) if column is not None}
     left = {field: count for field, count in listing.members.items() if field not in read}
     if not left:
         return []
     fields = list_some([f"{field} ({count})" for field, count in left.items()])
-    return [f"further images in the archives are left out: {fields}; --also FIELD packs one of them"]
+    return [f"further images in the archives are ignored: {fields}; --also FIELD packs one of them"]
 
 
 def boxes_name(item: Item) -> str:
-    """The name under which an item's boxes are looked up: its own, or that of the item whose boxes it uses."""
+    """Return the name under which an item's boxes are looked up: that of its ``boxes_from`` file or its own name."""
     return item.files[BOXES_FROM].name if BOXES_FROM in item.files else item.name
 
 
 def _attach(listing: Listing, option: str, column: str, frame_rate: float | None) -> Listing:
-    """The listing of the items with the files that a column names, or with the further images of an archive."""
+    """Attach to each item the file that a column names, or a further image of its archive."""
     if (name := field_name(column)) in listing.members:
-        beside = listing.beside
-        items = LazyMap(listing.items, lambda item: _with_member(item, option, beside[item.index].get(name)))
+        further = listing.further_files
+        items = LazyMap(listing.items, lambda item: _with_member(item, option, further[item.index].get(name)))
         return replace(listing, items=items)
     field = listing.fields.get(column)
     lacks = field is not None and any(field not in item.columns for item in listing.items if item.reject is None)
@@ -241,7 +239,6 @@ def _attach(listing: Listing, option: str, column: str, frame_rate: float | None
 
 
 def _with_member(item: Item, option: str, file: ItemFile | None) -> Item:
-    """An item with a further member of its archive, if it has one."""
     if file is None:
         return item
     if file.medium is not item.medium:
@@ -269,50 +266,47 @@ def _with_file(item: Item, option: str, column: str, path: str, examiner: Examin
 
 
 def _check_places(listing: Listing, recipe: Recipe) -> None:
-    """Refuse a table whose files lie outside its roots. All of them are counted before anything is packed."""
+    """Refuse a table with paths outside its roots. The message counts all of these paths."""
     items = len(listing.items[: recipe.limit])
     outside = bisect_left(listing.outside, items)
     if outside and listing.roots is not None:
         folders = list_some([str(folder) for folder in listing.roots.folders])
         raise UsageError(
             expected=f"files inside {folders}",
-            found=(
-                f"{outside} of {counted(items, 'path')} that {'leads' if items == 1 else 'lead'} outside, "
-                f"such as {listing.outside_example}"
-            ),
+            found=(f"{outside} of {counted(items, 'path')} outside, such as {listing.outside_example}"),
             hint="name the folder of the files with --root DIR (repeat it for several folders)",
         )
 
 
 def _check_reading(items: Sequence[Item], recipe: Recipe) -> None:
-    """Check that the first step reads files: only ``decode`` or a step of the user gives a file's item its image."""
+    """Check that the first step reads the files. Only ``decode`` and custom steps do."""
     first = recipe.chain[0].use
     if first in _NEED_IMAGE and all(_is_unread(item) for item in items):
         raise UsageError(
             option="steps",
-            expected="decode first, or a step of your own, to read the files",
+            expected="decode or a custom step first, to read the files",
             found=f"{first!r}",
             hint=f"--steps decode,{first}",
         )
 
 
 def _is_unread(item: Item) -> bool:
-    """Return whether an item brings no image of its own."""
+    """Return whether an item has no image yet."""
     return PACKED_ROW not in item.columns and item.columns.get("image") is None
 
 
 def _check_sampling(items: Sequence[Item], recipe: Recipe) -> None:
-    """Refuse to choose frames of a packed dataset: its samples are frames already, and the steps see all of them."""
+    """Refuse to choose frames of a packed dataset, since its samples are single frames already."""
     if all(PACKED_ROW in item.columns for item in items):
         for name in (*SAMPLING, "audio"):
             if getattr(recipe, name) != getattr(Recipe, name):
                 raise UsageError(
-                    "read only of videos, found a packed dataset, whose samples are taken as they are", option=name
+                    "applies only to videos, found a packed dataset, whose samples are all used", option=name
                 )
 
 
 def _check_audio(items: Sequence[Item], recipe: Recipe) -> None:
-    """Refuse columns with the names of the fields of sound."""
+    """Refuse columns with the names of the audio fields."""
     if recipe.audio is None:
         return
     item = next((item for item in items if item.reject is None), None)
@@ -320,14 +314,14 @@ def _check_audio(items: Sequence[Item], recipe: Recipe) -> None:
     if taken:
         raise UsageError(
             option="audio",
-            expected="a source without the columns audio and audio_valid, which are made from the sound",
+            expected="a source without the columns audio and audio_valid, which the build writes itself",
             found=f"a column {taken[0]!r}",
             hint="leave it out with --drop, or rename it",
         )
 
 
 def _check_library(items: Sequence[Item], recipe: Recipe) -> None:
-    """Check that the libraries that decode the items are installed, before there is a plan."""
+    """Check, before a plan is written, that the libraries to decode the items are installed."""
     steps = [step.use for step in recipe.chain]
     if "decode" not in steps:
         return
@@ -340,7 +334,7 @@ def _check_library(items: Sequence[Item], recipe: Recipe) -> None:
 
 
 def _check_further(listing: Listing, recipe: Recipe) -> None:
-    """Packed masks may be label maps: refuse to average them unless the user has chosen how to resize them."""
+    """Refuse to resize packed masks, which may be label maps, unless the user has chosen how to."""
     resizes = recipe.size is not None and recipe.resize != "none" and any(s.use == "resize" for s in recipe.chain)
     if resizes and listing.further and recipe.also_resample is None:
         raise UsageError(
@@ -352,16 +346,18 @@ def _check_further(listing: Listing, recipe: Recipe) -> None:
 
 
 def _check_also(items: Sequence[Item], recipe: Recipe) -> None:
-    """Check that the fields of the second image have free names."""
+    """Check that no column has the name of a field of the second image."""
     field = recipe.also_field
     columns: Mapping[str, Any] = next((item.columns for item in items if item.reject is None), {})
     for name in () if field is None else (field, f"{field}_valid"):
         if name in columns:
-            raise UsageError(f"there is a column that becomes field {name!r} already", option="also", hint="rename it")
+            raise UsageError(
+                f"a column of the source already becomes field {name!r}", option="also", hint="rename the column"
+            )
 
 
 def _check_encode_field(source: Source, items: Sequence[Item], recipe: Recipe) -> None:
-    """Refuse to encode fields that no sample has, unless steps of the user may add them."""
+    """Refuse to encode fields that no sample has, unless custom steps may add them."""
     wanted = recipe.field_codecs.keys()
     if not wanted or any(step.use not in STEPS for step in recipe.chain):
         return
@@ -375,9 +371,9 @@ def _check_encode_field(source: Source, items: Sequence[Item], recipe: Recipe) -
         known |= {name for name, value in item.columns.items() if not isinstance(value, _NO_IMAGE)}
     missing = sorted(wanted - known)
     if missing:
-        there = sorted(name for name in known - {"image", PACKED_ROW} if name is not None)
+        others = sorted(name for name in known - {"image", PACKED_ROW} if name is not None)
         raise UsageError(
             option="encode_field",
-            expected=f"a field with images beside image ({list_some(there) or 'there is none'})",
-            found=f"{shorten(missing[0])}{did_you_mean(missing[0], there)}",
+            expected=f"a field with images other than image ({list_some(others) or 'there is none'})",
+            found=f"{shorten(missing[0])}{did_you_mean(missing[0], others)}",
         )

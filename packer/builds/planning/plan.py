@@ -1,4 +1,4 @@
-"""The plan: recipe and items become tasks and a fingerprint. A pure function; nothing here touches a worker."""
+"""Make the plan of a build, which consists of tasks and a fingerprint, from a recipe and its items."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,22 +23,22 @@ from shardspec.registry import check_installed
 from shardspec.wording import LONG, shorten
 
 TASK_ITEMS = 32
-"""The most images in a task of a small build. A video, or a folder of its frames, takes the room of so many: however
-short, it is far more work than an image, and what a worker had begun of a task is lost if the build is killed."""
+"""Most images in a task of a small build. A video, or a folder of frames, counts as this many images: even a short
+video is far more work than an image, and a killed build loses its unfinished tasks."""
 
 _MOST_TASK_ITEMS = 512
 _TASKS, _TASKS_OF_KEPT = 256, 64
-"""In a large one, a task has that share of the items: a file and two messages for a few items would be much work. Of
-images whose bytes are kept, it has more: a small one takes less time than its share of those."""
+"""A large build is cut into about this number of tasks, since each task costs a file and two messages. If the bytes of
+images are kept unchanged, items take so little time that fewer tasks are better."""
 
 TASK_BYTES = 16 * 10**6
-"""The most bytes in a task, unless it is one item, or items that are read in one pass over an archive."""
+"""Most bytes in a task. A single item, or items that are read in one pass over an archive, may exceed this."""
 
 HEIF_LIBRARY = "pillow-heif"
-"""Named among the libraries of a plan only if there are HEIC images among its items."""
+"""Listed among the libraries of a plan only if its items include HEIC images."""
 
 DIGEST_BYTES = 8
-"""Length of the first bytes of an item's digest that a dataset records."""
+"""Number of bytes of an item's digest that a dataset records."""
 
 _PLAIN = frozenset((str, int, float, bool, type(None)))
 _SORTED = line_encoder(sort_keys=True)
@@ -66,12 +66,12 @@ class BuildPlan:
     arrays : dict of str to list
         For columns whose lists of numbers become arrays: the dtype, and the sizes after the first axis.
     declared : dict
-        Declaration of the samples that a function returns (`packer.recipe.fields.Declaration`); empty if steps make
-        them.
+        Declaration of the samples that a function returns (`packer.recipe.fields.Declaration`); empty if the recipe has
+        steps.
     base : str
-        Digest of the dataset that the items are added to; empty for a new dataset.
+        Digest of the dataset that is updated; empty for a new dataset.
     gone : str
-        Digest of the numbers of its items that are dropped; empty for none.
+        Digest of the numbers of the dataset's items to drop; empty if none are dropped.
     fields : dict of str to str
         The field that each column of the source becomes, by column (`packer.sources.base.Listing`).
     """
@@ -93,7 +93,7 @@ class BuildPlan:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of everything that decides the bytes."""
+        """SHA-256 of everything that affects the bytes of the dataset."""
         decides = {"recipe": self.manifest_recipe, "runtime": dict(self.runtime), "items": self.items_digest}
         more: dict[str, Any] = {"arrays": dict(self.arrays)} if self.arrays else {}
         more |= {"declared": dict(self.declared)} if self.declared else {}
@@ -108,18 +108,18 @@ class BuildPlan:
 
     @property
     def manifest_recipe(self) -> dict[str, Any]:
-        """The recipe as the manifest records it: files by name only, since their digests are in `runtime`."""
+        """The recipe for the manifest, with names in place of paths, since `runtime` has the digests of the files."""
         paths = [spec.name for spec in fields(Recipe) if spec.metadata.get("path") and self.recipe.get(spec.name)]
         return {**self.recipe, **{name: _names_alone(self.recipe[name]) for name in paths}}
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as JSON."""
+        """Return the plan as JSON."""
         return {"kind": self.kind, **vars(self), "tasks": Tasks(self.tasks).to_json(), "fingerprint": self.fingerprint}
 
     def made(self, manifest: Manifest) -> bool:
-        """Return whether this plan has made a dataset.
+        """Return whether this plan made the dataset.
 
-        A converted dataset keeps the fingerprint, but not the recipe.
+        The recipe is compared too, because a converted dataset keeps the fingerprint but has another recipe.
         """
         last = manifest.generations[-1]
         return last.fingerprint == self.fingerprint and sha256_json(last.recipe) == sha256_json(self.manifest_recipe)
@@ -136,14 +136,15 @@ def _names_alone(paths: Any) -> Any:
 
 
 class ItemLines(DiskList[str]):
-    """The items as lines of the plan's items file.
+    """Lines of the plan's items file.
 
     Attributes
     ----------
     digests : bytearray
-        The first `DIGEST_BYTES` of each item's digest.
+        The first `DIGEST_BYTES` bytes of each item's digest, concatenated.
     live : dict of int to Item
-        By index, the items that exist in this process only: their lines have digests in the place of arrays and bytes.
+        Items with arrays or bytes, by index. Their lines hold only digests of these values, so only this process can
+        pack such items.
     """
 
     def __init__(self) -> None:
@@ -161,7 +162,7 @@ def make_plan(
     gone: str = "",
     observe: Callable[[Item], None] | None = None,
 ) -> tuple[BuildPlan, ItemLines]:
-    """Cut the items into tasks and take the fingerprint, in one pass over the items.
+    """Cut the items into tasks and compute the fingerprint, in one pass over the items.
 
     Parameters
     ----------
@@ -181,7 +182,7 @@ def make_plan(
     Raises
     ------
     MissingDependencyError
-        If there are HEIC images to decode, and the library that decodes them is not installed.
+        If there are HEIC images to decode, and the library for them is not installed.
     """
     items: Sequence[Item] = listing.items[: recipe.limit]
     lines, digest = ItemLines(), hashlib.sha256()
@@ -228,10 +229,10 @@ def make_plan(
 
 
 def source_row(item: Item, plan: BuildPlan) -> dict[str, Any]:
-    """Return an item's columns as its source had them: by their own names, classes by name, null for missing values.
+    """Return the row of an item in its source, with the original column names, class names, and None for missing values.
 
-    Items of archives and of packed datasets have none: their columns are read again from there. Arrays and bytes of
-    rows in Python are left out.
+    For items of archives and packed datasets, the result is empty, since their columns can be read again. Arrays and
+    bytes of Python rows are left out.
     """
     if isinstance(item.member, Member) or PACKED_ROW in item.columns:
         return {}
@@ -255,7 +256,7 @@ def source_row(item: Item, plan: BuildPlan) -> dict[str, Any]:
 
 
 class _Cut:
-    """Cuts items, of which the number is known, into tasks as they come; a large number into about so many."""
+    """Cuts a known number of items into tasks, one item after another. Many items are cut into about `tasks` tasks."""
 
     def __init__(self, items: int, tasks: int) -> None:
         self._most = min(_MOST_TASK_ITEMS, max(TASK_ITEMS, items // tasks))
@@ -264,7 +265,7 @@ class _Cut:
         self._last: Item | None = None
 
     def add(self, item: Item, line_bytes: int) -> None:
-        """Take in an item, and the size of its line in the items file."""
+        """Add an item, given the size of its line in the items file."""
         read = item.bytes
         if item.files:
             read += sum(file.bytes for file in item.files.values())
@@ -282,24 +283,21 @@ class _Cut:
         self._last = item
 
     def end(self) -> Tasks:
-        """The tasks, after the last item."""
+        """Return the tasks. Call this after the last item."""
         if self._items:
             self._tasks.append((self._start, self._items, self._start_offset))
         return self._tasks
 
 
 def _in_one_pass(one: Item, other: Item) -> bool:
-    """Return whether two items are read in the same pass over an archive.
-
-    In two tasks, they would be read in two passes.
-    """
+    """Return whether two items are read in the same pass over an archive, and so belong into the same task."""
     if one.member is None or other.member is None or other.member.run is None:
         return False
     return (one.path, one.member.run) == (other.path, other.member.run)
 
 
 def read_item_lines(space: Workspace) -> Iterable[str]:
-    """Return the lines of the items of the plan in a workspace, which may be iterated over several times."""
+    """Return the lines of the items file in a workspace. They can be iterated over several times."""
 
     def read() -> Iterator[str]:
         with space.items.open(encoding="ascii") as lines:
@@ -309,13 +307,14 @@ def read_item_lines(space: Workspace) -> Iterable[str]:
 
 
 def item_digest(item: Item) -> str:
-    """Return the SHA-256 of everything that the source says about an item, in hexadecimal digits."""
+    """Return the SHA-256 of all data that the source has about an item, in hexadecimal digits."""
     return digest_item(item, digest_columns(item)).hex()
 
 
 def digest_item(item: Item, columns: Mapping[str, Any]) -> bytes:
     """Return the SHA-256 of an item, given its columns from `digest_columns`."""
-    # A JSON list, encoded piece by piece, in less than half of the time. In ASCII, since a name may be invalid UTF-8.
+    # The digest of a JSON list. Encoding it piece by piece takes less than half the time. ASCII, since a name may be
+    # invalid UTF-8.
     given = _SORTED(columns) if columns else "{}"
     reject = "null" if item.reject is None else QUOTE(item.reject)
     files = _SORTED(_describe_files(item)) if item.files else "[]"
@@ -325,7 +324,7 @@ def digest_item(item: Item, columns: Mapping[str, Any]) -> bytes:
 
 
 def digest_columns(item: Item) -> Mapping[str, Any]:
-    """Return the columns of an item, with digests in the place of arrays and bytes."""
+    """Return the columns of an item, with arrays and bytes replaced by their digests."""
     columns = item.columns
     if not columns or all(type(value) in _PLAIN for value in columns.values()):
         return columns
@@ -346,5 +345,5 @@ def is_storable(item: Item) -> bool:
 
 
 def live_columns(item: Item) -> list[str]:
-    """The columns of an item that a plan cannot hold: arrays and bytes."""
+    """Return the columns of an item that a plan cannot store, that is, arrays and bytes."""
     return [name for name, value in item.columns.items() if digest_value(value) is not value]

@@ -1,8 +1,8 @@
-"""A trial of models that a user brings: ``python -m packer.builds.planning.trial RECIPE``.
+"""Try a user's models in a separate process: ``python -m packer.builds.planning.trial RECIPE``.
 
-Makes a custom detector and a model for landmarks as a worker does, runs the detector on a black frame, and answers what
-the detector declares of itself, or why one of them fails. A process of its own does this, since a library or a context
-on a GPU would stay in the process that plans a build.
+The process loads a custom detector and a landmark model as a worker does, and runs the detector on a black frame. It
+replies with the properties that the detector declares, or with the reason of a failure. A separate process is used,
+because libraries and GPU contexts would otherwise stay in the process that plans the build.
 """
 
 import json
@@ -21,7 +21,7 @@ _SHAPE = (480, 640, 3)
 
 
 def main(options: dict[str, Any]) -> None:
-    """Make the models of a recipe with these options."""
+    """Load the models of a recipe with these options."""
     with entry_point() as (_, answers):
         declared: dict[str, str] = {}
         recipe = Recipe.from_options(options)

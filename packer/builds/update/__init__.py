@@ -1,1 +1,1 @@
-"""Updates of a dataset: its items compared with those of a source, and the dataset that follows from both."""
+"""Update a dataset: compare its items with those of a source, and check that the new items fit."""

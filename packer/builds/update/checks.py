@@ -1,4 +1,4 @@
-"""Checks that the items of a source fit the dataset that they are added to."""
+"""Check that the items of a source fit the dataset that they are added to."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,30 +26,31 @@ from shardspec.schema import NO_CLASS, Schema, class_name
 from shardspec.wording import list_some, one_line, program, shorten
 
 FROM_PACKED = "from_packed"
-"""Key of the manifest's ``wall_clock`` that is true if the items were samples of a packed dataset."""
+"""Key in the manifest's ``wall_clock``, true if the dataset was built from a packed dataset."""
 
 FROM_INPUTS = "from_inputs"
-"""The key that is true if they were inputs of a function."""
+"""Key in the manifest's ``wall_clock``, true if the items were inputs of a function."""
 
 VERDICTS = ("min_score", "min_face")
-"""Options that a retry may change: they decide whether an item is rejected, and not what a sample looks like."""
+"""Options that a retry may change, since they affect only whether an item is rejected, and not its samples."""
 
 _VALID = "_valid"
-_ADDED = f"in no shard, since '{program()} add' has added it"
+_ADDED = f"not in the shards, since '{program()} add' added it"
 
 
 def check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
-    """Check that the dataset is one that a build has made, from items of its own kind."""
+    """Check that a build made the dataset from files, tables or rows, and that the new items are none of its samples."""
     kinds = sorted({generation.kind for generation in base.generations} - set(BUILD_KINDS))
     job = base.wall_clock.get("job")
     kind = kinds[0] if kinds else job.get("kind") if isinstance(job, Mapping) else None
     if kind is not None:
         raise UsageError(
             place=layout.root,
-            expected=f"a dataset as '{program()} build' made it, to add items to",
+            expected=f"a dataset made by '{program()} build', since items can be added only to such a dataset",
             found=f"a {kind}",
             hint=(
-                "add to the datasets that it was made from, or build the new items into a folder of their own and merge"
+                "add to the datasets that it was made from, or build the new items into another folder and merge the "
+                "two"
             ),
         )
     if any(PACKED_ROW in item.columns for item in items):
@@ -57,27 +58,27 @@ def check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
             option="update",
             expected="a folder, a table or rows as the source",
             found="a packed dataset",
-            hint="build into a folder of its own",
+            hint="choose another output folder",
         )
-    if base.wall_clock.get(FROM_PACKED):  # files would be new beside the samples that were made of them before
+    if base.wall_clock.get(FROM_PACKED):  # the original files would count as new
         raise UsageError(
             place=layout.root,
-            expected="a dataset that was built from files, tables or rows, to add items to",
+            expected="a dataset that was built from files, tables or rows",
             found="one that was built from a packed dataset",
-            hint="add to that one, and build this one anew from it with --overwrite",
+            hint="add to the original dataset, and build this one again from it with --overwrite",
         )
 
 
 def check_added_fields(layout: Layout, base: Manifest) -> None:
-    """Check that new samples can be without a value of the dataset's added fields."""
+    """Check that values may be missing in all fields that were added to the dataset after packing."""
     beside = {column.field for column in base.columns}
     marked = {f"{name}{_VALID}" for name in beside} & beside
     every = sorted(name for name in beside - marked if f"{name}{_VALID}" not in marked)
     if every:
         raise UsageError(
             place=layout.root,
-            expected="added fields that new samples may lack",
-            found=f"others ({list_some(every)})",
+            expected="added fields in which values may be missing, since new samples have none",
+            found=f"fields without missing values ({list_some(every)})",
             hint=(
                 f"add them again with '{program()} add --replace --allow-missing', or remove them with '{program()} "
                 "drop-field'"
@@ -88,9 +89,9 @@ def check_added_fields(layout: Layout, base: Manifest) -> None:
 def check_terms(
     layout: Layout, base: Manifest, recipe: Recipe, runtime: Mapping[str, Any], options: BuildOptions
 ) -> None:
-    """Check that the dataset was packed by this recipe and these versions.
+    """Check that the dataset was packed with this recipe and these versions.
 
-    A retry alone may have other values of `VERDICTS`. So may an earlier one, whose recipe new items do not follow.
+    Only a retry may change the options in `VERDICTS`. An update ignores the options of earlier retries.
     """
     given = recipe.to_json()
     last = next((one for one in reversed(base.generations) if one.kind != "retry"), base.generations[-1])
@@ -105,13 +106,13 @@ def check_terms(
             place=layout.root,
             expected="the recipe and versions that the dataset was packed with",
             found=f"others ({one_line('; '.join(found))})",
-            hint=f"{install}give the same, or pack into another folder",
+            hint=f"{install}use the same options, or choose another output folder",
         )
 
 
 def with_valid(schema: Schema, listing: Listing) -> Listing:
-    """The listing with ``<column>_valid`` where the dataset has it, and no value is missing in the source."""
-    first = next((item for item in listing.items if item.reject is None), None)  # a rejected one may have no columns
+    """Add ``<column>_valid`` to the items if the dataset has this field and no value is missing in the source."""
+    first = next((item for item in listing.items if item.reject is None), None)  # rejects may have no columns
     columns = {} if first is None else first.columns
     marked = {
         one.name.removesuffix(_VALID): one.name
@@ -124,15 +125,15 @@ def with_valid(schema: Schema, listing: Listing) -> Listing:
 
 
 def _with_marks(item: Item, marked: Mapping[str, str]) -> Item:
-    """An item whose columns, each with the name of what marks it, have their values."""
+    """Add to an item a true validity field for each of its columns in `marked`."""
     added = {mark: True for name, mark in marked.items() if name in item.columns}
     return item._replace(columns={**item.columns, **added}) if added else item
 
 
 def check_columns(layout: Layout, base: Manifest, listing: Listing, recipe: Recipe) -> None:
-    """Check that the source's columns are the dataset's, before anything is packed.
+    """Check, before anything is packed, that the source and the dataset have the same columns.
 
-    What steps of the user make of columns is known only when it is made.
+    With custom steps nothing is checked, since the fields that they return are known only after they ran.
     """
     item = next((item for item in listing.items if item.reject is None), None)
     if item is None or any(step.use not in STEPS for step in recipe.chain):
@@ -142,7 +143,7 @@ def check_columns(layout: Layout, base: Manifest, listing: Listing, recipe: Reci
     columns |= {field_name(column): False for column in recipe.intervals}
     values = Encoder(recipe).encode(columns, whole=False)
     schema, beside = base.shard_schema, {column.field for column in base.columns}
-    # A field that marks missing values is no column of the source: what is new there is that values are missing.
+    # An unknown validity field means that values are missing that were not missing before.
     unknown = [name for name in values if name not in schema]
     lacking = [name for name in unknown if name.endswith(_VALID) and name.removesuffix(_VALID) in schema]
     new = [name for name in unknown if name not in lacking]
@@ -153,40 +154,38 @@ def check_columns(layout: Layout, base: Manifest, listing: Listing, recipe: Reci
     made |= {name for name in schema.names if name.endswith(_VALID) or (name == "audio" and recipe.audio is not None)}
     missing = [name for name in schema.names if name not in values and name not in made]
     wrong = [f"{name!r} is {_ADDED if name in beside else 'new'}" for name in new]
-    wrong += [f"{name.removesuffix(_VALID)!r} lacks values, as it did not before" for name in lacking]
-    wrong += [f"{name!r} is of another type" for name in differing]
+    wrong += [f"{name.removesuffix(_VALID)!r} has missing values for the first time" for name in lacking]
+    wrong += [f"{name!r} has another type" for name in differing]
     wrong += [f"{name!r} is missing" for name in missing]
     if wrong:
         raise UsageError(
             place=layout.root,
-            expected="the columns that the dataset has in its shards",
+            expected="the same columns as in the shards of the dataset",
             found=f"others ({list_some(wrong)})",
             hint=(
-                f"{'; '.join(_ways_out(new, differing, missing or lacking))}; or build anew, without "
+                f"{'; '.join(_suggest(new, differing, missing or lacking))}; or build from scratch, without "
                 "--update, into another folder or with --overwrite"
             ),
         )
 
 
-def _ways_out(new: Collection[str], differing: Collection[str], lacking: Collection[str]) -> Iterator[str]:
+def _suggest(new: Collection[str], differing: Collection[str], lacking: Collection[str]) -> Iterator[str]:
     """Yield suggestions for columns that are new, that have another type, or that lack some or all values."""
     if new:
         yield f"leave new columns out of the source, and add them to the packed samples with '{program()} add'"
     if differing:
-        yield "--text, --int and --float set the type of a column"
+        yield "set the type of a column with --text, --int or --float"
     if lacking:
-        yield "give a source with all values of the same columns"
+        yield "use a source that has all values of these columns"
 
 
 def number_classes(layout: Layout, schema: Schema, listing: Listing, wanted: bool) -> Listing:
-    """The listing with the class numbers of the dataset; new classes follow them."""
+    """Renumber the labels of a listing by the classes of the dataset. New classes get the next numbers."""
     items, classes = listing.items, dict(listing.classes)
     numbers_of: dict[str, list[int]] = {}
     for name in (one.name for one in schema if one.classes is not None and one.name not in classes):
         if any(name in item.columns for item in listing.items):
-            raise UsageError(
-                place=layout.root, expected=f"names of classes in {name!r}, as in the dataset", found="numbers"
-            )
+            raise UsageError(place=layout.root, expected=f"class names in {name!r}, as in the dataset", found="numbers")
     for name, found in listing.classes.items():
         known = schema[name].classes if name in schema else None
         if known is None:
@@ -194,7 +193,7 @@ def number_classes(layout: Layout, schema: Schema, listing: Listing, wanted: boo
                 continue
             raise UsageError(
                 place=layout.root,
-                expected=f"a dataset with names of classes in {name!r}, as the source has",
+                expected=f"a dataset with class names in {name!r}, as in the source",
                 found="none",
             )
         names = list(map(class_name, known))
@@ -204,7 +203,7 @@ def number_classes(layout: Layout, schema: Schema, listing: Listing, wanted: boo
                 place=layout.root,
                 expected=f"the classes of the dataset in {name!r} ({list_some(known)})",
                 found=f"also {list_some(list(map(shorten, new)))}",
-                hint="add --new-classes to append them; numbers of classes stay",
+                hint="append them with --new-classes; the numbers of the other classes stay the same",
             )
         numbers_of[name] = [[*names, *new].index(one) for one in found]
         classes[name] = [*known, *new]
@@ -217,7 +216,7 @@ def _renumbered(item: Item, numbers_of: Mapping[str, Sequence[int]]) -> Item:
     columns = dict(item.columns)
     for name, numbers in numbers_of.items():
         value = columns.get(name)
-        # The 0 of a rejected item may stand for a missing label.
+        # In a rejected item, 0 may be the sentinel of a missing label.
         if value is not None and value != NO_CLASS and (item.reject is None or value != 0):
             columns[name] = numbers[value]
     return item._replace(columns=columns)

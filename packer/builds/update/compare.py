@@ -1,4 +1,4 @@
-"""Compare a source with a packed dataset: items that are new, changed or gone, and rejected items to retry."""
+"""Compare a source with a packed dataset: find new, changed and missing items, and rejected items to retry."""
 
 import json
 from array import array
@@ -33,21 +33,22 @@ from shardspec.manifest import Manifest, sha256_json
 from shardspec.wording import counted, program, shorten
 
 DIGEST_DIGITS = 2 * DIGEST_BYTES
-"""Length of an item's digest in ``items.jsonl``."""
+"""Number of hexadecimal digits of an item's digest in ``items.jsonl``."""
 
 _STATES = ("packed", "rejected", GONE)
 WAS_PACKED, WAS_REJECTED, WAS_GONE = range(3)
-"""The places of the states."""
+"""Positions of the states in `_STATES`."""
 
 
 class DatasetItems:
-    """The items of a dataset, by their numbers: in memory is no object for each.
+    """Compact table of a dataset's items, by item number.
 
     Attributes
     ----------
     states : bytearray
-        The place of each item's state in `_STATES`.
+        Position of each item's state in `_STATES`.
     samples : array of int
+        Number of samples of each item.
     """
 
     def __init__(self) -> None:
@@ -65,9 +66,9 @@ class DatasetItems:
             if not isinstance(line, dict) or "source_digest" not in line:
                 raise UsageError(
                     place=layout.root,
-                    expected=f"a dataset whose {ITEMS_NAME} says by what each item is known again",
-                    found="one of an earlier version",
-                    hint="pack it once more with --overwrite",
+                    expected=f"a source_digest for each item in {ITEMS_NAME}",
+                    found="none, since an earlier version made the dataset",
+                    hint="pack it again with --overwrite",
                 )
             known._digests += bytes.fromhex(line["source_digest"])
             known._names.append(hash(str(line["item"])))
@@ -83,10 +84,17 @@ class DatasetItems:
         return len(self.states)
 
     def find(self, items: Iterable[Item]) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-        """The number of each item of a source, -1 for new ones; and whether it has changed.
+        """Find the items of a source in the dataset.
 
-        An item is found by its digest first, then, among the items that are left, by its name; and, where several fit,
-        among those that are not gone first.
+        Items are matched by digest first, and the remaining ones by name. If several items of the dataset match, those
+        that are not gone take precedence.
+
+        Returns
+        -------
+        numbers : (n,) int64
+            The number of each item in the dataset, or -1 for a new item.
+        changed : (n,) bool
+            Whether each item has changed.
         """
         digests, names = bytearray(), array("q")
         for item in items:
@@ -102,33 +110,36 @@ class DatasetItems:
         return numbers, changed
 
     def find_left(self, numbers: IntArray, *, gone: bool = False) -> npt.NDArray[np.bool_]:
-        """Return which items are none of some numbers.
-
-        Without those that are known to be gone, unless these count, too.
-        """
+        """Return a mask of the items that are not in `numbers`. Items in the state gone are included only if `gone`."""
         left = np.ones(len(self), np.bool_)
         left[numbers[numbers >= 0]] = False
         return left if gone else left & (np.frombuffer(self.states, np.uint8) != WAS_GONE)
 
 
-def _match(known: IntArray, order: IntArray, sought: IntArray) -> IntArray:
-    """For each number that is sought, where among the known ones it is, the first of equal ones in an order; or -1."""
-    found = match(known[order], sought)
+def _match(known: IntArray, order: IntArray, wanted: IntArray) -> IntArray:
+    """Return the position of each wanted number among the known ones, or -1. Equal ones are matched in `order`."""
+    found = match(known[order], wanted)
     return np.where(found < 0, -1, order[found]) if len(order) else found
 
 
 def find_to_retry(layout: Layout, base: Manifest, known: DatasetItems, wanted: bool | str) -> npt.NDArray[np.bool_]:
-    """Return which items, by their numbers, were rejected and are to be tried again."""
+    """Return a mask of the rejected items to try again.
+
+    Parameters
+    ----------
+    wanted : bool or str
+        Whether to retry all rejected items, or a text that the step or reason of a reject must contain.
+    """
     rejected = np.frombuffer(known.states, np.uint8) == WAS_REJECTED
     if not isinstance(wanted, str):
         return rejected if wanted else np.zeros_like(rejected)
     lines = map(json.loads, checked_lines(layout, base, REJECTS_NAME))
-    sought = wanted.casefold()
-    fits = [sought in f"{line['step']}: {line['reason']}".casefold() for line in lines if line["kind"] == "item"]
+    text = wanted.casefold()
+    fits = [text in f"{line['step']}: {line['reason']}".casefold() for line in lines if line["kind"] == "item"]
     if len(fits) != rejected.sum():
         raise DatasetError(
             place=layout.root,
-            expected=f"as many rejects in {REJECTS_NAME} as in {ITEMS_NAME}, {rejected.sum()}",
+            expected=f"the same number of rejects in {REJECTS_NAME} as in {ITEMS_NAME}, {rejected.sum()}",
             found=len(fits),
         )
     retry = np.zeros(len(known), np.bool_)
@@ -143,25 +154,25 @@ class Growth:
     Attributes
     ----------
     new : int
-        Items that the dataset lacks.
+        Items that are not in the dataset.
     kept : int
-        Items that it has, packed or rejected, and that are as they were.
+        Items that are in the dataset, packed or rejected, and have not changed.
     changed : int
-        Items that have changed since: size, time or columns.
+        Items whose size, time or columns have changed.
     repaired : int
-        Those of the changed items that are rejected; an update leaves them alone, and a retry tries them.
+        Changed items that are rejected. An update ignores them; a retry tries them again.
     gone : int
-        Items of the dataset that the source lacks.
+        Items of the dataset that the source no longer contains.
     retried : int
-        Rejected items that are tried again; they count in none of the others.
+        Rejected items that are tried again. The other numbers do not include them.
     mended : int
         Retried items that are packed now.
     replaced : int
-        Those of the changed items that are packed again, in place of their old samples; none by default.
+        Changed items that are packed again and replace their old samples; 0 by default.
     dropped : int
-        Those of the gone items whose samples are dropped; none by default.
+        Gone items whose samples are removed; 0 by default.
     removed : int
-        The old samples of both.
+        Number of old samples of replaced and dropped items.
     """
 
     new: int
@@ -176,7 +187,7 @@ class Growth:
     removed: int = 0
 
     def describe(self) -> str:
-        """The numbers in words."""
+        """Return the numbers as text for the user."""
         retried = f", {self.retried} tried again" if self.retried else ""
         changed = " since they were packed (their samples stay as they are)" if self.changed > self.repaired else ""
         changed += f" ({self.repaired} of them rejected: --retry-rejects tries them again)" if self.repaired else ""
@@ -186,36 +197,37 @@ class Growth:
         return f"{text}; {counted(self.removed, 'sample')} removed" if self.removed else text
 
     def to_json(self) -> dict[str, int]:
-        """The numbers as JSON."""
+        """Return the numbers as JSON."""
         return dict(vars(self))
 
     def count_removed(self) -> dict[str, int]:
-        """How many items were replaced or dropped, with how many samples, for the history; nothing if none were."""
+        """Return the numbers of replaced and dropped items and of their samples for the history; empty if none were."""
         found = {"replaced": self.replaced, "gone": self.dropped, "removed": self.removed}
         return found if self.replaced or self.dropped else {}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The items to pack, and the dataset that they are added to.
+    """Result of comparing a source with a dataset: the items to pack, and the items to remove.
 
     Attributes
     ----------
     layout : Layout
     base : Manifest
     listing : Listing
-        Items that the dataset knows, by their numbers; then new items, whose numbers follow those of the dataset.
+        The items to pack: first items of the dataset, by number, then new items with the next numbers.
     growth : Growth
     runtime : mapping
-        Versions, as those of the dataset.
+        Versions of the libraries.
     recipe : mapping
-        As the generation that is added records it: with the time limit of an item, if a retry has another than usual.
+        The recipe for the record of the added generation. For a retry it includes the time limit of an item, if that is
+        not the default.
     gone : (items,) bool
-        Which of the dataset's items, by their numbers, are dropped.
+        Mask of the dataset's items to drop.
     removed : (items,) int64
-        How many samples of each of the dataset's items are removed, since it is replaced or dropped.
+        Number of samples to remove of each item of the dataset.
     notes : tuple of str
-        What else is to be known, a line each.
+        Further notes for the user, one line each.
     """
 
     layout: Layout
@@ -230,39 +242,39 @@ class Comparison:
 
     @property
     def has_work(self) -> bool:
-        """True if the dataset is to change."""
+        """True if the update changes the dataset."""
         return bool(len(self.listing.items) or self.gone.any())
 
     @property
     def rewrites(self) -> bool:
-        """True if samples are removed, so that the others are copied into new shards; otherwise the old ones stay."""
+        """True if samples are removed. The remaining samples are then copied into new shards."""
         return bool(self.removed.any())
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes of the dataset's shards if the update copies from them, otherwise 0."""
+        """Size of the dataset's shards if the update copies samples from them, otherwise 0."""
         return sum(shard.bytes for shard in self.base.shards) if self.rewrites else 0
 
     @property
     def gone_digest(self) -> str:
-        """SHA-256 of the numbers of the items that are dropped; empty if none are."""
+        """SHA-256 of the numbers of the items to drop; empty if there are none."""
         return sha256_json(np.flatnonzero(self.gone).tolist()) if self.gone.any() else ""
 
     @property
     def kind(self) -> str:
-        """The kind of the generation that is added."""
+        """The kind of the added generation."""
         return "update" if self.growth.new or self.growth.replaced else "retry"
 
     @property
     def joins(self) -> bool:
-        """True if what is added joins the dataset's last generation, so that many additions make no long manifest."""
+        """True if the added items join the dataset's last generation, which keeps the manifest short."""
         last = self.base.generations[-1]
         # The contents of ``boxes`` may differ, and the options of a retry.
         same = sha256_json([last.runtime, last.recipe]) == sha256_json([self.runtime, self.recipe])
         return last.kind == self.kind and same
 
     def identify(self, item: Item) -> ItemIdentity:
-        """The identity of an item of `listing`."""
+        """Return the identity of an item of `listing`."""
         assert item.number is not None
         number = item.number
         generation = len(self.base.generations) - int(self.joins)
@@ -279,13 +291,13 @@ def compare(
 ) -> Comparison:
     """Compare the items of a source with those of a packed dataset.
 
-    An item is known again by its name, size, time and columns.
+    An item is recognised by its name, size, time and columns.
 
     Raises
     ------
     UsageError
-        If the dataset was not packed from such a source by this recipe and these versions, or if there are new classes
-        and they are not wanted.
+        If the dataset was not packed from this kind of source with this recipe and these versions, or if there are new
+        classes and `new_classes` is off.
     DatasetError
         If the dataset's reports do not match its manifest.
     """
@@ -334,8 +346,8 @@ def compare(
         raise UsageError(
             place=layout.root,
             expected="a source with items of the dataset",
-            found=f"none of its {lost}, all of which --gone drop would drop",
-            hint="give the source that it was packed from, or pack this one with --overwrite",
+            found=f"none of its {lost}, so that --gone drop would drop all of them",
+            hint="use the source that the dataset was packed from, or replace the dataset with --overwrite",
         )
     if found:
         check_added_fields(layout, base)

@@ -1,1 +1,1 @@
-"""`packer.Writer`: samples of a loop, and the job that makes shards of them."""
+"""`packer.Writer`, which packs samples from the user's own loop, and the job that writes its shards."""

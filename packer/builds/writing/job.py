@@ -1,4 +1,4 @@
-"""The writer as a job: tasks done by the caller's own loop, and the schema of its samples."""
+"""The job of `packer.Writer`. The caller's loop has already written the parts, so only the shards remain."""
 
 import hashlib
 from collections.abc import Sequence
@@ -33,11 +33,11 @@ from shardspec.manifest import sha256_json
 from shardspec.points import LAYOUTS
 
 RECIPE_KEYS = ("format", "encode", "quality", "subsampling", "shard_size", "shuffle")
-"""The options of a recipe that a writer has."""
+"""Options of a recipe that apply to a writer."""
 
 
 class WrittenJob:
-    """The samples of a loop in the form that a job runs (`packer.jobs.plan.JobPlan`).
+    """The samples of a writer, as a job (`packer.jobs.plan.JobPlan`).
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class WrittenJob:
     declaration : Declaration
         Set once the fields are known.
     parts, samples, progressive : int
-        What was written: finished parts, samples, and those that came as progressive JPEGs.
+        Numbers of finished parts, of samples, and of samples from progressive JPEGs.
     """
 
     settings: ClassVar[JobSettings] = JobSettings("write", item="sample")
@@ -66,12 +66,12 @@ class WrittenJob:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of everything that decides the bytes: options, fields, library versions, samples."""
+        """SHA-256 of everything that affects the bytes: options, fields, library versions, samples."""
         decides = {"recipe": self._recipe, "runtime": self.runtime, "samples": self._digest.hexdigest()}
         return sha256_json({**decides, "declared": self.declaration.to_json()})
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as JSON; it is never written, since nothing can resume it."""
+        """Return the plan as JSON. It is never written, since a writer cannot be resumed."""
         return {"kind": self.settings.kind, "fingerprint": self.fingerprint}
 
     def take_item_lines(self) -> Sequence[str]:
@@ -81,7 +81,7 @@ class WrittenJob:
         return WrittenWork(space)
 
     def collect(self, space: Workspace) -> AbstractContextManager[TaskResults]:
-        # The loop has done all tasks.
+        # The caller's loop has finished all tasks.
         return nullcontext(TaskResults((), partial(self._assemble, space)))
 
     def _assemble(self, space: Workspace) -> Assembly:
@@ -112,7 +112,7 @@ class WrittenJob:
 
 
 class WrittenWork:
-    """Writes the shards (`packer.jobs.plan.Work`).
+    """Writes the shards of a writer (`packer.jobs.plan.Work`).
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class WrittenWork:
         self._shards = PlannedShards(workspace)
 
     def prepare(self) -> None:
-        """Nothing is slow to load."""
+        """Do nothing: there are no models to load."""
 
     def run(self, unit: Unit, verdicts: Verdicts, on_item: OnItem) -> dict[str, Any]:
         """Write one shard.

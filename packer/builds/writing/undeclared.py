@@ -1,4 +1,4 @@
-"""The first samples of a writer, whose values show the types of fields that are not declared."""
+"""Infer the types of undeclared fields from the first samples of a writer."""
 
 import copy
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from shardspec.wording import shorten
 
 FIRST_SAMPLES = 100
 FIRST_BYTES = 64 * 10**6
-"""Samples whose values show the types of fields that are not declared: so many, or those with so many bytes."""
+"""Number of samples from which the types are inferred, and the most bytes of them to keep in memory."""
 
 _CLASS = FieldType("class")
 
 
 class FirstSamples:
-    """The first samples, kept until their types are taken as those of all.
+    """Keeps the first samples in memory until the types of the fields are settled.
 
     Parameters
     ----------
@@ -34,27 +34,27 @@ class FirstSamples:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of samples."""
         return len(self._samples)
 
     @property
     def full(self) -> bool:
-        """True if they suffice."""
+        """True if there are enough samples to settle the types."""
         return len(self._samples) >= FIRST_SAMPLES or self._bytes >= FIRST_BYTES
 
     def add(self, key: str, sample: Mapping[str, Any], types: dict[str, FieldType]) -> None:
-        """Add a sample, a copy of it: the caller may use its arrays again. `types` are those that `join` gave."""
+        """Add a copy of a sample, because the caller may reuse its arrays. `types` is the result of `join`."""
         self._types = types
         self._samples.append((key, {name: _copy(value) for name, value in sample.items()}))
         self._bytes += sum(getattr(value, "nbytes", 0) or _length(value) for value in sample.values())
 
     def join(self, sample: Mapping[str, Any]) -> dict[str, FieldType]:
-        """The types of the samples so far and of one more.
+        """Return the types of the fields, given the earlier samples and this one.
 
         Raises
         ------
         SchemaError
-            If it does not fit those before it.
+            If the sample does not fit the earlier ones.
         """
         types: dict[str, FieldType] = {}
         for name, value in sample.items():
@@ -84,7 +84,7 @@ class FirstSamples:
         return types
 
     def _holds(self, name: str, kind: FieldType) -> bool:
-        """Return whether the samples so far can be stored if a field becomes of another type: JSON has no NaN, for example."""
+        """Return whether the earlier samples fit another type of a field. For example, JSON has no NaN."""
         if self._types.get(name, kind) == kind:
             return True
         encoder = SampleEncoder(Declaration({name: settle_empty(kind)}, self._declaration.classes))
@@ -96,11 +96,11 @@ class FirstSamples:
         return True
 
     def settle(self) -> Declaration:
-        """The declaration by the types of all."""
+        """Return the declaration with the types of all samples."""
         return self._declare(self._types)
 
     def take(self) -> list[tuple[str, dict[str, Any]]]:
-        """Keys and samples; they are kept no longer."""
+        """Return the keys and samples, and forget them."""
         samples, self._samples = self._samples, []
         return samples
 

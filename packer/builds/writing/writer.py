@@ -1,4 +1,4 @@
-"""``packer.Writer``: a dataset from the samples of one's own loop."""
+"""``packer.Writer``: pack samples from your own loop."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -26,49 +26,49 @@ from shardspec.wording import shorten
 
 PART_ROWS = 1 << 15
 PART_BYTES = 64 * 10**6
-"""The most samples in a part, and about the most bytes. Both decide what the parts hold, and not the dataset."""
+"""Most samples and approximate most bytes in a part. They do not affect the dataset."""
 
 KEY_BYTES_MAX = 1024
 
 
 class Writer:
-    """Writes the samples of one's own loop into a packed dataset.
+    """Writes samples from your own loop into a packed dataset.
 
-    Use it as a context manager: at its end the dataset appears, whole. If the block ends with an exception, or the
-    process is killed, there is no dataset, and one that was to be replaced stays as it was. The same samples give the
-    same bytes. Not safe between threads; `pack` calls a function in worker processes.
+    Use it as a context manager. The complete dataset appears at the end of the block. If the block raises an exception,
+    or the process is killed, no dataset is written, and an existing dataset is not replaced. The same samples produce
+    the same bytes. A writer is not thread-safe; `pack` uses worker processes.
 
     Parameters
     ----------
     out : path
-        Folder of the dataset: new or empty, unless `overwrite` is set.
+        Output folder; must be new or empty, unless `overwrite` is True.
     format : str
         A name in `shardspec.formats.FORMATS`.
     fields : mapping of str to type, optional
         The fields of every sample: ``bool``, ``int``, ``float``, ``str``, ``bytes``, ``dict`` or ``list`` (JSON),
-        a numpy scalar type, `Image`, `Array`; ``int | None`` where a value may be missing. By default the first
-        samples show them.
+        a numpy scalar type, `Image`, `Array`, or for example ``int | None`` if values may be missing. By default, the
+        types are inferred from the first samples.
     classes : sequence of str, optional
-        Class names of the field ``label``, whose values are then names or their numbers. By default the texts of a
-        field ``label`` are names of classes, numbered in sorted order.
+        Class names of the field ``label``, whose values are names or class numbers. By default, strings in a field
+        ``label`` are class names, which are numbered in sorted order.
     encode : {'jpeg', 'png', 'webp', 'raw'}
-        How images are stored whose fields are not declared.
+        How to store images in undeclared fields.
     quality, subsampling
-        As in `Image`, for fields that are not declared.
+        As in `Image`, for undeclared fields.
     shard_size : str or int, optional
-        The most bytes of encoded samples in a shard, such as ``"256MB"``. By default 256 MB, and less in the first
-        ones: a quarter of what lies before a shard, but at least 32 MB.
+        Most encoded bytes in a shard, such as ``"256MB"``. By default, a shard has up to a quarter of the bytes of all
+        earlier shards, but at least 32 MB and at most 256 MB.
     shuffle : int, optional
         Store the samples in a random order drawn from this seed.
     overwrite : bool
         Replace the packed dataset or unfinished build in the folder.
     progress : bool or ProgressListener
-        Whether to show on standard error how the shards are written at the end, or the listener to receive it.
+        Whether to show the progress of writing the shards on standard error, or the listener to receive it.
 
     Attributes
     ----------
     result : JobResult or None
-        The dataset, once it is there.
+        The result, once the dataset is finished.
 
     Raises
     ------
@@ -108,19 +108,19 @@ class Writer:
         self.result: JobResult | None = None
 
     def __enter__(self) -> "Writer":
-        """Take the folder.
+        """Lock the output folder.
 
         Raises
         ------
         UsageError
             If the folder holds a dataset or other files, or the writer was used before.
         BuildLockedError
-            If another process is at work in the folder.
+            If another process is building in the folder.
         BuildError
             If the folder cannot be written.
         """
         if self._state != "new":
-            raise UsageError(expected="a new writer", hint="each is used once, in one with statement")
+            raise UsageError(expected="a new writer", hint="use each writer in one with statement only")
         self._held.enter_context(self._job.begun())
         self._state = "open"
         if self._declaration.fields is not None:
@@ -130,12 +130,12 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Put the dataset into place; after an exception, remove what was written.
+        """Finish the dataset. After an exception in the block, remove the written files instead.
 
         Raises
         ------
         BuildError
-            If no sample was written, an earlier write was cut short, or a file cannot be written.
+            If no sample was written, an earlier write was interrupted, or a file cannot be written.
         """
         if os.getpid() != self._process:
             return
@@ -143,7 +143,7 @@ class Writer:
             self._close()
             self._held.__exit__(kind, error, trace)  # clears the folder
             return
-        with self._held:  # clears it, too, if an exception leaves the block
+        with self._held:  # also clears the folder if this block raises an exception
             try:
                 self._finish()
             finally:
@@ -155,16 +155,16 @@ class Writer:
         Parameters
         ----------
         key : str, optional
-            A text that no other sample has, of at most 1024 bytes. Every sample has one, or none: then each gets one
-            made from its number.
+            A unique string of at most 1024 bytes. Pass a key either with every sample or with none. By default, keys
+            are made from the number of the sample.
         **sample
             The values by field.
 
         Raises
         ------
         SchemaError
-            If the sample cannot be stored: a field is missing or unknown, a value does not fit its field, or the key is
-            taken. The sample is then not written; the next one may be.
+            If the sample cannot be stored because a field is missing or unknown, a value does not fit its field, or the
+            key is taken. The sample is skipped, and the writer can be used further.
         UsageError
             If the writer is not open.
         BuildError
@@ -191,7 +191,7 @@ class Writer:
     def _check_key(self, sample: dict[str, Any], number: int) -> str:
         """Take the key out of a sample, or make one."""
         given = sample.pop("key", None)
-        if number == 0:  # a first sample that was wrong decides nothing
+        if number == 0:  # the first valid sample decides whether all samples have keys
             self._keys = None if given is None else set()
         if (given is None) == (self._keys is not None):
             found = "none" if given is None else shorten(given)
@@ -216,7 +216,9 @@ class Writer:
         known = digest(key.encode("utf-8", "surrogatepass"))
         if known in self._keys:
             raise SchemaError(
-                place=f"sample {shorten(key)}", expected="a key that no other sample has", found="it before"
+                place=f"sample {shorten(key)}",
+                expected="a key that no other sample has",
+                found="an earlier sample with this key",
             )
         self._keys.add(known)
 
@@ -235,10 +237,10 @@ class Writer:
         """Return a suggestion for a value that does not fit."""
         if self._declaration.fields is not None:
             return ""
-        return f" (the first {FIRST_SAMPLES} samples show the types; fields= declares others)"
+        return f" (the types are inferred from the first {FIRST_SAMPLES} samples; declare others with fields=)"
 
     def _append(self, row: Mapping[str, EncodedValue]) -> None:
-        """Append an encoded sample to the part. If that is interrupted, the writer cannot go on."""
+        """Append an encoded sample to the part. If this is interrupted, the writer cannot be used further."""
         self._state = "broken"
         with writing(self._job.layout.root):
             if self._part is None:
@@ -265,19 +267,19 @@ class Writer:
         self._written.parts += 1
 
     def _begin(self, declaration: Declaration) -> None:
-        """Begin to write, since the fields are known."""
+        """Start writing, with the fields of a declaration."""
         self._written.declaration = declaration
         self._encoder = SampleEncoder(declaration)
 
     def _settle_first(self) -> None:
-        """Write the first samples, whose types are now taken as those of all."""
+        """Settle the types of the fields, and write the samples kept so far."""
         self._begin(self._first.settle())
         assert self._encoder is not None
         try:
             for number, (key, sample) in enumerate(self._first.take()):
                 self._append(self._encode(self._encoder, key, sample, number))
         except BaseException:
-            self._state = "broken"  # the rest of them is kept nowhere
+            self._state = "broken"  # the remaining samples are lost
             raise
 
     def _finish(self) -> None:
@@ -299,13 +301,13 @@ class Writer:
             )
         if self._state == "broken":
             return BuildError(
-                "an earlier write was cut short, so the dataset would be damaged", place=self._job.layout.root
+                "an earlier write was interrupted, so the dataset would be incomplete", place=self._job.layout.root
             )
         when = "before" if self._state == "new" else "after"
         return UsageError(expected="a call inside the with statement of the writer", found=f"one {when} it")
 
     def _close(self) -> None:
-        """Close the files. What is not part of a finished dataset stays for the holder of the folder to remove."""
+        """Close the files. The holder of the folder removes those that are not part of a finished dataset."""
         if self._state == "open":
             self._state = "closed"
         if self._part is not None:

@@ -207,7 +207,7 @@ class ArchiveSource:
             listing,
             ignored=ignored + entries.count,
             members=members,
-            beside=LazyMap(raw, lambda item: item.files),
+            further_files=LazyMap(raw, lambda item: item.files),
             notes=[*listing.notes, *notes, *ignored_entries],
             sought=f"images and videos in {self._archives[0].path}{f' and {more} more' if more else ''}",
         )

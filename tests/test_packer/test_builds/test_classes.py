@@ -104,7 +104,7 @@ def test_integer_labels_get_the_names_of_a_list(tmp_path: Path) -> None:
     assert labels_of(tmp_path / "out") == (("cat", "dog", "fox"), [2, 0, 2])
     build(rows_of([-1, 1], name=["", "b"]), tmp_path / "none", classes="a,b", label_names="name", **QUIET)
     assert labels_of(tmp_path / "none") == (("a", "b"), [-1, 1])
-    with pytest.raises(UsageError, match=r"labels in numbers of 0 to 1, found 2 \(2 items\): add them"):
+    with pytest.raises(UsageError, match=r"labels in numbers from 0 to 1, found 2 \(2 items\): add them"):
         build(rows_of([2, 0, 2]), tmp_path / "few", classes=["cat", "dog"], **QUIET)
 
 
@@ -279,7 +279,7 @@ def test_wrong_calls(folders: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             build(folders, tmp_path / "out", **{"label_from": "folder", **options}, **QUIET)
-    with pytest.raises(UsageError, match=r"label_names: expected a column beside the label.*did you mean 'name'"):
+    with pytest.raises(UsageError, match=r"label_names: expected a column other than the label.*did you mean 'name'"):
         build(rows_of([0], name=["a"]), tmp_path / "out", label_names="nmae", **QUIET)
 
 

@@ -13,7 +13,7 @@ from support.packed import check_whole, fingerprints
 NAMES = [f"{number:02d}.png" for number in range(70)]
 """Three tasks: of 32 items, 32 and 6."""
 
-REASON = "expected the fields that the samples of most items have, found others: field 'extra' is new"
+REASON = "expected the same fields as in most items, found others: field 'extra' is new"
 
 
 def build(source: Path, out: Path, *more: object, step: str = "add_field", expect: int = 0) -> Any:

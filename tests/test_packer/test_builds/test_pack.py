@@ -82,8 +82,8 @@ def test_what_cannot_be_a_sample_is_a_reject(tmp_path: Path) -> None:
         "5": "field 'x': expected numbers, texts, bytes, JSON, or arrays of",
         "6": "sample: expected names of lower-case letters, digits and underscores, a letter first, found 'X'",
         "7": "field 'key': expected samples without it, since it is made from the input's number",
-        "8": "expected the fields that the samples of most items have, found others: field 'x' is missing",
-        "9": "expected the fields that the samples of most items have, found others: field 'x': expected array <i8",
+        "8": "expected the same fields as in most items, found others: field 'x' is missing",
+        "9": "expected the same fields as in most items, found others: field 'x': expected array <i8",
     }
     assert reasons.keys() == expected.keys()
     for item, reason in expected.items():
@@ -148,11 +148,13 @@ def test_functions_that_do_not_travel(tmp_path: Path) -> None:
 
     for function, found in (
         (lambda number: {"x": number}, "found a lambda"),
-        (inside, "which is defined inside another one"),
+        (inside, "which is defined inside another function or class"),
         (written.sample.__call__, "has no name of its own|defined inside"),
-        (5, "found int, which has no name of its own"),
+        (5, "found int, which has no name"),
     ):
-        with pytest.raises(UsageError, match=f"function: expected one that worker processes can import.*{found}"):
+        with pytest.raises(
+            UsageError, match=f"function: expected a function that worker processes can import.*{found}"
+        ):
             pack(function, [1], tmp_path / "out")
     for name, message in (("nowhere:make", "there is no module 'nowhere'"), ("support.written:none", "no attribute")):
         with pytest.raises(UsageError, match=message):
@@ -191,7 +193,7 @@ def test_a_script_without_a_guard_is_one_clear_error(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert 'put the call under if __name__ == "__main__":' in done.stderr.splitlines()[-1]
     done = run_script(tmp_path, "if True:\n", "-c", "exec(open('my_script.py').read())")
-    assert "which stands in no file" in done.stderr.splitlines()[-1]
+    assert "which is not in a file" in done.stderr.splitlines()[-1]
 
 
 def test_another_function_is_another_plan(tmp_path: Path) -> None:

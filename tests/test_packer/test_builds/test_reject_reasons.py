@@ -139,7 +139,7 @@ def test_steps_that_leave_the_files_unread_are_a_wrong_call(tmp_path: Path, tabl
     (source / "table.csv").write_text("path\na.png\nb.png\n")
     chosen = source / "table.csv" if table else source
     done = run_packer("build", chosen, tmp_path / "out", "--steps", "resize", *more, expect=2)
-    assert "steps: expected decode first, or a step of your own, to read the files, found 'resize'" in done.stderr
+    assert "steps: expected decode or a custom step first, to read the files, found 'resize'" in done.stderr
     assert "--steps decode,resize" in done.stderr
     assert not (tmp_path / "out").exists()
 

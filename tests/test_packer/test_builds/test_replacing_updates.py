@@ -310,7 +310,7 @@ def test_an_update_that_goes_on_with_another_gone_names_it(tmp_path: Path) -> No
     write_image(source / "broken.png", scene(0, (24, 18))).write_bytes(b"")
     run_packer(*build, "--gone", "drop", "--on-error", "fail", expect=1)
     done = run_packer(*build, "--max-rejects", "100%").stderr
-    assert "the source or --gone has changed since the build was begun (the items that are dropped)" in done
+    assert "the source or --gone has changed since the build was started (the items that are dropped)" in done
     assert check_whole(out).samples == 4
 
 
@@ -341,7 +341,7 @@ def test_an_update_that_would_leave_no_sample_is_refused(tmp_path: Path) -> None
     with raises(
         UsageError,
         expected="an update that leaves samples",
-        found="that all 1 would be removed and no item gave a new one",
+        found="one that removes all 1 and adds none",
     ):
         packer.build(source, out, **how, **MIRROR)
     shutil.rmtree(out / ".build", ignore_errors=True)

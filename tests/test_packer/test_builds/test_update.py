@@ -252,11 +252,11 @@ def test_a_table_grows(source: Path, tmp_path: Path) -> None:
     assert (result.growth.new, result.growth.gone) == (1, 6)
     assert [bool(sample["age_valid"]) for sample in read_samples(out)] == [False, *[True] * 6]
     for odd, found in (
-        ([{"path": "b/09.png", "label": "x", "age": 0.5}], "'age' is of another type"),
+        ([{"path": "b/09.png", "label": "x", "age": 0.5}], "'age' has another type"),
         ([{"path": "b/09.png", "label": "x"}], "'age' is missing"),
         ([{"path": "b/09.png", "label": "x", "age": 1, "more": 1}], "'more' is new"),
         ([{"path": "b/09.png", "label": "x", "age": 1, "more_valid": 1}], "'more_valid' is new"),
-        ([{"path": "b/09.png", "label": 1, "age": 1}], "expected names of classes in 'label'"),
+        ([{"path": "b/09.png", "label": 1, "age": 1}], "expected class names in 'label'"),
     ):
         with pytest.raises(UsageError, match=found):
             build(write_table(table, odd), out, update=True)
@@ -276,8 +276,8 @@ def test_a_column_that_is_new_is_named_with_the_ways_out(source: Path, tmp_path:
     run_packer("add", out, added, "--on", "source", "--allow-missing", "--quiet")
     with raises(
         UsageError,
-        expected="the columns that the dataset has in its shards",
-        found="others ('age' is in no shard, since 'packer add' has added it)",
+        expected="the same columns as in the shards of the dataset",
+        found="others ('age' is not in the shards, since 'packer add' added it)",
     ):
         build(grown, out, update=True)
     build(write_table(table, [*rows, {"path": "a/06.png", "label": "x"}]), out, update=True)
@@ -288,7 +288,7 @@ def test_values_that_are_missing_for_the_first_time_are_named(source: Path, tmp_
     out, table = tmp_path / "out", source / "table.csv"
     rows = [{"path": f"{'ab'[n % 2]}/{n:02d}.png", "age": n} for n in range(2, 5)]
     build(write_table(table, rows), out)
-    with pytest.raises(UsageError, match=r"found others \('age' lacks values, as it did not before\): give a source"):
+    with pytest.raises(UsageError, match=r"found others \('age' has missing values for the first time\): use a source"):
         build(write_table(table, [*rows, {"path": "b/05.png", "age": ""}]), out, update=True)
     assert check_whole(out).samples == 3
 
@@ -307,7 +307,7 @@ def test_arrays_of_rows_grow(tmp_path: Path) -> None:
 
 def test_wrong_calls(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with raises(UsageError, expected="a packed dataset, whose rejects to try again", found="none"):
+    with raises(UsageError, expected="a packed dataset whose rejects can be tried again", found="none"):
         build(source, out, retry_rejects=True)
     assert build(source, out, update=True).growth is None  # the first batch
     for options, message in (
@@ -356,7 +356,11 @@ def test_added_fields_come_off_before_a_dataset_grows_and_on_again(source: Path,
     keys = [row["key"] for row in read_samples(out)]
     packer.add(out, {"key": keys, "guess": [0.5] * len(keys)}, progress=False)
     write_images(source, ["a/new.png"])
-    with raises(UsageError, expected="added fields that new samples may lack", found="others (guess)"):
+    with raises(
+        UsageError,
+        expected="added fields in which values may be missing, since new samples have none",
+        found="fields without missing values (guess)",
+    ):
         build(source, out, update=True)
     assert check_whole(out).samples == len(keys)
     packer.drop_field(out, "guess", progress=False)
@@ -378,7 +382,7 @@ def test_a_dataset_of_an_earlier_version_is_refused(source: Path, tmp_path: Path
         if entry["name"] == "items.jsonl":
             entry |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     (out / "manifest.json").write_text(json.dumps(document))
-    with pytest.raises(UsageError, match="earlier version: pack it once more with --overwrite"):
+    with pytest.raises(UsageError, match="earlier version made the dataset: pack it again with --overwrite"):
         build(source, out, update=True)
 
 

@@ -211,7 +211,7 @@ def test_keys(tmp_path: Path) -> None:
                 writer.write(x=2, **({} if key is None else {"key": key}))
         for number in range(300):
             writer.write(key=f"k{number}", x=number)
-        with raises(SchemaError, place="sample 'k17'", found="it before"):
+        with raises(SchemaError, place="sample 'k17'", found="an earlier sample with this key"):
             writer.write(key="k17", x=5)
     with Writer(tmp_path / "numbered", progress=False) as writer:
         with pytest.raises(SchemaError):
@@ -471,7 +471,7 @@ def test_an_unfinished_build_is_not_discarded_unasked(tmp_path: Path) -> None:
     how = {"on_error": "fail", "engine": "inline", "progress": False}
     with pytest.raises(BuildError):
         packer.build(tmp_path / "in", out, steps=["decode", "support.steps:fail"], **how)
-    with pytest.raises(ResumeMismatchError, match="it is a build, and this a write"):
+    with pytest.raises(ResumeMismatchError, match="it is a build, and this is a write"):
         write(out, [{"x": 1}])
     write(out, [{"x": 1}], overwrite=True)
     assert problems(out) == ()

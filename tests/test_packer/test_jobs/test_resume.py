@@ -453,7 +453,7 @@ def test_an_overwrite_that_gave_nothing_leaves_the_old_dataset_and_its_reasons(s
         (bad / f"{number}.png").write_bytes(b"")
     done = run_packer("build", bad, out, "--overwrite", expect=3)
     assert done.stdout == ""
-    assert "no item gave a sample (5 in all), so nothing was packed: '0.png', decode: " in done.stderr
+    assert "none of the 5 items yielded a sample, so nothing was packed: '0.png', decode: " in done.stderr
     assert f"(all reasons: {out}/.build/rejects.jsonl)" in done.stderr
     assert [line["item"] for line in read_jsonl(out / ".build" / "rejects.jsonl")] == [f"{n}.png" for n in range(5)]
     reported = run_packer("verify", out).stdout

@@ -366,7 +366,7 @@ def test_a_step_that_hangs_costs_exactly_its_item(tmp_path: Path, step: str) -> 
         ("give_no_dict", "support.steps:give_no_dict: expected samples as dicts, found ndarray"),
         (
             "add_field",
-            "encode: expected the fields that the samples of most items have, found others: field 'extra' is new",
+            "encode: expected the same fields as in most items, found others: field 'extra' is new",
         ),
     ],
 )
@@ -415,7 +415,7 @@ def test_a_task_that_ran_item_by_item_has_the_same_bytes(tmp_path: Path) -> None
     assert counts["rejected_items"] == 2
     rejects = rejects_of(tmp_path / "out")
     assert rejects["33-bad.png"] == (
-        "encode: expected the fields that the samples of most items have, found others: field 'extra' is new"
+        "encode: expected the same fields as in most items, found others: field 'extra' is new"
     )
     assert rejects["34-worst.png"].startswith("worker: brought down a worker 3 times")
     check_whole(tmp_path / "out")

@@ -158,7 +158,7 @@ def test_the_same_call_again_finds_it_done_and_another_is_refused(tmp_path: Path
     more = begin(tmp_path / "more", rows=6)
     with pytest.raises(UsageError, match=r"another plan: option format: was 'npy', now 'lmdb'.*--overwrite"):
         convert(start, out, format="lmdb", **QUIET)
-    with pytest.raises(UsageError, match=r"it is a convert, and this a merge"):
+    with pytest.raises(UsageError, match=r"it is a convert, and this is a merge"):
         merge([start, more], out, **QUIET)
     with pytest.raises(UsageError, match=r"the packed datasets that are read"):
         convert(more, out, format="npy", **QUIET)
@@ -171,7 +171,7 @@ def test_the_same_call_again_finds_it_done_and_another_is_refused(tmp_path: Path
 @pytest.mark.parametrize(
     ("wall_clock", "reported"),
     [
-        ({"tasks_run": 3}, "made by another plan: it is a build, and this a convert"),
+        ({"tasks_run": 3}, "made by another plan: it is a build, and this is a convert"),
         ({}, "it does not say what made it, and this is a convert"),
         ({"job": "convert"}, "it does not say what made it, and this is a convert"),
         ({"job": {"kind": "convert"}}, "option format: was None, now 'npy'"),

@@ -421,7 +421,7 @@ class TestElsewhere:
         table = write_csv(tmp_path / "lists" / "t.csv", path=[folder / "real" / f"{n}.png" for n in range(3)])
         done = run_packer("build", table, tmp_path / "out", expect=2)
         assert (
-            f"expected files inside {tmp_path / 'lists'}, found 3 of 3 paths that lead outside, such as line 2: "
+            f"expected files inside {tmp_path / 'lists'}, found 3 of 3 paths outside, such as line 2: "
             f"'{folder}/real/0.png': name the folder of the files with --root DIR"
         ) in done.stderr
         assert "packing" not in done.stderr
@@ -433,7 +433,7 @@ class TestElsewhere:
         (tmp_path / "in" / "link.png").symlink_to(tmp_path / "2.png")
         for path in ("../2.png", "link.png"):
             table = write_csv(tmp_path / "in" / "t.csv", path=["0.png", "1.png", path])
-            with pytest.raises(UsageError, match=f"found 1 of 3 paths that lead outside, such as line 4: '{path}'"):
+            with pytest.raises(UsageError, match=f"found 1 of 3 paths outside, such as line 4: '{path}'"):
                 build(table, tmp_path / "out", **QUIET)
             build(table, tmp_path / path.replace("/", "-"), limit=2, **QUIET)
 

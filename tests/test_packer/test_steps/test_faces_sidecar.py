@@ -112,7 +112,7 @@ class TestTable:
         options: dict[str, Any] = {"preset": "faces", "size": 96, "every": 4, "boxes": str(boxes), "max_rejects": 1}
         result = packer.build(source, tmp_path / "out", engine="inline", progress=False, **options)
         assert result.unused_boxes == result.to_json()["unused_boxes"] == expected
-        reported = f"\nboxes not used: {expected}, for frames that were not sampled or are not there (a smaller --every"
+        reported = f"\nunused boxes: {expected}, for frames that were not sampled or do not exist (a smaller --every"
         assert reported in result.describe()
         command = ("build", source, tmp_path / "out", "--preset", "faces", "--size", 96, "--boxes", boxes)
         again = run_packer(*command, "--every", 4, "--max-rejects", "100%")

@@ -272,8 +272,8 @@ class TestDetect:
         build(source, tmp_path / "direct", min_score=0.5, min_face=20)
         result = build(source, tmp_path / "out", boxes=str(detections), min_score=0.5, min_face=20)
         assert result.notes == (
-            "boxes: packed with min_face 40, so faces below that have no box (min_face is 20)",
-            "boxes: packed with min_score 0.95, so faces below that have no box (min_score is 0.5)",
+            "boxes: packed with min_face 40, so faces below 40 have no box (this build has min_face 20)",
+            "boxes: packed with min_score 0.95, so faces below 0.95 have no box (this build has min_score 0.5)",
         )
         packer.detect(
             source, tmp_path / "all", every=EVERY, min_score=0.5, min_face=20, engine="inline", progress=False
@@ -406,7 +406,7 @@ class TestWrong:
         build(source, tmp_path / "plain", boxes=str(tmp_path / "boxes.json"))
         build(source, tmp_path / "again", boxes=str(tmp_path / "plain"))
         assert shards(tmp_path / "again") == shards(tmp_path / "plain")
-        with raises(UsageError, expected="points beside the boxes, which --align needs", found="none"):
+        with raises(UsageError, expected="landmarks with the boxes, which --align needs", found="none"):
             build(source, tmp_path / "aligned", boxes=str(tmp_path / "plain"), align=True)
 
     @pytest.mark.parametrize(
@@ -455,6 +455,6 @@ class TestWrong:
     def test_detect_takes_no_other_options_and_columns(self, source: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="unknown option 'margin'"):
             packer.detect(source, tmp_path / "out", margin=0.5)
-        with pytest.raises(UsageError, match="there is a column that becomes field 'box_valid' already"):
+        with pytest.raises(UsageError, match="a column of the source already becomes field 'box_valid'"):
             packer.detect([{"path": "pair.png", "box_valid": 1}], tmp_path / "out", root=str(source))
         assert list(tmp_path.iterdir()) == []

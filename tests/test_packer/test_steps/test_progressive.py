@@ -137,7 +137,7 @@ class TestBaseline:
     def test_the_command_line_in_worker_processes(self, source: Path, tmp_path: Path) -> None:
         call = ("--format", "npy", "--quiet", "--max-rejects", "100%", "--progressive", "baseline")
         done = run_packer("build", source, tmp_path / "out", *call, "--workers", "2")
-        assert "2 of 4 images came as progressive JPEGs: stored as baseline, without loss" in done.stdout
+        assert "2 of 4 images were progressive JPEGs: converted to baseline without loss" in done.stdout
         images = stored_images(tmp_path / "out")
         assert not any(map(is_progressive, images))
         assert images[1] == (source / "b.jpg").read_bytes()
