@@ -104,7 +104,7 @@ def test_classes_keep_their_numbers(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     build(source, out, label_from="folder")
     write_images(source, ["A/new.png", "b/new.png"])
-    with pytest.raises(UsageError, match=r"\(a, b\), found also 'A': add --new-classes"):
+    with pytest.raises(UsageError, match=r"\(a, b\), found also 'A': append them with --new-classes"):
         build(source, out, label_from="folder", update=True)
     assert not (out / ".build").exists()
     result = build(source, out, label_from="folder", update=True, new_classes=True)
@@ -322,7 +322,7 @@ def test_wrong_calls(source: Path, tmp_path: Path) -> None:
     with raises(UsageError, option="update", found="a packed dataset"):
         build(out, tmp_path / "other", update=True) and build(out, tmp_path / "other", update=True)
     write_images(source, ["z.png"])
-    with pytest.raises(UsageError, match=r"'z\.png' new.*or --update to add what is new"):
+    with pytest.raises(UsageError, match=r"'z\.png' new.*or --update to add the new items"):
         build(source, out)
     with pytest.raises(UsageError, match=r"option size: was 16, now 8.*or --overwrite\Z"):
         build(source, out, size=8)
@@ -341,7 +341,9 @@ def test_what_was_built_from_a_packed_dataset_takes_no_files(source: Path, tmp_p
     build(first, out, **how)
     before = fingerprints(out)
     for changes in ({"update": True}, {"retry_rejects": True}):
-        with pytest.raises(UsageError, match="found one that was built from a packed dataset: add to that one"):
+        with pytest.raises(
+            UsageError, match="found one that was built from a packed dataset: add to the original dataset"
+        ):
             build(source, out, **how, **changes)
     build(source, tmp_path / "again", **{**how, "limit": 5})
     for other in (source, tmp_path / "again"):

@@ -401,7 +401,7 @@ def test_a_writer_is_used_once_and_in_its_block(tmp_path: Path) -> None:
             pass
     with raises(UsageError, expected="a call inside the with statement of the writer", found="one after it"):
         writer.write(x=1)
-    with pytest.raises(UsageError, match="each is used once"), writer:
+    with pytest.raises(UsageError, match="use each writer in one with statement"), writer:
         pass
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("x", "utf-8")
@@ -455,7 +455,7 @@ def test_a_writer_whose_write_was_cut_short_makes_no_dataset(tmp_path: Path, mon
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device", str(tmp_path / "out"))
 
-    with pytest.raises(BuildError, match="an earlier write was cut short"), Writer(tmp_path / "out") as writer:  # noqa: PT012 -- ends here
+    with pytest.raises(BuildError, match="an earlier write was interrupted"), Writer(tmp_path / "out") as writer:  # noqa: PT012 -- ends here
         for number in range(101):
             writer.write(x=number)
         with monkeypatch.context() as patch:

@@ -199,7 +199,7 @@ class TestChoice:
         assert kept["score"] == np.float32(high)
 
     def test_without_any_face_there_is_no_dataset(self, source: Path, tmp_path: Path) -> None:
-        with pytest.raises(TooManyRejectsError, match=r"no item gave a sample \(4 in all\)"):
+        with pytest.raises(TooManyRejectsError, match=r"none of the 4 items yielded a sample"):
             build(source, tmp_path / "out", min_face=1000)
 
     def test_keep_faceless(self, samples: Samples, source: Path, tmp_path: Path) -> None:
