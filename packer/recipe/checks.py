@@ -35,9 +35,11 @@ _STEPS: Mapping[str, tuple[str, ...]] = {
 """Built-in steps, separated by ``|``, and the options that are read only by them."""
 
 _READ_WITH: Mapping[str, tuple[str, ...]] = {
+    "align": ("crop", "face"),
     "also_missing": ("also",),
     "boxes_scale": ("boxes",),
     "landmark_model": ("landmarks", "mesh"),
+    "margin": ("crop", "face"),
     "progressive": ("encode", "jpeg"),
     "quality": ("encode", *encodings_with("quality")),
     "refill": ("frames",),
@@ -249,6 +251,7 @@ def unread_options(
         if other is not None and (options[other] is None if not values else options[other] not in values):
             with_value = " ".join(filter(None, (other, " or ".join(values))))
             yield name, f"read only with {with_value}, found {_describe_option(options, other)}"
+            continue
         other = _READ_WITHOUT.get(name)
         if other is not None and options[other] is not None:
             yield name, f"read only without {other}, found {_describe_option(options, other)}"

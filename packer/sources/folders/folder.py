@@ -70,8 +70,8 @@ class FolderSource:
         self._types = column_types(recipe)
         if self._types and not self._has_columns:
             raise UsageError(
-                "applies only to columns, found a folder, which has them only with --fields-from-path or --sidecars",
-                place=next(iter(self._types.values())),
+                "applies only to columns, found a folder, which has them only with `fields_from_path` or `sidecars`",
+                option=next(iter(self._types.values())),
             )
 
     @property
@@ -85,7 +85,7 @@ class FolderSource:
                 option="label_from",
                 expected="'folder' or 'none' for a folder",
                 found=shorten(label_from),
-                hint="its files get other fields with --fields-from-path or --sidecars",
+                hint="its files get other fields with `fields_from_path` or `sidecars`",
             )
         refuse_path_column(path_column, "a folder")
         include, exclude = Globs(self._include), Globs(self._exclude)

@@ -128,8 +128,11 @@ def test_the_size_scales_the_same_part(source: Path, tmp_path: Path) -> None:
         ({"align_as": "auto-avsr-4"}, {"option": "crop", "found": "face"}),
         ({"crop": "mouth", "align_as": "arcface"}, {"option": "align_as", "found": "arcface"}),
         ({"crop": "mouth", "align_as": "av-hubert"}, {"option": "landmarks", "expected": "68 with align_as av-hubert"}),
-        ({"crop": "mouth", "align": True}, {"option": "align"}),
-        ({"crop": "mouth", "margin": 0.5}, {"option": "margin"}),
+        (
+            {"crop": "mouth", "align": True},
+            {"option": "align", "problem": "read only with crop face, found crop mouth"},
+        ),
+        ({"crop": "eyes", "margin": 0.5}, {"option": "margin", "problem": "read only with crop face, found crop eyes"}),
         ({"crop": "mouth", "crop_per": "track"}, {"option": "crop_per", "hint": "choose track-median"}),
     ],
 )
