@@ -80,7 +80,6 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
     listing = settle_classes(listing, recipe)
     _check_reading(listing.items, recipe)
     _check_sampling(listing.items, recipe)
-    _check_audio(listing.items, recipe)
     _check_library(listing.items[: recipe.limit], recipe)
     for option, column in ((BOXES_FROM, recipe.boxes_from), (ALSO, recipe.also)):
         if column is not None:
@@ -89,7 +88,8 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
     _check_further(listing, recipe)
     _check_encode_field(source, listing.items[: recipe.limit], recipe)
     if any(step.use == "detect" for step in recipe.chain):
-        _check_detect(listing)
+        _check_detect(listing.items)
+    _check_made(listing.items, recipe)
     if recipe.boxes is not None:
         boxes = open_boxes(recipe.boxes, recipe.boxes_scale)
         aligned = "--align" if recipe.align else "" if recipe.align_as is None else f"--align-as {recipe.align_as}"
@@ -111,16 +111,10 @@ def _describe_floors(boxes: Boxes, recipe: Recipe) -> list[str]:
     ]
 
 
-def _check_detect(listing: Listing) -> None:
-    """Check that ``detect`` gets images or videos, and that no column has the name of a field that it adds."""
-    for item in listing.items:
-        if PACKED_ROW in item.columns:
-            raise UsageError(option="detect", expected="images and videos", found="a packed dataset")
-        for name in DETECT_FIELDS:
-            if name in item.columns:
-                raise UsageError(
-                    f"a column of the source already becomes field {name!r}", option="detect", hint="rename the column"
-                )
+def _check_detect(items: Sequence[Item]) -> None:
+    """Check that ``detect`` gets images or videos."""
+    if any(PACKED_ROW in item.columns for item in items):
+        raise UsageError(option="detect", expected="images and videos", found="a packed dataset")
 
 
 class Remarks:
@@ -305,19 +299,29 @@ def _check_sampling(items: Sequence[Item], recipe: Recipe) -> None:
                 )
 
 
-def _check_audio(items: Sequence[Item], recipe: Recipe) -> None:
-    """Refuse columns with the names of the audio fields."""
-    if recipe.audio is None:
-        return
-    item = next((item for item in items if item.reject is None), None)
-    taken = [] if item is None else [name for name in ("audio", "audio_valid") if name in item.columns]
-    if taken:
-        raise UsageError(
-            option="audio",
-            expected="a source without the columns audio and audio_valid, which the build writes itself",
-            found=f"a column {taken[0]!r}",
-            hint="leave it out with --drop, or rename it",
-        )
+def made_fields(recipe: Recipe) -> dict[str, str]:
+    """Return the fields that not every build writes, each with the option or step that adds it."""
+    made = {} if recipe.audio is None else {"audio": "audio", "audio_valid": "audio"}
+    steps = [step.use for step in recipe.chain]
+    if "faces" in steps and recipe.fill is not None:
+        made["interpolated"] = "fill"
+    if "detect" in steps:
+        made |= dict.fromkeys(DETECT_FIELDS, "detect")
+    return made
+
+
+def _check_made(items: Sequence[Item], recipe: Recipe) -> None:
+    """Refuse columns with the names of fields that the build writes itself."""
+    made = made_fields(recipe)
+    for item in items if made else ():
+        for name, option in made.items():
+            if name in item.columns:
+                raise UsageError(
+                    option=option,
+                    expected=f"a source without a column {name!r}, which the build writes itself",
+                    found="one",
+                    hint="leave it out with `drop`, or rename it",
+                )
 
 
 def _check_library(items: Sequence[Item], recipe: Recipe) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from packer.builds.parts.summary import SchemaSettler
 from packer.builds.planning.changes import describe_changed_terms
+from packer.builds.planning.listing import made_fields
 from packer.builds.planning.plan import BuildPlan
 from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
@@ -150,8 +151,8 @@ def check_columns(layout: Layout, base: Manifest, listing: Listing, recipe: Reci
     differing = [
         name for name, value in values.items() if name in schema and not settler.fits_field(value.spec, schema[name])
     ]
-    made = RESERVED | {recipe.also_field, f"{recipe.also_field}{_VALID}"}
-    made |= {name for name in schema.names if name.endswith(_VALID) or (name == "audio" and recipe.audio is not None)}
+    made = RESERVED | made_fields(recipe).keys() | {recipe.also_field, f"{recipe.also_field}{_VALID}"}
+    made |= {name for name in schema.names if name.endswith(_VALID)}
     missing = [name for name in schema.names if name not in values and name not in made]
     wrong = [f"{name!r} is {_ADDED if name in beside else 'new'}" for name in new]
     wrong += [f"{name.removesuffix(_VALID)!r} has missing values for the first time" for name in lacking]

@@ -268,6 +268,13 @@ class TestDetect:
         (sample,) = read_samples(tmp_path / "out")
         assert (int(sample["label"]), int(sample["person"])) == (0, 7)
 
+    def test_boxes_of_new_items_are_added(self, source: Path, tmp_path: Path) -> None:
+        (tmp_path / "in").mkdir()
+        for name in ("a.png", "b.png"):
+            shutil.copy(source / "pair.png", tmp_path / "in" / name)
+            packer.detect(tmp_path / "in", tmp_path / "boxes", update=name == "b.png", engine="inline", progress=False)
+        assert [sample["source"] for sample in read_samples(tmp_path / "boxes")] == ["a.png"] * 2 + ["b.png"] * 2
+
     def test_more_faces_with_a_lower_score(self, source: Path, detections: Path, tmp_path: Path) -> None:
         build(source, tmp_path / "direct", min_score=0.5, min_face=20)
         result = build(source, tmp_path / "out", boxes=str(detections), min_score=0.5, min_face=20)
@@ -455,6 +462,6 @@ class TestWrong:
     def test_detect_takes_no_other_options_and_columns(self, source: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="unknown option 'margin'"):
             packer.detect(source, tmp_path / "out", margin=0.5)
-        with pytest.raises(UsageError, match="a column of the source already becomes field 'box_valid'"):
+        with raises(UsageError, option="detect", hint="leave it out with `drop`, or rename it"):
             packer.detect([{"path": "pair.png", "box_valid": 1}], tmp_path / "out", root=str(source))
         assert list(tmp_path.iterdir()) == []

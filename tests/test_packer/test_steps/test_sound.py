@@ -296,7 +296,7 @@ def test_calls_that_are_refused(tmp_path: Path) -> None:
         found="frames",
     ):
         build(tmp_path / "in", tmp_path / "out", frames=4)
-    with raises(UsageError, option="audio", found="a column 'audio'"):
+    with raises(UsageError, option="audio", found="one", hint="leave it out with `drop`, or rename it"):
         build([{"path": str(path), "audio": "v.wav"}], tmp_path / "out", root=str(tmp_path))
     build(tmp_path / "in", tmp_path / "out")
     with raises(UsageError, option="audio"):

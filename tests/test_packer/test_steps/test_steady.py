@@ -1,6 +1,7 @@
 """Steady crops of a video: two people, one who leaves and returns, and a hard cut."""
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from itertools import pairwise, product
 from pathlib import Path
@@ -243,6 +244,20 @@ def test_the_same_bytes_at_any_number_of_workers(folder: Path, tmp_path: Path) -
     for workers in (1, 3):
         run_packer("build", folder / "in", tmp_path / str(workers), *how, "--workers", workers, "--align")
     assert fingerprints(tmp_path / "1") == fingerprints(tmp_path / "3")
+
+
+def test_a_dataset_of_steady_crops_grows(folder: Path, tmp_path: Path) -> None:
+    for name in ("a.mp4", "b.mp4"):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        shutil.copy2(folder / "in" / name, tmp_path / "in")
+        how: dict[str, Any] = {"smooth": SMOOTH, "fill": FILL, "limit": None}
+        build(folder, tmp_path / "grown", source=tmp_path / "in", update=name == "b.mp4", **how)
+    whole = build(folder, tmp_path / "whole", source=tmp_path / "in", **how)
+    grown = read_samples(tmp_path / "grown")
+    assert [sample["source"] for sample in grown] == [sample["source"] for sample in whole]
+    assert all(np.array_equal(one["image"], other["image"]) for one, other in zip(grown, whole, strict=True))
+    with raises(UsageError, option="fill", hint="leave it out with `drop`, or rename it"):
+        build(folder, tmp_path / "out", source=[{"path": "a.mp4", "interpolated": 1}], root=str(tmp_path / "in"), **how)
 
 
 def test_crops_give_the_boxes_of_the_same_crops(folder: Path, tmp_path: Path) -> None:
