@@ -53,7 +53,8 @@ class SteadyTracks:
         self._report = report
         self._reach = longest_gap(recipe.fill)
         self._delay = (recipe.smooth or 1) - 1 + self._reach
-        self._runs: dict[int, list[_Run]] = {}
+        self._runs: dict[int, _Run] = {}  # the last one of each track
+        self._living: dict[int, dict[int, _Run]] = {}  # by frame and track, until the frame is finished
 
     def steady(self, places: Iterable[FramePlace]) -> Iterator[FramePlace]:
         """Yield the sampled frames in order, with their final faces. Frames with faces have their images."""
@@ -63,8 +64,9 @@ class SteadyTracks:
             self._add(place)
             waiting.append(replace(place, sample=self._hold(place)))
             while not waits_for_end and waiting[0].number + self._delay <= place.number:
-                yield self._release(self._finish(waiting.popleft()))
-                self._forget(place.number - self._delay)
+                done = waiting.popleft()
+                yield self._release(self._finish(done))
+                self._forget(done.number)
         finished: Iterator[FramePlace] = map(self._finish, waiting)
         if self._recipe.choose in _WEIGHTS:
             finished = self._one_track(list(finished), _WEIGHTS[self._recipe.choose])
@@ -90,24 +92,23 @@ class SteadyTracks:
         for row, track in enumerate(_tracks(place.faces)):
             if track == NO_TRACK:
                 continue
-            runs = self._runs.setdefault(track, [])
-            if not runs or runs[-1].shot != place.shot or place.number - runs[-1].last - 1 > self._reach:
-                runs.append(_Run(self._recipe, place))
-            runs[-1].add(place.number, _vector(place.faces, row))
+            run = self._runs.get(track)
+            if run is None or run.shot != place.shot or place.number - run.last - 1 > self._reach:
+                run = self._runs[track] = _Run(self._recipe, place)
+            for number in range(min(run.last + 1, place.number), place.number + 1):
+                self._living.setdefault(number, {})[track] = run
+            run.add(place.number, _vector(place.faces, row))
 
     def _forget(self, number: int) -> None:
-        """Drop the rows that are not needed for faces after this frame."""
-        for track, runs in list(self._runs.items()):
-            runs[:] = [run for run in runs if run.last > number]
-            for run in runs:
-                run.forget(number - self._delay - self._reach)
-            if not runs:
-                del self._runs[track]
+        """Drop the runs that end before this frame, and the rows that faces after it do not need."""
+        self._runs = {track: run for track, run in self._runs.items() if run.last >= number}
+        for run in self._runs.values():
+            run.forget(number - self._delay - self._reach)
 
     def _finish(self, place: FramePlace) -> FramePlace:
         """Add the interpolated faces, and the boxes and points for the cut of all faces."""
         number = place.number
-        living = {track: run for track, runs in self._runs.items() for run in runs if run.first <= number <= run.last}
+        living = self._living.pop(number, {})
         present = _tracks(place.faces)
         faces = place.faces
         if place.sample is not None:

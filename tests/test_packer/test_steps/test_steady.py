@@ -21,8 +21,12 @@ from support.media import photograph, scene
 from support.packed import check_whole, fingerprints, read_samples
 
 import packer
+from packer.recipe import Recipe
 from packer.steps.faces import step, waiting
 from packer.steps.faces.cuts import is_cut, make_thumbnail
+from packer.steps.faces.frame import FrameFaces, FramePlace
+from packer.steps.faces.steady import SteadyTracks
+from packer.steps.report import ItemReport
 from packer.vision.geometry.align import align_matrix
 from packer.vision.geometry.crop import crop_matrix
 from packer.vision.geometry.parts import part_matrix
@@ -281,6 +285,24 @@ def test_detections_are_tracked_over_the_gaps_that_a_build_fills(folder: Path, t
     assert [int(s["frame"]) for s in one] == [*range(4, 20), *range(24, FRAMES)]  # nothing is filled in over a cut
     assert [int(s["track"]) for s in one] == [int(s["frame"] >= CUT) for s in one]
     assert all(np.array_equal(a["image"], b["image"]) for a, b in zip(one, two, strict=True))
+
+
+def test_the_longest_gap_is_filled_without_smoothing_too(folder: Path, tmp_path: Path) -> None:
+    tracks = by_track(build(folder, tmp_path / "out", fill=FILL))
+    assert {track: [*found] for track, found in tracks.items()} == {k: [*frames] for k, (_, frames) in RUNS.items()}
+
+
+def test_frames_before_many_damaged_ones_are_smoothed() -> None:
+    def place(number: int) -> FramePlace:
+        box, points = face(0, number)
+        faces = FrameFaces(box[None], np.ones(1, np.float32), points[None], tracks=np.array([0]))
+        return FramePlace(number, number, 0, {"image": np.zeros((2, 2, 3), np.uint8), "frame": number}, faces)
+
+    def boxes(numbers: Sequence[int]) -> list[Any]:
+        steady = SteadyTracks(Recipe(preset="faces", smooth=SMOOTH), waiting.WaitingFrames(None), ItemReport("v"))
+        return [np.asarray(found.faces.cut_boxes) for found in steady.steady(map(place, numbers))]
+
+    assert np.array_equal(boxes([*range(10), *range(20, 30)])[:10], boxes(range(10)))
 
 
 def test_frames_that_are_not_filled_are_reported(folder: Path, tmp_path: Path) -> None:
