@@ -1,1 +1,1 @@
-"""Where raw items come from. Each source lists its items; nothing is decoded here."""
+"""Sources of raw items: folders, tables, archives, packed datasets and Python rows. Items are listed, not decoded."""

@@ -1,4 +1,4 @@
-"""The interface of a source, the listing of its items, and the checks of its paths."""
+"""The interface of a source, the listing that it returns, and checks of paths."""
 
 import os
 import stat
@@ -29,27 +29,26 @@ class Listing:
     Attributes
     ----------
     items : sequence of Item
-        Sorted, ``items[i].index == i``. A source of millions of items keeps them on disk and makes each one when it is
-        used (`packer.workspace.disk_list`).
+        Sorted, with ``items[i].index == i``. The sequence may be on the disk (`packer.workspace.disk_list`).
     ignored : int
         Number of files that are not items.
     classes : dict of str to list of str
-        Class names of the integer columns that have them.
+        Class names by column, for integer columns with class names.
     roots : Roots or None
-        Folders to which further paths in the items' columns are relative and which they must not leave; None if no
-        column holds paths.
+        Root folders of further paths in the items' columns, which must not lead outside them; None if no column holds
+        paths.
     fields : dict of str to str
-        The field of a sample that each column of a table becomes, by column.
+        The name of the sample's field for each column of a table.
     further : tuple of str
         Fields with images, other than ``image``.
     arrays : dict of str to tuple
-        For each column of lists of numbers, which become arrays: the dtype, and the sizes of all axes but the first.
+        For each column whose lists of numbers become arrays, the dtype and the sizes of all axes except the first.
     members : dict of str to int
-        Number of items with a further image in their archive, by field.
+        Number of items that have a further image in their archive, by field of that image.
     further_files : sequence of dict
         Further images of each item in its archive, as `ItemFile` by field.
     outside : sequence of int
-        Indices of the items whose paths lead outside `roots`, ascending.
+        Indices of items whose paths lead outside `roots`, ascending.
     outside_example : str
         Description of the row of the first such item.
     notes : sequence of str
@@ -80,7 +79,7 @@ class Roots:
     Attributes
     ----------
     folders : tuple of Path
-        Absolute, with links as they were given.
+        Absolute paths. Symbolic links are not resolved.
     """
 
     folders: tuple[Path, ...]
@@ -92,8 +91,8 @@ class Roots:
         Raises
         ------
         UsageError
-            If one of them is not a folder or is inside another, or if two have the same name, with which the names of
-            their items would begin.
+            If a path is not a folder, if a folder is inside another one, or if two folders have the same name, which
+            would make the names of their items ambiguous.
         """
         roots = cls(tuple(Path(folder).absolute() for folder in folders))
         for number, folder in enumerate(roots.folders):
@@ -107,16 +106,16 @@ class Roots:
                 if folder.resolve().is_relative_to(other.resolve()) or other.resolve().is_relative_to(folder.resolve()):
                     raise UsageError(
                         option="root",
-                        expected="folders apart from one another",
+                        expected="folders that are not inside each other",
                         found=f"{other} and {folder}",
-                        hint="give the outer one",
+                        hint="use the outer one",
                     )
                 if folder.name == other.name:
                     raise UsageError(
                         option="root",
                         expected="folders with different names, since the names of their files begin with them",
                         found=f"{other} and {folder}",
-                        hint="give the folder above both, or a link with another name",
+                        hint="use the folder above both, or a link with another name",
                     )
         return roots
 
@@ -129,21 +128,19 @@ class Roots:
     ) -> Item:
         """Return the item for a path in a table (`describe_path`).
 
-        Its name is the path below its root, preceded by the root's name if there are several roots. A relative path
-        that exists below several roots is a reject.
+        The item's name is its path below the root. With several roots, the name starts with the root's name. A relative
+        path that exists below several roots is a reject.
         """
         found = [folder for folder in self.resolved if os.path.lexists(folder / path)]
         location = (found or self.resolved)[0] / path
         if len(found) > 1 and not Path(path).is_absolute():
-            reason = (
-                f"expected a path below one of the roots, found it below {len(found)}: make it absolute in the table"
-            )
+            reason = f"expected a path below a single root, found it below {len(found)}: make it absolute in the table"
             return Item(index, str(path), str(location), columns=columns, reject=reason)
         name = self._name(location) or str(path)
         return describe_path(index, name, location, self.resolved, columns, frame_rate)
 
     def leads_out(self, path: str | Path) -> bool:
-        """Return whether a path, absolute or relative, leads outside every root, also through links."""
+        """Return whether an absolute or relative path leads outside all roots. Links are followed."""
         for folder in self.resolved:
             try:
                 resolved = (folder / path).resolve()
@@ -155,7 +152,7 @@ class Roots:
 
     def _name(self, location: Path) -> str | None:
         """Return the name of a file below a root; None if it is outside all roots."""
-        # Try the path as it is written, then without links: it may contain `..`, or a link may lead to the root.
+        # Try the path as written, then with resolved links: it may contain `..`, or a link may lead to the root.
         for see in (Path, _resolve):
             place = see(location)
             for given, real in zip(self.folders, self.resolved, strict=True):
@@ -167,12 +164,12 @@ class Roots:
 
 
 class Examiner:
-    """Examines the files of one listing. Folders and recent files are not looked up again.
+    """Examines the files of one listing, and caches folders and recent files.
 
     Parameters
     ----------
     roots : Roots or sequence of Path
-        Folders that the files must not leave; as paths, without links.
+        Folders that the files must not leave. Paths must have resolved links.
     frame_rate : float, optional
         Frame rate of folders of frames (`packer.recipe.Recipe.frame_folders`).
     """
@@ -188,9 +185,9 @@ class Examiner:
         self._stripped, self._first_stripped = 0, ""
 
     def describe(self, index: int, path: str, columns: Mapping[str, Any], reject: str | None = None) -> Item:
-        """Return the item for a path in a table, as `Roots.describe` does; an item without a fault gets `reject`.
+        """Return the item for a path in a table, like `Roots.describe`. If the file is valid, use `reject` as the reason.
 
-        If the path names a file only without the blanks around it, the item is that file.
+        If the path does not exist but would without surrounding blanks, the blanks are ignored.
         """
         self._count()
         known, stripped = self._look_up(path), path.strip()
@@ -204,17 +201,17 @@ class Examiner:
             return Item(index, stripped, None, columns=columns, reject=describe_url(stripped))
         reject = known.reject or reject
         if known.reject is not None and "\\" in path:
-            reject = f"{known.reject}: the path has backslashes, write / between folders"
+            reject = f"{known.reject}: the path has backslashes; write / between folders"
         size, time = known.bytes, known.mtime_ns
         return Item(index, known.name, known.path, size, time, columns, reject, member=known.member)
 
     def notes(self) -> list[str]:
-        """Describe the paths that name a file only without the blanks around them."""
+        """Describe the paths whose surrounding blanks were ignored."""
         if not self._stripped:
             return []
         return [
-            f"blanks around {counted(self._stripped, 'path')} do not count, such as "
-            f"{shorten(self._first_stripped, LONG)}: the file is there without them"
+            f"ignored blanks around {counted(self._stripped, 'path')}, such as "
+            f"{shorten(self._first_stripped, LONG)}: the file exists without them"
         ]
 
     def _look_up(self, path: str) -> Item:
@@ -224,19 +221,19 @@ class Examiner:
             known = self._examine(path) or self._roots.describe(0, path, {}, self._frame_rate)
             if len(self._known) == _KNOWN_MAX:
                 self._known.clear()
-            if known.member is None:  # the names of many frames take memory
+            if known.member is None:  # items with many frame names take too much memory
                 self._known[path] = known
         return known
 
     def file(self, index: int, name: str) -> Item:
-        """Return the item for a file below the first root, named by its path relative to it (`describe_path`)."""
+        """Return the item for a file below the first root, given its relative path (`describe_path`)."""
         path = self._prefix + name
         return self._item(index, name, path, self._stat(path))
 
     def files(self, names: Iterable[str]) -> Iterator[Item]:
         """Yield the items for files below the first root, in order (`file`).
 
-        On a network file system, many files are examined at a time.
+        On a network file system, many files are examined in parallel.
         """
         if not is_on_network(self._resolved[0]):
             yield from map(self.file, count(), names)
@@ -277,7 +274,7 @@ class Examiner:
         return Item(0, location[len(self._prefix) :], location, found.st_size, found.st_mtime_ns)
 
     def _stat(self, path: str) -> os.stat_result | None:
-        """Return the status of a regular file inside the roots that is no link, in a folder without links."""
+        """Return the status of a regular file inside the roots; None if any part of the path is a link."""
         try:
             folder = path.rpartition("/")[0]
             inside = self._inside.get(folder)
@@ -298,7 +295,7 @@ class Examiner:
 _KNOWN_MAX = 4096
 _COUNTED = 500
 _ASKED = 16
-"""Files per request to a thread: handing them over one by one would take as long as examining them."""
+"""Files per request to a thread. Passing them one by one would take as long as examining them."""
 
 
 def _resolve(path: Path) -> Path:
@@ -313,7 +310,7 @@ _REPORT: ContextVar[Callable[[int], None] | None] = ContextVar("_REPORT", defaul
 
 @contextmanager
 def counting(report: Callable[[int], None]) -> Iterator[None]:
-    """Report the items that sources list inside the block; enclosing blocks are informed too."""
+    """Call `report` with the number of items that sources list inside the block. Enclosing blocks get the same calls."""
     before = _REPORT.get()
 
     def both(count: int) -> None:
@@ -329,14 +326,14 @@ def counting(report: Callable[[int], None]) -> Iterator[None]:
 
 
 def count_listed(count: int) -> None:
-    """Report that a source has listed more items."""
+    """Report that a source has listed this number of further items."""
     report = _REPORT.get()
     if report is not None:
         report(count)
 
 
 class Source(Protocol):
-    """Lists its items. A source of Python objects may put arrays into an item's columns; it needs the inline engine."""
+    """Interface of a source. If it puts arrays into the columns of items, the build needs the inline engine."""
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
         """List all items, in a fixed order, with labels in a column ``label`` chosen by `label_from`."""
@@ -344,12 +341,12 @@ class Source(Protocol):
 
 
 def refuse_path_column(path_column: str, found: str) -> None:
-    """Refuse the option for a source without columns, which would not read it.
+    """Refuse the option `path_column` for a source that has no columns.
 
     Raises
     ------
     UsageError
-        If the option was given, that is, differs from the default.
+        If the option differs from its default.
     """
     if path_column != Recipe.path_column:
         raise UsageError(f"applies only to tables, found {found}", option="path_column")
@@ -365,12 +362,12 @@ def describe_path(
 ) -> Item:
     """Return an item for a file. If it is not a regular file inside one of `roots`, the item is a reject.
 
-    With a `frame_rate`, a folder is an item, too: the frames of a video.
+    If a `frame_rate` is given, a folder is an item too: its images are the frames of a video.
 
     Raises
     ------
     BuildError
-        If the file cannot be examined, for a reason that may pass.
+        If the file cannot be examined because of a temporary fault.
     """
     columns = dict(columns)
 
@@ -381,7 +378,7 @@ def describe_path(
         resolved = path.resolve(strict=True)
         found = path.stat()
     except (OSError, RuntimeError, ValueError) as error:
-        if may_pass(error):  # the plan depends on what is listed
+        if may_pass(error):  # the plan depends on the listing, so a temporary fault must not make a reject
             raise BuildError(f"cannot be examined: {error}", place=path, hint="run the same command again") from error
         link = os.path.islink(path)  # noqa: PTH114 -- Path.is_symlink raises where a name is too long
         broken = "a symbolic link to nothing" if link else system_reason(error)

@@ -1,4 +1,4 @@
-"""One column of a source's rows: a first pass settles its type, and the next one converts its values."""
+"""One column of a source's rows. A first pass settles its type, and a second pass converts its values."""
 
 import json
 import shlex
@@ -20,12 +20,12 @@ from shardspec.typing.field_types import FieldType, is_image, settle_empty
 from shardspec.wording import LENGTH, cut, is_utf8, shorten
 
 ArrayType = tuple[Any, ...]
-"""Type of the arrays that lists become: the dtype and the sizes of all axes except the first."""
+"""Type of the arrays made from lists: the dtype, and the sizes of all axes except the first."""
 
 _write_json = json.JSONEncoder(allow_nan=False).encode
 _SIMPLE = frozenset((bool, int, float, str, type(None)))
 _NAMES_MAX = 100_000
-"""Most labels that are kept as possible class names while all of them look like numbers."""
+"""Most distinct labels to keep as possible class names while all labels look like numbers."""
 
 
 class Column:
@@ -36,20 +36,20 @@ class Column:
     wanted : str or None
         Requested type: text, int, float or intervals.
     is_cells : bool
-        Whether its values are the texts of cells.
+        Whether the values are strings from the cells of a table.
     missing : bool
-        Whether earlier rows lack the column.
+        Whether the column is missing in earlier rows.
     is_label : bool
         Whether to collect its distinct values.
     where : callable
-        Names a row in messages.
+        Returns the name of a row in messages.
 
     Attributes
     ----------
     type : FieldType or None
         The settled type; None if all values are missing, and for a column ``image``.
     has_images : bool
-        Whether it is named and typed as a further image.
+        Whether its name and type are those of a further image.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Column:
         return self._cells.kind if self._cells is not None else self._values.python_type
 
     def read(self, chunk: Chunk) -> Sequence[Any]:
-        """Return its values in some rows. A blank label is missing."""
+        """Return the values in some rows. A blank label counts as missing."""
         missing = "" if self._is_cells else None
         values = chunk.column(self.name, missing)
         if not self._is_cells:
@@ -99,12 +99,12 @@ class Column:
             try:
                 values = self._plain(values, chunk.first)
                 self._check(values, chunk.first)
-            except UsageError as error:  # `settle` raises it: the column may have to be left out
+            except UsageError as error:  # raised later by `settle`, since the column may be left out
                 self._error = error
                 return
             if self.field != "image":
                 self._values.scan(values, chunk.first)
-        if self._is_label and self._names is not None:  # what are integers now may turn out to be texts
+        if self._is_label and self._names is not None:  # integer labels may turn out to be names
             self._names.update(value.strip() for value in values if type(value) is str and value)
             if self._cells is not None and self._cells.kind is not str and len(self._names) > _NAMES_MAX:
                 self._names = None
@@ -119,9 +119,9 @@ class Column:
                     expected="an image as an array (of Python rows)",
                     found=shorten(value),
                     hint=(
-                        "if the column holds the paths, name it in path_column (--path-column "
-                        f"{cut(str(self.name), LENGTH)}); else rename it, since the pack stage writes a field of "
-                        "that name"
+                        "if the column holds the paths, use path_column (--path-column "
+                        f"{cut(str(self.name), LENGTH)}); else rename it, since a build writes a field of "
+                        "that name itself"
                     ),
                 )
             if isinstance(value, list | tuple | dict):
@@ -165,13 +165,13 @@ class Column:
             self._names = {value.strip() for chunk in chunks() for value in self.read(chunk) if value}
 
     def _make_stand_in(self) -> Any:
-        """Return the value that replaces missing ones: zeros if all lists have one length, else zero or nothing."""
+        """Return the sentinel for missing values: zeros if all lists have the same length, else zero or an empty value."""
         kind = self.python_type or (list if self._wanted == "intervals" else str)
         if issubclass(kind, np.ndarray):
             row = 0 if self._missing_before else self._values.first_missing or 0
             raise UsageError(
                 place=f"{self._place}, {self._where(row)}",
-                expected=f"a value in every row, since nothing can stand for a missing {kind.__name__}",
+                expected=f"a value in every row, since a {kind.__name__} cannot be missing",
                 found="none",
             )
         lengths = self._values.lengths
@@ -188,7 +188,7 @@ class Column:
         return (self.type.dtype, *self.type.shape[1:])
 
     def of(self, chunk: Chunk) -> tuple[Sequence[Any], Sequence[bool] | None]:
-        """Return the values in some rows, and which of them are known if any is missing anywhere."""
+        """Return the values in some rows, and a mask of the known ones (None if the whole column has no missing values)."""
         values = self._plain(self.read(chunk), chunk.first)
         if self.python_type is float and self._cells is None:
             values = [value if value is None else float(value) for value in values]
@@ -198,7 +198,7 @@ class Column:
         return [value if ok else self._stand_in for value, ok in zip(values, valid, strict=True)], valid
 
     def _plain(self, values: Sequence[Any], first: int) -> Sequence[Any]:
-        """Return values of Python's own types; a missing one is None or NaN."""
+        """Return the values as plain Python objects. Missing ones are None or NaN."""
         if self._cells is not None:
             return self._cells.parse(values)
         values = keep_cells(values) if self._is_cells else values
@@ -210,7 +210,7 @@ class Column:
         Raises
         ------
         UsageError
-            If the labels are neither, or cannot be the names of classes.
+            If the labels are neither strings nor integers, or are not valid class names.
         """
         kind = self.python_type
         place = f"label column {shorten(self.field)}"
@@ -237,19 +237,19 @@ class Column:
         row, label = limits.beyond["class"]
         return (
             f"{self._place} has labels below {NO_CLASS} (no class), such as {label} ({self._where(row)}), "
-            "which losses of classes refuse: number classes from 0 on; if these are no classes, call the column "
-            "otherwise than label, and do not name it with --label-from"
+            "which classification losses refuse: number classes from 0 on; if the values are not classes, rename the "
+            "column and do not use it for --label-from"
         )
 
     def _describe_texts(self) -> str | None:
         """Describe the cells that turned a column of numbers into text, and how to fix them."""
         if self._cells is None:
             return None
-        kind, option = "names of classes" if self._is_label else "text", shlex.quote(cut(self.name, LENGTH))
+        kind, option = "class names" if self._is_label else "text", shlex.quote(cut(self.name, LENGTH))
         found = self._cells.describe_numbers(f"{self._place} is {kind}", self._where)
         if found is None or self._cells.first_text is None:
             return None
         if spells_number(self._cells.first_text[1]):
-            return f"{found}: --{'int' if self._is_label else 'float'} {option} takes it as a number"
+            return f"{found}: --{'int' if self._is_label else 'float'} {option} makes it a number"
         rejects = " (rows without a label are rejects)" if self._is_label else ""
-        return f"{found}: correct or empty such cells to make it numbers{rejects}, or keep it so with --text {option}"
+        return f"{found}: correct or empty such cells to get numbers{rejects}, or keep the texts with --text {option}"

@@ -1,4 +1,4 @@
-"""Read the bytes of items: files, and members of archives, which are read in place."""
+"""Read the bytes of items, from files and from members of archives, without unpacking these."""
 
 import gzip
 import io
@@ -18,21 +18,21 @@ from shardspec.registry import import_target
 from shardspec.wording import shorten
 
 MAX_UNPACKED_BYTES = 512 * 10**6
-"""Largest member of a compressed archive: it is held in memory."""
+"""Largest member of a compressed archive in bytes, since it is held in memory."""
 
 _STEP_BYTES = 1 << 20
 _WINDOW_BUFFER_BYTES = 1 << 16
 _BATCH_BYTES = 16 * 10**6
-"""About how many bytes of a Parquet file's column are decoded at a time."""
+"""Approximate number of bytes of a Parquet column to decode at a time."""
 
 
 def opener(file: ItemFile) -> str | Callable[[], BinaryIO]:
-    """Return what decoders read a file from: its path, or a function that opens the member of an archive.
+    """Return the path of a file, or a function that opens it as a member of an archive, for decoders.
 
     Raises
     ------
     ItemError
-        If it is a folder of frames.
+        If the file is a folder of frames.
     """
     if isinstance(file.member, Frames):
         raise ItemError(expected="a file", found="a folder of frames")
@@ -45,9 +45,9 @@ def read_member(path: str, member: Member) -> bytes:
     Raises
     ------
     ItemError
-        If the archive does not hold them.
+        If the archive does not contain all of these bytes.
     OSError
-        If it cannot be read.
+        If the archive cannot be read.
     """
     if member.kind != "stored":
         return _streams.read(path, member)
@@ -89,7 +89,7 @@ class _Window(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         if base + offset < 0:
-            raise OSError(f"expected a place in the file, found {base + offset}")
+            raise OSError(f"expected an offset in the file, found {base + offset}")
         self._at = base + offset
         return self._at
 
@@ -114,7 +114,7 @@ class _Stream(Protocol):
 
 
 class _Streams:
-    """Keeps open the archive that was last read from, so that reading members in order is one pass. Thread-safe."""
+    """Keeps the last used archive open, so that members can be read in order in one pass. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -147,7 +147,7 @@ class _Streams:
 
 
 class _GzipStream:
-    """A file compressed by gzip. To read backwards is slow: the file is decompressed from its start again."""
+    """A file compressed by gzip. Reading backwards is slow, because decompression restarts from the beginning."""
 
     def __init__(self, path: str) -> None:
         self._file = gzip.open(path)  # noqa: SIM115 -- closed by `close`
@@ -168,7 +168,7 @@ class _GzipStream:
 
 
 class _ParquetStream:
-    """A column in a row group of a Parquet file, decoded batch by batch. To read backwards, it is decoded again."""
+    """A column in a row group of a Parquet file, decoded batch by batch. Reading backwards decodes it again."""
 
     def __init__(self, path: str, place: tuple[int, ...]) -> None:
         self._group, _, self._column, self._field = place
@@ -212,4 +212,4 @@ class _ParquetStream:
 
 
 _streams = _Streams()
-"""Streams of this process, which keeps at most one archive open; `close_contents` closes it."""
+"""The open archive of this process, at most one. `close_contents` closes it."""

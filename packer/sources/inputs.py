@@ -1,4 +1,4 @@
-"""Inputs of a function: values that a plan can hold, so that worker processes read them as they were given."""
+"""The source for the inputs of a function. The plan stores them, so that worker processes can read them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
@@ -12,7 +12,7 @@ from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
 INPUT = "_input"
-"""Column of an item that is an input of a function; keys with a leading underscore are never stored."""
+"""Column that holds the input of a function. Columns with a leading underscore are not packed."""
 
 _TAG = "~"
 _NAME_LENGTH = 300
@@ -26,14 +26,14 @@ class InputsSource:
     Parameters
     ----------
     inputs : sequence
-        Texts, paths, numbers, truth values, None, and lists, tuples and dicts of them.
+        Strings, paths, numbers, booleans, None, and lists, tuples and dicts of them.
     classes : sequence of str, optional
         Class names of the field ``label``.
 
     Raises
     ------
     UsageError
-        If an input is something else.
+        If an input has another type.
     """
 
     def __init__(self, inputs: Sequence[Any], classes: Sequence[str] | None = None) -> None:
@@ -49,7 +49,7 @@ class InputsSource:
 
 
 def read_input(item: Item) -> Any:
-    """Return the input that an item represents."""
+    """Return the function's input that an item holds."""
     return _from_json(item.columns[INPUT])
 
 
@@ -79,9 +79,9 @@ def _to_json(value: Any, number: int) -> Any:
         return {key: _to_json(entry, number) for key, entry in value.items()}
     raise UsageError(
         option="inputs",
-        expected="texts, paths, numbers, and lists, tuples and dicts of them",
+        expected="strings, paths, numbers, and lists, tuples and dicts of them",
         found=f"{shorten(value)} ({type(value).__name__}) in input {number} (counted from 0)",
-        hint="give a path or a number, and let the function load the rest",
+        hint="pass a path or a number, and load the data in the function",
     )
 
 

@@ -1,4 +1,4 @@
-"""One raw input, and the report of what was found in it."""
+"""Items, the raw inputs of a build, and the file in which a plan stores them."""
 
 import json
 import os
@@ -15,18 +15,18 @@ from packer.workspace.json_lines import line_encoder
 
 ALSO = "also"
 BOXES_FROM = "boxes_from"
-"""Options whose columns name further files of an item."""
+"""Options that name a column with further files of the items."""
 
 PACKED_ROW = "_packed_row"
-"""Column of an item that is a row of the packed dataset at its path: ``[row, digest of the dataset]``. If other keys
-consist of the row's key and an ordinal, the largest of these ordinals follows."""
+"""Column of an item that is a row of a packed dataset: ``[row, digest of the dataset]``. If the dataset has other keys
+that consist of the row's key and an ordinal, the largest such ordinal is the third value."""
 
 REASON_LENGTH = 1000
-"""Longest reason in a report, in characters, regardless of what a library or a step says."""
+"""Longest reason in a report, in characters. Longer messages of libraries and steps are cut."""
 
 
 Place = Member | Frames
-"""Position of an item's content, if it is not the whole file at the item's path."""
+"""Position of an item's content, unless it is the whole file at the item's path."""
 
 
 def place_of(values: Sequence[Any]) -> Place:
@@ -35,14 +35,14 @@ def place_of(values: Sequence[Any]) -> Place:
 
 
 class ItemFile(NamedTuple):
-    """A further file of an item, named by a column of a table, or a further member of its archive.
+    """A further file of an item, from a column of a table, or a further member of its archive.
 
     Attributes
     ----------
     name : str
-        Its path relative to the source.
+        The file's path relative to the source.
     member : Member or Frames or None
-        Where its bytes are in the file at `path`, or its frames in the folder; None if they are the whole file.
+        Position of the bytes in the archive at `path`, or the frames in the folder at `path`; None for a whole file.
     """
 
     name: str
@@ -57,12 +57,12 @@ class ItemFile(NamedTuple):
         return VIDEO if isinstance(self.member, Frames) else medium_of(self.name) or IMAGE
 
     def change(self) -> str | None:
-        """Describe what has changed since it was listed, if anything has.
+        """Describe how the file has changed since it was listed; None if it has not changed.
 
         Raises
         ------
         OSError
-            If it cannot be examined.
+            If the file cannot be examined.
         """
         if isinstance(self.member, Frames):
             paths = [os.path.join(self.path, name) for name in self.member.names]  # noqa: PTH118 -- many
@@ -75,7 +75,7 @@ class ItemFile(NamedTuple):
         except (FileNotFoundError, NotADirectoryError) as error:
             if isinstance(self.member, Frames):
                 name = f"{name}/{os.path.basename(os.fsdecode(error.filename))}"  # noqa: PTH119 -- a name
-            return f"{name!r} was there when the build was planned"
+            return f"{name!r} existed when the build was planned"
         if isinstance(self.member, Frames):
             same = FramesState(found).digest == self.member.state
         else:
@@ -98,21 +98,21 @@ class Item(NamedTuple):
         Path of the image or video, of the folder of its frames, or of the archive that contains it; None if the row
         holds the data itself.
     bytes : int
-        Size of the image or video, 0 without one. For a value in a Parquet file it is the average.
+        Size of the image or video; 0 if there is none. For an image in a Parquet file it is the average size.
     mtime_ns : int
-        Modification time of the file in nanoseconds, 0 without one.
+        Modification time of the file in nanoseconds; 0 if there is no file.
     columns : dict
         Further fields of the sample: JSON values, and arrays of a Python source.
     reject : str or None
-        Why the source itself rejected the item.
+        Why the source itself rejected the item; None if it did not.
     files : dict of str to ItemFile
         Further files, by the option that uses them.
     member : Member or Frames or None
-        Where its bytes are in the file at `path`, or its frames in the folder; None if they are the whole file.
+        Position of the bytes in the archive at `path`, or the frames in the folder at `path`; None for a whole file.
     arrays : dict of str to Member
-        Fields whose values are read from the archive together with the item, because they are large.
+        Large fields, whose values are read from the archive when the item is packed.
     number : int or None
-        The item's number in the keys of its samples, if it is not `index`.
+        The item's number in the keys of its samples; None if it is `index`.
     """
 
     index: int  # type: ignore[assignment]  # a tuple has a method of this name
@@ -133,8 +133,8 @@ class Item(NamedTuple):
         return VIDEO if isinstance(self.member, Frames) else medium_of(self.name) or IMAGE
 
     def to_line(self) -> str:
-        """Return the item as one line of JSON, in ASCII, so that names that are not UTF-8 survive."""
-        # Encoded piece by piece, since most are empty or numbers, in less than half of the time.
+        """Return the item as one line of JSON, in ASCII, which preserves names that are not UTF-8."""
+        # Most values are empty or numbers, so encoding them piece by piece takes less than half the time.
         columns = _TO_JSON(self.columns) if self.columns else "{}"
         files = _TO_JSON(self.files) if self.files else "{}"
         path = "null" if self.path is None else QUOTE(self.path)
@@ -151,7 +151,7 @@ class Item(NamedTuple):
         return cls.unpack(json.loads(line))
 
     def pack(self) -> tuple[Any, ...]:
-        """Return the item as plain values, for a spool.
+        """Return the item as plain values, for a `DiskList`.
 
         Raises
         ------
@@ -185,13 +185,13 @@ class Item(NamedTuple):
 
     @property
     def file(self) -> ItemFile:
-        """Return the image or video of an item that has one."""
+        """The image or video of the item. Raise `ValueError` if it has none."""
         if self.path is None:
             raise ValueError(f"item {self.name!r} has no path")
         return ItemFile(self.name, self.path, self.bytes, self.mtime_ns, self.member)
 
     def location(self) -> Path:
-        """Return the path of an item that has one."""
+        """The path of the item's file. Raise `ValueError` if it has none."""
         return Path(self.file.path)
 
     def changes(self) -> Iterator[str]:
@@ -203,7 +203,9 @@ class Item(NamedTuple):
             If a file cannot be examined.
         """
         for file in [*([] if self.path is None else [self.file]), *self.files.values()]:
-            if not file.mtime_ns and not isinstance(file.member, Frames):  # not a file that was examined
+            if not file.mtime_ns and not isinstance(
+                file.member, Frames
+            ):  # the file was not examined when it was listed
                 continue
             change = file.change()
             if change is not None:
@@ -214,14 +216,14 @@ _PLAIN = frozenset((str, int, float, bool, type(None), bytes))
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value consists of plain ones; an array would be spooled as bytes without its type."""
+    """Return whether a value consists of plain values. An array would lose its type in a `DiskList`."""
     if type(value) is dict:
         return all(map(_is_plain, value.values()))
     return all(map(_is_plain, value)) if type(value) in (list, tuple) else type(value) in _PLAIN
 
 
 _PARSED = 512
-"""Number of lines that are parsed with one call."""
+"""Number of lines to parse with one call."""
 
 _TO_JSON = line_encoder(separators=(",", ":"), allow_nan=False)
 
@@ -230,12 +232,12 @@ QUOTE = json.encoder.encode_basestring_ascii
 
 
 def item_list() -> DiskList[Item]:
-    """Return an empty spool for items."""
+    """Return an empty list for items."""
     return DiskList(Item.pack, Item.unpack)
 
 
 def read_items(path: Path, start: int, stop: int, offset: int) -> Iterator[Item]:
-    """Read items `start` to `stop` (exclusive) of a plan's items file; the first one's line begins at byte `offset`."""
+    """Read the items `start` to `stop` (exclusive) of a plan's items file. The first line begins at byte `offset`."""
     with path.open(encoding="ascii") as file:
         yield from items_of(file, start, stop, offset)
 
@@ -252,5 +254,5 @@ def items_of(file: TextIO, start: int, stop: int, offset: int) -> Iterator[Item]
 
 
 def item_name(path: Path, task: tuple[int, int, int], index: int) -> str:
-    """Return the name of an item of a task; the task is ``(start, stop, offset)`` as in `read_items`."""
+    """Return the name of an item of a task. The task is ``(start, stop, offset)`` as in `read_items`."""
     return next(item.name for item in read_items(path, *task) if item.index == index)

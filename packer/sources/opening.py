@@ -27,7 +27,7 @@ _READ_BY: Sequence[tuple[Sequence[str], str, Collection[str]]] = (
     (("root",), "tables", ("a folder", "a table", "rows")),
     (TYPES, "tables", ("a folder", "a table", "rows", "archives")),
 )
-"""Options that only some sources read: what messages call those sources, and which they are."""
+"""Options that apply only to some sources, with a name for these sources in messages, and the sources themselves."""
 
 
 def open_source(
@@ -38,7 +38,7 @@ def open_source(
     Raises
     ------
     UsageError
-        If there is nothing at the path, if it is not a source, or if the output folder is inside it.
+        If the path does not exist or is not a source, or if the output folder is inside it.
     """
     recipe = recipe or Recipe()
     if isinstance(source, Sequence) and not isinstance(source, str | bytes):
@@ -66,7 +66,7 @@ def open_source(
         _check_options(recipe, "archives")
         return open_pattern(str(path), recipe)
     if not path.exists():
-        raise UsageError(place=path, expected="a folder, a table or an archive", found="nothing of that name")
+        raise UsageError(place=path, expected="a folder, a table or an archive", found="nothing at this path")
     opened = open_file(path, recipe)
     _check_options(recipe, "a table" if opened is None else "archives")
     if opened is not None:
@@ -103,8 +103,8 @@ def _open_folder(path: Path, out: Path, recipe: Recipe) -> Source:
 
 
 def _remedy(path: Path) -> str:
-    """Return advice if the file is an item rather than a source of items."""
-    return ": give the folder that holds it" if medium_of(path.name) is not None else ""
+    """Return advice if the file is an image or video rather than a source."""
+    return ": use the folder that contains it" if medium_of(path.name) is not None else ""
 
 
 def _roots(recipe: Recipe) -> Roots | None:

@@ -1,4 +1,4 @@
-"""A packed dataset as a source: each sample is an item with its fields decoded."""
+"""The source for a packed dataset, whose samples become items with decoded fields."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,13 +24,13 @@ from shardspec.schema import class_name
 from shardspec.splits.groups import NO_GROUP
 
 _DIGEST_DIGITS = 16
-"""Characters of the dataset's digest in every item: enough for the plan to change with it."""
+"""Number of digits of the dataset's digest in every item, so that the plan changes with the dataset."""
 
 _BLOCK_ROWS = 1 << 12
 
 
 def is_packed(path: Path) -> bool:
-    """Return whether a folder is a packed dataset; a folder of images may contain a ``manifest.json`` of its own."""
+    """Return whether a folder is a packed dataset. A folder of images may contain an unrelated ``manifest.json``."""
     try:
         document = json.loads((path / MANIFEST_NAME).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -42,8 +42,8 @@ class PackedSource:
     """The samples of a packed dataset as items. Each keeps its key, source, frame, time, label and all other fields.
 
     The digests of shards and columns are compared with the manifest when the items are listed. The built-in ``resize``
-    scales geometry and masks with the image; a user's step that moves pixels has to move landmarks, hull, regions,
-    matrix and ``*_image`` as well.
+    scales geometry and masks with the image. A custom step that moves pixels must also transform landmarks, hull,
+    regions, matrix and ``*_image``.
 
     Parameters
     ----------
@@ -60,13 +60,13 @@ class PackedSource:
         Parameters
         ----------
         label_from : str
-            ``"auto"`` keeps the field ``label``, ``"none"`` drops it, the name of another field replaces it by that
-            field; a row without a value of it is a reject.
+            ``"auto"`` keeps the field ``label``, and ``"none"`` drops it. The name of another field replaces ``label``
+            by that field; a row without a value in this field is a reject.
 
         Raises
         ------
         UsageError
-            If there is no such field, or if `path_column` is given.
+            If the field does not exist, or if `path_column` is given.
         DatasetError
             If a shard differs from the manifest.
         """
@@ -102,7 +102,7 @@ class PackedSource:
         return Listing(items, classes=classes, further=further)
 
     def _keys(self, manifest: Manifest) -> Sequence[str]:
-        """Return the names of the rows in reports: their keys."""
+        """Return the names of the rows for reports, which are their keys."""
         if "key" not in manifest.schema:
             return LazyMap(range(manifest.samples), "row-{:08d}".format)
         with closing(PackedRows.of(self.root, check="size", manifest=manifest)) as rows:
@@ -112,7 +112,7 @@ class PackedSource:
             )
 
     def _labels(self, field_name: str, manifest: Manifest) -> tuple["np.ma.MaskedArray[Any, Any]", list[str] | None]:
-        """Read a field as labels: texts are numbered in sorted order; class numbers and integers are kept."""
+        """Read a field as labels. Texts are numbered in sorted order; class numbers and integers are kept."""
         groups = read_groups(self.root, field_name)
         field = manifest.schema[field_name]
         if field.kind == "text":
@@ -123,7 +123,7 @@ class PackedSource:
         if field.dtype[1] not in "iub":
             raise UsageError(
                 option="label_from",
-                expected="a field of text, integers or truth values",
+                expected="a field of text, integers or booleans",
                 found=f"{field_name!r} of {field.dtype}",
             )
         values = read_column(self.root, manifest, field_name)
@@ -133,7 +133,7 @@ class PackedSource:
 
 
 def check_digests(layout: Layout, manifest: Manifest) -> None:
-    """Compare the digests of all shards and columns with the manifest; a `DatasetError` names the file that differs."""
+    """Compare the digests of all shards and columns with the manifest. Raise `DatasetError` if a file differs."""
     entries = [entry for part in manifest.parts for entry in part.files]
     with ThreadPoolExecutor(available_processors()) as pool:
         for _ in pool.map(layout.check_digest, entries):
@@ -143,13 +143,13 @@ def check_digests(layout: Layout, manifest: Manifest) -> None:
 def describe_row(
     index: int, name: str, root: Path, digest: str, taken: int, row_bytes: int, columns: Mapping[str, Any]
 ) -> Item:
-    """Return the item for a row, small enough for the plan. `taken` is its ordinal in `taken_ordinals`, or 0."""
+    """Return a small item that refers to a row. `taken` is the row's entry in `taken_ordinals`, or 0."""
     row = [index, digest, taken] if taken else [index, digest]
     return Item(index, name, str(root), row_bytes, columns={PACKED_ROW: row, **columns})
 
 
 def taken_ordinals(keys: Sequence[str]) -> dict[str, int]:
-    """Return the largest ordinal that other keys append to each key: 2 for ``a`` if there is ``a-000002``."""
+    """Return, for each key, the largest ordinal appended to it in another key: 2 for ``a`` if ``a-000002`` exists."""
     known = number_all(keys)
     known.sort()
     taken: dict[str, int] = {}

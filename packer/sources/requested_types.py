@@ -1,4 +1,4 @@
-"""The types that a user requests for columns of a source: text, numbers, intervals, or to leave the column out."""
+"""Types that the user requests for columns of a source: text, numbers or intervals; or to drop the column."""
 
 import json
 import math
@@ -15,22 +15,22 @@ from shardspec.wording import LENGTH, cut, shorten
 
 DROP = "drop"
 TYPES = ("text", "int", "float", "intervals", DROP)
-"""Options of a recipe that name columns: the type of a column regardless of its values, or that it is left out."""
+"""Options of a recipe that name columns, to set their type or to drop them."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?\Z")
 _DURATION = re.compile(r"(-?)PT([0-9]+(\.[0-9]+)?)S\Z")
-"""How `shardspec.typing.dates` writes durations."""
+"""Format in which `shardspec.typing.dates` writes durations."""
 _EXACT = 2**53
-"""Up to this, a float of 64 bits is the whole number that it was written as."""
+"""Up to this limit, 64-bit floats represent all whole numbers exactly."""
 
 
 def column_types(recipe: Recipe) -> dict[str, str]:
-    """Return the type of each column that a recipe names; `DROP` if the column is left out.
+    """Return the requested type of each column that a recipe names, or `DROP`.
 
     Raises
     ------
     UsageError
-        If two options name a column.
+        If two options name the same column.
     """
     types: dict[str, str] = {}
     for kind in TYPES:
@@ -43,9 +43,9 @@ def column_types(recipe: Recipe) -> dict[str, str]:
 
 
 def convert(values: Sequence[Any], kind: str, column: str, where: Callable[[int], str], first: int = 0) -> list[Any]:
-    """Convert a column's values to a type of `TYPES`; the first one is in row `first`.
+    """Convert the values of a column, from row `first` on, to a type of `TYPES`.
 
-    None and NaN are missing and become None; so do blank texts and the text NaN, unless the type is text.
+    Missing values (None and NaN) become None. Unless the type is text, so do blank texts and the text NaN.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def _as_float(value: Any) -> float:
 
 
 def parse_intervals(value: Any) -> list[list[float]]:
-    """Read a list of ``[start, end]``, or its JSON, in the order of the list; `ValueError` if it is none."""
+    """Read a list of ``[start, end]``, or its JSON, in the given order. Raise `ValueError` for any other value."""
     found = np.asarray(json.loads(value) if isinstance(value, str) else value)
     if found.shape == (0,):
         return []

@@ -1,4 +1,4 @@
-"""The fields that the columns of rows become: settled in one pass over the rows, and made in the next."""
+"""Turn the columns of rows into fields. A first pass over the rows settles their types, and a second makes the values."""
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,11 +23,11 @@ class Columns:
     Attributes
     ----------
     fields : dict of str to str
-        The field that each column becomes, by column.
+        The field's name for each column.
     classes : dict of str to list of str
-        The names of the classes, where the labels are names.
+        Class names by field, if the labels are names.
     notes : tuple of str
-        What the user should know, a line each.
+        Notes for the user, one line each.
     """
 
     def __init__(self, columns: Sequence[Column], label: str | None, where: Where) -> None:
@@ -40,7 +40,7 @@ class Columns:
         self._where = where
 
     def _read(self, chunk: Chunk) -> tuple[dict[str, Sequence[Any]], Sequence[str | None]]:
-        """Return the values of each field in some rows, and for each row why it is rejected."""
+        """Return the values of each field in some rows, and for each row the reason of its rejection or None."""
         out: dict[str, Sequence[Any]] = {}
         label: tuple[Sequence[Any], Sequence[bool] | None] | None = None
         for column in self._columns:
@@ -63,11 +63,11 @@ class Columns:
                 out["label"] = [
                     numbers[str(value).strip()] if ok else None for value, ok in zip(values, oks, strict=True)
                 ]
-            except KeyError as error:  # not 0: that is another class
+            except KeyError as error:  # a label that appeared only in the second pass
                 raise UsageError(
                     place=f"label column {shorten(self._label)}",
-                    expected="rows that are the same every time",
-                    found=f"{shorten(error.args[0])}, which was not there when the classes were numbered",
+                    expected="the same rows in every pass",
+                    found=f"{shorten(error.args[0])}, which was missing when the classes were numbered",
                 ) from error
         if valid is None:
             return out, [None] * chunk.rows
@@ -76,7 +76,7 @@ class Columns:
         return out, rejects
 
     def rows(self, chunks: Iterable[Chunk]) -> Iterator[tuple[dict[str, Any], str | None]]:
-        """Yield the values of each row by field, and why the row is rejected."""
+        """Yield the values of each row by field, and the reason if the row is rejected."""
         for chunk in chunks:
             values, rejects = self._read(chunk)
             yield from zip(Chunk(chunk.first, chunk.rows, values).to_rows(), rejects, strict=True)
@@ -96,12 +96,12 @@ class Columns:
         }
 
     def number_classes(self) -> None:
-        """Number the labels: texts in sorted order, without surrounding spaces. Integers are kept.
+        """Number text labels in sorted order, without surrounding spaces. Keep integers.
 
         Raises
         ------
         UsageError
-            If they are neither.
+            If the labels are neither texts nor integers.
         """
         column = next((column for column in self._columns if column.field == self._label), None)
         classes = None if column is None else column.number_labels()
@@ -111,7 +111,7 @@ class Columns:
 
 
 def with_arrays(columns: Mapping[str, Any], arrays: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Return an item's columns with the lists of those in `arrays` as arrays of the given type."""
+    """Return an item's columns, with the lists in the columns of `arrays` converted to arrays."""
     return {name: _as_array(value, *arrays[name]) if name in arrays else value for name, value in columns.items()}
 
 
@@ -128,29 +128,29 @@ def read_columns(
     cells: Callable[[str], bool] = lambda _: False,
     leave: str | None = None,
 ) -> Columns:
-    """Settle the columns of rows: each gets one type and a name as a field, and one of them may become the label.
+    """Settle the type and field name of each column of some rows, and choose the label.
 
-    The rows are read once, and once more for a label whose many numbers turn out to be texts.
+    The rows are read once, or twice if a label with many numbers turns out to contain texts.
 
     Parameters
     ----------
     chunks : callable
-        Begins to read the rows, the same every time.
+        Returns an iterator over the rows, the same rows every time.
     label_from : str
-        See `Source`. If it names a column other than ``label``, that one takes the place of a column ``label``.
+        See `Source`. If it names a column other than ``label``, this column replaces a column ``label``.
     types : dict of str to str
         Columns that become text, int, float or intervals regardless of their values, or are dropped.
     where : callable
-        Names a row in messages.
+        Returns the name of a row in messages.
     cells : callable
-        Whether the values of a column are texts of cells, which may represent numbers; an empty one is missing.
+        Returns whether a column's values are strings from cells, which may represent numbers. Empty cells are missing.
     leave : str, optional
-        A column that is not taken.
+        A column to skip.
 
     Raises
     ------
     UsageError
-        If a column has a name that is no field's, has values of several types, or is not there.
+        If a column has a name that cannot become a field, has values of several types, or does not exist.
     """
     found: dict[str, Column] = {}
     dropped: dict[str, str] = {}
@@ -196,7 +196,7 @@ def read_item_columns(
     Parameters
     ----------
     row : callable
-        Returns the columns of an item as they were found.
+        Returns the unconverted columns of an item.
     label_from, types, cells
         As for `read_columns`.
     """
@@ -219,15 +219,15 @@ def read_item_columns(
 
 
 def _is_label(name: str, label_from: str) -> bool:
-    """Return whether a column becomes the label, if its type allows."""
+    """Return whether a column is to become the label."""
     return name == label_from if label_from not in ("auto", "none") else field_name(name) == "label"
 
 
 def describe_replaced(column: str, label_from: str) -> str:
     """Describe that a column ``label`` is not packed."""
     return (
-        f"the column {shorten(column)} is not packed, since --label-from {label_from} takes its place: "
-        "rename it to keep it"
+        f"the column {shorten(column)} is not packed, since --label-from {label_from} replaces it: "
+        "rename the column to keep it"
     )
 
 
@@ -253,7 +253,7 @@ def _check_names(fields: Mapping[str, str]) -> None:
     for column, field in fields.items():
         letters = [letter for letter in str(column) if letter.isalpha()]
         if letters and not any(letter.isascii() for letter in letters):
-            # All such columns would have one name, under which a merge would mix their values.
+            # All such columns would get the same field name, so a merge would mix their values.
             raise UsageError(
                 place=f"column {shorten(column)}",
                 expected="a name with letters a to z",
@@ -268,8 +268,8 @@ def _check_names(fields: Mapping[str, str]) -> None:
         if field in RESERVED - {"image"}:
             raise UsageError(
                 (
-                    f"column {shorten(column)} would become field {shorten(field)}, a name that is kept for "
-                    "what packer makes of faces, frames and images"
+                    f"column {shorten(column)} would become field {shorten(field)}, a name that is reserved for "
+                    "fields that packer writes"
                 ),
                 hint="rename it",
             )
@@ -295,5 +295,5 @@ def _check_types(types: Mapping[str, str], fields: Mapping[str, str]) -> None:
             like = did_you_mean(column, fields)
             found = quote_some(fields) or "none"
             raise UsageError(
-                option=kind, expected=f"a column beside the paths, one of {found}", found=f"{shorten(column)}{like}"
+                option=kind, expected=f"a column other than the paths, one of {found}", found=f"{shorten(column)}{like}"
             )

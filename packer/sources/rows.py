@@ -1,4 +1,4 @@
-"""Rows with paths as a source: a list of Python dicts, or any other sequence of mappings."""
+"""The source for rows with paths, such as a list of Python dicts or any other sequence of mappings."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from shardspec.typing.columns import Where
 from shardspec.wording import LONG, shorten
 
 _PATH_MAX = 4096
-"""Longest path in characters; a longer text is a mistake, such as the content of a file."""
+"""Longest path in characters. A longer text is a mistake, such as the content of a file."""
 
 
 class RowsSource:
@@ -26,8 +26,8 @@ class RowsSource:
 
     Every column except the path becomes a field. A column with missing values (None, NaN, an absent key) is stored with
     a sentinel (0, 0.0, false, "", an empty list or object) and a field ``<column>_valid``. Mixed integers and floats
-    become floats; other mixtures are an error. Lists of numbers become arrays if they differ at most in their lengths;
-    a missing one becomes zeros, or false, if all have the same length. Other lists become JSON.
+    become floats; other mixtures are an error. Lists of numbers become arrays if they differ only in their lengths. If
+    all have the same length, a missing list becomes zeros or false. Other lists become JSON.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class RowsSource:
         where: Where,
         is_text: bool = False,
     ) -> Listing:
-        """List the items of rows; the parameters are those of `read_columns`."""
+        """List the items of rows. See `read_columns` for the parameters."""
         columns = read_columns(chunks, label_from, self._types, where, cells=lambda _: is_text, leave=path_column)
         items, outside, example = item_list(), array("q"), ""
         examiner = Examiner(self.roots, self._frame_rate)
@@ -108,7 +108,7 @@ def digest_value(value: Any) -> Any:
 
 
 def _checked(rows: Sequence[Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows, and refuse a list of paths, a likely mistake: their characters would pass for columns."""
+    """Yield the rows, and refuse rows that are not mappings, such as a list of paths."""
     for number in range(len(rows)):
         row = rows[number]
         if not isinstance(row, Mapping):
@@ -118,6 +118,6 @@ def _checked(rows: Sequence[Any]) -> Iterator[Mapping[str, Any]]:
                 option="source",
                 expected="rows (mappings of column to value)",
                 found=found,
-                hint="give the folder, or rows with a path",
+                hint="pass the folder, or rows with a path",
             )
         yield row

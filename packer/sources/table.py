@@ -1,4 +1,4 @@
-"""A table of paths."""
+"""The source for a table of paths."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ class TableSource(RowsSource):
     Parameters
     ----------
     roots : Roots, optional
-        The folders to which its paths are relative; by default the table's folder.
+        The folders to which the paths are relative; by default the table's folder.
     types : dict of str to str
         Columns that become text, int or float regardless of their values.
     frame_rate : float, optional
@@ -45,7 +45,7 @@ class TableSource(RowsSource):
         self._unquoted = unquoted
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
-        """List the items, in the order of the rows. The file is read twice, or more if columns are not simple."""
+        """List the items, in the order of the rows. The file is read at least twice."""
         table = open_table(self.path, self._unquoted)
         unread = {name for name, kind in self._types.items() if kind == DROP and name != path_column}
 
@@ -66,7 +66,7 @@ class TableSource(RowsSource):
             raise UsageError(place=self.path, expected="a row for each image or video", found="no rows")
         if path_column not in names:
             file = next((name for name in names if medium_of(name) is not None), None)
-            if file is not None:  # to name it as the column of paths would lose the first row
+            if file is not None:  # a hint to use --path-column would lose this row
                 raise UsageError(
                     place=self.path,
                     expected="the names of the columns in the first line",
@@ -83,7 +83,7 @@ class TableSource(RowsSource):
 
 
 def _with_class_labels(listing: Listing, table: Table, label_from: str) -> Listing:
-    """Add the class names that the table has for the numbers in the label's column."""
+    """Add the class names that the table's metadata has for the numbers in the label's column."""
     columns = [name for name, field in listing.fields.items() if label_from in (name, "auto") and field == "label"]
     columns = columns if label_from in ("auto", "none") else [label_from]
     if not columns or label_from == "none" or "label" in listing.classes:

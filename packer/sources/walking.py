@@ -1,4 +1,4 @@
-"""Listing of nested folders of any depth."""
+"""List nested folders of any depth."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 def walk(
     root: Path, onerror: Callable[[OSError], None], *, followlinks: bool = False
 ) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield each folder with its folders and files, from the top, like ``os.walk`` but to any depth.
+    """Yield each folder with its subfolders and files, from the top, like ``os.walk`` but without a limit of depth.
 
     Parameters
     ----------
@@ -33,11 +33,11 @@ def walk(
 
 
 Entry = tuple[str, bool, bool]
-"""Entry of a folder: its name, whether it is a folder, and whether it is a link. A tuple, as there may be millions."""
+"""Entry of a folder: its name, whether it is a folder, and whether it is a link. A plain tuple takes little memory."""
 
 
 def scan(folder: str | Path, onerror: Callable[[OSError], None]) -> Iterator[Entry]:
-    """Yield the entries of a folder; `onerror` is called if it cannot be listed."""
+    """Yield the entries of a folder. Call `onerror` if the folder cannot be listed."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:

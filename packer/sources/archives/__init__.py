@@ -1,1 +1,1 @@
-"""Archives of many images or videos in one file. Members are listed first and read in place later."""
+"""Archives that hold many images or videos in one file. Members are listed first, and later read without unpacking."""

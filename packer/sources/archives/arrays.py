@@ -1,4 +1,4 @@
-"""Fields that are read from an archive together with the item: numpy arrays and plain bytes."""
+"""Read the fields of an archive's item that are too large for the plan: numpy arrays and plain bytes."""
 
 import io
 import math
@@ -19,7 +19,7 @@ _READERS = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_ar
 
 
 def read_arrays(item: Item) -> dict[str, Any]:
-    """Return the values of an item's fields that are read from its archive.
+    """Return the values of an item's large fields, which are read from its archive.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def read_arrays(item: Item) -> dict[str, Any]:
 def parse_npy(data: bytes) -> npt.NDArray[Any]:
     """Return the array in the bytes of a ``.npy`` file.
 
-    Only the header is left to numpy: its reader allocates the announced size before it looks for the bytes.
+    Only the header is parsed by numpy, because its reader allocates the announced size before it checks the bytes.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def parse_npy(data: bytes) -> npt.NDArray[Any]:
     try:
         read = _READERS[npy_format.read_magic(file)]
         shape, fortran, dtype = read(file, max_header_size=_HEADER_BYTES_MAX)
-    except Exception as error:  # of numpy and of Python's parser
+    except Exception as error:  # raised by numpy or by Python's parser
         raise ItemError(expected="a .npy file with one array of numbers", found=shorten(data[:12])) from error
     if dtype.hasobject:
         raise ItemError(

@@ -1,4 +1,4 @@
-"""A list of the keys of an archive's items, with labels or further columns: JSON, lines of text, or a table."""
+"""Read a list of item keys of an archive, with labels or further columns, from JSON, lines of text, or a table."""
 
 import json
 import re
@@ -28,7 +28,7 @@ class KeyTable:
     Attributes
     ----------
     path : Path
-        For messages.
+        Path of the file, for messages.
     rows : dict of str to dict
         The columns by key.
     """
@@ -43,7 +43,7 @@ class KeyTable:
         Raises
         ------
         UsageError
-            If it cannot be read, or names a key twice.
+            If the file cannot be read, or contains a key twice.
         """
         suffix = path.suffix.lower()
         try:
@@ -99,7 +99,7 @@ class KeyTable:
             key, name = next(iter(again.items()))
             notes.append(
                 f"{counted(len(again), 'key')} of {self.path.name} with several items, such as {shorten(key)} "
-                f"({shorten(name)} as well): to name one of them, put its archive before it ({shorten(name)})"
+                f"({shorten(name)} as well): to choose one of them, write the archive's name first ({shorten(name)})"
             )
 
 

@@ -1,4 +1,4 @@
-"""The source for archives of any kind: lists the members of a set of archives as items."""
+"""The source for archives of any kind, which lists the members of a set of archives as items."""
 
 import shlex
 from collections import Counter, deque
@@ -26,7 +26,7 @@ from shardspec.fields import RESERVED
 from shardspec.wording import list_some, shorten
 
 FIELDS_MAX = 1000
-"""Most fields of all items. If the names are data, a column for each would fill the memory."""
+"""Most fields of all items together. With more, the names are probably data, and the columns would fill the memory."""
 
 PICKLES = (".pickle", ".pkl", ".pth", ".pt", ".pyd", ".p")
 """Suffixes of files that may be or contain a pickle."""
@@ -34,11 +34,11 @@ PICKLES = (".pickle", ".pkl", ".pth", ".pt", ".pyd", ".p")
 PICKLED = "expected no pickle, which can run any code when it is read, found one"
 
 SNIFFED_BYTES = 16
-"""Number of first bytes that tell the type of a member whose name does not."""
+"""Number of first bytes by which the type of a member without a suffix is recognised."""
 
 _NO_FOLDER = (
     "expected a folder in the name within the archive to name the label (--label-from folder), found none: "
-    "give the labels with --keys"
+    "list the labels in a file and use --keys"
 )
 
 
@@ -62,14 +62,14 @@ class Found:
     Attributes
     ----------
     items : DiskList of Item
-        In order. Their columns are as they were found, their indices are not set, and `Item.files` has every further
-        image, by field.
+        The items in order, with their columns as found and without indices. `Item.files` has all further images by
+        field.
     ignored : Ignored
-        Members that are neither items nor fields of items.
+        Members that belong to no item.
     classes : dict of str to list of str
         Class names of integer columns, if the archive has any.
     numbers_people : bool
-        Whether its labels are numbers of people that start again in each archive.
+        Whether the labels number people from 0 in each archive.
     """
 
     items: DiskList[Item] = field(default_factory=item_list)
@@ -79,7 +79,7 @@ class Found:
 
 
 class Place(NamedTuple):
-    """An archive and its state when it was listed, which all of its items share."""
+    """An archive and its state when it was listed."""
 
     archive: Archive
     bytes: int
@@ -90,7 +90,7 @@ class Place(NamedTuple):
         return Item(-1, self.name_of(name), str(self.archive.path), size, self.mtime_ns, reject=reject, **more)
 
     def name_of(self, name: str) -> str:
-        """Return the name of a member, preceded by that of its archive."""
+        """Return the name of an item: the name of the archive followed by that of the member."""
         return f"{self.archive.name}{MEMBER_MARK}{name}"
 
     def rest(self, reason: str) -> Item:
@@ -108,11 +108,11 @@ class Kind(NamedTuple):
     suffixes : tuple of str
         In lower case.
     prefix : str
-        Precedes the name of a column whose field is reserved, such as ``key``.
+        Prefix for columns whose field name is reserved, such as ``key``.
     list_one : callable
-        Lists one archive, from its `Place`. If it raises an `OSError`, the archive becomes a reject.
+        Lists one archive, given its `Place`. If it raises an `OSError`, the archive becomes a reject.
     has_columns : bool
-        Whether `list_one` also takes ``path_column``, and ``dropped``, the columns that need not be read.
+        Whether `list_one` also takes the arguments ``path_column``, and ``dropped`` with the columns to skip.
     """
 
     title: str
@@ -138,7 +138,7 @@ class ArchiveSource:
     types : dict of str to str
         Columns that become text, int or float.
     keys : KeyTable, optional
-        Names the items to take, with labels or further columns.
+        The items to take, with labels or further columns.
     ignored : int
         Number of files that are not archives.
     """
@@ -153,7 +153,7 @@ class ArchiveSource:
         self._ignored = ignored
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
-        """List the items; several archives are read at a time.
+        """List the items. Several archives are listed in parallel.
 
         Raises
         ------
@@ -173,9 +173,9 @@ class ArchiveSource:
                     if classes.setdefault(column, names) != names:
                         raise UsageError(
                             place=archive.path,
-                            expected=f"the class names of the archives before it in column {column!r}",
+                            expected=f"the same class names in column {column!r} as in the archives before",
                             found="others",
-                            hint="pack them apart",
+                            hint="pack the archives into separate datasets",
                         )
                 entries.merge(one.ignored)
                 people.extend([archive.name] if one.numbers_people else [])
@@ -196,8 +196,8 @@ class ArchiveSource:
             raw.append(item)
         if len(people) > 1 and self._keys is None and label_from != "none":
             notes.append(
-                f"each of {list_some(people)} counts its people from 0, so one label means several of them: pack them "
-                "apart, or give labels with --keys"
+                f"each of {list_some(people)} numbers its people from 0, so a label stands for several people: pack the "
+                "archives into separate datasets, or set labels with --keys"
             )
         naming.settle()
         listing = _with_columns(raw, naming, label_from, self._types, classes)
@@ -284,7 +284,7 @@ def is_pickle(data: bytes) -> bool:
 
 def seems_image(data: bytes) -> bool:
     """Return whether bytes begin like an image."""
-    return file_type(data) not in (None, "Netpbm")  # a text may begin like the latter, such as "P1 left"
+    return file_type(data) not in (None, "Netpbm")  # a text such as "P1 left" may begin like Netpbm
 
 
 def _folder_of(name: str) -> str | None:
@@ -293,11 +293,11 @@ def _folder_of(name: str) -> str | None:
 
 
 LABEL = "cls"
-"""Column that holds the label by the archive's own convention."""
+"""Column for the label according to the convention of the archive's kind."""
 
 _LABELS = frozenset((LABEL, "class", "label"))
 _LABEL_VALUE = "value"
-"""Name of that column if it holds measurements and not classes."""
+"""New name of that column if it holds measurements instead of classes."""
 
 
 def _describe_dotted_labels(fields: Mapping[str, str]) -> Iterator[str]:
@@ -311,7 +311,7 @@ def _describe_dotted_labels(fields: Mapping[str, str]) -> Iterator[str]:
 
 
 class _Naming:
-    """Renames the columns of items for their fields: `LABEL` becomes ``label``, reserved names get a prefix."""
+    """Maps the columns of items to fields. `LABEL` becomes ``label``, and reserved names get a prefix."""
 
     def __init__(self, prefix: str, label_from: str) -> None:
         self._prefix = prefix
@@ -348,7 +348,9 @@ class _Naming:
     def row(self, item: Item) -> dict[str, Any]:
         """Return the columns of an item by their new names."""
         row = {self._changed.get(name, name): value for name, value in item.columns.items()}
-        if {int, str} <= self._kinds and type(item.columns.get(LABEL)) is int:  # 1 is a class beside cat
+        if {int, str} <= self._kinds and type(
+            item.columns.get(LABEL)
+        ) is int:  # with names such as cat, 1 is a name too
             row[self._changed.get(LABEL, LABEL)] = str(item.columns[LABEL])
         if self._label_from == "folder":
             row["label"] = _folder_of(item.name)

@@ -1,7 +1,7 @@
-"""LMDB files in which the values are the bytes of images or videos.
+"""List LMDB files whose values are the bytes of images or videos.
 
-The suffix of a key tells the type of its value; without a suffix, the first bytes do. A text ``label-X`` belongs to the
-image ``image-X``, as in datasets for text recognition.
+The type of a value is known from the suffix of its key, or without a suffix from its first bytes. A text ``label-X``
+belongs to the image ``image-X``, as in datasets for text recognition.
 """
 
 from array import array
@@ -68,7 +68,7 @@ def _with_texts(place: Place, found: Found, text_of: IntArray, texts: Sequence[t
         name, text = texts[int(number)]
         if item.name == place.name_of(_IMAGE + name.removeprefix(_LABEL)):
             yield item._replace(columns={"text": text})
-        else:  # two names that have the same number
+        else:  # a hash collision of two names
             found.ignored.add(place.name_of(name))
             yield item
 

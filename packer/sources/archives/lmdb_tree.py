@@ -42,7 +42,7 @@ class Entry(NamedTuple):
     offset, size : int
         Position of the value in the file.
     problem : str or None
-        Why the value cannot be read as it is.
+        Why the value cannot be read.
     """
 
     key: bytes
@@ -63,7 +63,7 @@ def walk_lmdb(path: Path) -> Iterator[Entry]:
     TreeDamage
         If the file is damaged or not an LMDB file. The entries before the damage have been yielded.
     OSError
-        If it cannot be read.
+        If the file cannot be read.
     """
     with path.open("rb") as file:
         yield from _Tree(file).entries()
@@ -130,7 +130,7 @@ class _Tree:
             if start + inside > len(page):
                 raise TreeDamage("expected values within their page, found others")
             if flags & (_SUB | _DUPLICATES):
-                yield Entry(key, 0, 0, "expected a value, found a database of its own or several values")
+                yield Entry(key, 0, 0, "expected a single value, found a nested database or several values")
             elif flags & _BIG:
                 yield self._big(key, int.from_bytes(page[start : start + 8], "little"), size)
             else:
@@ -138,7 +138,7 @@ class _Tree:
 
     def _big(self, key: bytes, number: int, size: int) -> Entry:
         """Return the entry of a value on overflow pages."""
-        problem = "expected its value on pages of its own, found others: the file is cut off or damaged"
+        problem = "expected overflow pages with the value, found others: the file is cut off or damaged"
         if not 2 <= number < self._pages:
             return Entry(key, 0, 0, problem)
         start = number * self._page_bytes

@@ -15,10 +15,12 @@ class Member(NamedTuple):
     Attributes
     ----------
     kind : {"stored", "gzip", "parquet"}
-        How the bytes are read: at an offset; at an offset in the decompressed file; as a value of a Parquet file.
+        How the bytes are read: at an offset in the file, at an offset in the decompressed file, or as a value of a
+        Parquet file.
     place : tuple of int
-        Offset and size in bytes; for ``"stored"``, further pairs if the bytes are in pieces. For ``"parquet"``:
-        the row group, the row in it, the column, and the field of the column's struct, or -1.
+        For ``"stored"`` and ``"gzip"``, offset and size in bytes; for ``"stored"``, further pairs follow if the bytes
+        are in pieces. For ``"parquet"``, the row group, the row in it, the column, and the field of the column's
+        struct, or -1.
     archive_bytes : int
         Size of the archive when it was listed.
     """
@@ -29,7 +31,7 @@ class Member(NamedTuple):
 
     @property
     def run(self) -> tuple[int, ...] | None:
-        """Part of the archive in which members are read in one pass; None for a member that is read alone."""
+        """Identifies the part of the archive that is read in one pass; None for a member that is read alone."""
         return {"stored": None, "gzip": (), "parquet": self.place[:1]}[self.kind]
 
     @classmethod

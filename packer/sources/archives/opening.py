@@ -1,4 +1,4 @@
-"""The kinds of archives, and the source for the archives that a path, a folder or a pattern names."""
+"""Kinds of archives, and the source for a single archive, a folder of archives, or a pattern of names."""
 
 import glob
 import os
@@ -37,20 +37,20 @@ _KINDS: Sequence[Kind] = (
 SUFFIXES = tuple(suffix for kind in _KINDS for suffix in kind.suffixes)
 
 DATA_NAME = "data.mdb"
-"""Name of the file of an LMDB that is a folder."""
+"""Name of the data file in an LMDB that is a folder."""
 
 _ACCOMPANYING = (".idx", "lock.mdb", "-lock")
-"""Ends of the names of files that accompany an archive."""
+"""Endings of the names of files that accompany an archive."""
 
 
 def kind_of(name: str) -> Kind | None:
-    """Return the kind of archive that a file is by its name; None for any other file."""
+    """Return the kind of archive according to a file's name, or None if it is not an archive."""
     name = name.lower()
     return next((kind for kind in _KINDS if name.endswith(kind.suffixes) and not name.endswith("lock.mdb")), None)
 
 
 def open_file(path: Path, recipe: Recipe) -> Source | None:
-    """Return the source for one archive; None if the file is not an archive, or a Parquet table of paths."""
+    """Return the source for one archive. Return None for any other file, such as a Parquet table of paths."""
     kind = kind_of(path.name)
     if kind is None or (kind.has_columns and not parquet.holds_images(path, recipe.path_column)):
         return None
@@ -59,12 +59,12 @@ def open_file(path: Path, recipe: Recipe) -> Source | None:
 
 
 def list_archive(path: Path, name: str, path_column: str) -> Found:
-    """List one archive, whose items are named after it.
+    """List one archive. The names of the items start with `name`.
 
     Raises
     ------
     OSError, ShardspecError
-        If it cannot be listed.
+        If the archive cannot be listed.
     """
     kind, status = kind_of(path.name), path.stat()
     if kind is None:
@@ -87,7 +87,7 @@ def open_folder(folder: Path, recipe: Recipe) -> Source | None:
     ignored = 0
     for name, folders, files in walk(folder, _fail):
         folders[:] = [one for one in folders if not one.startswith(".")]
-        if MANIFEST_NAME in files and is_packed(Path(name)):  # its shards are no archives of images
+        if MANIFEST_NAME in files and is_packed(Path(name)):  # shards of a packed dataset are not archives of images
             folders.clear()
             ignored += len(files)
             continue
@@ -107,7 +107,7 @@ def open_folder(folder: Path, recipe: Recipe) -> Source | None:
 
 
 def is_pattern(text: str) -> bool:
-    """Return whether a text is a pattern of file names and not the name of a file."""
+    """Return whether a string is a pattern and not the name of an existing file."""
     return glob.has_magic(text) or bool(_BRACES.search(text))
 
 
@@ -117,7 +117,7 @@ def open_pattern(pattern: str, recipe: Recipe) -> Source:
     Raises
     ------
     UsageError
-        If it names no archive, or archives of several kinds, or if a file in braces does not exist.
+        If the pattern matches no archive or archives of several kinds, or if a file listed in braces does not exist.
     """
     paths: dict[str, Path] = {}
     for one in expand_braces(pattern):
@@ -141,12 +141,12 @@ def open_pattern(pattern: str, recipe: Recipe) -> Source:
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
-    """Yield the texts that a pattern with braces stands for.
+    """Yield the expansions of a pattern with braces.
 
     Raises
     ------
     UsageError
-        If there are more than 100,000.
+        If there are more than 100,000 expansions.
     """
     pieces = _BRACES.split(pattern)
     choices = [[piece] if number % 2 == 0 else _choices(piece) for number, piece in enumerate(pieces)]
@@ -169,7 +169,7 @@ def _only_kind(where: Path | str, found: Mapping[Kind, Sequence[Path]]) -> Kind:
     if len(found) > 1:
         what = " and ".join(f"{len(paths)} {kind.title}" for kind, paths in found.items())
         raise UsageError(
-            place=where, expected="archives of one kind", found=what, hint="name some with a pattern ('*.tar')"
+            place=where, expected="archives of one kind", found=what, hint="choose one kind with a pattern ('*.tar')"
         )
     return next(iter(found))
 
@@ -183,7 +183,7 @@ def _source(kind: Kind, root: Path, paths: Sequence[Path], recipe: Recipe, ignor
 
 
 def _name(root: Path, path: Path) -> str:
-    """Return the path of an archive below a folder; an LMDB that is a folder has the folder's name."""
+    """Return the name of an archive, which is its path below a folder. For an LMDB folder, it is the folder's path."""
     named = path.parent if path.name == DATA_NAME else path
     return root.name if named == root else named.relative_to(root).as_posix()
 

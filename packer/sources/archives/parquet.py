@@ -1,6 +1,6 @@
-"""Parquet files that contain images, as Hugging Face stores them: in a column of bytes, or of ``{bytes, path}``.
+"""List Parquet files that contain images as Hugging Face stores them, in a column of bytes or of ``{bytes, path}``.
 
-The other columns become fields. Class names come from the ``huggingface`` metadata of the schema, if there are any.
+The other columns become fields. Class names are read from the ``huggingface`` metadata of the schema, if it has any.
 """
 
 import re
@@ -20,21 +20,21 @@ from shardspec.registry import import_target
 from shardspec.wording import did_you_mean, list_some, shorten
 
 PREFIX = "column"
-"""Precedes the name of a column whose field is reserved."""
+"""Prefix for columns whose field name is reserved."""
 
 _BATCH_ROWS = 1024
 _USUAL = ("image", "img", "image", "photo", "jpg", "png")
 _SPLIT = re.compile(r"([A-Za-z0-9_.]+?)-[0-9]{5}-of-[0-9]{5}(-[0-9a-f]+)?\.parquet\Z")
-"""Names of the files of Hugging Face's splits."""
+"""Pattern of the file names of Hugging Face's splits."""
 
 
 def holds_images(path: Path, path_column: str) -> bool:
-    """Return whether a Parquet file has images inside, and is not a table of paths.
+    """Return whether a Parquet file contains images and is not a table of paths.
 
     Raises
     ------
     UsageError
-        If it cannot be read, or is no such file.
+        If the file cannot be read, or is not a Parquet file.
     """
     try:
         path.open("rb").close()
@@ -66,7 +66,7 @@ def _image_columns(schema: Any) -> dict[str, bool]:
 
 
 def _choose(path: Path, schema: Any, path_column: str) -> tuple[str, dict[str, bool]]:
-    """Return the column of the images, and all columns that may hold some."""
+    """Return the column with the images of the items, and all columns that may hold images."""
     found = _image_columns(schema)
     if path_column in found:
         return path_column, found
@@ -93,9 +93,9 @@ def list_rows(place: Place, path_column: str, dropped: Collection[str]) -> Found
     Parameters
     ----------
     path_column : str
-        Names the column of the images, if there are several.
+        The column with the images, needed if several columns have some.
     dropped : collection of str
-        Columns that need not be read.
+        Columns to skip.
     """
     path = place.archive.path
     with _open(path) as file:
@@ -147,7 +147,7 @@ def _rows(path: Path, file: Any, group: int, columns: list[str], rows: int) -> I
 
 
 def _is_dropped(name: str, names: Collection[str], dropped: Collection[str]) -> bool:
-    """Return whether ``--drop`` names a column, or the name that it gets because its own is reserved."""
+    """Return whether ``--drop`` names a column by its own name or by its prefixed name."""
     renamed = f"{PREFIX}_{name.lower()}"
     return name in dropped or (renamed in dropped and renamed not in names)
 

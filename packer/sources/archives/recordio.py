@@ -1,12 +1,13 @@
-"""MXNet's RecordIO: ``train.rec``, with or without ``train.idx``; also InsightFace's datasets of faces.
+"""List MXNet's RecordIO files: ``train.rec``, with or without ``train.idx``, including InsightFace's face datasets.
 
-The label becomes ``label`` if it is a whole number; a label of several numbers becomes ``labels``.
+A label that is a whole number becomes the field ``label``, and a label of several numbers becomes ``labels``.
 
-A record is a magic number, a word of flag (3 bits) and length (29 bits), and the bytes, filled up to four (dmlc-core,
-``recordio.h``). Bytes in which the magic number occurs are cut there into several records: the flag says which part
-this is. The bytes begin with ``flag, label, id, id2`` (``<IfQQ``); if the flag is not 0, as many float32 follow, which
-are the label instead (MXNet, ``recordio.py``). InsightFace's record 0 has no image, but two such numbers: the first
-number that is not an image's, and the last of an identity (``arcface_torch/dataset.py``).
+A record consists of a magic number, a word with a flag (3 bits) and a length (29 bits), and the bytes, padded to a
+multiple of four (dmlc-core, ``recordio.h``). If the magic number occurs in the bytes, they are split there into several
+parts, and the flag tells which part this is. The bytes begin with ``flag, label, id, id2`` (``<IfQQ``). If this flag is
+not 0, that number of float32 values follows and replaces the label (MXNet, ``recordio.py``). InsightFace's record 0 has
+no image but two such values: the end of the range of image records, and the end of the range of identity records
+(``arcface_torch/dataset.py``).
 """
 
 import math
@@ -33,7 +34,7 @@ _RECORD = struct.Struct("<II")
 _HEADER = struct.Struct("<IfQQ")
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _HEAD_BYTES = 4096
-"""Bytes read from every record: enough for its header and most labels."""
+"""Number of bytes to read from every record, enough for the header and most labels."""
 _LABELS_MAX = 1 << 16
 _INDEX_LINE_BYTES_MAX = 1 << 10
 _FLOAT_INTEGERS_MAX = 2**24
@@ -41,7 +42,7 @@ _FLOAT_INTEGERS_MAX = 2**24
 
 @dataclass(frozen=True)
 class _Record:
-    """A complete record: its start, the offsets and sizes of its pieces, and its first bytes."""
+    """A complete record, with the offsets and sizes of its parts and its first bytes."""
 
     start: int
     pieces: tuple[int, ...]
@@ -57,7 +58,7 @@ class _Damage(Exception):  # noqa: N818 -- it is the end of a listing, not an er
 
 
 def list_records(place: Place) -> Found:
-    """List the images of one file. After damage, continue at the next indexed record; missing ones are rejects."""
+    """List the images of one file. After damage, continue at the next indexed record. Missing records become rejects."""
     path = place.archive.path
     found = Found()
     index = _Index.read(path.with_suffix(".idx"))
@@ -88,8 +89,8 @@ def list_records(place: Place) -> Found:
             found.items.append(_item(place, name, record, label[:1] if faces else label, start))
     found.numbers_people = faces
     for name, start in index.left():
-        there = f"the end of the file at byte {end}: cut off" if start >= end else "no whole one: damaged"
-        reason = f"expected a record at byte {start}, as the index says, found {there}, or the index of another file"
+        there = f"the end of the file at byte {end}: cut off" if start >= end else "no complete one: damaged"
+        reason = f"expected a record at byte {start} according to the index, found {there}, or the index is wrong"
         found.items.append(place.item(name, reject=reason))
     return found
 
@@ -125,7 +126,7 @@ def _read_record(file: BinaryIO, start: int, end: int) -> _Record:
         offset = at + _RECORD.size
         if offset + size > end:
             raise _Damage(f"expected {size} bytes in the record at byte {at}, found {end - offset}: cut off")
-        if parts:  # the magic number belongs to the bytes: they were cut at it
+        if parts:  # the record was split at a magic number, which is part of its bytes
             pieces += [at, 4]
             head += data[:4]
         pieces += [offset, size]
@@ -170,12 +171,12 @@ class _Index:
     Parameters
     ----------
     starts : sequence of int
-        Where they begin, in the order of the index.
+        Offsets of the records, in the order of the index.
     """
 
     def __init__(self, starts: "array[int]", names: Sequence[str]) -> None:
         given = np.frombuffer(starts, np.int64)
-        ordered, self._lines = np.unique(given, return_index=True)  # of equal ones, the first
+        ordered, self._lines = np.unique(given, return_index=True)  # of equal offsets, the first
         self._starts = array("q", ordered.tobytes())
         self._names = names
         self._taken = np.zeros(len(given), np.bool_)
@@ -196,7 +197,7 @@ class _Index:
         return cls(starts, names)
 
     def take(self, start: int) -> str | None:
-        """Return the key of the record at an offset and mark it as found; None if it has none."""
+        """Return the key of the record at an offset, and mark it as found. Return None if the record has no key."""
         at = bisect_left(self._starts, start)
         if at == len(self._starts) or self._starts[at] != start:
             return None

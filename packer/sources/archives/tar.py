@@ -1,7 +1,7 @@
-"""List the members of a tar file from its headers (POSIX.1-2001, and GNU's long names), without unpacking.
+"""List the members of a tar file from its headers (POSIX.1-2001, and GNU's long names), without unpacking it.
 
-Python's own reader keeps every member in memory, reads extended headers of any size, and follows a chain of them by
-recursion.
+Python's ``tarfile`` is not used, because it keeps every member in memory, reads extended headers of any size, and
+recurses into chains of them.
 """
 
 import gzip
@@ -30,11 +30,11 @@ _NAME_MAX = 4096
 _GZIP_MAGIC = b"\x1f\x8b"
 _SPARSE_KEY = "GNU.sparse."
 _END_BYTES_MAX = 1 << 20
-"""Most zeros after the end of an archive: GNU's tar fills its last record, of up to 1 MiB."""
+"""Most zeros after the end of an archive. GNU's tar fills the last record, which has up to 1 MiB."""
 _COPY_BYTES = 1 << 20
 _EXPANSION_MAX = 200
 _EXPANSION_FREE_BYTES = 256 * 10**6
-"""Largest factor by which a compressed tar may grow, and the size that is always allowed. (Images hardly shrink.)"""
+"""Largest ratio of unpacked to compressed size, and an unpacked size that is always allowed. Images hardly shrink."""
 
 
 class TarMember(NamedTuple):
@@ -43,11 +43,11 @@ class TarMember(NamedTuple):
     Attributes
     ----------
     name : str
-        As in the archive; bytes that are not UTF-8 are surrogates.
+        Name in the archive. Bytes that are not UTF-8 become surrogates.
     offset, size : int
         Position of its bytes in the decompressed archive.
     data : bytes or None
-        Its bytes, if they were requested.
+        The content, if it was requested.
     """
 
     name: str
@@ -80,9 +80,9 @@ def walk_tar(path: Path, wanted_bytes: "dict[str, int]") -> Iterator[TarMember]:
     Raises
     ------
     TarDamage
-        If the archive is damaged or cut off, after its last whole member.
+        If the archive is damaged or cut off. Raised after the last complete member.
     OSError
-        If it cannot be read.
+        If the file cannot be read.
     """
     compressed = is_compressed(path)
     with path.open("rb") as raw:
@@ -96,7 +96,7 @@ def walk_tar(path: Path, wanted_bytes: "dict[str, int]") -> Iterator[TarMember]:
 
 
 class _Stream:
-    """A file that is read in order. A compressed one has no known size, and must not exceed `limit` bytes."""
+    """A file that is read in order. A compressed file has no known size, and must not exceed `limit` bytes."""
 
     def __init__(self, file: BinaryIO | gzip.GzipFile, size: int | None, limit: int = 0) -> None:
         self._file, self._size, self._limit, self.at = file, size, limit, 0
@@ -116,7 +116,7 @@ class _Stream:
         return data
 
     def skip(self, size: int) -> int:
-        """Skip bytes, and return how many there were."""
+        """Skip bytes, and return how many were skipped."""
         if self._size is not None:
             found = max(0, min(size, self._size - self.at))
             self.at += found
@@ -159,7 +159,7 @@ def _walk(file: _Stream, wanted_bytes: dict[str, int]) -> Iterator[TarMember]:
         if len(found) > _NAME_MAX:
             raise TarDamage(f"expected a name of at most {_NAME_MAX} characters at byte {start}, found {len(found)}")
         what: Kind = "a sparse file" if sparse else _KINDS.get(kind, "an entry of an unknown type")
-        if what == "file" and found.endswith("/"):  # before POSIX, that was a folder
+        if what == "file" and found.endswith("/"):  # this meant a folder before POSIX
             what = "folder"
         if what in ("folder", "a link", "a device"):
             size = 0
@@ -181,7 +181,7 @@ def _skip_padding(file: _Stream, size: int, start: int, found: int) -> None:
 
 
 def _read_header(block: bytes, start: int) -> tuple[int, bytes]:
-    """Return the size and type in a header block, whose checksum must be right."""
+    """Return the size and type from a header block, and check its checksum."""
     if len(block) < BLOCK_BYTES:
         raise TarDamage(f"expected a header at byte {start}, found the end of the file: cut off")
     announced = _number(block[148:156])

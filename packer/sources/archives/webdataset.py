@@ -1,7 +1,7 @@
-"""WebDataset: tar files in which consecutive members with the same key are a sample.
+"""List WebDatasets: tar files in which consecutive members with the same key form a sample.
 
-The key is the path up to the first dot of the base name; the rest is the name of the member's field. Images and videos
-are read in place. Texts, numbers and JSON are read when the items are listed, and arrays together with their item.
+The key is the path up to the first dot of the file name; the rest is the name of the field. Images and videos are read
+without unpacking. Texts, numbers and JSON are read when the items are listed; arrays are read when the item is packed.
 """
 
 import json
@@ -28,7 +28,7 @@ VALUE_BYTES_MAX = 1 << 20
 
 _MEMBERS_MAX = 1000
 _HELD_BYTES_MAX = 16 * VALUE_BYTES_MAX
-"""Limit per sample, so that a crafted archive does not fill the memory."""
+"""Limits per sample, so that a crafted archive cannot fill the memory."""
 
 _TEXTS = ("txt", "text", "transcript")
 _NUMBERS = ("cls", "cls2", "class", "count", "index", "inx", "id")
@@ -36,7 +36,7 @@ _DOCUMENTS = ("json", "jsn")
 _READ = dict.fromkeys((*_TEXTS, *_NUMBERS, *_DOCUMENTS), VALUE_BYTES_MAX)
 _INTEGER = re.compile(r"-?[0-9]{1,18}\Z")
 _SCATTERED = (
-    "expected the members of a sample side by side, found some elsewhere in the archive: "
+    "expected the members of a sample next to each other, found some elsewhere in the archive: "
     "write it in the order of their names (tar --sort=name)"
 )
 
@@ -74,7 +74,7 @@ class _Samples:
         name = member.name.removeprefix("./")
         key, dot, suffix = _split(name)
         stem = key.rpartition("/")[2]
-        if not stem or not dot or stem.startswith("__"):  # hidden, without a suffix, or about the archive
+        if not stem or not dot or stem.startswith("__"):  # hidden, without a suffix, or metadata of the archive
             self.found.ignored.add(self._place.name_of(member.name))
             return
         if key != self._key:
@@ -95,7 +95,7 @@ class _Samples:
         elif not any(map(_medium_of, fields)):
             lacks = "an image or a video"
         if damage is not None and self._key is not None and lacks:
-            self._reject(f"the archive is cut off or damaged behind it, and it lacks {lacks}")
+            self._reject(f"the archive is cut off or damaged after this sample, which lacks {lacks}")
         self._close()
         self._reject_scattered()
         if damage is not None:
@@ -108,7 +108,7 @@ class _Samples:
         if not again:
             return
         items, by_key = self.found.items, defaultdict[str, list[int]](list)
-        for place in again:  # two keys may have the same number
+        for place in again:  # two keys may have the same hash
             by_key[_split(items[place].name.removeprefix(self._place.name_of("")))[0]].append(place)
         scattered = {place: key for key, places in by_key.items() if len(places) > 1 for place in places}
         self.found.items = item_list().extend(
@@ -142,7 +142,7 @@ class _Samples:
         self._key, self._members, self._held, self._crowded = None, [], 0, False
 
     def _make(self, key: str, members: list[tuple[str, TarMember]]) -> Item:
-        if key.startswith("/") or ".." in key.split("/"):  # though nothing is written by this name
+        if key.startswith("/") or ".." in key.split("/"):  # although no file with this name is ever written
             raise ItemError(expected="a name inside the archive", found="one that leads out of it")
         by_suffix: dict[str, TarMember] = {}
         for suffix, member in members:
@@ -210,7 +210,7 @@ def _split(name: str) -> tuple[str, str, str]:
 
 
 def _rank(suffix: str) -> tuple[Any, ...]:
-    """Return the sort key that puts the member first that is the sample's image or video."""
+    """Return a sort key that puts the sample's image or video first."""
     return "." in suffix, _medium_of(suffix) is IMAGE, f".{suffix}" not in FILE_TYPES["JPEG"].suffixes, suffix
 
 
@@ -245,7 +245,7 @@ def parse_json(text: str, name: str) -> Any:
     Raises
     ------
     ItemError
-        If it is no JSON, too deep, or has numbers that are not finite.
+        If the text is not JSON, is nested too deeply, or has numbers that are not finite.
     """
     try:
         return json.loads(text, parse_constant=_parse_constant)

@@ -1,1 +1,1 @@
-"""Folders of images and videos: finding files, patterns that choose them, columns from paths and sidecars."""
+"""Folders of images and videos: find files, choose them by patterns, and read columns from paths and sidecars."""

@@ -1,4 +1,4 @@
-"""Find images and videos below a folder, their sidecars, and files to ignore."""
+"""Find images, videos and their sidecars below a folder, and count the files that are ignored."""
 
 import os
 from collections import defaultdict, deque
@@ -20,13 +20,13 @@ from shardspec.wording import LONG, counted, cut, shorten
 
 _KINDS_SHOWN = 6
 _KINDS_MAX = 1000
-"""Most kinds of ignored files that are counted separately, since suffixes may be numbers."""
+"""Most kinds of ignored files to count separately, since suffixes may be arbitrary numbers."""
 
 _SCANNED_AHEAD = 20_000
-"""Larger folders are not listed ahead."""
+"""Folders with more entries are not listed ahead."""
 
 _EXCLUDED = "left out by --include or --exclude"
-_LINKS = "behind links to folders that are listed where they lie"
+_LINKS = "behind links to folders that are listed anyway"
 
 
 class Ignored:
@@ -37,10 +37,7 @@ class Ignored:
         self._kinds: dict[str, tuple[int, str]] = {}
 
     def add(self, path: str, kind: str | None = None, number: int = 1) -> None:
-        """Count a path, or `number` paths for which it is an example.
-
-        By default the kind is the suffix.
-        """
+        """Count `number` paths of a kind, of which `path` is an example. By default, the kind is the suffix."""
         kind = kind or _suffix(path)
         if kind not in self._kinds and len(self._kinds) == _KINDS_MAX:
             kind = "with other suffixes"
@@ -66,9 +63,9 @@ def _suffix(path: str) -> str:
 
 
 class FoundFile(NamedTuple):
-    """An image or video: its path relative to the root, with ``/``, and the paths of its sidecars.
+    """An image or video, or a folder of frames, with its path relative to the root.
 
-    For a folder of frames: its path and the names of the frames.
+    An image or video also has the paths of its sidecars, and a folder of frames the names of its images.
     """
 
     name: str
@@ -77,28 +74,28 @@ class FoundFile(NamedTuple):
 
 
 class FoundFiles:
-    """Walk through a folder that yields the images and videos in the byte order of their paths, once.
+    """Iterates once over the images and videos below a folder, in the byte order of their paths.
 
-    A folder of frames comes before the items below it. One folder at a time is in memory, or part of a very large one.
-    On a network file system, threads list the next few dozen folders ahead.
+    A folder of frames comes before the items below it. At most one folder is in memory. On a network file system,
+    threads list the next few dozen folders ahead.
 
     Parameters
     ----------
     root : Path
-        Without links.
+        The folder, with resolved links.
     links_to : sequence of Path
-        Folders outside `root`, without links; links into them are followed.
+        Folders outside `root`, with resolved links. Links into these folders are followed.
     joins_frames : bool
         Whether the images in a folder are the frames of one video.
 
     Attributes
     ----------
     folders : set of str
-        Folders directly in the root that were searched.
+        Searched folders directly in the root.
     folders_of_items : set of str
-        The searched folders with items.
+        Those of `folders` that contain items.
     videos : set of str
-        The searched folders that are items themselves, because their images are frames.
+        Those of `folders` that are items themselves, because their images are frames.
 
     Raises
     ------
@@ -167,7 +164,7 @@ class FoundFiles:
         """Yield the items and folders in a folder, in the byte order of all paths. Folders end with ``/``."""
         parts = tuple(path.split("/")) if path else ()
         folder, above = Path(self._root, path), f"{path}/" if path else ""
-        # All of them are compared, since a pattern that matches nothing is reported.
+        # Compare all patterns, since one that matches nothing is reported.
         depths = range(1, len(parts) + 1) if self._include else ()
         chosen = True in [self._include.match(parts[:depth], folder=True) for depth in depths]
         folders: list[str] = []
@@ -220,12 +217,12 @@ class FoundFiles:
             yield FoundFile(above + name, beside)
 
     def _scan(self, path: str) -> Iterable[Entry]:
-        """Return the entries of a folder, which may have been listed ahead."""
+        """Return the entries of a folder, from a thread that listed them ahead if there is one."""
         scanned = self._scans.pop(path).result() if path in self._scans else None
         return scan(Path(self._root, path), _fail) if scanned is None else scanned
 
     def _scan_ahead(self, above: str, names: deque[str]) -> None:
-        """Start to list the next folders in threads. The first of `names` is entered now."""
+        """Start to list the next folders in threads, except the first of `names`, which is entered now."""
         if self._threads is None:
             return
         for name in islice(names, THREADS):
@@ -258,9 +255,9 @@ class FoundFiles:
         return entered, out
 
     def _is_item(self, above: tuple[str, ...], name: str, chosen: bool, sidecars: Mapping[str, list[str]]) -> bool:
-        """Return whether a file is an item.
+        """Return whether a file is an item, and count it as ignored if not.
 
-        If not, it is counted. `chosen`: whether a pattern has chosen a folder above it.
+        `chosen` says whether a pattern has chosen a folder above the file.
         """
         if name.startswith("."):
             self.ignored.add("/".join((*above, name)), "hidden")
@@ -278,7 +275,7 @@ class FoundFiles:
 
 
 def _scan_small(folder: Path) -> list[Entry] | None:
-    """Return the entries of a folder; None if they are too many to keep."""
+    """Return the entries of a folder, or None if there are too many to keep in memory."""
     found = list(islice(scan(folder, _fail), _SCANNED_AHEAD + 1))
     return found if len(found) <= _SCANNED_AHEAD else None
 

@@ -1,4 +1,4 @@
-"""A folder of images and videos, with folders inside."""
+"""The source for a folder of images and videos, including nested folders."""
 
 import itertools
 import os
@@ -24,10 +24,10 @@ from shardspec.splits.assignment import SPLIT_NAMES
 from shardspec.wording import LONG, counted, list_some, shorten
 
 _COLUMNS_MAX = 1000
-"""Most columns of all sidecars together; with more, the names in the sidecars must be values."""
+"""Most columns of all sidecars together. With more, the names in the sidecars are probably values."""
 
 _SHOWN = 3
-"""Number of item names in a note."""
+"""Number of item names to list in a note."""
 
 _SPLIT_AND_LABEL = "--fields-from-path '{split}/{label}/**'"
 
@@ -36,19 +36,19 @@ class FolderSource:
     """All images and videos below a folder, by suffix, in the byte order of their paths.
 
     Hidden files, hidden folders and files with other suffixes are ignored and counted. Links to folders are not
-    followed: a link that leads out of the folder is a reject, and others are ignored, since their targets are listed.
+    followed. A link that leads out of the folder is a reject; other links are ignored, since their targets are listed.
 
     Parameters
     ----------
     recipe : Recipe, optional
-        `include` and `exclude` choose among the files. `fields_from_path` and `sidecars` give the items columns, whose
-        types `text`, `int` and `float` fix. Links into the folders of `root` are followed, to each folder once. With
-        `frame_folders`, a folder with images is one item: a video.
+        `include` and `exclude` choose files. `fields_from_path` and `sidecars` add columns to the items, and `text`,
+        `int` and `float` set the types of these columns. Links into the folders of `root` are followed, but each folder
+        is listed only once. With `frame_folders`, a folder with images is a single item, a video.
 
     Raises
     ------
     UsageError
-        If the options do not fit together.
+        If the options contradict each other.
     """
 
     def __init__(self, root: Path, recipe: Recipe | None = None) -> None:
@@ -66,11 +66,11 @@ class FolderSource:
         self._pattern = None if recipe.fields_from_path is None else PathPattern(recipe.fields_from_path)
         self._sidecars = recipe.sidecars
         self._frame_rate = recipe.frame_folders
-        self._finds_boxes = any(step.use == "detect" for step in recipe.chain)  # which need no labels
+        self._finds_boxes = any(step.use == "detect" for step in recipe.chain)  # boxes need no labels
         self._types = column_types(recipe)
         if self._types and not self._has_columns:
             raise UsageError(
-                "applies only to columns, found a folder, which has them only with `fields_from_path` or `sidecars`",
+                "applies only to columns, found a folder, which has columns only with `fields_from_path` or `sidecars`",
                 option=next(iter(self._types.values())),
             )
 
@@ -79,7 +79,7 @@ class FolderSource:
         return self._pattern is not None or self._sidecars
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
-        """List the items, labelled by their first folder if `label_from` is ``"folder"``, or by a column."""
+        """List the items. They are labelled by their first folder if `label_from` is ``"folder"``, or by a column."""
         if label_from not in ("auto", "none", "folder") and not self._has_columns:
             raise UsageError(
                 option="label_from",
@@ -132,7 +132,7 @@ class FolderSource:
     def _with_columns(
         self, files: Iterable[FoundFile], examiner: Examiner, label_from: str, notes: list[str]
     ) -> Listing:
-        """List the items with columns from paths and sidecars. If one of these is wrong, the item is a reject."""
+        """List the items with columns from paths and sidecars. An item with an invalid path or sidecar is a reject."""
         read = _Read(self._pattern, self._sidecars, self.root, self._roots)
         with_sidecars, named = itertools.tee(files)
         pairs = zip(with_sidecars, self._examined(named, examiner), strict=True)
@@ -186,7 +186,7 @@ class _Read:
         self._matched = self._read = 0
 
     def item(self, item: Item, paths: Sequence[str]) -> Item:
-        """Return an item with its columns as they were found."""
+        """Return an item with the columns from its path and sidecars, before any conversion."""
         row: dict[str, Any] = {}
         if item.reject is None and self._pattern is not None:
             values = self._pattern.match(item.name)
@@ -211,17 +211,17 @@ class _Read:
                 option="sidecars",
                 expected="the same few names in all .json files",
                 found=f"more than {_COLUMNS_MAX:,}",
-                hint="put what differs into values",
+                hint="use fixed names, and store data in the values",
             )
         return item._replace(columns=row | columns, files=read)
 
     def describe(self, items: Sequence[Item]) -> list[str]:
-        """Describe the items whose paths or sidecars are wrong.
+        """Describe the items whose paths or sidecars are invalid.
 
         Raises
         ------
         UsageError
-            If all of them are, or if a sidecar has the name of a placeholder.
+            If all paths or all sidecars are invalid, or if a name in a sidecar is also a placeholder.
         """
         return [*self._describe_paths(len(items)), *self._describe_sidecars(items)]
 
@@ -283,7 +283,7 @@ class _Read:
 
 
 class _Some:
-    """Counts names, and keeps the first ones for a message."""
+    """Counts names, and keeps the first few for a message."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -315,7 +315,7 @@ def _first_level(name: str) -> str:
 
 
 def _with_folder_labels(listing: Listing, classes: Collection[str]) -> Listing:
-    """Label the items by their first folder, one of `classes`; an item outside these folders is a reject."""
+    """Label the items by their first folder, which is one of `classes`. An item outside these folders is a reject."""
     folders = sorted(classes, key=lambda name: (os.fsencode(class_name(name)), os.fsencode(name)))
     numbers = {name: number for number, name in enumerate(folders)}
     reason = "expected a folder to name the label (--label-from folder), found it directly in the source"
@@ -330,28 +330,28 @@ def _with_folder_labels(listing: Listing, classes: Collection[str]) -> Listing:
 
 
 def _describe_labels(listing: Listing, label_from: str, folders: Collection[str], classes: set[str]) -> list[str]:
-    """Describe what may be wrong with the labels of a folder.
+    """Describe possible mistakes in the labels of a folder.
 
     Parameters
     ----------
     folders : collection of str
-        The folders in the source, with and without items.
+        All folders directly in the source.
     classes : set of str
-        Those with items.
+        Those of `folders` that contain items.
     """
     shown = list_some(sorted(map(shorten, classes)))
     splits = bool(classes) and {name.lower() for name in classes} <= SPLIT_NAMES
     if label_from == "folder":
         empty = sorted(map(shorten, set(folders) - classes))
-        found = [f"no class for {list_some(empty)}: no image or video to pack in it"] if empty else []
+        found = [f"ignored folders without images or videos: {list_some(empty)}"] if empty else []
         if splits:
-            found.append(f"the classes are {shown}, which look like splits: {_SPLIT_AND_LABEL} gives both as fields")
+            found.append(f"the classes {shown} look like splits: {_SPLIT_AND_LABEL} packs split and label as fields")
         return found
     if label_from != "auto" or "label" in listing.fields.values() or len(classes) < 2:
         return []
     if splits:
         return [f"no labels: {_SPLIT_AND_LABEL} takes them from the folders in {shown}"]
     return [
-        f"no labels: --label-from folder makes {len(set(map(class_name, classes)))} classes of the folders {shown}; "
-        "--label-from none if none are wanted"
+        f"no labels: --label-from folder makes {len(set(map(class_name, classes)))} classes from the folders {shown}; "
+        "--label-from none hides this note"
     ]

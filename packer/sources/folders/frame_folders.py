@@ -17,13 +17,13 @@ from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.wording import LONG, shorten
 
 _LOOKED, _FOLDERS_LOOKED = 10_000, 20
-"""Number of names, and of folders, that are examined for frames. This takes milliseconds."""
+"""Number of names and of folders to examine for frames. This takes milliseconds."""
 
 _FRAMES_MIN = 5
 _NUMBERED_SHARE = 0.9
 
 _ASKED = 16
-"""Images per request to a thread: handing them over one by one would take as long as examining them."""
+"""Images per request to a thread. Passing them one by one would take as long as examining them."""
 
 
 def frames_item(
@@ -45,19 +45,19 @@ def frames_item(
     index, name, columns
         See `Item`.
     folder : str
-        Its path, absolute.
+        Absolute path of the folder.
     images : iterable of str
-        Names of the images in it.
+        Names of the images in the folder.
     rate : float, frames per second
     roots : sequence of Path
-        Folders that no file may leave, without links.
+        Folders that no file may leave, with resolved links.
 
     Raises
     ------
     BuildError
-        If an image cannot be examined, for a reason that may pass.
+        If an image cannot be examined because of a temporary fault.
     """
-    names = sorted(images)  # in any listing the same reason is found first
+    names = sorted(images)  # so that the first fault does not depend on the order of the listing
 
     def look(some: Sequence[str]) -> list[os.stat_result]:
         return [_look(folder, name, roots) for name in some]
@@ -82,7 +82,7 @@ def images_in(folder: str | Path) -> list[str]:
     FramesError
         If the folder cannot be listed.
     BuildError
-        If that is for a reason that may pass.
+        If the folder cannot be listed because of a temporary fault.
     """
 
     def fail(error: OSError) -> None:
@@ -101,22 +101,22 @@ def images_in(folder: str | Path) -> list[str]:
 
 
 def describe_numbered(names: Iterable[str], depth: int) -> list[str]:
-    """Describe that folders seem to hold the frames of videos, which are packed image by image.
+    """Return a note if folders that are packed image by image seem to hold the frames of videos.
 
-    This is so if, in nearly all of several folders, the names of the images differ only in numbers that count from 0 or
-    1 without a gap.
+    The note is made if, in nearly all of several folders, the names of the images differ only in numbers that count
+    from 0 or 1 without a gap.
 
     Parameters
     ----------
     names : iterable of str
         Names of items, sorted; only the first ones are examined.
     depth : int
-        Least number of folders above the images.
+        Minimum number of folders above the images.
     """
     looked = list(islice(names, _LOOKED))
     groups = [(folder, list(found)) for folder, found in groupby(looked, lambda name: name.rpartition("/")[0])]
     if len(looked) == _LOOKED:
-        groups.pop()  # there may be more of it
+        groups.pop()  # the last group may be incomplete
     deep = (group for group in groups if group[0] and group[0].count("/") + 1 >= depth)
     found = {folder: [name[len(folder) + 1 :] for name in names if medium_of(name) is IMAGE] for folder, names in deep}
     folders = [folder for folder, images in found.items() if images][:_FOLDERS_LOOKED]
@@ -153,7 +153,7 @@ def refuse_images_in_root(root: Path, example: str) -> None:
         option="frame_folders",
         expected="the images in folders below the source, one for each video",
         found=f"{shorten(example)} directly in {root}",
-        hint="give the folder above it, or --exclude what is no frame",
+        hint="use the folder above it, or --exclude images that are not frames",
     )
 
 
@@ -170,7 +170,7 @@ def _look(folder: str, name: str, roots: Sequence[Path]) -> os.stat_result:
                 )
             found = os.stat(path)
     except (OSError, RuntimeError) as error:
-        if may_pass(error):  # the plan depends on what is listed
+        if may_pass(error):  # the plan depends on the listing, so a temporary fault must not make a reject
             raise BuildError(f"cannot be examined: {error}", place=path, hint="run the same command again") from error
         raise FramesError(f"frame {shorten(name)}: expected a file, found {system_reason(error)}") from error
     if not stat.S_ISREG(found.st_mode):

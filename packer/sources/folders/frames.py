@@ -12,16 +12,16 @@ _NUMBER = re.compile(r"[0-9]+")
 _DECIMAL = re.compile(r"[0-9]\.[0-9]+[^0-9]*\Z")
 
 _SHOWN = 3
-"""Names of images in a reason."""
+"""Number of image names to list in a reason."""
 
 _NUMBER_MAX = 2**53 - 1
-"""Tables may hold numbers of frames as floats of 64 bits."""
+"""Largest number of a frame: tables may store the numbers as 64-bit floats."""
 
 _STATE_DIGITS = 32
 
 
 class Frames(NamedTuple):
-    """The frames of a video that are images in a folder, the one at the item's path.
+    """The frames of a video that are images in the folder at the item's path.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Frames(NamedTuple):
     names : tuple of str
         Names of the images, in the order of the frames.
     state : str
-        Digest of their sizes and modification times when they were listed (`FramesState`).
+        Digest of the images' sizes and modification times when they were listed (`FramesState`).
     rate : float, frames per second
     """
 
@@ -45,16 +45,16 @@ class Frames(NamedTuple):
 
 
 class FramesState:
-    """The state of the files of some frames, which tells whether one has changed.
+    """The state of the files of some frames, by which a changed file is detected.
 
     Attributes
     ----------
     bytes : int
-        Size of all of them.
+        Total size of the files.
     mtime_ns : int
-        Modification time of the newest.
+        Modification time of the newest file.
     digest : str
-        Of the sizes and times of all, in their order.
+        Digest of the sizes and times of all files, in order.
     """
 
     def __init__(self, found: Iterable[os.stat_result]) -> None:
@@ -74,7 +74,7 @@ class FramesError(ValueError):
 def frame_numbers(names: Sequence[str]) -> list[int]:
     """Return the numbers of frames: the last number in each name. ``001_017.png`` is frame 17.
 
-    The number does not depend on the other images, so a mask of the same name has the same number.
+    The number does not depend on the other images, so a mask with the same name as a frame has the same number.
 
     Parameters
     ----------
@@ -83,12 +83,12 @@ def frame_numbers(names: Sequence[str]) -> list[int]:
     Returns
     -------
     list of int
-        Of a name without a number, 0.
+        A name without a number is 0.
 
     Raises
     ------
     FramesError
-        If the names differ in more than numbers, or their last numbers do not tell them apart. The message says so.
+        If the names differ in more than numbers, or if two names have the same last number.
     """
     shapes: dict[str, str] = {}
     for name in names:
@@ -97,8 +97,8 @@ def frame_numbers(names: Sequence[str]) -> list[int]:
         shown = list_some(list(map(shorten, list(shapes.values())[:_SHOWN])))
         more = " and others" if len(shapes) > _SHOWN else ""
         raise FramesError(
-            f"expected frames whose names differ in their numbers alone, found {shown}{more}: "
-            "leave those of one kind (in a folder as SOURCE, --include or --exclude choose them)"
+            f"expected frames whose names differ only in their numbers, found {shown}{more}: "
+            "keep one kind of image (with a folder as SOURCE, choose it with --include or --exclude)"
         )
     texts = [(_NUMBER.findall(name) or ["0"])[-1] for name in names]
     if len(set(map(len, texts))) > 1 and _DECIMAL.search(names[0]):
@@ -110,7 +110,7 @@ def frame_numbers(names: Sequence[str]) -> list[int]:
         if number in first:
             raise FramesError(
                 f"expected each number once at the end of the frames' names, found {shorten(first[number])} and "
-                f"{shorten(name)}: put each video into a folder of its own"
+                f"{shorten(name)}: put each video into a separate folder"
             )
         if number > _NUMBER_MAX:
             raise FramesError(f"expected numbers of frames up to {_NUMBER_MAX}, found {shorten(name)}")

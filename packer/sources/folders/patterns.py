@@ -14,7 +14,7 @@ _MARK = re.compile(r"(\{[^{}]*\}|\*)")
 _NAME = re.compile(r"\{([A-Za-z][A-Za-z0-9_]*)\}\Z")
 
 _Part = re.Pattern[str] | None
-"""One part of a path, as an expression; None for ``**``."""
+"""Regular expression for one part of a path; None for ``**``."""
 
 
 class Globs:
@@ -38,7 +38,7 @@ class Globs:
         return bool(self._patterns)
 
     def match(self, parts: Sequence[str], *, folder: bool) -> bool:
-        """Return whether a pattern matches the path of a file or a folder; one for a folder above it does not count."""
+        """Return whether a pattern matches the path of a file or folder itself. Matches of folders above do not count."""
         found = False
         for text, pattern, only_folders in self._patterns:
             if (folder or not only_folders) and _matches(parts, pattern):
@@ -49,7 +49,7 @@ class Globs:
 
 
 def is_chosen(parts: Sequence[str], include: Globs, exclude: Globs) -> bool:
-    """Return whether patterns choose a file, whose path is given in parts, also by a folder above it."""
+    """Return whether the patterns choose a file, directly or by a folder above it. The path is given in parts."""
     above = [parts[:depth] for depth in range(1, len(parts))]
     if exclude.match(parts, folder=False) or any(exclude.match(one, folder=True) for one in above):
         return False
@@ -62,7 +62,7 @@ def _compile(text: str) -> list[_Part]:
         None if part == _ANY_FOLDERS else re.compile(fnmatch.translate(part)) for part in bare.split("/")
     ]
     if parts[-1] is None:
-        parts.append(re.compile(""))  # all in the folder, and not the folder
+        parts.append(re.compile(""))  # matches everything in the folder, but not the folder itself
     anchored = "/" in text.rstrip("/")
     return parts if anchored else [None, *parts]
 
@@ -70,7 +70,7 @@ def _compile(text: str) -> list[_Part]:
 def _matches(parts: Sequence[str], pattern: Sequence[_Part]) -> bool:
     """Return whether a pattern matches all parts of a path.
 
-    Every state of the match is followed at once, none twice.
+    All states of the match are followed at the same time, so the run time is polynomial.
     """
     states = _skip_any({0}, pattern)
     for part in parts:
@@ -96,7 +96,7 @@ def _skip_any(states: set[int], pattern: Sequence[_Part]) -> set[int]:
 
 
 class PathPattern:
-    """A pattern such as ``{split}/{label}/{person}_{clip}.mp4``, which gives each name in braces a part of the path.
+    """A pattern such as ``{split}/{label}/{person}_{clip}.mp4``, whose placeholders match parts of the path.
 
     A placeholder matches one or more characters except ``/``, as few as the next text allows; the last one in a part
     matches the rest. ``*`` matches any number of characters except ``/``. ``**`` may occur once between slashes and
@@ -110,7 +110,8 @@ class PathPattern:
     Raises
     ------
     UsageError
-        If the pattern has no placeholder, if a name is no field's or occurs twice, or if nothing separates two of them.
+        If the pattern has no placeholder, if a placeholder is not a valid field name or occurs twice, or if no text
+        separates two placeholders.
     """
 
     def __init__(self, text: str) -> None:
@@ -127,7 +128,7 @@ class PathPattern:
             raise _refuse(text, "a placeholder such as {label}", "none")
 
     def match(self, path: str) -> dict[str, str] | None:
-        """Return the text of each placeholder in a path with ``/``; None if the path does not match."""
+        """Return the text of each placeholder in a path with ``/``, or None if the path does not match."""
         parts = path.split("/")
         first, last = self._first, self._last
         if last is None:
@@ -145,7 +146,7 @@ class PathPattern:
         return None if found is None else values
 
     def _compile(self, part: str) -> re.Pattern[str]:
-        """Compile one part of the path to an expression that matches in linear time."""
+        """Compile one part of the pattern to a regular expression that matches in linear time."""
         pieces = _MARK.split(part)  # literal, mark, literal, …, literal
         literals, marks = pieces[::2], pieces[1::2]
         for before, between, after in zip(marks, literals[1:-1], marks[1:], strict=False):
@@ -160,7 +161,7 @@ class PathPattern:
             if number == len(marks):
                 out += f"{group}.{least}){re.escape(literal)}\\Z"
             else:
-                # Atomic: where the text first follows is as good as anywhere, so nothing is tried twice.
+                # Atomic, without backtracking: the first occurrence of the following text is always a valid choice.
                 out += f"(?>{group}.{least}?){re.escape(literal)})"
         return re.compile(out if marks else f"{out}\\Z", re.DOTALL)
 
@@ -172,7 +173,7 @@ class PathPattern:
         if field in RESERVED:
             raise _refuse(
                 self.text,
-                "names other than those of the fields that a build writes itself",
+                "names that a build does not use for its own fields",
                 f"{mark}: call it {{{field}_id}}, for example",
             )
         if field in map(field_name, self.names):

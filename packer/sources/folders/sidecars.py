@@ -22,10 +22,10 @@ TEXT_COLUMN = "text"
 """Column for the content of a ``.txt`` file."""
 
 RENAMED = "sidecar_"
-"""Precedes a name in a JSON file if a build itself writes a field of that name."""
+"""Prefix for a name in a JSON file if a build itself writes a field of that name."""
 
 SIDECAR_BYTES = 2**20
-"""Largest sidecar in bytes. They are kept in memory and become part of the plan."""
+"""Largest sidecar in bytes. Sidecars become part of the plan."""
 
 _DEPTH = 32
 """Most levels of lists and objects in a JSON file."""
@@ -40,21 +40,22 @@ def sidecar_suffix(name: str) -> str | None:
 def read_sidecars(
     paths: Sequence[str], root: Path, roots: Sequence[Path]
 ) -> tuple[dict[str, Any], dict[str, ItemFile]]:
-    """Read the sidecars of an item: the columns, and the files by ``sidecar`` and suffix.
+    """Read the sidecars of an item. Return their columns, and the files by ``sidecar`` and suffix.
 
     Parameters
     ----------
     paths : sequence of str
-        Relative to `root`.
+        Paths of the sidecars, relative to `root`.
     roots : sequence of Path
-        Folders that the files must not leave, without links.
+        Folders that the files must not leave, with resolved links.
 
     Raises
     ------
     ValueError
-        With the reason, if one is too large or not what its suffix says, or if two have the same suffix or column.
+        If a sidecar is too large, if its content does not suit its suffix, or if two sidecars have the same suffix or
+        column. The message is the reason of the reject.
     BuildError
-        If one cannot be read for a reason that may pass.
+        If a sidecar cannot be read because of a temporary fault.
     """
     columns: dict[str, Any] = {}
     files: dict[str, ItemFile] = {}
@@ -80,14 +81,14 @@ def read_sidecars(
 def _read(path: Path) -> dict[str, Any]:
     """Read the columns in a sidecar.
 
-    A text loses the spaces and line ends around it; an empty one is missing. Names of an object that a build needs for
-    its own fields are preceded by ``sidecar_``.
+    Spaces and line ends around a text are removed, and an empty text is missing. Names in an object that a build uses
+    for its own fields get the prefix ``sidecar_``.
     """
     try:
         with path.open("rb") as file:
             data = file.read(SIDECAR_BYTES + 1)
     except OSError as error:
-        if may_pass(error):  # the plan depends on what is read
+        if may_pass(error):  # the plan depends on the content, so a temporary fault must not make a reject
             raise BuildError(f"cannot be read: {error}", place=path, hint="run the same command again") from error
         raise ValueError(f"expected a readable file, found: {system_reason(error)}") from error
     if len(data) > SIDECAR_BYTES:
@@ -112,7 +113,7 @@ def _parse_object(text: str) -> Mapping[str, Any]:
         document = json.loads(
             text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=without_doubles
         )
-        if "\\u" in text:  # half of a surrogate pair is no character
+        if "\\u" in text:  # half of a surrogate pair is not a character
             json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise ValueError("expected text that can be encoded as UTF-8, found half of a surrogate pair") from error

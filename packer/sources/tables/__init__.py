@@ -1,1 +1,1 @@
-"""Table files, one file for each kind."""
+"""Readers of table files, one module for each kind."""

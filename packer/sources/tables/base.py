@@ -14,35 +14,35 @@ from shardspec.wording import quote_some
 
 
 class Table(Protocol):
-    """A table file at a path. It is opened only when it is read, as often as needed.
+    """A table file. It is opened each time it is read.
 
-    Every method that reads raises `UsageError` if the file cannot be read, is not such a table, or has changed since it
-    was read before.
+    Every method that reads raises `UsageError` if the file cannot be read, is not a table of this kind, or has changed
+    since it was last read.
 
     Attributes
     ----------
     is_text : bool
-        Whether the values of `chunks` are texts of cells, which may represent numbers; an empty one is missing.
+        Whether the values of `chunks` are strings from cells, which may represent numbers. Empty cells are missing.
     """
 
     is_text: bool
 
     @property
     def names(self) -> Collection[str]:
-        """Return the columns of the chunks read so far, in order; after the last chunk, all columns of the table."""
+        """The columns of the chunks read so far, in order. After the last chunk, these are all columns of the table."""
         ...
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """Return notes for the user by column.
+        """Notes for the user by column.
 
-        Notes about columns without a name, which are left out, have the key ``""``.
+        Columns without a name are skipped, and the note about them has the key ``""``.
         """
         ...
 
     @property
     def classes(self) -> Mapping[str, Sequence[str]]:
-        """Return the class names of columns of numbers, if the file has any."""
+        """The class names of columns of numbers, if the file has any."""
         ...
 
     def chunks(self, columns: Collection[str] | None = None, unread: Collection[str] = ()) -> Iterator[Chunk]:
@@ -53,18 +53,18 @@ class Table(Protocol):
         columns : collection of str, optional
             The columns to return; all by default. Columns that the table lacks are left out.
         unread : collection of str
-            Columns whose values are not needed. A columnar file does not read them, and yields None in each row.
+            Columns whose values are not needed. A reader of a columnar file skips them, and yields None in each row.
         """
         ...
 
     def frame(self, texts: Collection[str] = ()) -> Any:
-        """Read the whole table for `shardspec.typing.frames`, in the form that takes the least memory.
+        """Read the whole table for `shardspec.typing.frames`, in a form that takes little memory.
 
         Parameters
         ----------
         texts : collection of str
-            The columns of cells that stay texts. Any other becomes integers or floats if all its cells are such
-            numbers, and an empty cell is missing.
+            Columns of cells to keep as texts. Any other column of cells becomes integers or floats if all its cells
+            are numbers. Empty cells are missing.
         """
         ...
 
@@ -82,12 +82,12 @@ class Passes:
 
     @contextmanager
     def begin(self) -> Iterator[bool]:
-        """Wrap one pass over the file; yields whether it is the first one.
+        """Wrap one pass over the file. Yield whether it is the first pass.
 
         Raises
         ------
         UsageError
-            If the file cannot be read, or has changed.
+            If the file cannot be read, or has changed since an earlier pass.
         """
         before = self._stat
         try:
@@ -102,13 +102,13 @@ class Passes:
             )
 
     def _examine(self) -> tuple[int, int]:
-        with self._path.open("rb") as file:  # libraries say in words of their own that a file cannot be read
+        with self._path.open("rb") as file:  # raises a plain OSError, unlike the libraries, if the file cannot be read
             found = os.fstat(file.fileno())
         return found.st_size, found.st_mtime_ns
 
 
 class Lines:
-    """The first line of each row, counted from 1. Rows of one line each take no memory."""
+    """Records the first line of each row, counted from 1. Rows of a single line take no memory."""
 
     def __init__(self) -> None:
         self._rows = array("q")

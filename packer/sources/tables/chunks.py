@@ -1,4 +1,4 @@
-"""Rows as columns, in chunks."""
+"""Chunks of rows, stored column by column."""
 
 import json
 import shlex
@@ -16,14 +16,14 @@ CHUNK_ROWS = 2048
 
 
 class Chunk(NamedTuple):
-    """Consecutive rows, as columns.
+    """Consecutive rows, stored column by column.
 
     Attributes
     ----------
     first : int
         The number of the first row.
     columns : dict of str to list
-        A column that is not in it has no value in these rows.
+        Values by column. A missing column has no values in these rows.
     """
 
     first: int
@@ -31,7 +31,7 @@ class Chunk(NamedTuple):
     columns: Mapping[str, Sequence[Any]]
 
     def column(self, name: str, missing: Any = None) -> Sequence[Any]:
-        """Return the values of a column; `missing` in every row if it has none here."""
+        """Return the values of a column, or `missing` for every row if the chunk does not have the column."""
         return self.columns[name] if name in self.columns else [missing] * self.rows
 
     def to_rows(self) -> Iterator[dict[str, Any]]:
@@ -41,7 +41,7 @@ class Chunk(NamedTuple):
         return (dict(zip(names, row, strict=True)) for row in rows)
 
     def select(self, names: Collection[str] | None) -> "Chunk":
-        """Return the same rows with some columns only; None stands for all."""
+        """Return the same rows with only some columns; None means all columns."""
         if names is None:
             return self
         return self._replace(columns={name: values for name, values in self.columns.items() if name in names})
@@ -49,12 +49,12 @@ class Chunk(NamedTuple):
 
 @contextmanager
 def reading_parquet(path: Path) -> Iterator[None]:
-    """Report a damaged file as `UsageError`. System errors, which have a number, are passed on.
+    """Turn the errors of a damaged file into `UsageError`. System errors, which have an errno, are passed on.
 
     Raises
     ------
     UsageError
-        If the file is no Parquet file, or damaged.
+        If the file is damaged or not a Parquet file.
     """
     try:
         yield
@@ -76,7 +76,7 @@ def chunks_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[Chunk]:
 
 
 def chunk_of_batch(batch: Any, first: int, path: Path) -> Chunk:
-    """Return the rows of a record batch of pyarrow as a chunk; `first` is the number of its first row.
+    """Convert a record batch of pyarrow to a chunk. `first` is the number of its first row.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def chunk_of_batch(batch: Any, first: int, path: Path) -> Chunk:
 
 
 def describe_row(row: int) -> str:
-    """Return the name, in messages, of a row that has no line in a file."""
+    """Return the name in messages of a row that has no line number."""
     return f"row {row} (counted from 0)"
 
 

@@ -1,4 +1,4 @@
-"""Tables of cells with marks between them: CSV and TSV."""
+"""Tables of delimited cells: CSV and TSV."""
 
 import csv
 import re
@@ -20,27 +20,27 @@ from shardspec.typing.frames import Cells
 from shardspec.wording import counted, list_some, shorten
 
 _MARKS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-"""Marks that separate the cells of tables, with their names in messages."""
+"""Delimiters of cells, with their names in messages."""
 
 
 _QUOTING = (
-    'write a cell that begins with " between two others, and each " in it twice; or read a table that was written '
-    "without quoting with --unquoted"
+    'enclose a cell that begins with " in quotation marks, and double each " in it; or, if the table was written '
+    "without quoting, use --unquoted"
 )
 _SEPARATOR = re.compile(r"sep=.?\Z", re.IGNORECASE)
-"""The first line of a file that tells Excel what separates the cells."""
+"""First line of a file that tells Excel the delimiter."""
 
 
 class CsvTable:
-    """A CSV file with a header (`packer.sources.tables.base.Table`). Columns without a name are left out.
+    """A CSV file with a header (`packer.sources.tables.base.Table`). Columns without a name are skipped.
 
-    The cells are separated by commas. If the header has none, but semicolons, tabs or vertical bars, these separate the
-    cells.
+    The delimiter is the comma. If the header has no comma, but semicolons, tabs or vertical bars, these are the
+    delimiter.
 
     Parameters
     ----------
     unquoted : bool
-        Whether quotation marks are characters like any other, as in a table that was written without quoting.
+        Whether quotation marks are plain characters, for tables that were written without quoting.
     """
 
     is_text = True
@@ -66,7 +66,7 @@ class CsvTable:
                 first += len(some)
 
     def frame(self, texts: Collection[str] = ()) -> dict[str, Any]:
-        """Read the columns, numbers as arrays."""
+        """Read the columns, with numbers as arrays."""
         cells: dict[str, PackedTexts] = defaultdict(PackedTexts)
         typers: dict[str, CellTyper] = defaultdict(CellTyper)
         for chunk in self.chunks():
@@ -131,9 +131,9 @@ class CsvTable:
                 last = reader.line_num
 
     def _refuse_swallowed(self, cells: Sequence[str], reader: Any, line: int) -> None:
-        """Refuse a row of cells between tabs with whole rows in it: a text that only begins with a quotation mark.
+        """Refuse a row in a TSV file with a cell that contains whole rows, because it begins with a quotation mark.
 
-        With commas this cannot be detected: a text of several lines may contain as many.
+        With commas as the delimiter, this cannot be detected, since a text of several lines may contain as many commas.
         """
         mark, full = reader.dialect.delimiter, len(cells) - 1
         if mark != "\t" or not full or reader.line_num <= line:
@@ -160,23 +160,23 @@ class CsvTable:
 
 
 class TsvTable(CsvTable):
-    """A CSV file whose cells are separated by tabs, or by another mark as in a `CsvTable`."""
+    """A file like `CsvTable` whose default delimiter is the tab."""
 
     mark = "\t"
 
 
 def _describe_unnamed(header: Sequence[str]) -> dict[str, str]:
-    """Describe which columns have no name, such as the index that pandas writes; none if all have one."""
+    """Describe the columns without a name, such as the index that pandas writes; empty if all columns have names."""
     numbers = [str(number) for number, name in enumerate(header, 1) if not name]
     if not numbers:
         return {}
     if len(numbers) == 1:
-        return {"": f"column {numbers[0]} has no name and is left out: a name in the header keeps it"}
-    return {"": f"columns {list_some(numbers)} have no name and are left out: names in the header keep them"}
+        return {"": f"column {numbers[0]} has no name and is skipped: name it in the header to keep it"}
+    return {"": f"columns {list_some(numbers)} have no name and are skipped: name them in the header to keep them"}
 
 
 def _describe_other_bytes(path: Path) -> str:
-    """Say where a file is not UTF-8. It is decoded in large pieces, so the line read last does not tell."""
+    """Describe where a file is not UTF-8. The file is searched again, since it is decoded in large pieces."""
     data = path.read_bytes()
     try:
         data.decode("utf-8")
@@ -187,7 +187,7 @@ def _describe_other_bytes(path: Path) -> str:
 
 
 def _other_mark(path: Path, header: str) -> str | None:
-    """Return the likely separator of a header that parses as a single cell; None if the table has one column."""
+    """Return the likely delimiter of a header that parses as a single cell, or None if the table has one column."""
     found = [mark for mark in _MARKS if mark in header]
     if len(found) > 1:
         named = " and ".join(_MARKS[mark] for mark in found)

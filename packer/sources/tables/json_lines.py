@@ -61,9 +61,9 @@ def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        If a name occurs twice: Python takes the last value, other parsers the first.
+        If a name occurs twice, since Python would take the last value and other parsers the first.
     """
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError(f"expected every name once, found {counted(len(pairs) - len(found), 'name')} again")
+        raise ValueError(f"expected every name once, found {counted(len(pairs) - len(found), 'name')} repeated")
     return found

@@ -1,4 +1,4 @@
-"""The kinds of table files, by suffix."""
+"""Open a table file by its suffix."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +25,7 @@ def is_table(path: Path) -> bool:
 
 
 def open_table(path: Path, unquoted: bool = False) -> Table:
-    """Return the table at a path, by its suffix. It is not read yet.
+    """Return the table at a path according to its suffix, without reading it.
 
     Parameters
     ----------
@@ -35,9 +35,9 @@ def open_table(path: Path, unquoted: bool = False) -> Table:
     Raises
     ------
     UsageError
-        If the suffix is unknown, or `unquoted` does not apply to it.
+        If the suffix is unknown, or if `unquoted` does not apply to this kind of table.
     MissingDependencyError
-        If the library for tables of that kind is not installed.
+        If the library for this kind of table is not installed.
     """
     suffix = path.suffix.lower()
     if suffix not in TABLES:

@@ -1,4 +1,4 @@
-"""Tables in Parquet."""
+"""Tables in Parquet files."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ class ParquetTable:
 
     @property
     def classes(self) -> Mapping[str, Sequence[str]]:
-        """Return the class names of Hugging Face's ``ClassLabel`` columns."""
+        """The class names of Hugging Face's ``ClassLabel`` columns."""
         try:
             return class_labels(pq.read_schema(self._path).metadata)
         except (OSError, ValueError):  # pyarrow's errors are subclasses of both
@@ -35,7 +35,7 @@ class ParquetTable:
         with self._opened() as file:
             made = [name for name in self.names if name not in unread and (columns is None or name in columns)]
             for batch in file.iter_batches(CHUNK_ROWS, columns=made, use_threads=False):
-                # To pyarrow, the name of a column is also that of all columns that are called so up to a dot.
+                # pyarrow selects by a name also all columns whose names start with it and a dot.
                 chunk = chunk_of_batch(batch.select(made), first, self._path)
                 without = {name: [None] * chunk.rows for name in self.names if name in unread}
                 yield chunk._replace(columns={**chunk.columns, **without})

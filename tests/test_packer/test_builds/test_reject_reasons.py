@@ -129,7 +129,7 @@ def test_a_file_that_has_changed_since_the_plan_is_named(tmp_path: Path) -> None
     assert found["cut.png"] == (
         "decode", "expected an image, found an empty file; 'cut.png' has changed since the build was planned"
     )  # fmt: skip
-    assert found["gone.png"][1].endswith("; 'gone.png' was there when the build was planned")
+    assert found["gone.png"][1].endswith("; 'gone.png' existed when the build was planned")
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",), ("--size", 16)])

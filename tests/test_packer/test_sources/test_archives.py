@@ -435,8 +435,8 @@ def test_an_index_of_another_file_is_refused_record_by_record(tmp_path: Path) ->
     assert len(found) == 3
     reasons = rejects(tmp_path / "out")
     assert reasons.keys() == {"a.rec!7", "a.rec!9"}
-    assert "at byte 12, as the index says, found no whole one" in reasons["a.rec!7"]
-    assert "at byte 99999999, as the index says, found the end of the file at byte" in reasons["a.rec!9"]
+    assert "at byte 12 according to the index, found no complete one" in reasons["a.rec!7"]
+    assert "at byte 99999999 according to the index, found the end of the file at byte" in reasons["a.rec!9"]
 
 
 def test_parquet_with_images(tmp_path: Path) -> None:
@@ -561,7 +561,7 @@ def test_a_compressed_tar_is_known_by_its_bytes(tmp_path: Path) -> None:
         ("two/a.tar", {"label_from": "capton"}, "did you mean 'caption'"),
         ("plain", {"keys": "k.txt"}, "keys: applies only to archives"),
         ("two/a.zip", {}, "or an archive"),
-        ("two/none.tar", {}, "a table or an archive, found nothing of that name"),
+        ("two/none.tar", {}, "a table or an archive, found nothing at this path"),
     ],
 )
 def test_wrong_calls(tmp_path: Path, source: str, options: dict[str, Any], message: str) -> None:

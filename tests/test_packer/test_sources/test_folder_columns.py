@@ -161,7 +161,7 @@ class TestPaths:
         assert "the column 'label' is not packed, since --label-from person takes its place" in made.describe()
         made = build(tmp_path / "in", tmp_path / "folder", label_from="folder", **options)
         assert made.manifest.schema["label"].classes == ("train", "val")
-        assert "the classes are 'train', 'val', which look like splits" in made.describe()
+        assert "the classes 'train', 'val' look like splits" in made.describe()
         assert "label" not in build(tmp_path / "in", tmp_path / "n", label_from="none", **options).manifest.schema
         with raises(UsageError, option="label_from", found="'Person'; did you mean 'person'?"):
             build(tmp_path / "in", tmp_path / "no", label_from="Person", **options)
@@ -409,13 +409,13 @@ class TestLinks:
         (tmp_path / "disk" / "other" / "round").symlink_to(faces / "deep", target_is_directory=True)
         made = build(root, tmp_path / "out", root=tmp_path / "disk", **QUIET)
         assert sources(tmp_path / "out") == ["fake/x.png", "real/0.png", "real/deep/1.png", "real/up/other/2.png"]
-        assert "behind links to folders that are listed where they lie (such as 'real/back')" in made.describe()
+        assert "behind links to folders that are listed anyway (such as 'real/back')" in made.describe()
 
 
 class TestNotes:
     def test_class_folders_without_labels_are_said(self, tmp_path: Path) -> None:
         write_tree(tmp_path / "in", "real/0.png", "fake/1.png")
-        line = "no labels: --label-from folder makes 2 classes of the folders 'fake', 'real'"
+        line = "no labels: --label-from folder makes 2 classes from the folders 'fake', 'real'"
         call = (tmp_path / "in", tmp_path / "out", "--quiet")
         assert line in run_packer("build", *call, "--dry-run").stdout
         assert line in run_packer("build", *call).stdout
@@ -446,7 +446,7 @@ class TestNotes:
         (tmp_path / "in" / "deepfake").mkdir()
         (tmp_path / "in" / "deepfake" / "x.docx").write_bytes(b"x")
         done = run_packer("build", tmp_path / "in", tmp_path / "out", "--label-from", "folder", "--quiet")
-        assert "no class for 'deepfake': no image or video to pack in it" in done.stdout
+        assert "ignored folders without images or videos: 'deepfake'" in done.stdout
         assert "ignored: 1 .docx (such as 'deepfake/x.docx')" in done.stdout
 
     def test_ignored_files_are_named_by_suffix_with_a_bound(self, tmp_path: Path) -> None:

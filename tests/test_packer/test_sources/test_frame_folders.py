@@ -329,7 +329,7 @@ def test_changes_of_any_frame_are_noticed(source: Path) -> None:
     os.utime(third, ns=(was.st_atime_ns, was.st_mtime_ns - 10**9))  # older, and so not the newest of them
     assert list(before.changes()) == ["'fake/a' has changed since the build was planned"]
     third.unlink()
-    assert list(before.changes()) == ["'fake/a/frame3.jpg' was there when the build was planned"]
+    assert list(before.changes()) == ["'fake/a/frame3.jpg' existed when the build was planned"]
 
 
 def test_an_update_takes_new_folders_and_replaces_changed_ones(source: Path, tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_a_rejected_folder_is_shown_by_its_first_whole_frame(source: Path, tmp_p
 def test_sources_that_have_no_frames(source: Path, tmp_path: Path) -> None:
     done = run_packer("build", source / "fake" / "a", tmp_path / "out", *RATE, expect=2)
     assert "'frame0.jpg' directly in" in done.stderr
-    assert "give the folder above it, or --exclude what is no frame" in done.stderr
+    assert "use the folder above it, or --exclude images that are not frames" in done.stderr
     labelled = run_packer("build", source / "fake", tmp_path / "l", *RATE, "--label-from", "folder", expect=3)
     assert "expected a folder to name the label (--label-from folder), found it directly" in labelled.stderr
     build(source, tmp_path / "packed")

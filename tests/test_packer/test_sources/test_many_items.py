@@ -177,7 +177,7 @@ def test_a_label_that_the_first_pass_has_not_seen_is_no_class() -> None:
     columns = read_columns(lambda: chunks_of(rows), "auto", {}, str)
     assert [row["label"] for row, _ in columns.rows(chunks_of(rows))] == [0, None]
     with raises(
-        UsageError, place="label column 'label'", found="'real', which was not there when the classes were numbered"
+        UsageError, place="label column 'label'", found="'real', which was missing when the classes were numbered"
     ):
         list(columns.rows(chunks_of([{"label": "real"}])))
 

@@ -211,7 +211,7 @@ class TestTable:
     def test_columns_that_the_pack_stage_writes_itself_are_reported(self, images: Path, name: str) -> None:
         path = write_table(images, ".csv", [{"path": "0.png", name: 1}])
         with pytest.raises(
-            UsageError, match="a name that is kept for what packer makes of faces, frames and images: rename it"
+            UsageError, match="a name that is reserved for fields that packer writes: rename it"
         ):
             TableSource(path).list_items("auto", "path")
 
@@ -284,7 +284,7 @@ class TestFiles:
     )
     def test_what_are_no_rows_are_refused(self, tmp_path: Path, rows: Any, found: str) -> None:
         message = (
-            f"source: expected rows (mappings of column to value), found {found}: give the folder, or rows with a path"
+            f"source: expected rows (mappings of column to value), found {found}: pass the folder, or rows with a path"
         )
         with pytest.raises(UsageError) as caught:
             build(rows, tmp_path / "out", progress=False)
@@ -378,7 +378,7 @@ class TestOpening:
 
     def test_what_is_none_is_reported(self, images: Path, tmp_path: Path) -> None:
         out = tmp_path.parent / "out"
-        with raises(UsageError, expected="a folder, a table or an archive", found="nothing of that name"):
+        with raises(UsageError, expected="a folder, a table or an archive", found="nothing at this path"):
             open_source(images / "missing", out)
         tables, archives = (
             r"\(.csv, .jsonl, .ndjson, .parquet, .tsv\)",

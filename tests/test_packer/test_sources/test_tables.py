@@ -189,10 +189,10 @@ class TestTypes:
         table = write_csv(tmp_path / "t.csv", **columns)
         done = run_packer("build", table, tmp_path / "out", "--text", "meant", "--json", "--quiet")
         assert json.loads(done.stdout)["notes"] == [
-            "column 'label' is names of classes: 3 of 4 cells are numbers, but not 'n/a' (line 4): correct or empty "
-            "such cells to make it numbers (rows without a label are rejects), or keep it so with --text label",
+            "column 'label' is class names: 3 of 4 cells are numbers, but not 'n/a' (line 4): correct or empty "
+            "such cells to get numbers (rows without a label are rejects), or keep the texts with --text label",
             "column 'valence' is text: 2 of 3 cells are numbers, but not 'unknown ' (line 5): correct or empty such "
-            "cells to make it numbers, or keep it so with --text valence",
+            "cells to get numbers, or keep the texts with --text valence",
             "column 'sign' is text: 2 of 3 cells are numbers, but not '+0.5' (line 2): --float sign takes it as "
             "a number",
         ]
@@ -307,7 +307,7 @@ class TestNames:
         write_images(tmp_path, 2)
         table = write_csv(tmp_path / "t.csv", path=["0.png", "1.png"], Label=["x", "y"], sex=["m", "f"])
         call = (table, tmp_path / "out", "--label-from", "sex", "--quiet")
-        line = "the column 'Label' is not packed, since --label-from sex takes its place: rename it to keep it"
+        line = "the column 'Label' is not packed, since --label-from sex replaces it: rename the column to keep it"
         assert line in run_packer("build", *call, "--dry-run").stdout
         assert line in run_packer("build", *call).stdout
         schema = Layout(tmp_path / "out").load().schema
@@ -485,7 +485,7 @@ class TestElsewhere:
         (line,) = read_jsonl(tmp_path / "twice" / "rejects.jsonl")
         assert (line["item"], line["reason"].partition(":")[0]) == (
             "0.png",
-            "expected a path below one of the roots, found it below 2",
+            "expected a path below a single root, found it below 2",
         )
 
     def test_further_columns_of_paths_go_by_the_roots_too(self, tmp_path: Path) -> None:
@@ -509,7 +509,7 @@ class TestElsewhere:
         for folders, message in (
             (("none",), "root: expected a folder, found none at"),
             (("file",), "root: expected a folder, found a file at"),
-            (("a", "a/x"), "root: expected folders apart from one another"),
+            (("a", "a/x"), "root: expected folders that are not inside each other"),
             (("a/x", "b/x"), "root: expected folders with different names"),
         ):
             with pytest.raises(UsageError, match=message):
@@ -614,14 +614,14 @@ def test_a_column_without_a_name_is_left_out_and_its_number_said(tmp_path: Path)
     (tmp_path / "t.csv").write_text(",path,label, ,\n0,a.png,cat,,\n1,b.png,dog,x,\n")
     done = run_packer("build", tmp_path / "t.csv", tmp_path / "out", "--json", "--quiet")
     assert json.loads(done.stdout)["notes"] == [
-        "columns 1, 4, 5 have no name and are left out: names in the header keep them"
+        "columns 1, 4, 5 have no name and are skipped: name them in the header to keep them"
     ]
     ds = open_dataset(tmp_path / "out")
     assert ds.classes == ("cat", "dog")
     assert not [name for name in ds.schema.names if name.startswith("column")]
     (tmp_path / "k.csv").write_text(f"key,n,\n{ds.column('key')[0]},1,\n{ds.column('key')[1]},2,\n")
     done = run_packer("add", tmp_path / "out", tmp_path / "k.csv", "--quiet")
-    assert "\ncolumn 3 has no name and is left out: a name in the header keeps it\n" in done.stdout
+    assert "\ncolumn 3 has no name and is skipped: name it in the header to keep it\n" in done.stdout
     assert open_dataset(tmp_path / "out").column("n").tolist() == [1, 2]
     (tmp_path / "i.csv").write_text(",label\na.png,cat\n")
     done = run_packer("build", tmp_path / "i.csv", tmp_path / "no", "--quiet", expect=2)
