@@ -204,7 +204,7 @@ def _number(field: bytes) -> int | None:
 
 def _header_name(block: bytes) -> bytes:
     name = block[:100].partition(b"\0")[0]
-    # GNU's tar has times in the place of the prefix.
+    # GNU's tar stores times in place of the prefix.
     prefix = block[345:500].partition(b"\0")[0] if block[257:263] == b"ustar\0" else b""
     return prefix + b"/" + name if prefix else name
 

@@ -207,7 +207,7 @@ def test_a_second_image_and_boxes_of_a_sample(tmp_path: Path) -> None:
     assert found[0]["mask_png_image"].shape == (48, 48, 3)
     assert found[0]["mask_png_image"].any()
     done = run_packer("build", path, tmp_path / "plain", "--engine", "inline")
-    assert "left out: mask_png (2)" in done.stdout
+    assert "ignored: mask_png (2)" in done.stdout
     with pytest.raises(UsageError, match="mask_png"):
         build(path, tmp_path / "none", also="masks.png", **options)
 
@@ -343,7 +343,7 @@ def test_archives_of_one_class_each_are_told_apart_by_keys_with_their_names(tmp_
     """As ImageNet's class archives may be: each has a file of the same name."""
     for name in ("cat", "dog"):
         write_tar(tmp_path / f"in/{name}.tar", [("0.png", encoded(0, kind="PNG")), ("1.png", encoded(1, kind="PNG"))])
-    with pytest.raises(TooManyRejectsError, match=r"expected a folder in the name within the archive .* with --keys"):
+    with pytest.raises(TooManyRejectsError, match=r"expected a folder in the name within the archive .* use --keys"):
         build(tmp_path / "in", tmp_path / "folders", label_from="folder")
     keys = tmp_path / "k.csv"
     keys.write_text("key,label\ncat.tar!0.png,cat\ncat.tar!1,cat\ndog.tar!0,dog\ndog.tar!1.png,dog\n")
@@ -407,7 +407,7 @@ def test_faces_of_insightface(tmp_path: Path) -> None:
     write_faces(tmp_path / "both/other", 3, 2)
     done = packer.build(tmp_path / "both", tmp_path / "mixed", engine="inline", progress=False)
     (note,) = done.notes
-    assert note.startswith("each of ms1m/train.rec, other/train.rec counts its people from 0, so one label means")
+    assert note.startswith("each of ms1m/train.rec, other/train.rec numbers its people from 0, so a label stands for")
 
 
 def test_records_in_pieces_and_labels_of_all_kinds(tmp_path: Path) -> None:
@@ -587,7 +587,9 @@ def test_a_first_sample_that_is_cut_off_is_rejected_as_that(tmp_path: Path, suff
     noise = np.random.default_rng(0).bytes(100_000)
     path = write_tar(tmp_path / f"a.{suffix}", [("0.cls", b"1"), ("0.jpg", noise)])
     path.write_bytes(path.read_bytes()[:50_000])
-    with pytest.raises(TooManyRejectsError, match="cut off or damaged behind it, and it lacks an image or a video"):
+    with pytest.raises(
+        TooManyRejectsError, match="cut off or damaged after this sample, which lacks an image or a video"
+    ):
         build(path, tmp_path / "out")
 
 

@@ -186,7 +186,7 @@ def test_members_apart_from_their_sample_reject_it(tmp_path: Path) -> None:
     names = ["0.jpg", "1.jpg", "0.cls", "1.cls", "2.cls", "2.jpg"]
     found = list_file(tar_of(tmp_path / "a.tar", *((named(name), b"1") for name in names)), list_tar)
     assert [item.reject is None for item in found.items] == [False, False, False, False, True]
-    assert "side by side" in str(found.items[0].reject)
+    assert "next to each other" in str(found.items[0].reject)
 
 
 def test_a_sparse_member_is_a_reject(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ class TestPaths:
         made = build(tmp_path / "in", tmp_path / "out", label_from="person", **options)
         assert made.manifest.schema["label"].classes == ("000", "001")
         assert "label" in made.describe()
-        assert "the column 'label' is not packed, since --label-from person takes its place" in made.describe()
+        assert "the column 'label' is not packed, since --label-from person replaces it" in made.describe()
         made = build(tmp_path / "in", tmp_path / "folder", label_from="folder", **options)
         assert made.manifest.schema["label"].classes == ("train", "val")
         assert "the classes 'train', 'val' look like splits" in made.describe()
@@ -248,7 +248,7 @@ class TestSidecars:
             (".json", b"", "expected a JSON object, found a syntax error: Expecting value (line 1 column 1)"),
             (".json", b"[1]", "expected a JSON object, found list"),
             (".json", b'{"a": 1', "expected a JSON object, "),
-            (".json", b'{"a": 1, "a": 2}', "expected every name once, found 1 name again"),
+            (".json", b'{"a": 1, "a": 2}', "expected every name once, found 1 name repeated"),
             (".json", b'{"a": NaN}', "expected finite numbers, found NaN"),
             (".json", b'{"a": -1e999}', "expected finite numbers, found '-1e999'"),
             (".json", b'{"a": "\\ud800"}', "found half of a surrogate pair"),

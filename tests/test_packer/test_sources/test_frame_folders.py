@@ -212,12 +212,12 @@ def test_masks_in_folders_beside_the_frames(source: Path, tmp_path: Path) -> Non
 def test_names_without_an_order_are_a_reject(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "frames" / "good", ["one.jpg"]).parent
     wrong = [
-        (["img_1.jpg", "img_2.jpg", "flow_x_1.jpg"], "differ in their numbers alone"),
-        (["1.jpg", "2.jpg", "2.png"], "differ in their numbers alone"),
-        (["a.jpg", "b.jpg"], "differ in their numbers alone"),
-        (["1.jpg", "#.jpg"], "differ in their numbers alone"),
+        (["img_1.jpg", "img_2.jpg", "flow_x_1.jpg"], "differ only in their numbers"),
+        (["1.jpg", "2.jpg", "2.png"], "differ only in their numbers"),
+        (["a.jpg", "b.jpg"], "differ only in their numbers"),
+        (["1.jpg", "#.jpg"], "differ only in their numbers"),
         (["2.jpg", "02.jpg"], "expected each number once at the end of the frames' names, found '02.jpg' and '2.jpg'"),
-        (["video1_0.jpg", "video1_1.jpg", "video2_0.jpg"], "put each video into a folder of its own"),
+        (["video1_0.jpg", "video1_1.jpg", "video2_0.jpg"], "put each video into a separate folder"),
         (["t0.25.jpg", "t0.5.jpg", "t0.125.jpg"], "found a decimal"),
         ([f"{2**53}.jpg"], "expected numbers of frames up to"),
     ]

@@ -210,9 +210,7 @@ class TestTable:
     @pytest.mark.parametrize("name", ["key", "Source", "landmarks", "frame"])
     def test_columns_that_the_pack_stage_writes_itself_are_reported(self, images: Path, name: str) -> None:
         path = write_table(images, ".csv", [{"path": "0.png", name: 1}])
-        with pytest.raises(
-            UsageError, match="a name that is reserved for fields that packer writes: rename it"
-        ):
+        with pytest.raises(UsageError, match="a name that is reserved for fields that packer writes: rename it"):
             TableSource(path).list_items("auto", "path")
 
     @TABLES

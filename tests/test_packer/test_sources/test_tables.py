@@ -193,8 +193,7 @@ class TestTypes:
             "such cells to get numbers (rows without a label are rejects), or keep the texts with --text label",
             "column 'valence' is text: 2 of 3 cells are numbers, but not 'unknown ' (line 5): correct or empty such "
             "cells to get numbers, or keep the texts with --text valence",
-            "column 'sign' is text: 2 of 3 cells are numbers, but not '+0.5' (line 2): --float sign takes it as "
-            "a number",
+            "column 'sign' is text: 2 of 3 cells are numbers, but not '+0.5' (line 2): --float sign makes it a number",
         ]
         quiet = build(table, tmp_path / "typed", text=["label", "meant", "valence"], float="sign", **QUIET)
         assert not quiet.notes
@@ -217,7 +216,7 @@ class TestTypes:
         write_images(tmp_path, 1)
         (tmp_path / "t.jsonl").write_text('{"path": "0.png", "a": 1, "a": 2}\n')
         with pytest.raises(
-            UsageError, match="line 1: expected a JSON object, expected every name once, found 1 name again"
+            UsageError, match="line 1: expected a JSON object, expected every name once, found 1 name repeated"
         ):
             build(tmp_path / "t.jsonl", tmp_path / "out", **QUIET)
 
@@ -625,7 +624,7 @@ def test_a_column_without_a_name_is_left_out_and_its_number_said(tmp_path: Path)
     assert open_dataset(tmp_path / "out").column("n").tolist() == [1, 2]
     (tmp_path / "i.csv").write_text(",label\na.png,cat\n")
     done = run_packer("build", tmp_path / "i.csv", tmp_path / "no", "--quiet", expect=2)
-    assert "paths, found 'label': name it with --path-column; column 1 has no name and is left out" in done.stderr
+    assert "paths, found 'label': name it with --path-column; column 1 has no name and is skipped" in done.stderr
 
 
 def test_numbers_with_a_point_in_the_label_are_answered_with_int(tmp_path: Path) -> None:
@@ -642,8 +641,8 @@ def test_numbers_with_a_point_in_the_label_are_answered_with_int(tmp_path: Path)
     ("lines", "message"),
     [
         (['"a man', "two men", 'a "'], "line 2: expected a row, found a cell .* holds the rows up to line 4"),
-        (['"a" man', "two men", "three"], 'line 2: expected CSV, .*: write a cell that begins with " between'),
-        (["a man", "two men", '"three'], "line 4: expected CSV, unexpected end of data: write a cell"),
+        (['"a" man', "two men", "three"], 'line 2: expected CSV, .*: enclose a cell that begins with "'),
+        (["a man", "two men", '"three'], "line 4: expected CSV, unexpected end of data: enclose a cell"),
     ],
 )
 @pytest.mark.parametrize("columns", ["path\tcaption", "caption\tpath"])

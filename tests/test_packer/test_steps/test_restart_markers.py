@@ -64,7 +64,7 @@ def test_a_build_marks_what_it_encodes_and_keeps_what_it_keeps(tmp_path: Path) -
     done = run_packer(
         "build", source, tmp_path / "out", "--preset", "images", "--format", "npy", "--restart-markers", "--workers", 2
     )
-    assert "\nrestart markers: in 1 of 2 images: JPEGs whose bytes are kept stay as they came" in done.stdout
+    assert "\nrestart markers: in 1 of 2 images: JPEGs whose bytes are kept get none" in done.stdout
     encoded, whole = stored_images(tmp_path / "out")
     assert whole == kept.read_bytes()
     part = crop_jpeg(encoded, (100, 100, 200, 200), 3)
