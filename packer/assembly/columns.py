@@ -189,5 +189,5 @@ def with_columns(manifest: Manifest, columns: Iterable[Column], fields: Mapping[
         Fields of the new columns.
     """
     ordered = tuple(sorted(columns, key=lambda column: column.field))
-    beside = tuple(fields.get(column.field) or manifest.schema[column.field] for column in ordered)
-    return replace(manifest, schema=Schema((*manifest.shard_schema, *beside)), columns=ordered)
+    new_fields = tuple(fields.get(column.field) or manifest.schema[column.field] for column in ordered)
+    return replace(manifest, schema=Schema((*manifest.shard_schema, *new_fields)), columns=ordered)

@@ -60,9 +60,9 @@ def commit(
     """
     final = Layout(workspace.final)
     _write_card(final, format)
-    fields, beside = tuple(one.field for one in columns), tuple(one.column for one in columns)
+    fields, entries = tuple(one.field for one in columns), tuple(one.column for one in columns)
     whole = Schema((*schema, *fields)) if fields else schema
-    manifest = Manifest(format, whole, tuple(generations), _files(final), wall_clock, beside)
+    manifest = Manifest(format, whole, tuple(generations), _files(final), wall_clock, entries)
     if workspace.replaced.exists() or workspace.base.exists():
         write_durably(workspace.successor, manifest.dumps())
         finish_replacement(workspace)

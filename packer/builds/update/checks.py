@@ -72,9 +72,9 @@ def check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
 
 def check_added_fields(layout: Layout, base: Manifest) -> None:
     """Check that values may be missing in all fields that were added to the dataset after packing."""
-    beside = {column.field for column in base.columns}
-    marked = {f"{name}{_VALID}" for name in beside} & beside
-    every = sorted(name for name in beside - marked if f"{name}{_VALID}" not in marked)
+    column_fields = {column.field for column in base.columns}
+    marked = {f"{name}{_VALID}" for name in column_fields} & column_fields
+    every = sorted(name for name in column_fields - marked if f"{name}{_VALID}" not in marked)
     if every:
         raise UsageError(
             place=layout.root,
@@ -143,7 +143,7 @@ def check_columns(layout: Layout, base: Manifest, listing: Listing, recipe: Reci
     columns = {name: value for name, value in with_arrays(item.columns, listing.arrays).items() if name != "image"}
     columns |= {field_name(column): False for column in recipe.intervals}
     values = Encoder(recipe).encode(columns, whole=False)
-    schema, beside = base.shard_schema, {column.field for column in base.columns}
+    schema, column_fields = base.shard_schema, {column.field for column in base.columns}
     # An unknown validity field means that values are missing that were not missing before.
     unknown = [name for name in values if name not in schema]
     lacking = [name for name in unknown if name.endswith(_VALID) and name.removesuffix(_VALID) in schema]
@@ -154,7 +154,7 @@ def check_columns(layout: Layout, base: Manifest, listing: Listing, recipe: Reci
     made = RESERVED | made_fields(recipe).keys() | {recipe.also_field, f"{recipe.also_field}{_VALID}"}
     made |= {name for name in schema.names if name.endswith(_VALID)}
     missing = [name for name in schema.names if name not in values and name not in made]
-    wrong = [f"{name!r} is {_ADDED if name in beside else 'new'}" for name in new]
+    wrong = [f"{name!r} is {_ADDED if name in column_fields else 'new'}" for name in new]
     wrong += [f"{name.removesuffix(_VALID)!r} has missing values for the first time" for name in lacking]
     wrong += [f"{name!r} has another type" for name in differing]
     wrong += [f"{name!r} is missing" for name in missing]

@@ -206,15 +206,15 @@ class FoundFiles:
                 self.videos.add(path)
             yield FoundFile(path, frames=frames)
         for name in found:
-            beside: Sequence[str] = ()
+            sidecar_paths: Sequence[str] = ()
             if name.endswith("/"):
                 self._scan_ahead(above, ahead)
             elif not have_items:
                 have_items = True
                 self.folders_of_items.update(parts[:1])
             if self._keeps_sidecars and not name.endswith("/"):
-                beside = [above + other for other in sorted(sidecars.get(_stem(name), ()), key=os.fsencode)]
-            yield FoundFile(above + name, beside)
+                sidecar_paths = [above + other for other in sorted(sidecars.get(_stem(name), ()), key=os.fsencode)]
+            yield FoundFile(above + name, sidecar_paths)
 
     def _scan(self, path: str) -> Iterable[Entry]:
         """Return the entries of a folder, from a thread that listed them ahead if there is one."""
