@@ -121,6 +121,7 @@ def merge(
     if classes not in CLASSES:
         raise UsageError(option="classes", expected=f"one of {', '.join(CLASSES)}", found=shorten(classes))
     check_schemas(inputs)
+    check_sound(inputs)
     if classes == "same":
         check_classes(inputs)
     again = {os.fspath(path): count for path, count in zip(datasets, count_repeated(inputs), strict=True) if count}
@@ -164,6 +165,28 @@ def check_schemas(inputs: Sequence[Input]) -> None:
                 found="another",
                 hint=f"{error}. To make them alike, {_describe_remedy(first, schema)}",
             ) from error
+
+
+def check_sound(inputs: Sequence[Input]) -> None:
+    """Check that the sound of all datasets has one rate, which only their recipes tell.
+
+    Raises
+    ------
+    UsageError
+        If it does not.
+    """
+    rates: dict[str, Input] = {}
+    for one in inputs:
+        for generation in one.manifest.generations if "audio" in one.manifest.schema else ():
+            rates.setdefault(str(generation.recipe.get("audio")), one)
+    if len(rates) > 1:
+        (rate, first), (other, second) = list(rates.items())[:2]
+        raise UsageError(
+            place=second.path,
+            expected=f"sound of {rate} Hz, as in {first.path}",
+            found=f"{other} Hz",
+            hint=f"pack one of them again: {program()} build --audio {rate}",
+        )
 
 
 def check_classes(inputs: Sequence[Input]) -> None:

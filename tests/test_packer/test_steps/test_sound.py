@@ -47,6 +47,14 @@ def valid(samples: Sequence[dict[str, Any]]) -> list[bool]:
     return [bool(sample["audio_valid"]) for sample in samples]
 
 
+def test_sound_of_two_rates_is_not_merged(tmp_path: Path) -> None:
+    write_talk(tmp_path / "in" / "v.mp4")
+    for rate in (8000, 16000):
+        build(tmp_path / "in", tmp_path / str(rate), audio=rate)
+    with raises(UsageError, place=str(tmp_path / "16000")):
+        packer.merge([tmp_path / "8000", tmp_path / "16000"], tmp_path / "both", progress=False)
+
+
 @pytest.mark.parametrize(
     ("name", "codec", "rate", "offset"),
     [
