@@ -19,7 +19,8 @@ two different cutouts of the same frame, 15 pairs               at most 0.59    
 two of nine unrelated photographs and frames, 36 pairs          at most 0.64                at most 0.75
 ==============================================================  ==========================  ===================
 
-A flash or a fade changes the colours and leaves the likeness near 1.
+A flash or a fade changes the colours and leaves the likeness near 1. Frames of one brightness, such as a white flash, are
+left out of the comparison (`packer.steps.faces.tracks`).
 """
 
 _ACROSS, _DOWN = 16, 9

@@ -50,16 +50,17 @@ class VideoTracks:
     def follow(self, frame: int, faces: FrameFaces) -> FrameFaces:
         """Return the faces of a sampled frame, or of its substitute, with their tracks.
 
-        Frames must be passed in order, and may be repeated. Existing tracks are kept. Frames without a thumbnail are
-        not compared with others.
+        Frames must be passed in order, and may be repeated. Existing tracks are kept. Frames without a thumbnail, or of
+        one brightness, are not compared with others: a white flash is no cut.
         """
         missed = 0 if self._places is None else self._places[frame] - self.number - 1
         if missed < 0:
             self.number += 1
             return faces if faces.tracks is not None else replace(faces, tracks=self._last)
         self.number += missed + 1
-        cut = self._before is not None and faces.thumbnail is not None and is_cut(self._before, faces.thumbnail)
-        self._before = faces.thumbnail or self._before
+        seen = faces.thumbnail if faces.thumbnail is not None and faces.thumbnail.light.any() else None
+        cut = self._before is not None and seen is not None and is_cut(self._before, seen)
+        self._before = seen or self._before
         self.shot += cut
         if faces.tracks is not None:
             return faces

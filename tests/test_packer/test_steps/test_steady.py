@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ import packer
 from packer.recipe import Recipe
 from packer.steps.faces import step, waiting
 from packer.steps.faces.cuts import is_cut, make_thumbnail
-from packer.steps.faces.frame import FrameFaces, FramePlace
+from packer.steps.faces.frame import NO_FACES, FrameFaces, FramePlace
 from packer.steps.faces.steady import SteadyTracks
+from packer.steps.faces.tracks import VideoTracks
 from packer.steps.report import ItemReport
 from packer.vision.geometry.align import align_matrix
 from packer.vision.geometry.crop import crop_matrix
@@ -343,6 +345,17 @@ def test_a_cut_is_another_scene_and_no_flash_or_movement() -> None:
         *[False] * 4,
         *(True, False, True, True, False, True),
     ]
+
+
+@pytest.mark.parametrize("flat", [0, 255])
+def test_a_flat_frame_is_no_cut_but_may_hide_one(flat: int) -> None:
+    picture, other = (cv2.resize(photograph(name), (640, 360)) for name in ("astronaut", "coffee"))
+    tracks = VideoTracks(None, ItemReport("v.mp4"), None)
+    shots = []
+    for number, frame in enumerate((picture, np.full_like(picture, flat), picture, np.full_like(picture, flat), other)):
+        tracks.follow(number, replace(NO_FACES, thumbnail=make_thumbnail(frame)))
+        shots.append(tracks.shot)
+    assert shots == [0, 0, 0, 0, 1]
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8))
