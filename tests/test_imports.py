@@ -192,8 +192,8 @@ def is_ours(name: str) -> bool:
     return any(is_below(name, package) for package in PACKAGES)
 
 
-BUDGET = {"packer": 48_500, "readers": 17_500, "shardspec": 5_900, "benchmarks": 5_300, "tests": 54_000}
-"""Lines of Python that each room may have. They only go down: a change that needs more names what it removes."""
+BUDGET = {"packer": 47_300, "readers": 16_300, "shardspec": 5_800, "benchmarks": 5_300, "tests": 52_400}
+"""Lines of Python that each room may have. A change that needs more says in its commit what it adds and removes."""
 
 
 @pytest.mark.parametrize("room", sorted(BUDGET))
