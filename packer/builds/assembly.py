@@ -238,8 +238,9 @@ def _give_up(space: Workspace, counts: Counts, recipe: Recipe) -> TooManyRejects
         kind = "have / and a suffix, and" if recipe.frame_folders is None else "have / and all zeros of a name, and"
         advice = f"paths in a table {kind} are relative to its folder, or to --root DIR"
     space.give_up(space.final / REJECTS_NAME)
+    all_items = f"none of the {counted(counts.items, 'item')} yielded a sample"
     return TooManyRejectsError(
-        f"none of the {counted(counts.items, 'item')} yielded a sample, so nothing was packed: {shown} "
+        f"{'the only item yielded no sample' if counts.items == 1 else all_items}, so nothing was packed: {shown} "
         f"(all reasons: {space.reasons})"
         f"{f': {advice}' if advice else ''}"
     )

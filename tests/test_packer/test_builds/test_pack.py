@@ -131,7 +131,7 @@ def test_numbers_of_numpy_arrive_as_pythons(tmp_path: Path) -> None:
         ("abc", "inputs: expected a list or another iterable of inputs, found 'abc'"),
         (5, "inputs: expected a list"),
         ([object()], "strings, paths, numbers, and lists, tuples and dicts of them, found <object"),
-        ([1, {2: 3}], "found {2: 3} (dict) in input 1 (counted from 0): give a path or a number"),
+        ([1, {2: 3}], "found {2: 3} (dict) in input 1 (counted from 0): pass a path or a number"),
         ([], "expected items to pack, found none"),
     ],
 )

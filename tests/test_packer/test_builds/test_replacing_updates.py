@@ -203,7 +203,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "(made by another plan: it has been updated since it was first packed): choose another folder" in refused
     shutil.rmtree(source)
     write_images(source, ["another.png"])
-    assert "give the source" in run_packer(*build, "--update", "--gone", "drop", expect=2).stderr
+    assert "use the source" in run_packer(*build, "--update", "--gone", "drop", expect=2).stderr
     assert check_whole(out).samples == 4
 
 

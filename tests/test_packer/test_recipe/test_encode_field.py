@@ -81,7 +81,7 @@ def test_a_field_that_no_sample_has_is_an_error_before_anything_is_packed(tmp_pa
     assert "(there is none), found 'ir_image'" in refused("files", "ir_image=png")
     for dry_run in ((), ("--dry-run",)):
         error = refused("table.csv", "ir_imag=png", "--also", "ir", *dry_run)
-        assert "beside image (ir_image), found 'ir_imag'; did you mean 'ir_image'?" in error
+        assert "other than image (ir_image), found 'ir_imag'; did you mean 'ir_image'?" in error
     assert "(ir_image), found 'n'" in refused("table.csv", "n=png", "--also", "ir")
     run_packer("build", tmp_path / "table.csv", tmp_path / "packed", "--also", "ir", "--quiet")
     assert "(ir_image), found 'ir_mage'; did you mean 'ir_image'?" in refused("packed", "ir_mage=png")

@@ -344,7 +344,7 @@ class TestAlso:
 
     def test_a_column_in_its_place(self, folder: Path, tmp_path: Path) -> None:
         rows = [{"path": "original.png", "mask": "mask.png", "mask_image": "x"}]
-        with pytest.raises(UsageError, match="becomes field 'mask_image' already"):
+        with pytest.raises(UsageError, match="already becomes field 'mask_image'"):
             build(folder, tmp_path / "out", rows, also="mask")
 
 

@@ -116,9 +116,9 @@ class TestTable:
         assert reported in result.describe()
         command = ("build", source, tmp_path / "out", "--preset", "faces", "--size", 96, "--boxes", boxes)
         again = run_packer(*command, "--every", 4, "--max-rejects", "100%")
-        assert "boxes not used" not in again.stdout + again.stderr
+        assert "unused boxes" not in again.stdout + again.stderr
         whole = run_packer(*command, "--every", 2, "--max-rejects", "100%", "--overwrite")
-        assert ("boxes not used: 1, " in whole.stdout) == (kind == "jsonl")
+        assert ("unused boxes: 1, " in whole.stdout) == (kind == "jsonl")
 
     def test_without_points_there_are_no_landmarks(self, source: Path, detected: Samples, tmp_path: Path) -> None:
         table = write_table(tmp_path / "boxes.jsonl", rows_of(detected, points=False, track=False))

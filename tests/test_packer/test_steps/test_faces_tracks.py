@@ -120,7 +120,7 @@ def pack_walkers(root: Path, boxes: Path, *options: object) -> str:
     done = run_packer("build", root / "in", root / "out", "--boxes", boxes, *how, *options)
     check_whole(root / "out")
     # The boxes of frames that are not sampled are another matter.
-    return "\n".join(line for line in done.stdout.splitlines() if not line.startswith("boxes not used"))
+    return "\n".join(line for line in done.stdout.splitlines() if not line.startswith("unused boxes"))
 
 
 @pytest.mark.parametrize(

@@ -317,7 +317,7 @@ class TestWhatDoesNotMatch:
             asked = [frame for frame in range(0, 20, 2) if frame % EVERY]
             assert ("frames", "clip.mp4", reason, asked) in rejects(tmp_path / boxes.name)
             assert result.unused_boxes == 2  # in frames 3 and 15; 9 has none
-            assert "boxes not used: 2" in result.describe()
+            assert "unused boxes: 2" in result.describe()
 
     def test_items_on_either_side_alone(self, source: Path, crops: Path, tmp_path: Path) -> None:
         shutil.copytree(source, tmp_path / "in")

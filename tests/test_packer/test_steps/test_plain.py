@@ -264,7 +264,7 @@ def test_a_image_that_has_changed_since_it_was_listed_is_rejected(
     build(tmp_path / "in", tmp_path / "out")
     (line,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
     assert line["item"] == "a.jpg"
-    assert ("was there" if change == "gone" else "has changed since the build was planned") in line["reason"]
+    assert ("existed when" if change == "gone" else "has changed since the build was planned") in line["reason"]
 
 
 def test_an_item_that_must_not_be_tried_again_is_not(

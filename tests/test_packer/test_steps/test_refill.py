@@ -232,7 +232,7 @@ class TestGivenBoxes:
     def test_a_face_that_is_too_small_does_not_count(self, tmp_path: Path) -> None:
         found = self.build(tmp_path, [15, 44], frames=2, min_face=40)
         assert found == [(15, 0), (44, 0)]
-        with pytest.raises(TooManyRejectsError, match="items yielded a sample"):
+        with pytest.raises(TooManyRejectsError, match="item yielded no sample"):
             self.build(tmp_path, [14, 44], frames=2, min_face=41)
         (line,) = read_jsonl(tmp_path / "out" / ".build" / "rejects.jsonl")
         assert "largest face 40 px (score 1)" in line["reason"]
