@@ -25,9 +25,11 @@ _CHUNK_BYTES = 4 << 20
 _READ_TIMEOUT_S = 60
 """Time without any data after which a request is repeated from the last byte received."""
 _CONNECT_TIMEOUT_S = 10
-_RETRIES = 10
-_RETRY_TIMEOUT_S = 180
-"""Time after which a failing request is no longer repeated. A store may be unavailable for a minute."""
+_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 15
+"""Pauses before retries: each is random, between the first number and three times the pause before it."""
+_RETRY_TIMEOUT_S = 120
+"""Time for which a failing request is repeated: a store may be away for a minute. The number of retries has no limit."""
+_RETRIES = 10**6
 _DEBUG = "\n\nDebug source:"
 
 
@@ -52,7 +54,7 @@ class Store:
     """The objects below a URL.
 
     Requests that fail for a passing reason (no connection, 5xx, a response that ends early or stops for 60 s) are
-    repeated up to 10 times within 3 minutes. A download continues from the last byte received.
+    repeated for two minutes, after longer and longer pauses. A download continues from the last byte received.
 
     Parameters
     ----------
@@ -96,7 +98,12 @@ class Store:
             endpoint = str(given.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", ""))
             client.setdefault("allow_http", endpoint.startswith("http://"))
         client.setdefault("allow_http", parts.scheme == "http")
-        retry = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_TIMEOUT_S)}
+        backoff = {
+            "init_backoff": timedelta(seconds=_PAUSE_S),
+            "max_backoff": timedelta(seconds=_LONGEST_PAUSE_S),
+            "base": 3,
+        }
+        retry = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_TIMEOUT_S), "backoff": backoff}
         from_url = import_target("obstore.store:from_url", what=self.url, extra="remote")
         self._client: Any = import_module("obstore")
         with self._reporting(""):

@@ -4,11 +4,13 @@ import hashlib
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
+from threading import Event, Thread
 from typing import Any, Protocol
 
 from packer.jobs.progress import ProgressListener, Stage, listener_of
@@ -104,8 +106,8 @@ def copy(
     """
     overwrite = checked("overwrite", overwrite, bool)
     source, target = _source(dataset, storage_options), _target(out, storage_options)
-    if source.name == target.name:
-        raise UsageError(option="out", expected="another place than the dataset's", found=target.name)
+    if f"{target.name}/".startswith(f"{source.name}/"):
+        raise UsageError(option="out", expected="a place outside the dataset", found=target.name)
     data = source.manifest()
     if data is None:
         raise NotADatasetError(place=source.name, expected=f"a packed dataset with a {MANIFEST_NAME}", found="none")
@@ -114,21 +116,45 @@ def copy(
     present = _prepare(target, data, manifest, overwrite)
     done = {True: 0, False: 0}
     size = sum(entry.bytes for entry in entries)
-    with (
-        ThreadPoolExecutor(_THREADS) as threads,
-        Stage(listener_of(progress), "copying", len(entries), f"files, {size / 1e6:.1f} MB") as stage,
-    ):
-        tasks = {threads.submit(_copy_file, source, target, entry, present): entry for entry in entries}
-        try:
-            for task in as_completed(tasks):
-                copied = task.result()
-                done[copied] += 1
-                stage.advance(size=tasks[task].bytes if copied else 0)
-        except BaseException:
-            threads.shutdown(wait=False, cancel_futures=True)
-            raise
+    with Stage(listener_of(progress), "copying", len(entries), f"files, {size / 1e6:.1f} MB") as stage:
+        for entry, copied in _in_threads(lambda entry: _copy_file(source, target, entry, present), entries):
+            done[copied] += 1
+            stage.advance(size=entry.bytes if copied else 0)
     target.commit(data)
     return CopyResult(target.name, manifest, done[True], done[False])
+
+
+def _in_threads(work: Callable[[FileEntry], bool], entries: Sequence[FileEntry]) -> Iterator[tuple[FileEntry, bool]]:
+    """Call a function for each file in a few threads, and yield the results as they come.
+
+    After an error or Ctrl-C, the threads are not waited for, because a client repeats a request for minutes. So they are
+    daemons, and not those of an executor, which the interpreter waits for.
+    """
+    waiting: SimpleQueue[FileEntry] = SimpleQueue()
+    results: SimpleQueue[tuple[FileEntry, bool | BaseException]] = SimpleQueue()
+    ended = Event()
+    for entry in entries:
+        waiting.put(entry)
+
+    def run() -> None:
+        with suppress(Empty):
+            while not ended.is_set():
+                entry = waiting.get_nowait()
+                try:
+                    results.put((entry, work(entry)))
+                except BaseException as error:
+                    results.put((entry, error))
+
+    for _ in range(min(_THREADS, len(entries))):
+        Thread(target=run, daemon=True, name="copy").start()
+    try:
+        for _ in entries:
+            entry, result = results.get()
+            if isinstance(result, BaseException):
+                raise result
+            yield entry, result
+    finally:
+        ended.set()
 
 
 def _copy_file(source: "_Place", target: "_Place", entry: FileEntry, present: Mapping[str, int]) -> bool:
@@ -199,7 +225,7 @@ class _Folder:
             if layout.build.is_dir():
                 layout.load()  # says that the build is unfinished
             return None
-        layout.load()
+        layout.load()  # raises an error if it is damaged
         return layout.manifest.read_bytes()
 
     def names(self) -> dict[str, int]:

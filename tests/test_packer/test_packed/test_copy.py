@@ -151,6 +151,30 @@ def test_a_killed_copy_cannot_be_opened_and_is_resumed(
     assert files(back) == files(faces)
 
 
+@pytest.mark.parametrize("uploads", [True, False])
+def test_ctrl_c_ends_a_copy_while_requests_are_repeated(
+    server: StoreServer, faces: Path, tmp_path: Path, uploads: bool
+) -> None:
+    url = server.url(f"interrupted-{uploads}")
+    if not uploads:
+        run_packer("copy", faces, url, env=server.env)
+    server.fail({"match": ("PUT" if uploads else "GET") + " .*shard.*2", "kind": "503", "times": 10**6})
+    command = arguments("copy", *((faces, url) if uploads else (url, tmp_path / "back")))
+    with subprocess.Popen(command, env=server.env, stderr=subprocess.DEVNULL) as process:
+        while server.left() == [10**6]:
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+    server.fail()
+
+
+@pytest.mark.parametrize("inside", ["", "copy"])
+def test_a_copy_inside_the_dataset_is_refused(faces: Path, inside: str) -> None:
+    with raises(UsageError, option="out"):
+        copy(faces, faces / inside)
+    assert not (faces / "copy").exists()
+
+
 def test_another_dataset_is_replaced_only_on_request(here: StoreServer, faces: Path, tmp_path: Path) -> None:
     write_faces(tmp_path / "small", 3)
     copy(tmp_path / "small", tmp_path / "damaged")
