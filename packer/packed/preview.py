@@ -181,15 +181,16 @@ def preview(
     if source is not None and not rejects:
         raise UsageError("read only with `rejects`, which are drawn from it", option="source")
     if track is not None:
-        for name, given in (
-            ("rejects", rejects),
-            ("where", where),
-            ("one_per", one_per),
-            ("start", start),
-            ("all", all),
-        ):
-            if given:
-                raise UsageError("not read with `track`, which selects the samples", option=name)
+        others = {
+            "rejects": rejects,
+            "where": where,
+            "one_per": one_per,
+            "start": start,
+            "all": all,
+            "columns": columns,
+        }
+        for name in (name for name, given in others.items() if given):
+            raise UsageError("not read with `track`, which selects the samples and shows one at a time", option=name)
     most = None if all or track is not None else count
     if source is not None:
         lines = [line for line in report_lines(path) if line.get("kind") == "item"]
@@ -209,18 +210,17 @@ def preview(
     further = _further(manifest.schema, shown) if masks else []
     wanted = [shown, *_wanted(manifest.schema, captioned, geometry=not plain), *further]
     samples = PackedSamples(path, list(dict.fromkeys(wanted)) if augment is None else None)
-    browsed = BrowsedDataset(path) if track is not None or where is not None or one_per is not None else None
-    if browsed is None or track is None:
+    browsed = None if track is None and where is None and one_per is None else BrowsedDataset(path)
+    if browsed is not None and track is not None:
+        rows = _rows_of_track(browsed, track)
+    else:
         found = np.arange(len(samples)) if browsed is None else _selected(browsed, where or "", one_per)
         rows = [int(found[place]) for place in _choose(len(found), most, start, seed)]
         if not rows:
             selected = "" if browsed is None else ", as selected"
-            text = f"samples from row {start} on"
-            raise UsageError(place=path, expected=text, found=f"{len(found)} in all{selected}")
-    elif track < len(samples):
-        rows = track_rows(browsed, track).tolist()
-    else:
-        raise UsageError(option="track", expected=f"a row of the dataset, 0 to {len(samples) - 1}", found=track)
+            raise UsageError(
+                place=path, expected=f"samples from row {start} on", found=f"{len(found)} in all{selected}"
+            )
 
     def drawn() -> Iterator[tuple[dict[str, Any], npt.NDArray[np.uint8]]]:
         with Stage(listener_of(progress), "drawing", len(rows), "samples") as stage:
@@ -252,6 +252,13 @@ def image_field(schema: Schema, path: Path) -> Field:
     if not images:
         raise UsageError(place=path, expected="a field with images", found=", ".join(schema.names))
     return next((field for field in images if field.name == "image"), images[0])
+
+
+def _rows_of_track(dataset: BrowsedDataset, row: int) -> list[int]:
+    if row >= len(dataset):
+        raise UsageError(option="track", expected=f"a row of the dataset, 0 to {len(dataset) - 1}", found=row)
+    rows: list[int] = track_rows(dataset, row).tolist()
+    return rows
 
 
 def _selected(dataset: BrowsedDataset, where: str, one_per: str | None) -> IntArray:

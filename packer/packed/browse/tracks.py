@@ -64,7 +64,11 @@ def track_rows(dataset: BrowsedDataset, row: int, most: int | None = None) -> In
         same = same[tracks == tracks[same == row][0]]
     order = next((name for name in ("frame_position", "frame") if name in dataset.small_fields), None)
     if order is not None:
-        same = same[np.argsort(np.ma.getdata(dataset.column(order))[same], kind="stable")]
+        frames = np.ma.getdata(dataset.column(order))
+        if len(np.unique(frames[same])) < len(same) and "key" in dataset.schema:  # merged parts with the same sources
+            items = np.array([sample["key"].partition("-")[0] for sample in dataset.read(same, ["key"])])
+            same = same[items == items[same == row][0]]
+        same = same[np.argsort(frames[same], kind="stable")]
     if most is None:
         return same
     at = int(np.flatnonzero(same == row)[0])

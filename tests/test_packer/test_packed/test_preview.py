@@ -12,7 +12,7 @@ from support.errors import raises
 from support.media import write_image
 from support.packed_files import face_columns, write_faces
 
-from packer import preview
+from packer import merge, preview
 from packer.cli import main
 from packer.packed.browse.originals import Originals
 from readers import Loader, open_dataset
@@ -246,3 +246,10 @@ def test_a_track_is_animated_in_the_order_and_at_the_pace_of_its_frames(tmp_path
             assert animation.info["duration"] == 1000  # the longest
     with raises(UsageError, expected="a track of at most 3 samples, 8000 pixels wide", found=4):
         preview(tmp_path / "faces", out, track=4, cell=8000)
+
+
+def test_a_track_does_not_mix_merged_parts_of_the_same_source(tmp_path: Path) -> None:
+    for part in ("a", "b"):
+        write_faces(tmp_path / part, 12)
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both", engine="inline", progress=False)
+    assert preview(tmp_path / "both", tmp_path / "track.webp", track=13).rows == (13, 16, 19, 22)
