@@ -14,7 +14,7 @@ FloatArray = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Agreement:
-    """Which of a reference's faces another detector found.
+    """Match a reference's faces with those that another detector found.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What each augmentation costs per sample.
+"""Cost of each augmentation per sample.
 
     python -m benchmarks.augment [--size 224] [--rounds 15] [--device cuda] [--batch 128] [--json FILE]
 

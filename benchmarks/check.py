@@ -1,4 +1,4 @@
-"""Whether a loader gives the right samples: all of them once, points with their labels, pixels as in the source."""
+"""Checks of the samples of a loader: each comes once, points with their labels, pixels as in the source."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -78,7 +78,7 @@ def _check_batch(batch: Mapping[str, Any], source: Source, recipe: str) -> npt.N
 
 
 def _are_moved(points: npt.NDArray[np.float32], stored: npt.NDArray[np.float32]) -> bool:
-    """Whether points (B, n, 2) are the stored ones, moved as shears, shifts and rotations move an image.
+    """Return whether points (B, n, 2) are the stored ones, moved as shears, shifts and rotations move an image.
 
     Our Loader moves them along. Each sample's five points are mapped by one matrix, which keeps areas as they are.
     """
@@ -90,7 +90,7 @@ def _are_moved(points: npt.NDArray[np.float32], stored: npt.NDArray[np.float32])
 
 
 def _check_normalised(images: npt.NDArray[np.float32]) -> None:
-    """Whether values are those of normalised images, and different enough from each other to show one."""
+    """Return whether values are those of normalised images, and different enough from each other to show one."""
     low, high = float(images.min()), float(images.max())
     if not _NORMALISED[0] - _ROUNDING <= low < 0 < high <= _NORMALISED[1] + _ROUNDING:
         raise ValueError(f"expected values from {_NORMALISED[0]} to {_NORMALISED[1]}, found {low} to {high}")

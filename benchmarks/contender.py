@@ -32,7 +32,7 @@ class ContenderError(Exception):
 
 
 class Arm(Protocol):
-    """What is measured."""
+    """Operation that is measured."""
 
     def run(self, epoch: int) -> int:
         """Consume an epoch; the number of samples."""

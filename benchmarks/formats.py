@@ -1,4 +1,4 @@
-"""Which format when: size, pack time and reading speed of the same 10,000 crops in every format.
+"""Comparison of the formats: size, pack time and reading speed of the same 10,000 crops in every format.
 
 ``python -m benchmarks.formats --folder /somewhere --json out.json`` prints the tables of ``docs/formats.md``;
 ``python -m benchmarks.tables out.json`` prints them again.
@@ -93,7 +93,7 @@ def pack(root: Path, format: str, schema: Schema, rows: Columns, shard_rows: int
 
 
 def shard_size(schema: Schema, rows: Columns) -> ShardSize:
-    """What a shard of these rows will hold."""
+    """Size of a shard of these rows."""
     lengths = {
         f.name: [f.row_bytes] * len(rows[f.name]) if f.is_fixed else [len(v) for v in rows[f.name]] for f in schema
     }

@@ -1,4 +1,4 @@
-"""What the machine can do, measured beside the loaders: rows gathered from a mapped file, JPEGs decoded from memory.
+"""Limits of the machine, measured next to the loaders: rows gathered from a mapped file, JPEGs decoded from memory.
 
 ``python -m benchmarks.limits --folder /somewhere`` prints the limits alone. There are two threads, each with batches of
 its own, which is faster than threads that share one.

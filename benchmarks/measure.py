@@ -141,7 +141,7 @@ def write(found: dict[str, Any], path: Path | None) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """Versions and hardware that the figures depend on."""
     info = Path("/proc/cpuinfo")
     models = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
     return {

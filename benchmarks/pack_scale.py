@@ -1,4 +1,4 @@
-"""What an item costs as the items become many: CPU time and peak memory of every command, and of the readers.
+"""Cost of an item as the number of items grows: CPU time and peak memory of every command, and of the readers.
 
     python -m benchmarks.pack_scale [--items 10000 100000 1000000] [--files 300] [--workers 2] [--json FILE]
                                     [--folder DIR] [--commands build verify split-by-note ...]
@@ -160,7 +160,7 @@ def write_scores(path: Path, dataset: Path) -> None:
 
 
 def _has_half(folder: Path) -> bool:
-    """Whether an unfinished build has left the parts of more than half of its tasks."""
+    """Return whether an unfinished build has left the parts of more than half of its tasks."""
     plan, parts = folder / "plan.json", folder / "parts"
     if not plan.exists() or not parts.is_dir():
         return False

@@ -183,7 +183,7 @@ def groups_of(kind: str, only: Sequence[str] | None) -> list[Sequence[Peer]]:
 
 
 def installed(library: str) -> bool:
-    """Whether a library is installed; none of its code runs, except for the packages that contain it."""
+    """Return whether a library is installed; none of its code runs, except for the packages that contain it."""
     try:
         return importlib.util.find_spec(library) is not None
     except ModuleNotFoundError:  # of the package that contains it

@@ -1,4 +1,4 @@
-"""What people write today to pack images, and the limits of any way of packing them, each as a command.
+"""Usual scripts that pack images, and the limits of any way of packing them, each as a command.
 
     python -m benchmarks.picture_loop loop FOLDER OUT WORKERS [--size 256]
     python -m benchmarks.picture_loop decode FOLDER OUT WORKERS

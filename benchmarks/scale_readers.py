@@ -1,4 +1,4 @@
-"""What the readers do with a dataset of many samples, one operation in this process: seconds, and memory beyond torch.
+"""Seconds and memory (beyond torch) of one operation of the readers on a dataset of many samples, in this process.
 
     python -m benchmarks.scale_readers DATASET OPERATION
 

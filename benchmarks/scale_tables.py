@@ -35,7 +35,7 @@ def scale_tables(groups: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _each(one: Mapping[str, Any], other: Mapping[str, Any], what: str, name: str, key: str, factor: float) -> str:
-    """What a figure grows by for each item from one number of items to another."""
+    """Growth of a figure per item, from one number of items to another."""
     if name not in one[what] or name not in other[what]:
         return ""
     return str(round(factor * (other[what][name][key] - one[what][name][key]) / (other["items"] - one["items"])))

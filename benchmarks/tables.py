@@ -79,7 +79,7 @@ def formats_table(kind: str, found: Found) -> str:
 
 
 def faces_table(found: Found) -> str:
-    """What each contender of the detector's benchmark found, compared with the first."""
+    """Table of the faces that each contender of the detector's benchmark found, compared with the first."""
     lines = [
         "| | ms/frame: median, best | faces ≥ 40 px: missing, extra of | p > .95: missing of "
         "| shorter side ≥ 40 px: missing of | IoU mean, least | points, px at most |",
@@ -160,7 +160,7 @@ def _ratio(found: Mapping[str, float] | None) -> str:
 
 
 def augment_table(rows: Sequence[Found], head: str) -> str:
-    """What transforms cost."""
+    """Table of the cost of transforms."""
     lines = [f"| {head} | CPU µs a sample | by the clock, median (10 % to 90 %) |", "|---|--:|--:|"]
     for row in rows:
         clock = f"{row['us_median']:.0f} ({row['us_p10']:.0f} to {row['us_p90']:.0f})"
@@ -169,7 +169,7 @@ def augment_table(rows: Sequence[Found], head: str) -> str:
 
 
 def augment_tables(found: Found) -> list[str]:
-    """What transforms of one sample cost, and those of batches."""
+    """Tables of the cost of transforms of one sample, and of batches."""
     size, device = found["size"], "one CPU thread" if found["device"] == "cpu" else found["device"]
     return [
         augment_table(found["samples"], f"one sample, {size} px"),

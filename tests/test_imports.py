@@ -74,7 +74,7 @@ MUST_NOT_IMPORT: Mapping[str, tuple[str, ...]] = {
     "shardspec.schema": ("shardspec.manifest", "shardspec.layout", *_CODEC_FILES),
     "shardspec.manifest": ("shardspec.layout", *_CODEC_FILES),
 }
-"""What the floors do not say."""
+"""Allowed imports that the order of packages does not show."""
 
 CATALOGUES = {"packer.cli.commands", "packer.known"}
 """Packages of one file for each entry of a list that people read: the commands, and the public datasets."""
@@ -115,7 +115,7 @@ _OPTIONAL = {("readers.formats.copying", "cv2")}
 """Imports that may fail."""
 
 _BROUGHT = {"facenet-pytorch": ("torch",), "albumentations": ("opencv-python-headless",), "torchvision": ("torch",)}
-"""What a library brings that we import."""
+"""Libraries that a library of ours brings, and that we import."""
 
 
 class Import(NamedTuple):
@@ -183,12 +183,12 @@ def _imports_of(name: str, path: Path) -> Iterator[Import]:
 
 
 def is_below(name: str, package: str) -> bool:
-    """Whether a module is the package itself or lies in it."""
+    """Return whether a module is the package itself or in it."""
     return name == package or name.startswith(package + ".")
 
 
 def is_ours(name: str) -> bool:
-    """Whether a module is one of this project."""
+    """Return whether a module is one of this project."""
     return any(is_below(name, package) for package in PACKAGES)
 
 

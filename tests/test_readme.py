@@ -1,4 +1,4 @@
-"""What the README shows, run as it stands there, from the top to the end."""
+"""The commands and code of the README, run from top to bottom."""
 
 import json
 import re

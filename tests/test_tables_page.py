@@ -1,4 +1,4 @@
-"""What docs/tables.md shows, run as it stands there over a dataset of faces."""
+"""The examples of docs/tables.md, run over a dataset of faces."""
 
 import re
 from pathlib import Path

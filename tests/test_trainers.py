@@ -207,7 +207,7 @@ def test_the_script_for_faces(run, folder):
 
 
 def test_deepfakebenchs_loop(tmp_path, monkeypatch):
-    """What its trainer reads of a loader, what its networks do, and what its figures by video read of the names."""
+    """The parts of its trainer, networks and per-video figures that read loaders and names."""
     frames = list(views(12))
     for number, label in enumerate(("real", "fake")):
         write_frames(tmp_path / "videos" / label / "0.mp4", frames[number * 6 :][:6])

@@ -1,4 +1,4 @@
-"""What docs/writer.md and docs/steps.md show, run as it stands there, and what the table of steps says."""
+"""The examples of docs/writer.md and docs/steps.md, run as they are, and the table of steps."""
 
 import re
 from collections.abc import Iterator

@@ -23,7 +23,7 @@ ERASED, ERASED_AREA = 0.25, (0.02, 0.33)
 
 
 def finish(recipe: str) -> list[Any]:
-    """What torchvision makes of a crop, which Pillow holds, as its own colour changes are the fastest there."""
+    """Transform a crop with torchvision, as a Pillow image, on which its colour changes are the fastest."""
     return [
         v2.ColorJitter(JITTER, JITTER, JITTER) if recipe == "jitter" else v2.RandAugment(),
         v2.PILToTensor(),

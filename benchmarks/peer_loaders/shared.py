@@ -1,4 +1,4 @@
-"""What the loaders of other projects share: decoding and cropping, if they leave both to the user.
+"""Decoding and cropping for loaders of other projects that leave both to the user.
 
 They use the fastest way in Python: simplejpeg, and for photos the same draw of a crop and the same resize as our own
 decode plan.

@@ -21,7 +21,7 @@ def check_messages(path: Path, names: Mapping[str, Any], places: Mapping[str, st
     path : Path
         The file. With ``UPDATE_MESSAGES=1`` in the environment, it is written again.
     names : mapping
-        What the expressions may name.
+        Names that the expressions may use.
     places : mapping
         Texts to replace in messages, such as temporary folders, by what the file has in their place.
     """

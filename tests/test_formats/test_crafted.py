@@ -72,7 +72,7 @@ SMALL = Schema((text("key"), ragged("points", "<f4", 2), ragged("flags", "|b1"),
 
 
 def lies(format: str, data_bytes: int) -> dict[str, list[tuple[int, str, int, int]]]:
-    """What an index may claim: section, array, number and value; of the formats that have the array."""
+    """Claims that an index may make: section, array, number and value; of the formats that have the array."""
     start, width = ("runs", 2) if format in ("hdf5", "parquet") else ("starts", 2)
     out = {
         "a place beyond the file": [(IMAGE, start, width, data_bytes)],

@@ -1,4 +1,4 @@
-"""What only HDF5 has: errors of its library, and values that are cut by the end of a chunk."""
+"""Features of HDF5 alone: errors of its library, and values that are cut by the end of a chunk."""
 
 import resource
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What only LMDB has: its pages and its tree."""
+"""Features of LMDB alone: its pages and its tree."""
 
 import resource
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What we pack opens in the libraries that people already use. Nothing of ours reads here."""
+"""Shards open in the libraries that people already use. Our readers are not used here."""
 
 import importlib.util
 import io

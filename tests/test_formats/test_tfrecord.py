@@ -1,4 +1,4 @@
-"""What only TFRecord has: numbers of seven-bit bytes, and a checksum of its own."""
+"""Features of TFRecord alone: numbers of seven-bit bytes, and a separate checksum."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What only WebDataset shards have: headers and names of tar files, numbers in decimal digits, an index for DALI."""
+"""Features of WebDataset shards alone: headers and names of tar files, numbers in decimal digits, an index for DALI."""
 
 import io
 import tarfile

@@ -27,7 +27,7 @@ MESSAGES = Path(__file__).parent / "messages"
 
 @pytest.fixture(scope="module")
 def names(raw_path: Path, face_path: Path) -> dict[str, Any]:
-    """What the expressions may name."""
+    """Names that the expressions may use."""
     public = {name: getattr(package, name) for package in (readers, augment) for name in package.__all__}
     used = (np, torch, v1, v2, A, K, DistributedSampler, PackedDataModule, Blocks, Order)
     datasets = {"dataset": readers.open_dataset(raw_path), "faces": readers.open_dataset(face_path), "raw": raw_path}

@@ -1,4 +1,4 @@
-"""What stands in messages is short, and says what was left out."""
+"""Values in messages are short, and say what was left out."""
 
 import json
 from typing import Any

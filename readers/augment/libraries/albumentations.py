@@ -42,7 +42,7 @@ _NEEDY = {
     "CropNonEmptyMaskIfExists": "its own mask",
     "RandomSizedBBoxSafeCrop": "boxes",
 }
-"""What some transforms need without declaring it."""
+"""Data that some transforms need without declaring it."""
 
 _GIVEN = frozenset({"image", "images", "keypoints"})
 

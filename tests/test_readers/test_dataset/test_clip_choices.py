@@ -1,4 +1,4 @@
-"""Which samples clips consist of: random, spread, dilated, whole and padded ones, with sound."""
+"""Samples of random, spread, dilated, whole and padded clips, and their sound."""
 
 import json
 from collections import Counter
@@ -130,7 +130,7 @@ def test_random_clips_take_every_place_and_differ_by_epoch_copy_and_seed(dataset
 
 
 def identity(batch):
-    """What tells the clips of a batch, and their draws, apart."""
+    """Key and frames of each clip of a batch."""
     return [(key, tuple(frames.tolist())) for key, frames in zip(batch["key"], batch["frame_position"], strict=True)]
 
 

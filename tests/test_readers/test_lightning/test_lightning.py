@@ -54,7 +54,7 @@ def seen_by(ranks: list[list[list[str]]]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def ddp(jpeg_path, tmp_path_factory) -> Path:
-    """What two processes saw, and the checkpoint that they left."""
+    """Samples that two processes saw, and the checkpoint that they left."""
     out = tmp_path_factory.mktemp("ddp")
     done = run_script(SCRIPT, jpeg_path, out)
     assert "not resumable" not in done.stderr
@@ -499,7 +499,7 @@ def make_loader(path: Path) -> Loader:
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
 @pytest.mark.parametrize("reload", [0, 1, 2])
 def test_a_loader_that_lightning_takes_itself_has_lightnings_epochs(jpeg_path, tmp_path, reload):
-    """Whether it is given once, or made anew."""
+    """The loader may be passed once, or made again every few epochs."""
     model = WithLoader(jpeg_path) if reload else Recorder()
     trainer = make_trainer(tmp_path, max_epochs=4, reload_dataloaders_every_n_epochs=reload)
     trainer.fit(model, None if reload else make_loader(jpeg_path))
