@@ -192,7 +192,7 @@ def is_ours(name: str) -> bool:
     return any(is_below(name, package) for package in PACKAGES)
 
 
-BUDGET = {"packer": 47_300, "readers": 16_300, "shardspec": 5_800, "benchmarks": 5_300, "tests": 52_400}
+BUDGET = {"packer": 51_300, "readers": 18_600, "shardspec": 6_300, "benchmarks": 5_600, "tests": 56_400}
 """Lines of Python that each room may have. A change that needs more says in its commit what it adds and removes."""
 
 
